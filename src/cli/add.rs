@@ -22,7 +22,7 @@ use super::target::TargetOptions;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq add orders '{\"order\": 42}' --id 42 --delay 30m --header 'x-tenant: 7'
-  dq add orders '{\"order\": 42}' --path '/merchants/7'
+  dq add orders '{\"order\": 42}' --path '/merchants/7' --tag shop:7 --tag campaign:spring
   dq add orders @job.json --at '2026-12-01 23:50:50'
   echo '{\"order\": 42}' | dq add orders - --on-conflict keep
   dq add orders --batch jobs.ndjson --delay 1h")]
@@ -69,6 +69,10 @@ pub(super) struct Arguments {
     /// A URL that is called for this job in place of the topic's callback; job_hosts of the topic must list its host
     #[arg(long, value_name = "URL", conflicts_with = "path")]
     callback: Option<String>,
+
+    /// A tag by which the job can be found, such as shop:7; may be given several times
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<String>,
 
     /// A key for repeats: a second add with the same key adds nothing, and gets the answer of the first
     #[arg(long, value_name = "KEY")]
@@ -136,6 +140,7 @@ impl Arguments {
         put(&mut fields, "headers", (!headers.is_empty()).then_some(headers))?;
         put(&mut fields, "path", self.path.as_ref())?;
         put(&mut fields, "url", self.callback.as_ref())?;
+        put(&mut fields, "tags", (!self.tags.is_empty()).then_some(&self.tags))?;
         if let Some((name, value)) = self.when.field()? {
             put(&mut fields, name, Some(value))?;
         }

@@ -137,17 +137,25 @@ impl Headers {
         format!("\"{name}\":{}", serde_json::Value::from(value.as_str()))
     }
 
+    /// Returns the tags as a member of [`Headers::to_text`], behind the destination. Empty: there are none.
+    pub fn tags_text(tags: &Tags) -> String {
+        if tags.is_empty() {
+            return String::new();
+        }
+        format!("\"{TAGS}\":{}", serde_json::Value::from(tags.to_text()))
+    }
+
     /// Returns the headers as one line of JSON. Empty: the job has none of all this.
     pub fn to_text(&self) -> String {
         if self.is_empty() {
             return String::new();
         }
         let headers = serde_json::to_string(&self.by_name).expect("texts are plain values");
-        let mut members = vec![Headers::destination_text(self.destination.as_ref())];
-        if !self.tags.is_empty() {
-            members.push(format!("\"{TAGS}\":{}", serde_json::Value::from(self.tags.to_text())));
-        }
-        members.push(headers[1..headers.len() - 1].to_owned());
+        let mut members = vec![
+            Headers::destination_text(self.destination.as_ref()),
+            Headers::tags_text(&self.tags),
+            headers[1..headers.len() - 1].to_owned(),
+        ];
         members.retain(|member| !member.is_empty());
         format!("{{{}}}", members.join(","))
     }

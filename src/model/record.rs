@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::headers::Headers;
 use crate::job::{Attempt, Body, JobKey};
+use crate::tags::Tag;
 
 /// How a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -65,7 +66,7 @@ pub struct JobRecord {
     pub attempts_log: Vec<Attempt>,
     /// Its body, if its topic keeps bodies.
     pub body: Option<Body>,
-    /// Its own headers, if its topic keeps bodies.
+    /// Its tags; and its own headers and its destination, if its topic keeps bodies.
     pub headers: Headers,
 }
 
@@ -123,6 +124,8 @@ pub struct RecordFilter {
     pub status: Option<u16>,
     /// The last answer, or the error of the last attempt, contains this text. Upper and lower case are the same.
     pub text: Option<String>,
+    /// A tag of the job.
+    pub tag: Option<Tag>,
 }
 
 impl RecordFilter {
@@ -141,6 +144,7 @@ impl RecordFilter {
             && self.until_ms.is_none_or(|until| record.ended_ms < until)
             && self.status.is_none_or(|status| last.is_some_and(|a| a.status == Some(status)))
             && self.text.as_ref().is_none_or(has)
+            && self.tag.as_ref().is_none_or(|tag| record.headers.tags().has(tag))
     }
 }
 
@@ -148,6 +152,7 @@ impl RecordFilter {
 mod tests {
     use super::*;
     use crate::job::{JobId, TopicName};
+    use crate::tags::Tags;
 
     fn record() -> JobRecord {
         let attempt = Attempt {
@@ -168,7 +173,7 @@ mod tests {
             attempts: 1,
             attempts_log: vec![attempt],
             body: None,
-            headers: Headers::default(),
+            headers: Headers::default().with_tags(Tags::new(["shop:7"]).unwrap()),
         }
     }
 
@@ -181,6 +186,7 @@ mod tests {
             until_ms: Some(2_001),
             status: Some(503),
             text: Some("later".into()),
+            tag: Some(Tag::new("shop:7").unwrap()),
         };
         assert!(all.admits(&record()) && RecordFilter::default().admits(&record()));
         let others = [
@@ -190,6 +196,7 @@ mod tests {
             RecordFilter { until_ms: Some(2_000), ..all.clone() },
             RecordFilter { status: Some(200), ..all.clone() },
             RecordFilter { text: Some("never".into()), ..all.clone() },
+            RecordFilter { tag: Some(Tag::new("shop").unwrap()), ..all.clone() },
         ];
         assert!(others.iter().all(|filter| !filter.admits(&record())));
     }

@@ -298,6 +298,10 @@ impl Views for MeteredStore {
         self.timed(Operation::Read, None, |store| store.list(topic, state, cursor, limit))
     }
 
+    fn delayed_from(&mut self, topic: &TopicName, due_ms: i64) -> Result<String> {
+        self.store.delayed_from(topic, due_ms)
+    }
+
     fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>> {
         self.timed(Operation::Read, None, |store| store.dead_since(topic, since_ms, limit))
     }

@@ -42,6 +42,10 @@ pub trait Views {
     /// before. A cursor that is not valid gives an empty last page.
     fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page>;
 
+    /// Returns the cursor with which [`Views::list`] begins at the delayed jobs of a topic that are due at this moment
+    /// (Unix milliseconds) or later.
+    fn delayed_from(&mut self, topic: &TopicName, due_ms: i64) -> Result<String>;
+
     /// Returns the dead letters of a topic that died at `since_ms` or later, the latest first: up to `limit`, or fewer
     /// if their bodies are big.
     fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>>;

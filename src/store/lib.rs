@@ -48,6 +48,7 @@ use model::destination::Destination;
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobKey, Priority, State, TopicName};
 use model::quota::OverQuota;
+use model::tags::Tags;
 use model::ticket::TicketSecret;
 
 /// Why a store did not do what it was asked to do. Nothing was changed, unless the error is [`StoreError::Unknown`].
@@ -139,23 +140,31 @@ pub struct Change {
     pub priority: Option<Priority>,
     /// The job's own limit of attempts. `Some(None)`: from now on the topic's limit holds.
     pub max_attempts: Option<Option<u32>>,
-    /// The new headers, in place of all old ones. If they are empty, the job has none from now on. (Their destination is
-    /// always empty: it is a field of its own.)
+    /// The new headers, in place of all old ones. If they are empty, the job has none from now on. (Their destination and
+    /// their tags are always empty: these are fields of their own.)
     pub headers: Option<Headers>,
     /// The new destination. `Some(None)`: from now on the job goes to the callback of its topic.
     pub destination: Option<Option<Destination>>,
+    /// The new tags, in place of all old ones. If they are empty, the job has none from now on.
+    pub tags: Option<Tags>,
     /// The limit of the topic that a new body must keep, in bytes. None: no limit.
     pub max_bytes: Option<u64>,
 }
 
 impl Change {
-    /// Returns the headers and the destination that a job has after the change. None: they stay as they are.
+    /// Returns whether the change is about what is stored with the headers: these, the destination or the tags.
+    pub(crate) fn has_headers(&self) -> bool {
+        self.headers.is_some() || self.destination.is_some() || self.tags.is_some()
+    }
+
+    /// Returns the headers, the destination and the tags that a job has after the change. None: they stay as they are.
     pub(crate) fn headers_after(&self, old: Headers) -> Option<Headers> {
-        if self.headers.is_none() && self.destination.is_none() {
+        if !self.has_headers() {
             return None;
         }
         let destination = self.destination.clone().unwrap_or_else(|| old.destination().cloned());
-        Some(self.headers.clone().unwrap_or(old).with_destination(destination))
+        let tags = self.tags.clone().unwrap_or_else(|| old.tags().clone());
+        Some(self.headers.clone().unwrap_or(old).with_destination(destination).with_tags(tags))
     }
 }
 

@@ -230,6 +230,7 @@ fn each_route_lets_in_who_has_its_scope_and_nobody_else() {
         ("GET", "/v1/topics/a/jobs/1/records", &Value::Null, LOOK_A, "read:a"),
         ("DELETE", "/v1/topics/a/jobs/1/records", &Value::Null, MANAGE_A, "manage:a"),
         ("GET", "/v1/records", &Value::Null, SOME_JOBS, "read"),
+        ("GET", "/v1/jobs", &Value::Null, SOME_JOBS, "read"),
         ("GET", "/v1/find?id=1", &Value::Null, SOME_JOBS, "read"),
         ("POST", "/v1/topics", &json!({}), &["admin"], "admin"),
         ("POST", "/v1/stats", &Value::Null, &["admin"], "admin"),

@@ -276,6 +276,68 @@ fn a_read_only_user_changes_nothing_and_sign_out_hides_all() {
 }
 
 #[test]
+fn jobs_are_found_by_tag_state_and_beginning() {
+    let sink = Sink::start();
+    let topics = ["orders", "mail"].map(|name| crate::support::topic(name, &sink, ""));
+    let daemon = Daemon::start(&topics.concat());
+    let mut http = Http::tcp(&daemon);
+    let job =
+        |id: &str, delay: &str, tags: &[&str]| json!({"id": id, "body": 1, "delay": delay, "tags": tags});
+    http.ask("POST", "/v1/topics/orders/jobs", &job("ended-1", "0s", &["shop:7"])).is(201);
+    http.ask("POST", "/v1/topics/mail/jobs", &job("nr-2", "5h", &["shop:7", "late"])).is(201);
+    eventually(10 * SECOND, "a record", || {
+        (http.get("/v1/topics/orders/jobs/ended-1/records").is(200)["records"][0].is_object()).then_some(())
+    });
+    let browser = signed_in(&daemon, Setting::default());
+
+    // A job is added with tags and a path.
+    browser.run("location.hash = '#/topics/orders'");
+    browser.press("Add a job");
+    browser.fill("#f-job-id", "nr-1");
+    browser.press("Tags, path and URL");
+    browser.fill("#f-job-tags", "shop:7, spring");
+    browser.fill("#f-job-path", "/merchants/7");
+    browser.press("in …");
+    browser.fill("#f-delay", "5h");
+    assert_eq!(browser.barriers(), Vec::<String>::new());
+    browser.click("dialog button[type=submit]");
+    let added = eventually(10 * SECOND, "the job", || {
+        let answer = http.get("/v1/topics/orders/jobs/nr-1");
+        (answer.status == 200).then_some(answer.json)
+    });
+    assert_eq!((&added["tags"], &added["path"]), (&json!(["shop:7", "spring"]), &json!("/merchants/7")));
+
+    // The search box leads to a search by tag, which finds ended jobs too. The filter stands in the address.
+    browser.fill("#search", "shop:7");
+    browser.see("#search-list", "as a tag");
+    for key in ["\u{e015}", "\u{e015}", "\u{e007}"] {
+        browser.key(key);
+    }
+    browser.until("three jobs", "document.querySelectorAll('tbody tr').length === 3");
+    for part in ["nr-1", "nr-2", "ended-1", "mail", "Delivered", "late"] {
+        browser.see("main", part);
+    }
+    assert_eq!(browser.barriers(), Vec::<String>::new());
+    browser.fill("#f-find-id_prefix", "nr-");
+    browser.until("two jobs", "document.querySelectorAll('tbody tr').length === 2");
+    browser.until("the filter in the address", "location.hash === '#/find?id_prefix=nr-&tag=shop%3A7'");
+    browser.fill("#f-find-tag", "a b");
+    browser.see(".field-problem", "64 bytes");
+    browser.run("location.hash = '#/find?tag=late&state=ready'");
+    browser.see("main", "No job matches the filter.");
+    browser.run("location.hash = '#/find?tag=late&state=delayed'");
+    browser.until("one job", "document.querySelectorAll('tbody tr').length === 1");
+    browser.press("nr-2");
+    browser.see("main", "late");
+    browser.run("location.hash = '#/topics/orders/records?tag=shop%3A7'");
+    browser.see("tbody", "ended-1");
+    browser.fill("#f-ended-tag", "spring");
+    browser.see("main", "No record matches the filter.");
+    assert_eq!(browser.barriers(), Vec::<String>::new());
+    good(&browser);
+}
+
+#[test]
 fn an_ended_job_is_found_and_its_story_is_shown() {
     let sink = Sink::answering(|call| match call.header("dq-attempt") {
         "1" => Answer::new(503, "Closed for lunch"),
@@ -346,7 +408,7 @@ fn an_ended_job_is_found_and_its_story_is_shown() {
 }
 
 /// The name and the hash of each page.
-const PAGES: [(&str, &str); 20] = [
+const PAGES: [(&str, &str); 21] = [
     ("overview", "#/"),
     ("topics", "#/topics"),
     ("topic-new", "#/register"),
@@ -359,6 +421,7 @@ const PAGES: [(&str, &str); 20] = [
     ("topic-failing", "#/topics/invoices.pdf"),
     ("job", "#/topics/invoices.pdf/jobs/inv-1"),
     ("topic-records", "#/topics/invoices.pdf/records?outcome=dead"),
+    ("find-jobs", "#/find?id_prefix=inv-"),
     ("find", "#/find?id=inv-1"),
     ("dead", "#/dead"),
     ("nodes", "#/nodes"),

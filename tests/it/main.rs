@@ -60,5 +60,6 @@ mod store_contract;
 mod stranded;
 mod supervision;
 mod support;
+mod tags;
 mod topic_settings;
 mod unanswered;

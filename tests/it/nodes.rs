@@ -188,7 +188,8 @@ fn all_that_is_known_of_a_job_moves_with_it() {
     let mut store = fleet.store(&[0], 3);
     let mut both = fleet.store(&[0, 1], 4);
     let path = model::destination::Destination::from_path("/m/7").unwrap();
-    let headers = model::headers::Headers::default().with_destination(Some(path));
+    let tags = model::tags::Tags::new(["shop:7", "a"]).unwrap();
+    let headers = model::headers::Headers::default().with_destination(Some(path)).with_tags(tags);
     let ready = |id: &str| model::job::NewJob {
         headers: headers.clone(),
         ..new_job("t", id, "1", Due::In(std::time::Duration::ZERO))

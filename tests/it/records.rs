@@ -275,7 +275,7 @@ fn records_as_csv_hold_no_formulas() {
     for cell in ["\"'=1+1\"", "\"'+1\"", "\"'-1\"", "\"'@SUM(A1)\"", "\"a,\"\"b\"\"\nc\""] {
         assert!(text.contains(&format!("\r\nt,{cell},deleted,20")), "{cell} {text}");
     }
-    assert_eq!(text.matches(",\"'-5\"\r\n").count(), 5, "{text}");
+    assert_eq!(text.matches(",\"'-5\",\r\n").count(), 5, "{text}");
     let lines = http.get("/v1/records?format=ndjson&limit=2");
     assert_eq!(lines.headers["content-type"], "application/x-ndjson");
     assert!(lines.headers.contains_key("dq-next"));

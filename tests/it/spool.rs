@@ -166,7 +166,9 @@ fn an_add_waits_in_the_spool_until_its_node_is_back() {
     let begun = now_ms();
     let at = 4_000_000_000_000;
     let path = model::destination::Destination::from_path("/m/7").ok();
-    let headers = model::headers::Headers::parse(r#"{"x-a": "1"}"#).unwrap().with_destination(path);
+    let tags = model::tags::Tags::new(["shop:7", "a"]).unwrap();
+    let headers = model::headers::Headers::parse(r#"{"x-a": "1"}"#).unwrap();
+    let headers = headers.with_destination(path).with_tags(tags);
     for (id, due) in [("new", Due::In(600 * SECOND)), ("old", Due::At(at)), ("gone", Due::At(at))] {
         let job = NewJob { headers: headers.clone(), ..new_job("t", id, "2", due) };
         assert_eq!(one(store.as_mut(), job), Ok("spooled"), "{id}");

@@ -20,13 +20,16 @@ use store::{
 };
 
 mod records;
+mod tags;
 
 use self::records::{
     a_delivered_job_leaves_a_record_with_all_its_attempts, a_job_that_is_replaced_leaves_a_record,
     a_record_goes_when_it_is_too_old, a_topic_keeps_as_many_records_as_it_says,
     all_records_together_have_a_bound_and_the_largest_topic_gives, each_way_to_end_leaves_one_record,
-    records_are_listed_the_last_first, records_of_an_id_are_erased_when_it_is_asked_for,
+    records_are_listed_the_last_first, records_keep_tags_with_a_body_and_without_one,
+    records_of_an_id_are_erased_when_it_is_asked_for,
 };
+use self::tags::{tags_change_without_headers_and_path_and_back, tags_stay_with_a_job_in_all_states};
 
 struct Bells(Vec<Box<dyn Bell>>);
 
@@ -1543,6 +1546,30 @@ fn a_list_is_paged_in_its_order<F: Fixture>(f: &F) {
     assert_eq!(s.list(&topic("nobody"), State::Ready, None, 4).unwrap().jobs, []);
 }
 
+fn delayed_jobs_are_listed_from_a_due_time<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let base = now_ms() + 3_600_000;
+    let with = |n: i64| {
+        let priority = [Priority::High, Priority::Normal, Priority::Low][n as usize % 3];
+        NewJob { priority, ..job("t", &format!("{n:02}"), Due::At(base + n / 2)) }
+    };
+    add(&mut *s, &(0..20).map(with).collect::<Vec<_>>());
+    for from in [-1, 0, 1, 5, 9, 10, i64::MAX >> 12] {
+        let (mut ids, mut cursor) = (Vec::new(), Some(s.delayed_from(&topic("t"), base + from).unwrap()));
+        while let Some(place) = cursor {
+            let page = s.list(&topic("t"), State::Delayed, Some(&place), 3).unwrap();
+            assert!(page.jobs.is_sorted_by_key(|view| view.due_ms));
+            ids.extend(page.jobs.iter().map(|view| view.key.id.to_string()));
+            cursor = page.next;
+        }
+        ids.sort();
+        let expected: Vec<String> = (0..20).filter(|n| n / 2 >= from).map(|n| format!("{n:02}")).collect();
+        assert_eq!(ids, expected, "from {from}");
+    }
+    let none = s.delayed_from(&topic("none"), base).unwrap();
+    assert_eq!(s.list(&topic("none"), State::Delayed, Some(&none), 9).unwrap().jobs, []);
+}
+
 fn bells_ring_when_there_is_work<F: Fixture>(f: &F) {
     let (push, timer) = (f.bell(BellKind::Push), f.bell(BellKind::Timer));
     let mut s = f.open();
@@ -1922,6 +1949,7 @@ contract! {
     dead_letters_of_some_ids_are_counted_and_removed_and_live_jobs_stay
     the_latest_dead_letters_are_told_with_why_they_died
     a_list_is_paged_in_its_order
+    delayed_jobs_are_listed_from_a_due_time
     bells_ring_when_there_is_work
     many_handles_at_once_lose_and_double_nothing
     a_store_outlives_its_handles
@@ -1943,4 +1971,7 @@ contract! {
     a_record_goes_when_it_is_too_old
     all_records_together_have_a_bound_and_the_largest_topic_gives
     records_of_an_id_are_erased_when_it_is_asked_for
+    records_keep_tags_with_a_body_and_without_one
+    tags_change_without_headers_and_path_and_back
+    tags_stay_with_a_job_in_all_states
 }

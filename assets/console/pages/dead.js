@@ -14,6 +14,7 @@ import { checkbox } from '../parts/field.js';
 import { empty, loaded, note, skeleton } from '../parts/problem.js';
 import { jobHref, topicHref } from '../parts/search.js';
 import { pager, table } from '../parts/table.js';
+import { tagColumn } from '../parts/tags.js';
 import { ago, at } from '../parts/time.js';
 import { topicHead } from '../parts/topic_head.js';
 import { detailText } from '../reason.js';
@@ -120,6 +121,7 @@ function columns(letters, jobs) {
     { key: 'died', label: t('job.died'), view: (job) => h('span', { class: 'two-lines' }, ago(job.until_ms), h('span', { class: 'soft' }, at(job.until_ms))) },
     { key: 'attempts', label: t('job.attempts'), right: true, view: (job) => count(job.attempts) },
     { key: 'reason', label: t('dead.why'), class: 'cell-reason', view: (job) => h('span', { class: 'reason' }, last(job).status !== undefined && tag('bad', `HTTP ${last(job).status}`), last(job).error === `status ${last(job).status}` ? null : h('span', null, detailText(last(job).error) || t('dead.why.unknown'))) },
+    tagColumn(jobs),
     { key: 'body', label: t('job.body'), class: 'cell-body', view: (job) => h('code', { class: 'preview' }, preview(job)) },
   ].filter(Boolean);
 }

@@ -1,4 +1,5 @@
-// An id in all topics: the job or dead letter that has it, and how earlier jobs with it ended.
+// An id in all topics: the job or dead letter that has it, and how earlier jobs with it ended. Without an id in the address, the
+// search by filters.
 
 import { get, path, query } from '../api.js';
 import { h } from '../dom.js';
@@ -8,6 +9,7 @@ import { lastAttempt } from '../parts/attempts.js';
 import { badge } from '../parts/badge.js';
 import { card, pageHead } from '../parts/card.js';
 import { endedBadge } from '../parts/ended.js';
+import { jobSearch } from '../parts/job_search.js';
 import { empty, loaded, note } from '../parts/problem.js';
 import { jobHref } from '../parts/search.js';
 import { table } from '../parts/table.js';
@@ -37,7 +39,7 @@ function rows(found) {
 }
 
 function list(id, data) {
-  if (data.found.length === 0 && data.away.length === 0) return empty({ title: t('find.none'), text: t('find.none.text') });
+  if (data.found.length === 0 && data.away.length === 0) return empty({ title: t('find.none'), text: t('find.none.text') }, beginning(id));
   return [
     data.away.length > 0 && note('warn', h('p', null, t('find.away', { topics: data.away.join(', ') }))),
     table({
@@ -52,12 +54,16 @@ function list(id, data) {
     })];
 }
 
+const beginning = (id) => h('a', { key: 'prefix', href: `#/find${query({ id_prefix: id })}` }, t('find.prefix'));
+
 /** @param {import('../app.js').Context} context @returns {import('../app.js').Page} */
-export default function find({ query: asked, resource }) {
+export default function find(context) {
+  const { query: asked, resource } = context;
   const id = asked.get('id') ?? '';
+  if (id === '') return jobSearch(context);
   const it = resource((signal) => read(id, signal));
   return {
     title: () => `${id} · ${t('find')}`,
-    view: () => [pageHead({ title: id, mono: true, about: t('find.about') }), card({ key: 'found', flush: true }, loaded(it, (data) => list(id, data)))],
+    view: () => [pageHead({ title: id, mono: true, about: t('find.about'), actions: beginning(id) }), card({ key: 'found', flush: true }, loaded(it, (data) => list(id, data)))],
   };
 }

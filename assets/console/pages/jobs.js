@@ -12,6 +12,7 @@ import { firstJob } from '../parts/first_job.js';
 import { empty, loaded, note } from '../parts/problem.js';
 import { jobHref, topicHref } from '../parts/search.js';
 import { pager, table } from '../parts/table.js';
+import { tagColumn } from '../parts/tags.js';
 import { ago, at } from '../parts/time.js';
 import { merged, topicHead } from '../parts/topic_head.js';
 
@@ -31,7 +32,7 @@ export function preview(job) {
   return text;
 }
 
-function columns(name, state) {
+function columns(name, state, jobs) {
   return [
     { key: 'id', label: t('job.id'), main: true, view: (job) => h('a', { class: 'mono name', href: jobHref(name, job.id) }, job.id) },
     { key: 'due', label: t('job.due'), view: (job) => h('span', { class: 'two-lines' }, ago(job.due_ms), h('span', { class: 'soft' }, at(job.due_ms))) },
@@ -39,6 +40,7 @@ function columns(name, state) {
     { key: 'attempts', label: t('job.attempts'), right: true, view: (job) => h('span', { class: job.attempts === 0 ? 'zero' : '' }, count(job.attempts)) },
     { key: 'priority', label: t('job.priority'), view: (job) => h('span', { class: job.priority === 'normal' ? 'soft' : '' }, t(`priority.${job.priority}`)) },
     { key: 'added', label: t('job.added'), view: (job) => ago(job.added_ms) },
+    tagColumn(jobs),
     { key: 'body', label: t('job.body'), class: 'cell-body', view: (job) => h('code', { class: 'preview' }, preview(job)) },
   ].filter(Boolean);
 }
@@ -61,7 +63,7 @@ export default function jobs({ params, query: asked, resource }) {
     if (none && topic.delayed + topic.ready + topic.leased + topic.dead === 0 && live.told) return empty({ title: t('jobs.none.at_all'), icon: 'topics' }, firstJob(name));
     return [
       data.away?.length > 0 && note('warn', h('p', null, t('jobs.away', { nodes: data.away.join(', ') }))),
-      none ? empty({ title: t(`jobs.none.${state}`), calm: true }, turn.page > 1 && button({ label: t('page.first'), onclick: () => go(null, 1) })) : table({ key: `table-${state}`, label: t(`state.${state}`), columns: columns(name, state), rows: data.jobs, rowKey: (job) => job.id }),
+      none ? empty({ title: t(`jobs.none.${state}`), calm: true }, turn.page > 1 && button({ label: t('page.first'), onclick: () => go(null, 1) })) : table({ key: `table-${state}`, label: t(`state.${state}`), columns: columns(name, state, data.jobs), rows: data.jobs, rowKey: (job) => job.id }),
       pager({ isFirst: turn.page === 1, next: data.next, onFirst: () => go(null, 1), onNext: () => go(data.next, turn.page + 1), shown: t('page.at', { page: turn.page, n: count(data.jobs.length) }) })];
   }
 

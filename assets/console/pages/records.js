@@ -12,13 +12,14 @@ import { field } from '../parts/field.js';
 import { empty, loaded, note } from '../parts/problem.js';
 import { jobHref, topicHref } from '../parts/search.js';
 import { pager, table } from '../parts/table.js';
+import { isTag, tagColumn } from '../parts/tags.js';
 import { ago, at } from '../parts/time.js';
 import { topicHead } from '../parts/topic_head.js';
 import { redraw } from '../redraw.js';
 
 const PAGE = 50;
 const AGES = ['1h', '24h', '7d'];
-const NAMES = ['outcome', 'status', 'text', 'id_prefix', 'since', 'until'];
+const NAMES = ['outcome', 'status', 'text', 'id_prefix', 'tag', 'since', 'until'];
 // A filter may find its records only after some empty pages.
 const LOOKS = 8;
 
@@ -51,7 +52,7 @@ class EndedJobs {
   /** What the API takes. */
   asked() {
     const moment = (text) => (text === '' || AGES.includes(text) ? text : new Date(text).getTime() || '');
-    return { ...this.filter, status: isStatus(this.filter.status) ? this.filter.status : '', since: moment(this.filter.since), until: moment(this.filter.until) };
+    return { ...this.filter, status: isStatus(this.filter.status) ? this.filter.status : '', tag: isTag(this.filter.tag) ? this.filter.tag : '', since: moment(this.filter.since), until: moment(this.filter.until) };
   }
 
   isFiltered() {
@@ -88,6 +89,7 @@ function filterFields(jobs) {
   return h('div', { class: 'filter', role: 'group', 'aria-label': t('filter'), key: 'filter' },
     told('outcome', t('ended.outcome'), { kind: 'select', options: [['', t('ended.any')], ...OUTCOMES.map((one) => [one, t(`ended.${one}`)])] }),
     told('id_prefix', t('ended.id'), { kind: 'search', mono: true }),
+    told('tag', t('tag'), { kind: 'search', mono: true, problem: isTag(filter.tag) ? null : t('tag.bad') }),
     told('text', t('ended.text'), { kind: 'search' }),
     told('status', t('dead.status'), { mono: true, placeholder: '200', problem: isStatus(filter.status) ? null : t('dead.status.bad') }),
     field({ name: 'ended-age', label: t('ended.at'), kind: 'select', value: age, options: [['', t('dead.age.any')], ...AGES.map((one) => [one, t(`dead.age.${one}`)]), ['between', t('dead.age.between')]], onchange: ofAge }),
@@ -96,14 +98,15 @@ function filterFields(jobs) {
     jobs.isFiltered() && h('div', { class: 'filter-clear', key: 'clear' }, button({ label: t('filter.clear'), kind: 'quiet', onclick: () => jobs.clear() })));
 }
 
-const columns = () => [
+const columns = (records) => [
   { key: 'id', label: t('job.id'), main: true, view: (record) => h('a', { class: 'mono name', href: jobHref(record.topic, record.id) }, record.id) },
   { key: 'outcome', label: t('ended.outcome'), view: (record) => endedBadge(record.outcome) },
   { key: 'ended', label: t('ended.at'), view: (record) => h('span', { class: 'two-lines' }, ago(record.ended_ms), h('span', { class: 'soft' }, at(record.ended_ms))) },
   { key: 'late', label: t('ended.late'), right: true, view: (record) => (record.late_ms === undefined ? '–' : micros(record.late_ms * 1000)) },
   { key: 'attempts', label: t('job.attempts'), right: true, view: (record) => count(record.attempts) },
   { key: 'last', label: t('ended.last'), class: 'cell-reason', view: (record) => lastAttempt(record.log) },
-];
+  tagColumn(records),
+].filter(Boolean);
 
 function list(jobs, data) {
   const none = data.records.length === 0;
@@ -112,7 +115,7 @@ function list(jobs, data) {
     : empty({ title: t('ended.none'), text: t('ended.none.text'), calm: true }));
   return [
     data.away.length > 0 && note('warn', h('p', null, t('jobs.away', { nodes: data.away.join(', ') }))),
-    none ? nothing() : table({ key: 'table', label: t('tab.records'), columns: columns(), rows: data.records, rowKey: (record) => `${record.id} ${record.ended_ms}` }),
+    none ? nothing() : table({ key: 'table', label: t('tab.records'), columns: columns(data.records), rows: data.records, rowKey: (record) => `${record.id} ${record.ended_ms}` }),
     pager({ isFirst: jobs.page === 1, next: data.next, onFirst: () => jobs.go(null, 1), onNext: () => jobs.go(data.next, jobs.page + 1), shown: t('page.at', { page: jobs.page, n: count(data.records.length) }) })];
 }
 

@@ -1,5 +1,5 @@
 // The search box: a topic, or a topic and a job's id, is gone to. It suggests topics that are known, and searches nothing itself. An
-// id is looked for in all topics on a page of its own.
+// id, its beginning or a tag is looked for in all topics on a page of its own.
 
 import { classes, h } from '../dom.js';
 import { t } from '../i18n.js';
@@ -22,7 +22,8 @@ export function jobHref(topic, id) {
 
 function suggestions() {
   const text = box.text.trim();
-  return text === '' ? [] : [...known(text), { key: '/', href: `#/find?id=${encodeURIComponent(text)}`, text, more: t('search.find') }];
+  const found = (name, more) => ({ key: `/${name}`, href: `#/find?${name}=${encodeURIComponent(text)}`, text, more: t(more) });
+  return text === '' ? [] : [...known(text), found('id', 'search.find'), found('id_prefix', 'search.prefix'), found('tag', 'search.tag')];
 }
 
 function known(text) {

@@ -36,7 +36,8 @@ pub struct Summary {
     pub dry_run: bool,
     /// Jobs that were moved.
     pub moved: u64,
-    /// Of these, jobs whose own headers, path, URL or limit of attempts are lost: the PHP daemon has no place for them.
+    /// Of these, jobs whose own headers, path, URL, tags or limit of attempts are lost: the PHP daemon has no place for
+    /// them.
     pub reduced: u64,
     /// Jobs that dq has delivered or deleted since it took them over, and that were removed from the PHP daemon's Redis.
     pub removed: u64,
@@ -76,7 +77,7 @@ impl Summary {
     pub fn table(&self) -> String {
         let rows = [
             (if self.dry_run { "would be moved" } else { "moved" }, self.moved),
-            ("  without their headers, path, URL or limit of attempts", self.reduced),
+            ("  without their headers, path, URL, tags or limit of attempts", self.reduced),
             ("removed there: delivered or deleted by dq", self.removed),
             ("dead letters, which stay in dq", self.dead),
             ("left in dq", self.left),

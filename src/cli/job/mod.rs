@@ -49,6 +49,8 @@ pub(super) struct Job {
     pub path: Option<String>,
     pub url: Option<String>,
     #[serde(default)]
+    pub tags: Vec<String>,
+    #[serde(default)]
     pub log: Vec<Attempt>,
     pub body: Box<RawValue>,
     #[serde(default)]

@@ -26,7 +26,7 @@ const PAGE: usize = 1000;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq records orders
-  dq records orders --outcome dead --since 2h
+  dq records orders --outcome dead --since 2h --tag shop:7
   dq records --text 'no such order' --all --json | jq -r .id
   dq records orders --all --csv > ended.csv")]
 pub(super) struct Arguments {
@@ -66,6 +66,10 @@ struct RecordFilter {
     #[arg(long, value_name = "TEXT")]
     id_prefix: Option<String>,
 
+    /// Only jobs that have this tag
+    #[arg(long, value_name = "TAG")]
+    tag: Option<String>,
+
     /// Only jobs that ended at this time or later: RFC 3339, Unix milliseconds, or a span before now (2h: two hours ago)
     #[arg(long, value_name = "WHEN")]
     since: Option<String>,
@@ -83,6 +87,7 @@ impl RecordFilter {
             ("status", self.status.map(|status| status.to_string())),
             ("text", self.text.clone()),
             ("id_prefix", self.id_prefix.clone()),
+            ("tag", self.tag.clone()),
             ("since", self.since.clone()),
             ("until", self.until.clone()),
         ];

@@ -23,6 +23,8 @@ pub(in super::super) struct Record {
     pub attempts: u32,
     #[serde(default)]
     log: Vec<Attempt>,
+    #[serde(default)]
+    tags: Vec<String>,
     body: Option<Box<RawValue>>,
 }
 
@@ -67,6 +69,7 @@ impl Record {
         ];
         facts.extend(self.late_ms.map(|late| ("late", short_span(late as f64))));
         facts.extend(self.added_ms.map(|added| ("added", moment(added))));
+        facts.extend((!self.tags.is_empty()).then(|| ("tags", self.tags.join(", "))));
         facts.push(("attempts", self.attempts.to_string()));
         facts.extend(self.body.as_ref().map(|body| ("body", body.get().to_owned())));
         let mut text = lines(&facts);
@@ -118,7 +121,7 @@ mod tests {
     fn record(outcome: &str, attempts: u32) -> serde_json::Value {
         json!({
             "topic": "t", "id": "a\nb", "outcome": outcome, "added_ms": 0, "due_ms": 1000, "ended_ms": 60_000,
-            "late_ms": 7, "attempts": attempts, "body": {"order": 42}, "later": "unknown", "log": [
+            "late_ms": 7, "attempts": attempts, "body": {"order": 42}, "tags": ["a", "b"], "later": "unknown", "log": [
                 {"number": 1, "at_ms": 1000, "took_ms": 7, "status": 503, "answer": "not\nyet", "error": "status 503"},
                 {"number": 2, "at_ms": 2000, "took_ms": 30, "status": 200, "answer": "ok"},
             ],
@@ -135,6 +138,7 @@ mod tests {
             "id        a\\nb\n",
             "outcome   delivered 3m ago after 2 attempts\n",
             "late      7 ms\n",
+            "tags      a, b\n",
             "body      {\"order\":42}\n",
             "status 503  not\\nyet\n",
             "\nBefore this:\n  became a dead letter 3m ago after 1 attempt (status 200)\n",

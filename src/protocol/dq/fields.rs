@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::Refusal;
 
 /// The fields that a request may have.
-const KNOWN: [&str; 17] = [
+const KNOWN: [&str; 18] = [
     "cmd",
     "topic",
     "id",
@@ -26,6 +26,7 @@ const KNOWN: [&str; 17] = [
     "headers",
     "path",
     "url",
+    "tags",
     "jobs",
     "token",
 ];
@@ -34,7 +35,8 @@ const KNOWN: [&str; 17] = [
 pub(super) const TIMES: [&str; 5] = ["fix_time", "delay", "delay_ms", "run_at", "run_at_ms"];
 
 /// The other optional fields of an add.
-pub(super) const OPTIONS: [&str; 6] = ["priority", "on_conflict", "max_attempts", "headers", "path", "url"];
+pub(super) const OPTIONS: [&str; 7] =
+    ["priority", "on_conflict", "max_attempts", "headers", "path", "url", "tags"];
 
 /// How many characters of an unknown name are compared, and repeated in a message.
 const COMPARED_MAX: usize = 40;
@@ -284,6 +286,8 @@ mod tests {
             ("Path", "path"),
             ("paths", "path"),
             ("URL", "url"),
+            ("Tags", "tags"),
+            ("tag", "tags"),
         ] {
             assert_eq!(meant(name), Some(known), "{name}");
         }

@@ -13,6 +13,7 @@ use model::destination::Destination;
 use model::headers::Headers;
 use model::job::{Body, Due, JobId, JobKey, LATEST_MS, OnConflict, Priority, TopicName};
 use model::json_time;
+use model::tags::Tags;
 use model::token::PresentedToken;
 
 /// The most jobs that one `madd` may hold.
@@ -33,7 +34,7 @@ pub struct Add {
     pub on_conflict: OnConflict,
     /// The job's own limit of attempts. None: the topic's.
     pub max_attempts: Option<u32>,
-    /// The job's own headers, in addition to the topic's, and its destination.
+    /// The job's own headers, in addition to the topic's, its destination, and its tags.
     pub headers: Headers,
 }
 
@@ -154,7 +155,7 @@ impl<'a> Request<'a> {
                 None => None,
                 Some(raw) => Some(number("max_attempts", raw, 1..=1000)? as u32),
             },
-            headers: self.headers()?.with_destination(self.destination()?),
+            headers: self.headers()?.with_destination(self.destination()?).with_tags(self.tags()?),
         })
     }
 
@@ -171,6 +172,13 @@ impl<'a> Request<'a> {
         let destination = Destination::from_fields(path.as_deref(), url.as_deref());
         let field = if url.is_some() { "url" } else { "path" };
         destination.map_err(|e| Refusal::new("bad_field", format!("{field}: {e}")))
+    }
+
+    fn tags(&self) -> Result<Tags, Refusal> {
+        let Some(raw) = self.get("tags") else { return Ok(Tags::default()) };
+        let texts: Vec<Cow<'_, str>> = serde_json::from_str(raw.get())
+            .map_err(|_| wrong("tags", raw, "a list of texts, such as [\"shop:7\"]"))?;
+        Tags::new(texts).map_err(|e| Refusal::new("bad_field", format!("tags: {e}")))
     }
 
     fn due(&self, clock: LocalClock<'_>) -> Result<Option<Due>, Refusal> {
@@ -309,6 +317,10 @@ mod tests {
         let add =
             add_of(r#"{"cmd":"add","topic":"t","id":"a","body":1,"path":"/7?x=1","headers":{"a":"b"}}"#);
         assert_eq!(add.headers.to_text(), r#"{":path":"/7?x=1","a":"b"}"#);
+        let add = add_of(r#"{"cmd":"add","topic":"t","id":"a","body":1,"tags":["b","a","b"]}"#);
+        assert_eq!(add.headers.to_text(), r#"{":tags":"a b"}"#);
+        let add = add_of(r#"{"cmd":"add","topic":"t","id":"a","body":1,"tags":[],"headers":{}}"#);
+        assert!(add.headers.is_empty());
         let Ok(Command::Madd(jobs)) = parse_text(
             r#"{"cmd":"madd","topic":"t","jobs":[{"id":"a","body":1},{"id":"","body":1},{"topic":"u","id":"b","body":2},7]}"#,
         ) else {
@@ -381,6 +393,9 @@ mod tests {
             (job(r#","max_attempts":0"#), "bad_field", ["max_attempts is 0", "1 to"]),
             (job(r#","headers":{"host":"a"}"#), "bad_field", ["headers", "host"]),
             (job(r#","headers":[1]"#), "bad_field", ["headers", "object"]),
+            (job(r#","tags":"shop:7""#), "bad_field", ["tags is \"shop:7\"", "list"]),
+            (job(r#","tags":["a b"]"#), "bad_field", ["tags: \"a b\"", "white space"]),
+            (job(r#","tags":[7]"#), "bad_field", ["tags is [7]", "list of texts"]),
             (job(r#","path":7"#), "bad_field", ["path", "string"]),
             (job(r#","path":"/../a""#), "bad_field", ["path", "dots"]),
             (job(r#","url":"ftp://h/""#), "bad_field", ["url", "https"]),

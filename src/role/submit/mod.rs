@@ -5,6 +5,7 @@
 //! A server hands in requests, each with a ticket, and flushes. It is woken when there are answers, and then takes
 //! them. Neither step waits for the store.
 
+mod job_search;
 mod lane;
 mod letters;
 mod list;
@@ -17,6 +18,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use self::job_search::{FoundJobs, JobCursor, JobQuery};
 use self::lane::Lane;
 pub use self::letters::{DeadLetterTask, FoundDeadLetters};
 pub use self::records::{FoundId, FoundIds, FoundRecords, RecordCursor, RecordQuery, SearchedTopic};

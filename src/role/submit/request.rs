@@ -1,6 +1,7 @@
 //! Requests to the store. A request carries the function that makes the client's response from the store's answer, so
 //! the compiler checks that each answer belongs to its request.
 
+use super::job_search::{self, FoundJobs, JobQuery};
 use super::letters::{DeadLetterTask, FoundDeadLetters, find, undertake};
 use super::list::list;
 use super::records::{self, FoundIds, FoundRecords, RecordQuery, SearchedTopic};
@@ -144,6 +145,14 @@ impl<R: 'static> Request<R> {
         respond: impl FnOnce(Result<FoundRecords>) -> R + Send + 'static,
     ) -> Request<R> {
         Request::other(Target::AllLanes, move |store| respond(records::find(store, &query)))
+    }
+
+    /// Shows a page of the jobs of several topics. The search takes a limited time. The answer says where to continue.
+    pub fn find_jobs(
+        query: JobQuery,
+        respond: impl FnOnce(Result<FoundJobs>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::other(Target::AllLanes, move |store| respond(job_search::find(store, &query)))
     }
 
     /// Looks for an id in these topics, or in as many of them as can be asked within a step.

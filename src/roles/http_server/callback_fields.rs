@@ -1,10 +1,12 @@
-//! The fields of a job that shape its callbacks: `headers`, `path` and `url`. They are checked against the job's topic.
+//! The fields of a job that are stored with its headers: `headers`, `path` and `url`, which shape its callbacks and are
+//! checked against the job's topic, and `tags`.
 
 use serde_json::value::RawValue;
 
 use super::problem::Problem;
 use model::destination::{BadDestination, Destination};
 use model::headers::Headers;
+use model::tags::{BadTag, Tag, Tags};
 use model::topic::Topic;
 
 /// Returns the headers of a job of a topic.
@@ -13,6 +15,17 @@ pub(super) fn headers(raw: Option<&RawValue>, topic: &Topic) -> Result<Headers, 
     let headers = raw.map_or_else(|| Ok(Headers::default()), |raw| Headers::parse(raw.get()));
     let headers = headers.map_err(|e| wrong(e.to_string()))?;
     topic.refuse_job_headers(&headers).map_or(Ok(headers), |problem| Err(wrong(problem)))
+}
+
+/// Returns the tags of a job.
+pub(super) fn tags(texts: Option<Vec<String>>) -> Result<Tags, Problem> {
+    let wrong = |e: BadTag| Problem::field("tags", format!("tags: {e}"));
+    Tags::new(texts.unwrap_or_default()).map_err(wrong)
+}
+
+/// Returns the tag that a query names.
+pub(super) fn tag(text: &str) -> Result<Tag, Problem> {
+    Tag::new(text).map_err(|e| Problem::field("tag", format!("tag: {e}")))
 }
 
 /// Returns the destination of a job of a topic. None: the callback of the topic.

@@ -25,13 +25,21 @@ pub(super) const STATUS: &str = "an HTTP status";
 
 /// Reads a moment in Unix milliseconds. A span means that long ago.
 pub(super) fn when(text: &str) -> Option<i64> {
-    let at = if let Ok(at) = text.parse::<i64>() {
+    match humantime::parse_duration(text) {
+        // (`0` is a span for this parser.)
+        Ok(span) if text.parse::<i64>().is_err() => {
+            now_ms().checked_sub(i64::try_from(span.as_millis()).ok()?)
+        }
+        _ => moment_at(text),
+    }
+}
+
+/// Reads a moment in Unix milliseconds: a number of them, or RFC 3339.
+pub(super) fn moment_at(text: &str) -> Option<i64> {
+    let at = match text.parse::<i64>() {
         // No job died before 1973: the number is something else, such as Unix seconds or a year.
-        (at >= json_time::FIRST_MS).then_some(at)?
-    } else if let Ok(span) = humantime::parse_duration(text) {
-        now_ms().checked_sub(i64::try_from(span.as_millis()).ok()?)?
-    } else {
-        text.parse::<jiff::Timestamp>().ok()?.as_millisecond()
+        Ok(at) => (at >= json_time::FIRST_MS).then_some(at)?,
+        Err(_) => text.parse::<jiff::Timestamp>().ok()?.as_millisecond(),
     };
     (at <= LATEST_MS).then_some(at)
 }

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::access::Caller;
-use super::callback_fields::{changed_destination, destination, headers};
+use super::callback_fields::{changed_destination, destination, headers, tags};
 use super::cursor;
 use super::problem::Problem;
 use super::schema;
@@ -123,6 +123,8 @@ pub(super) struct NewJobRequest<'a> {
     path: Option<String>,
     #[schema(schema_with = schema::job_url, required = false)]
     url: Option<String>,
+    #[schema(schema_with = schema::tags, required = false)]
+    tags: Option<Vec<String>>,
 }
 
 /// An id: a text, or a number as it is written, which PHP sends if the application had a number. A number with an
@@ -210,11 +212,9 @@ pub(super) fn job(
         on_conflict: new.on_conflict.unwrap_or(if_taken),
         max_attempts: new.max_attempts.map(|Count(n)| n),
         attempts: 0,
-        headers: headers(new.headers, topic)?.with_destination(destination(
-            new.path.as_deref(),
-            new.url.as_deref(),
-            topic,
-        )?),
+        headers: headers(new.headers, topic)?
+            .with_destination(destination(new.path.as_deref(), new.url.as_deref(), topic)?)
+            .with_tags(tags(new.tags)?),
         quota: quota.cloned(),
     })
 }
@@ -300,6 +300,10 @@ pub(super) struct JobChangeRequest<'a> {
     #[serde(default, deserialize_with = "given")]
     #[schema(schema_with = schema::job_url, required = false)]
     url: Option<Option<String>>,
+    /// In place of all tags of the job. Null removes them.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(schema_with = schema::tags, required = false)]
+    tags: Option<Option<Vec<String>>>,
 }
 
 /// Reads a change of a job of a topic.
@@ -312,10 +316,11 @@ pub(super) fn change(json: &[u8], topic: &Topic) -> Result<Change, Problem> {
         max_attempts: given.max_attempts.map(|limit| limit.map(|Count(n)| n)),
         headers: given.headers.map(|raw| headers(raw, topic)).transpose()?,
         destination: changed_destination(given.path, given.url, topic)?,
+        tags: given.tags.map(tags).transpose()?,
         max_bytes: None,
     };
     if change == Change::default() {
-        let others = "give it, or run_at, body, priority, max_attempts, headers, path or url";
+        let others = "give it, or run_at, body, priority, max_attempts, headers, path, url or tags";
         return Err(Problem::missing("delay", others));
     }
     Ok(Change { max_bytes: topic.max_bytes.map(|size| size.0), ..change })

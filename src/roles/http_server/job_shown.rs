@@ -13,6 +13,7 @@ use super::waiting::WaitingShown;
 use model::destination::Destination;
 use model::job::{Attempt, JobId, Priority, State, TopicName};
 use model::json_time;
+use model::tags::Tags;
 use store::View;
 
 /// A job.
@@ -56,6 +57,10 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     url: Option<&'a str>,
+    /// The job's tags, sorted.
+    #[serde(skip_serializing_if = "Tags::is_empty")]
+    #[schema(value_type = Vec<String>, required = false)]
+    tags: &'a Tags,
     /// The first two attempts and the last eight, the oldest first. What the receiver answered is only shown to callers
     /// with the scope `read` for the topic.
     #[schema(value_type = Vec<schema::AttemptMade>)]
@@ -67,6 +72,12 @@ pub(super) struct JobResponse<'a> {
     #[schema(value_type = Option<schema::Waiting>, nullable = false)]
     waiting: Option<WaitingShown>,
 }
+
+/// The columns of a table of jobs: see [`JobResponse::cells`].
+pub(super) const COLUMNS: [&str; 13] = [
+    "topic", "id", "state", "added", "due", "until", "priority", "attempts", "status", "error", "answer",
+    "body", "tags",
+];
 
 impl<'a> JobResponse<'a> {
     /// Describes a job. `sees_answers`: the caller may see what receivers answered.
@@ -90,11 +101,32 @@ impl<'a> JobResponse<'a> {
             headers: view.headers.by_name(),
             path: view.headers.destination().and_then(Destination::path),
             url: view.headers.destination().and_then(Destination::own_url),
+            tags: view.headers.tags(),
             log,
             // A damaged store may hold a body that is not JSON. It is shown as null.
             body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),
             waiting: None,
         }
+    }
+
+    /// Returns the cells of the job in a table.
+    pub(super) fn cells(&self) -> [String; COLUMNS.len()] {
+        let last = self.log.last();
+        [
+            self.topic.to_string(),
+            self.id.to_owned(),
+            self.state.to_string(),
+            json_time::rfc3339(self.added_ms),
+            json_time::rfc3339(self.due_ms),
+            self.until_ms.map(json_time::rfc3339).unwrap_or_default(),
+            format!("{:?}", self.priority).to_lowercase(),
+            self.attempts.to_string(),
+            last.and_then(|last| last.status).map_or(String::new(), |status| status.to_string()),
+            last.map_or(String::new(), |last| last.error.clone()),
+            last.map_or(String::new(), |last| last.answer.clone()),
+            self.body.get().to_owned(),
+            self.tags.to_text(),
+        ]
     }
 
     /// Adds why the job waits.

@@ -144,7 +144,7 @@ async fn show(State(api): State<Api>, reader: Reader, OfJob(key): OfJob) -> Resu
 }
 
 /// Changes a job that is delayed or ready: its due time, body, priority, limit of attempts, headers,
-/// path or URL.
+/// path, URL or tags.
 #[utoipa::path(patch, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "change_job",
     params(schema::JobPath), request_body = input::JobChangeRequest,
     responses((status = 204, description = "The job is changed"), schema::ChangeProblems))]

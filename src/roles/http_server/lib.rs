@@ -33,9 +33,11 @@ mod forecast;
 mod health;
 mod history;
 mod input;
+mod job_search;
 mod job_shown;
 mod jobs;
 mod limits;
+mod list_format;
 mod metrics;
 mod nodes;
 mod openapi;
@@ -159,6 +161,7 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
         .merge(callback_test::routes())
         .merge(dead::routes())
         .merge(records::routes())
+        .merge(job_search::routes())
         .merge(find::routes())
         .merge(acks::routes())
         .merge(nodes::routes())

@@ -1,7 +1,6 @@
 //! The routes of records: the story of one id, lists with filters, and the removal of what is kept of an id.
 
 use axum::extract::{RawQuery, State};
-use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
@@ -11,11 +10,13 @@ use utoipa_axum::routes;
 use super::api::{Api, InTopic, OfJob, Reader};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
+use super::callback_fields;
 use super::cursor;
 use super::dead_filter::{MOMENT, STATUS, status, when};
 use super::input::{self, short};
+use super::list_format::ListFormat;
 use super::problem::Problem;
-use super::record_shown::{RecordFormat, RecordList, RecordResponse, described};
+use super::record_shown::{RecordList, RecordResponse, described};
 use super::schema;
 use super::store_client::Reply;
 use model::job::{JobId, TopicName};
@@ -24,8 +25,8 @@ use model::scope::Need;
 use role::submit::{FoundRecords, RecordCursor, RecordQuery, Request, SearchedTopic};
 
 /// The parameters of a list of records.
-const NAMES: [&str; 9] =
-    ["outcome", "status", "text", "id_prefix", "since", "until", "format", "limit", "cursor"];
+const NAMES: [&str; 10] =
+    ["outcome", "status", "text", "id_prefix", "tag", "since", "until", "format", "limit", "cursor"];
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(story, forget)).routes(routes!(list)).routes(routes!(list_all))
@@ -62,6 +63,9 @@ struct RecordsQuery {
     /// Only jobs whose id begins with this text.
     #[param(required = false)]
     id_prefix: String,
+    /// Only jobs that have this tag.
+    #[param(required = false, min_length = 1, max_length = 64)]
+    tag: String,
     /// Only jobs that ended at this moment or later: RFC 3339, Unix milliseconds, or a span such as `2h`, which means
     /// that long ago.
     #[param(required = false)]
@@ -83,7 +87,7 @@ struct RecordsQuery {
 /// What a query asks for.
 struct RecordParameters {
     filter: RecordFilter,
-    format: RecordFormat,
+    format: ListFormat,
     cursor: Option<RecordCursor>,
     limit: usize,
 }
@@ -104,10 +108,11 @@ impl RecordParameters {
                     "status" => filter.status = Some(status(value).ok_or_else(|| wrong(STATUS))?),
                     "text" => filter.text = text,
                     "id_prefix" => filter.id_prefix = text,
+                    "tag" => filter.tag = Some(callback_fields::tag(value)?),
                     "since" => filter.since_ms = Some(when(value).ok_or_else(|| wrong(MOMENT))?),
                     "until" => filter.until_ms = Some(when(value).ok_or_else(|| wrong(MOMENT))?),
                     _ => {
-                        let known = RecordFormat::from_word(value);
+                        let known = ListFormat::from_word(value);
                         format = Some(known.ok_or_else(|| wrong("json, ndjson or csv"))?);
                     }
                 }
@@ -115,8 +120,7 @@ impl RecordParameters {
             })?;
         let no_cursor = || Problem::field("cursor", "cursor is not the next of another page");
         let cursor = cursor.map(|words| read_cursor(&words).ok_or_else(no_cursor)).transpose()?;
-        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-        let format = format.or_else(|| RecordFormat::from_accept(accept?)).unwrap_or(RecordFormat::Json);
+        let format = format.unwrap_or_else(|| ListFormat::from_headers(headers));
         Ok(RecordParameters { filter, format, cursor, limit })
     }
 }
@@ -269,6 +273,8 @@ mod tests {
             ("status=1", "status", "\"1\", and not an HTTP status"),
             ("since=yesterday", "since", "\"yesterday\", and not a moment"),
             ("until=1", "until", "\"1\", and not a moment"),
+            ("tag=a%20b", "tag", "white space"),
+            ("tag=", "tag", "1 to 64 bytes"),
             ("format=xml", "format", "\"xml\", and not json"),
             ("cursor=22", "cursor", "next of another page"),
             ("state=dead", "state", "outcome"),

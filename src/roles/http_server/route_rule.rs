@@ -83,6 +83,7 @@ const RULES: &[(&str, &str, RouteRule)] = &[
     ("GET",    "/v1/topics/{t}/records",          RouteRule::Jobs),
     ("GET",    "/v1/topics/{t}/jobs/{id}/records", RouteRule::Jobs),
     ("DELETE", "/v1/topics/{t}/jobs/{id}/records", RouteRule::Manage),
+    ("GET",    "/v1/jobs",                        RouteRule::SomeJobs),
     ("GET",    "/v1/records",                     RouteRule::SomeJobs),
     ("GET",    "/v1/find",                        RouteRule::SomeJobs),
     ("POST",   "/v1/ack/{ticket}",                RouteRule::Ticket),
@@ -156,6 +157,8 @@ mod tests {
             ("OPTIONS", "/v1/topics", RouteRule::Admin),
             ("DELETE", "/v1/topics/{topic}/jobs/{id}/records", RouteRule::Manage),
             ("DELETE", "/v1/records", RouteRule::Admin),
+            ("GET", "/v1/jobs", RouteRule::SomeJobs),
+            ("POST", "/v1/jobs", RouteRule::Admin),
         ] {
             let method = Method::from_bytes(method.as_bytes()).unwrap();
             assert_eq!(rule(&method, route), expected, "{method} {route}");

@@ -10,6 +10,7 @@ use serde::Serialize;
 use model::destination::Destination;
 use model::fields::{Fields, Marks};
 use model::job::{Attempt, JobKey, State, TopicName};
+use model::tags::Tags;
 use protocol::dq::{Answer, DueAnswer, Refusal};
 use role::submit::RequestSource;
 use store::{Added, Changed, Counts, Deleted, Result, StoreError, View};
@@ -164,6 +165,8 @@ pub(super) fn job_found(
         path: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         url: Option<&'a str>,
+        #[serde(skip_serializing_if = "Tags::is_empty")]
+        tags: &'a Tags,
         #[serde(skip_serializing_if = "Option::is_none")]
         log: Option<&'a [Attempt]>,
     }
@@ -188,6 +191,7 @@ pub(super) fn job_found(
         headers: view.headers.by_name(),
         path: view.headers.destination().and_then(Destination::path),
         url: view.headers.destination().and_then(Destination::own_url),
+        tags: view.headers.tags(),
         log,
     };
     let mut json = Vec::new();

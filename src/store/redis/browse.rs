@@ -204,6 +204,13 @@ impl Views for RedisStore {
         Ok(Page { jobs: merged.items, next: merged.next, away: merged.away })
     }
 
+    fn delayed_from(&mut self, _: &TopicName, due_ms: i64) -> Result<String> {
+        // The score of a delayed job is its due time and its priority, which is at least 1: see part/scores.lua. So no
+        // job has this score.
+        let behind = ListPosition::Behind(due_ms.saturating_mul(4).to_string(), Vec::new());
+        self.cursor_of(self.all_places().map(|place| (place, &behind)))
+    }
+
     fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>> {
         let (mut latest, mut failed) = (Vec::new(), None);
         for place in self.all_places() {

@@ -230,6 +230,11 @@ impl RedisStore {
             Some(None) => "-".to_owned(),
             Some(destination) => Headers::destination_text(destination.as_ref()),
         });
+        call.cmd.arg(match &change.tags {
+            None => String::new(),
+            Some(tags) if tags.is_empty() => "-".to_owned(),
+            Some(tags) => Headers::tags_text(tags),
+        });
         let shards = u64::from(self.shards(homes).max(1));
         call.cmd.arg(change.max_bytes.map(|most| most.div_ceil(shards).to_string()).unwrap_or_default());
         match answer::text(self.ask_by(place, call)?)?.as_str() {

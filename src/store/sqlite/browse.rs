@@ -158,6 +158,11 @@ impl Views for SqliteStore {
         }
     }
 
+    fn delayed_from(&mut self, _: &TopicName, due_ms: i64) -> Result<String> {
+        // Before the first row of this moment.
+        Ok(format!("0.{due_ms}.-1"))
+    }
+
     fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>> {
         match self.topic(topic)? {
             Some(tid) => dead_since(&self.db, tid, topic, since_ms, limit).map_err(refused),

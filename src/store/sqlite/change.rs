@@ -153,7 +153,7 @@ pub(super) fn change(
             change.max_attempts.flatten()
         ])?;
     }
-    if change.headers.is_some() || change.destination.is_some() {
+    if change.has_headers() {
         let old = "SELECT stamp_us, headers FROM job WHERE seq = ?1";
         let read = |r: &rusqlite::Row<'_>| Ok((r.get(0)?, row::headers(r, 1, r.get(0)?)?));
         let (stamp_us, old) = w.db.prepare_cached(old)?.query_row([seq], read)?;

@@ -78,7 +78,7 @@ pub(super) fn check_add(
 
 /// Returns whether a job may get the body and the headers of a change.
 pub(super) fn allows_change(w: &Write<'_>, seq: i64, tid: i64, change: &Change) -> rusqlite::Result<bool> {
-    let is_sized = change.body.is_some() || change.headers.is_some() || change.destination.is_some();
+    let is_sized = change.body.is_some() || change.has_headers();
     let max = change.max_bytes.filter(|_| is_sized);
     if max.is_none() {
         return Ok(true);

@@ -12,6 +12,7 @@ use super::commit::Durability;
 use super::connect::refused;
 use super::record_keeping::{keep, keeping, trim};
 use super::record_rows::{list, of_id, row_after};
+use super::row::{headers, headers_text};
 use super::write::Write;
 use super::{CHUNK, SqliteStore};
 use crate::records::trim_again;
@@ -58,8 +59,9 @@ pub(super) struct EndedRow {
     due_ms: i64,
     attempts: u32,
     log: Option<String>,
-    /// Body and headers, if the topic keeps them.
+    /// The body, if the topic keeps it.
     body: Option<String>,
+    /// The headers. Without the body, the tags alone.
     headers: Option<String>,
 }
 
@@ -67,7 +69,7 @@ pub(super) struct EndedRow {
 macro_rules! ended_columns {
     () => {
         "stamp_us, due_ms, attempts, attempts_log, CASE WHEN octet_length(body) <= ?2 THEN body END,
-         CASE WHEN octet_length(body) <= ?2 THEN headers END"
+         CASE WHEN octet_length(body) <= ?2 OR instr(headers, '\":tags\":') THEN headers END"
     };
 }
 pub(super) use ended_columns;
@@ -78,14 +80,12 @@ pub(super) fn body_max(keeping: &RecordKeeping) -> i64 {
 }
 
 pub(super) fn ended(row: &Row<'_>) -> rusqlite::Result<EndedRow> {
-    Ok(EndedRow {
-        stamp_us: row.get(0)?,
-        due_ms: row.get(1)?,
-        attempts: row.get(2)?,
-        log: row.get(3)?,
-        body: row.get(4)?,
-        headers: row.get(5)?,
-    })
+    let (stamp_us, body) = (row.get(0)?, row.get::<_, Option<String>>(4)?);
+    let headers = match body {
+        Some(_) => row.get(5)?,
+        None => headers_text(&headers(row, 5, stamp_us)?.only_tags(), stamp_us),
+    };
+    Ok(EndedRow { stamp_us, due_ms: row.get(1)?, attempts: row.get(2)?, log: row.get(3)?, body, headers })
 }
 
 impl Write<'_> {

@@ -1,7 +1,10 @@
 //! Records of jobs that have ended.
 
 use super::*;
+use model::destination::Destination;
+use model::headers::Headers;
 use model::record::{Ending, JobRecord, RECORDS_MAX, RECORDS_OF_AN_ID, RecordKeeping};
+use model::tags::Tags;
 
 /// Returns how the jobs of an id ended, the last one first.
 fn endings(store: &mut dyn Store, t: &str, id: &str) -> Vec<Ending> {
@@ -226,6 +229,56 @@ pub(super) fn a_topic_keeps_as_many_records_as_it_says<F: Fixture>(f: &F) {
     assert_eq!((listed(&mut *s, "default", 9), listed(&mut *s, "t", 100).len()), (vec![], there.len()));
     ends(&mut *s, "off", 0..3);
     assert_eq!(listed(&mut *s, "off", 9).len(), 3, "it has the default again");
+}
+
+pub(super) fn records_keep_tags_with_a_body_and_without_one<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    s.keep_records(&[(topic("kept"), keeping(HOUR, 100, true))], RECORDS_MAX).unwrap();
+    let tags = Tags::new(["shop:7", "春"]).unwrap();
+    let alone = Headers::default().with_tags(tags.clone());
+    let headers = Headers::parse(r#"{"x-a": ":tags\":\"z\""}"#).unwrap();
+    let path = Destination::from_path("/7").ok();
+    let whole = headers.clone().with_destination(path.clone()).with_tags(tags.clone());
+    let untagged = headers.with_destination(path);
+    let large = format!("\"{}\"", "x".repeat(model::record::RECORD_BODY_MAX));
+    let none = Headers::default();
+    for (t, body, given, expected) in [
+        ("plain", "1", &alone, &alone),
+        ("plain", "1", &whole, &alone),
+        ("plain", "1", &untagged, &none),
+        ("plain", "1", &none, &none),
+        ("kept", "1", &alone, &alone),
+        ("kept", "1", &whole, &whole),
+        ("kept", "1", &untagged, &untagged),
+        ("kept", &large, &whole, &alone),
+        ("kept", &large, &untagged, &none),
+    ] {
+        let now = Due::In(Duration::ZERO);
+        let new = |due| NewJob { headers: given.clone(), ..new_job(t, "i", body, due) };
+        // Accepted at once, accepted later, dead, replaced, deleted.
+        add(&mut *s, &[new(now)]);
+        let held = lease_one(&mut *s, t);
+        assert_eq!(all(s.settle(&[with_attempt(&held, Outcome::Ack, 200)])), [Settled::Done]);
+        for last in [Outcome::Ack, Outcome::Bury] {
+            add(&mut *s, &[new(now)]);
+            let held = lease_one(&mut *s, t);
+            assert_eq!(all(s.settle(&[with_attempt(&held, Outcome::Retry(now), 503)])), [Settled::Done]);
+            let held = lease_one(&mut *s, t);
+            assert_eq!(all(s.settle(&[with_attempt(&held, last, 200)])), [Settled::Done]);
+        }
+        add(&mut *s, &[new(later())]);
+        add(&mut *s, &[new(later())]);
+        assert_eq!(all(s.delete(&[key(t, "i")])), [Deleted::Done]);
+        let found = s.records(&key(t, "i")).unwrap();
+        let logs: Vec<usize> = found.iter().map(|record| record.attempts_log.len()).collect();
+        assert_eq!(logs, [0, 0, 2, 2, 1]);
+        for record in &found {
+            assert_eq!(&record.headers, expected, "{t} {} bytes, {:?}", body.len(), record.ending);
+        }
+        assert_eq!(&listed(&mut *s, t, 9)[0].headers, expected);
+        assert_eq!(s.forget(&key(t, "i")), Ok(5));
+        assert_eq!(s.letters(&topic(t), &[key(t, "i").id], DeadLetterOperation::Remove), Ok(1));
+    }
 }
 
 pub(super) fn a_record_goes_when_it_is_too_old<F: Fixture>(f: &F) {

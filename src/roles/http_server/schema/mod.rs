@@ -6,10 +6,11 @@ mod problems;
 mod topic;
 
 use serde::Serialize;
-use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
 use utoipa::{IntoParams, ToSchema};
 
 use model::destination::DESTINATION_MAX;
+use model::tags::TAG_MAX;
 
 pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ShowProblems};
 pub(super) use self::topic::{NewTopic, rate, topic_response};
@@ -106,6 +107,24 @@ pub(super) fn job_url() -> Schema {
              list its host. `path` and `url` exclude each other.",
         ))
         .examples(["https://shop7.example/hook"])
+        .into()
+}
+
+/// The tags of a job.
+pub(super) fn tags() -> Schema {
+    let tag = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .min_length(Some(1))
+        .max_length(Some(TAG_MAX))
+        .pattern(Some("^[^\\s\\x00-\\x1f\\x7f-\\x9f,\"\\\\]+$"));
+    ArrayBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::Array, Type::Null]))
+        .items(tag)
+        .description(Some(
+            "Texts by which the job is found: at most 8 different ones. A tag has at most 64 bytes, and no white space, \
+             control character, comma, quotation mark or backslash.",
+        ))
+        .examples([serde_json::json!(["shop:7", "campaign:spring"])])
         .into()
 }
 

@@ -5,8 +5,9 @@
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 id   3 due, as for add   4 priority (1 2 3)   5 body   6 its own limit of attempts, or '-' for none
 --       7 'h' and its headers, or '-' for none   8 its destination, as the first member of the headers, or '-' for none
---       For 3 to 8, '' means: no change
---       9 the most bytes that the jobs of the topic may have, or '' for no limit
+--       9 its tags, as the member behind the destination, or '-' for none
+--       For 3 to 9, '' means: no change
+--       10 the most bytes that the jobs of the topic may have, or '' for no limit
 -- Returns d done, q the new body would be more than this limit allows, n not found, c the job is leased
 --
 -- Moves a job: delayed, ready -> delayed, ready
@@ -14,6 +15,13 @@
 -- A topic that had a body of more bytes stays in `big`: see sizes.
 local BIG = 65536
 local topic, id = ARGV[1], ARGV[2]
+
+-- Takes the first member off the members of a JSON object, if it matches. Returns it, or '', and the others.
+local function taken(members, pattern)
+  local first, others = string.match(members, pattern)
+  return first or '', others or members
+end
+
 local delayed, ready, bodies = base .. 'd:' .. topic, base .. 'r:' .. topic, base .. 'b:' .. topic
 local rank, from, was
 local score = call('ZSCORE', delayed, id)
@@ -39,25 +47,31 @@ if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
   local head = struct.pack('B', limit == '' and rank or rank + 4)
   local new = head .. string.sub(record, 2, 8) .. limit .. body
   local more = #new - #record
-  if ARGV[9] ~= '' and ARGV[5] ~= '' and more > 0 and counted(topic) + more > tonumber(ARGV[9]) then return 'q' end
+  if ARGV[10] ~= '' and ARGV[5] ~= '' and more > 0 and counted(topic) + more > tonumber(ARGV[10]) then return 'q' end
   if #body > BIG then call('SADD', base .. 'big', topic) end
   call('HSET', bodies, id, new)
   meter(topic, more)
 end
-if ARGV[7] ~= '' or ARGV[8] ~= '' then
-  -- The headers are the first line of the log: see endings. If there is a destination, it is their first member.
+if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' then
+  -- The headers are the first line of the log: see endings. If there is a destination, it is their first member. The
+  -- next member has the tags, if there are any.
   local notes = base .. 'm:' .. topic
   local noted = call('HGET', notes, id) or struct.pack('>I4B', 0, 0)
   local made = string.sub(noted, 1, 5)
   local log = string.sub(noted, 6)
   local members = string.match(log, '^h{([^\n]*)}\n') or ''
   log = string.gsub(log, '^h[^\n]*\n', '')
-  local place, headers = string.match(members, '^(":%a+":"[^"]*"),?(.*)$')
-  if not place then place, headers = '', members end
+  local place, tags, headers
+  place, members = taken(members, '^(":[pu]%a+":"[^"]*"),?(.*)$')
+  tags, headers = taken(members, '^(":tags":"[^"]*"),?(.*)$')
   if ARGV[7] ~= '' then headers = string.match(ARGV[7], '^h{(.*)}$') or '' end
   if ARGV[8] ~= '' then place = ARGV[8] == '-' and '' or ARGV[8] end
-  if place ~= '' and headers ~= '' then place = place .. ',' end
-  if place .. headers ~= '' then log = 'h{' .. place .. headers .. '}\n' .. log end
+  if ARGV[9] ~= '' then tags = ARGV[9] == '-' and '' or ARGV[9] end
+  local made_of = {}
+  for _, some in ipairs({ place, tags, headers }) do
+    if some ~= '' then made_of[#made_of + 1] = some end
+  end
+  if made_of[1] then log = 'h{' .. table.concat(made_of, ',') .. '}\n' .. log end
   if made .. log == struct.pack('>I4B', 0, 0) then
     call('HDEL', notes, id)
   else

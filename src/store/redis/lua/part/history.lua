@@ -30,6 +30,14 @@ local function packed(ending, due, attempts, stamp, log, body)
   return struct.pack('>I4BI6I7I6I4I4', HEAD + #log + #body, ending, now, stamp, due, attempts, #log) .. log .. body
 end
 
+-- Returns a log with the tags alone of its line of headers: the rest of this line is kept with the body only. A quotation
+-- mark in a value has a backslash before it, so no value looks like the member of the tags.
+local function with_tags_alone(log)
+  local line = string.match(log, '^h[^\n]*\n')
+  local tags = string.match(line, '":tags":"[^"]*"')
+  return (tags and 'h{' .. tags .. '}\n' or '') .. string.sub(log, #line + 1)
+end
+
 -- Notes that a job ends now. The ids of one `m` differ. `record` is what is stored of it, if the caller knows that.
 -- `stamp` is when it was added, or 0 if that must be read from the record.
 local function ends(m, id, ending, due, attempts, log, stamp, record)
@@ -48,8 +56,7 @@ local function ends(m, id, ending, due, attempts, log, stamp, record)
       end
     end
   end
-  -- Headers are kept with the body only.
-  if body == '' and string.byte(log) == 104 then log = string.gsub(log, '^h[^\n]*\n', '') end
+  if body == '' and string.byte(log) == 104 then log = with_tags_alone(log) end
   local list = m.ended
   if not list then
     list = { n = 0, ids = {}, records = {} }

@@ -1,0 +1,18 @@
+// The tags of jobs. Each leads to what has it in all topics.
+
+import { query } from '../api.js';
+import { h } from '../dom.js';
+import { t } from '../i18n.js';
+
+/** Whether a text may be a tag, or is empty. @param {string} text */
+export const isTag = (text) => /^[^\s,"\\]*$/.test(text) && new TextEncoder().encode(text).length <= 64;
+
+/** @param {string[]} tags */
+export function tagLinks(tags) {
+  return tags.map((tag, i) => [i > 0 && ' ', h('a', { key: tag, class: 'mono', href: `#/find${query({ tag })}` }, tag)]).flat();
+}
+
+/** The column of tags, if any of the jobs or records has some. @param {{tags?: string[]}[]} rows */
+export function tagColumn(rows) {
+  return rows.some((row) => row.tags) && { key: 'tags', label: t('job.tags'), view: (row) => tagLinks(row.tags ?? []) };
+}
