@@ -12,7 +12,7 @@ AIOSMTPD_VERSION := 1.4.6
 # A server that says when a change is on its disk (WAITAOF), which Debian 12's Redis 7.0 does not.
 VALKEY_VERSION := 8.0.1+dfsg1-1~bpo12+1
 
-.PHONY: run quick test check tools fmt clippy doc deny advisories tests bench hostile crashes nodes nodes-cases completions man screenshots
+.PHONY: run quick test check tools fmt clippy doc deny advisories tests bench hostile attacks crashes nodes nodes-cases completions man screenshots
 
 # Starts dq with the embedded store in a fresh folder and delivers a few jobs. ONCE=1: ends when all have arrived.
 run:
@@ -75,6 +75,11 @@ screenshots: tools
 # A hostile tenant and a client without a token attack for a minute. `make tests` does so for five seconds.
 hostile:
 	HOSTILE_SECONDS=$(or $(HOSTILE_SECONDS),60) $(CARGO) test --release --test it -- hostile_minute --nocapture
+
+# Makes the attacks of a review on an older executable, where each must succeed, and on this build: OLD=path/to/dq
+attacks:
+	$(CARGO) build --release --bins
+	tests/attacks/proved.py $(OLD) target/release/dq
 
 # Kills masters and children at random steps of upgrades, some hundred times. `make tests` does so a few times.
 crashes:
