@@ -7,6 +7,7 @@
 //! It never decides what a role does. Begin with [`Context`]; [`submit`] is how both servers pass requests to the
 //! store.
 
+pub mod bulk;
 mod live;
 mod metered_store;
 mod metered_upkeep;
