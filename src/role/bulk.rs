@@ -2,14 +2,26 @@
 //! does what was planned. Between the two, the caller writes the plan down. A plan may be applied again: a job that was
 //! changed already stays as it is.
 
+use std::time::{Duration, Instant};
+
 use model::bulk::{
-    BulkCounts, BulkOperation, BulkProgress, BulkRequest, Leg, Planned, RECORDS_LEG, SeenJob, Verdict, Walk,
+    BulkCounts, BulkOperation, BulkProgress, BulkRequest, Leg, PAGE_MAX, Planned, RATE_MAX, RECORDS_LEG, SeenJob,
+    Verdict, Walk,
 };
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
 use model::letters::Pace;
 use store::{
     Added, Aim, DeadLetter, Direction, Listed, ListedChange, ListedChanged, Result, Store, StoreError, Which,
 };
+
+/// How many records are read in one step.
+const RECORDS: usize = 100;
+
+/// How many steps a second has, if an operation is not faster than its rate.
+const STEPS: usize = 5;
+
+/// How long one step of a count takes.
+const COUNTS: Duration = Duration::from_millis(100);
 
 /// An operation, as its steps need it.
 #[derive(Debug)]
@@ -96,7 +108,8 @@ impl Bulk {
             progress.cursor.as_deref().and_then(|text| serde_json::from_str(text).ok());
         // The cursor of a page of records names a place on each node, and this place stays valid when jobs are moved.
         let cursor = match &place {
-            None => None,
+            // Newer records are not meant.
+            None => store.records_after(&self.topic, self.walk.records_before(), None)?,
             Some((ended_ms, id)) => store.records_after(&self.topic, *ended_ms, JobId::new(id.clone()).ok().as_ref())?,
         };
         let page = store.list_records(&self.topic, cursor.as_deref(), limit)?;
@@ -128,6 +141,30 @@ impl Bulk {
         Ok(())
     }
 
+    /// Looks at pages for a limited time, and counts what would happen. Returns how far it came, and how many jobs of
+    /// these pages would be changed.
+    pub fn count(
+        &self,
+        store: &mut dyn Store,
+        mut progress: BulkProgress,
+        now_ms: i64,
+    ) -> Result<(BulkProgress, u64)> {
+        let (begun, mut matched) = (Instant::now(), 0);
+        while !progress.is_looked && begun.elapsed() < COUNTS {
+            progress = self.look(store, &progress, self.page(RATE_MAX), now_ms)?;
+            matched += progress.plan.len() as u64;
+        }
+        progress.plan.clear();
+        Ok((progress, matched))
+    }
+
+    /// Returns how many jobs a step should look at, so that a rate is kept in small steps.
+    pub fn page(&self, rate: u32) -> usize {
+        // Records come with their bodies.
+        let most = if self.operation == BulkOperation::Replay { RECORDS } else { PAGE_MAX };
+        (rate as usize / STEPS).clamp(1, most)
+    }
+
     /// Does what was planned. `is_again`: it may have been done already, wholly or in part.
     pub fn apply(&self, store: &mut dyn Store, plan: &[Planned], is_again: bool) -> Result<BulkCounts> {
         if plan.is_empty() {
@@ -135,7 +172,7 @@ impl Bulk {
         }
         match self.operation {
             BulkOperation::Redrive => self.redrive(store, plan, is_again),
-            BulkOperation::Replay => self.replay(store, plan),
+            BulkOperation::Replay => self.replay(store, plan, is_again),
             _ => self.change(store, plan, is_again),
         }
     }
@@ -171,17 +208,17 @@ impl Bulk {
 
     /// Adds the jobs of records again. A job stays as it is if there is one with its id. An id that has a newer record
     /// is left out: its job may have been added again, and may have ended since.
-    fn replay(&self, store: &mut dyn Store, plan: &[Planned]) -> Result<BulkCounts> {
-        let (mut counts, mut jobs) = (BulkCounts::default(), Vec::new());
+    fn replay(&self, store: &mut dyn Store, plan: &[Planned], is_again: bool) -> Result<BulkCounts> {
+        let (mut counts, mut jobs, mut left) = (BulkCounts::default(), Vec::new(), 0);
         for Planned(id, _, ended_ms, _) in plan {
             let key = JobKey { topic: self.topic.clone(), id: job_id(id)? };
             let last = store.records(&key)?.into_iter().next().filter(|record| record.ended_ms == *ended_ms);
             match last.and_then(|record| Some((record.body?, record.headers))) {
-                None => counts.skipped += 1,
+                None => left += 1,
                 Some((body, headers)) => jobs.push(NewJob {
                     key,
                     body,
-                    due: Due::In(std::time::Duration::ZERO),
+                    due: Due::In(Duration::ZERO),
                     priority: Priority::Normal,
                     on_conflict: OnConflict::Keep,
                     max_attempts: None,
@@ -194,9 +231,10 @@ impl Bulk {
         for added in store.add(&jobs) {
             match added? {
                 Added::New { .. } | Added::Replaced { .. } | Added::Spooled { .. } => counts.changed += 1,
-                Added::Kept { .. } | Added::Rejected => counts.skipped += 1,
+                Added::Kept { .. } | Added::Rejected => left += 1,
             }
         }
+        *(if is_again { &mut counts.unclear } else { &mut counts.skipped }) += left;
         Ok(counts)
     }
 }
