@@ -64,6 +64,18 @@ fn the_cost_of_records_is_measured_and_each_is_found() {
 }
 
 #[test]
+fn a_shift_of_many_jobs_is_measured_and_each_is_shifted_once() {
+    let registry = MariaDb::shared().database().url().to_owned();
+    for more in [&[][..], &["--store", "redis", "--registry", &registry]] {
+        let small = ["bulk", "--jobs", "3000", "--rate", "1000", "--beside", "20"];
+        let figures = bench(&[&small[..], more].concat());
+        assert_eq!((figures["shifted once"], figures["not shifted, or twice"]), (3000.0, 0.0), "{figures:?}");
+        assert_eq!((figures["counted as changed"], figures["missing"]), (3000.0, 0.0), "{figures:?}");
+        assert!(figures["beside it, late p50"] > 0.0, "{figures:?}");
+    }
+}
+
+#[test]
 fn lateness_is_measured_and_nothing_is_early() {
     let figures = bench(&["lateness", "--rate", "50", "--time", "1s"]);
     assert_eq!((figures["missing"], figures["early"]), (0.0, 0.0));

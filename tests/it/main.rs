@@ -12,6 +12,7 @@ mod bench;
 mod callback;
 mod cli;
 mod clocks;
+mod bulk;
 mod codecs;
 mod console;
 mod console_browser;

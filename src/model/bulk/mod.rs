@@ -4,6 +4,8 @@
 
 mod progress;
 mod request;
+#[cfg(test)]
+mod simulation;
 mod walk;
 
 pub use progress::{BulkCounts, BulkEnd, BulkProgress, BulkRow, Planned, RECORDS_LEG};

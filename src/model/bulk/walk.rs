@@ -191,3 +191,50 @@ impl Walk {
         if record.body.is_some() { Verdict::Take } else { Verdict::Skip }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bulk::BulkFilter;
+    use crate::job::TopicName;
+
+    #[test]
+    fn a_spread_gives_each_job_the_same_time_again() {
+        let operation = BulkOperation::Spread { from_ms: 1_000_000, over_ms: 1_000 };
+        let topic = TopicName::new("t").unwrap();
+        let request = BulkRequest { topic, operation, filter: BulkFilter::default(), rate: 1 };
+        let walk = Walk::new(&request, 7, 0);
+        let mut early = 0;
+        for n in 0..1_000 {
+            let at_ms = walk.spread(&format!("j{n}"), 1_000_000, 1_000);
+            assert_eq!(at_ms, walk.spread(&format!("j{n}"), 1_000_000, 1_000));
+            assert!((1_000_000..1_001_000).contains(&at_ms));
+            early += i64::from(at_ms < 1_000_500);
+        }
+        assert!((400..600).contains(&early), "{early}");
+        let other = Walk::new(&request, 8, 0);
+        assert_ne!(walk.spread("j1", 0, 1 << 40), other.spread("j1", 0, 1 << 40));
+    }
+
+    #[test]
+    fn dead_letters_and_new_jobs_of_later_are_not_meant() {
+        let topic = TopicName::new("t").unwrap();
+        let filter = BulkFilter::default();
+        let request = BulkRequest { topic, operation: BulkOperation::Redrive, filter, rate: 1 };
+        let walk = Walk::new(&request, 1, 5_000);
+        let leg = walk.leg(0).unwrap();
+        let headers = Headers::default();
+        let dead = |died_ms, stamp_us| SeenJob {
+            id: "i",
+            state: State::Dead,
+            due_ms: 1,
+            until_ms: Some(died_ms),
+            stamp_us,
+            tried_ms: Some(died_ms),
+            headers: &headers,
+        };
+        assert_eq!(walk.job(leg, &dead(5_000, 1), 6_000), Verdict::Take);
+        assert_eq!(walk.job(leg, &dead(5_001, 1), 6_000), Verdict::EndOfLeg);
+        assert_eq!(walk.job(leg, &dead(5_000, 5_000_001), 6_000), Verdict::Ignore);
+    }
+}

@@ -217,7 +217,7 @@ async fn begin(
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
     let (request, is_dry_run) = bulk_input::read(&json)?;
-    may(&reader, &request)?;
+    may(&reader, &caller, &request)?;
     api.topic(&request.topic)?;
     if is_dry_run {
         let counted = api.count_bulk(request).await?;
@@ -256,12 +256,12 @@ fn summary(request: &BulkRequest) -> String {
 }
 
 /// Refuses a caller that may not manage the topic.
-fn may(reader: &Reader, request: &BulkRequest) -> Result<(), Problem> {
-    let topic = request.topic.as_str();
-    if reader.permits(Need::Manage(topic)) {
+fn may(reader: &Reader, caller: &Caller, request: &BulkRequest) -> Result<(), Problem> {
+    let need = Need::Manage(request.topic.as_str());
+    if reader.permits(need) {
         return Ok(());
     }
-    let detail = format!("an operation on many jobs needs the scope manage:{topic}");
+    let detail = format!("{caller} has no scope {need}, which an operation on many jobs needs");
     Err(Problem::forbidden_field("topic", detail))
 }
 
@@ -306,12 +306,13 @@ async fn show(
 async fn stop(
     State(api): State<Api>,
     reader: Reader,
+    Extension(caller): Extension<Caller>,
     NameInPath(number): NameInPath,
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
     input::nothing(&json)?;
     let mut row = api.bulk_row(&reader, &number).await?;
-    may(&reader, &row.request)?;
+    may(&reader, &caller, &row.request)?;
     let number = row.number;
     let has_stopped = api.registrar.ask(move |registry| registry.stop_bulk(number)).await?;
     row.is_stopping = has_stopped;
