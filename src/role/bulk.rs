@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use model::bulk::{
-    BulkCounts, BulkOperation, BulkProgress, BulkRequest, Leg, PAGE_MAX, Planned, RATE_MAX, RECORDS_LEG, SeenJob,
-    Verdict, Walk,
+    BulkCounts, BulkOperation, BulkProgress, BulkRequest, Leg, PAGE_MAX, Planned, RATE_MAX, RECORDS_LEG,
+    SeenJob, Verdict, Walk,
 };
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
 use model::letters::Pace;
@@ -103,14 +103,21 @@ impl Bulk {
         Ok(())
     }
 
-    fn look_at_records(&self, store: &mut dyn Store, progress: &mut BulkProgress, limit: usize) -> Result<()> {
+    fn look_at_records(
+        &self,
+        store: &mut dyn Store,
+        progress: &mut BulkProgress,
+        limit: usize,
+    ) -> Result<()> {
         let place: Option<RecordPlace> =
             progress.cursor.as_deref().and_then(|text| serde_json::from_str(text).ok());
         // The cursor of a page of records names a place on each node, and this place stays valid when jobs are moved.
         let cursor = match &place {
             // Newer records are not meant.
             None => store.records_after(&self.topic, self.walk.records_before(), None)?,
-            Some((ended_ms, id)) => store.records_after(&self.topic, *ended_ms, JobId::new(id.clone()).ok().as_ref())?,
+            Some((ended_ms, id)) => {
+                store.records_after(&self.topic, *ended_ms, JobId::new(id.clone()).ok().as_ref())?
+            }
         };
         let page = store.list_records(&self.topic, cursor.as_deref(), limit)?;
         if !page.away.is_empty() {
@@ -195,9 +202,8 @@ impl Bulk {
     }
 
     fn redrive(&self, store: &mut dyn Store, plan: &[Planned], is_again: bool) -> Result<BulkCounts> {
-        let letter = |Planned(id, _, died_ms, _): &Planned| {
-            Ok(DeadLetter { id: job_id(id)?, died_ms: *died_ms })
-        };
+        let letter =
+            |Planned(id, _, died_ms, _): &Planned| Ok(DeadLetter { id: job_id(id)?, died_ms: *died_ms });
         let letters: Vec<DeadLetter> = plan.iter().map(letter).collect::<Result<_>>()?;
         let all = letters.len();
         let done = store.redrive(&self.topic, &Which::Letters(letters), all, Pace::default())?;

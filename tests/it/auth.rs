@@ -1139,5 +1139,8 @@ fn an_operation_on_many_jobs_needs_manage_of_its_topic() {
     }
     let metrics = make(&daemon, "m", &["metrics"], None);
     assert_eq!(Http::tcp(&daemon, Some(&metrics)).ask("POST", "/v1/jobs/bulk", &of_a).status, 403);
-    assert_eq!(Http::tcp(&daemon, Some(&manager)).ask("POST", &format!("{place}/stop"), &Value::Null).status, 202);
+    assert_eq!(
+        Http::tcp(&daemon, Some(&manager)).ask("POST", &format!("{place}/stop"), &Value::Null).status,
+        202
+    );
 }

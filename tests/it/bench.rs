@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::in_memory;
+use crate::support::mariadb::MariaDb;
 
 /// Runs a measurement and returns its figures by name. Its files are in memory: if a disk stalls, a Redis node does not
 /// answer in time, and a measurement with refused adds would be worthless.

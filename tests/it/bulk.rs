@@ -118,7 +118,13 @@ fn play_kills(daemon: &Daemon, server: Option<&RedisServer>) {
     assert_eq!(counts, [&json!(JOBS), &json!(0), &json!(0), &json!(JOBS)], "{end}");
     let audit = Http::unix(daemon).get("/v1/audit").is(200);
     let of = |action: &str| {
-        audit["entries"].as_array().unwrap().iter().filter(|e| e["action"] == action).cloned().collect::<Vec<_>>()
+        audit["entries"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|e| e["action"] == action)
+            .cloned()
+            .collect::<Vec<_>>()
     };
     assert_eq!((of("bulk.start").len(), of("bulk.end").len()), (1, 1), "{audit}");
     assert_eq!((&of("bulk.end")[0]["jobs"], &of("bulk.end")[0]["target"]), (&json!(JOBS), &json!("t")));
@@ -186,7 +192,8 @@ fn play_operations(daemon: &Daemon, sink: &Sink, server: Option<&RedisServer>) {
 
     // Jobs that have ended are added again, with their bodies.
     eventually(20 * SECOND, "records", || (store.records(&key("j88")).unwrap().len() == 1).then_some(()));
-    let replay = json!({"topic": "t", "operation": "replay", "filter": {"outcome": "delivered", "id_prefix": "j88"}});
+    let replay =
+        json!({"topic": "t", "operation": "replay", "filter": {"outcome": "delivered", "id_prefix": "j88"}});
     let end = done(daemon, &replay);
     assert_eq!((&end["changed"], &end["skipped"]), (&json!(11), &json!(0)), "{end}");
     eventually(20 * SECOND, "the replayed jobs", || (sink.count() == 122).then_some(()));
@@ -216,9 +223,7 @@ fn dead_letters_are_redriven_and_new_ones_stay() {
     let daemon = Daemon::start(&format!("[store]\nbackend = \"embedded\"\n{more}"));
     let mut store = opened(daemon.dir.path(), None);
     add(&mut *store, 300, now_ms());
-    eventually(20 * SECOND, "dead letters", || {
-        (store.counts().unwrap()[0].dead == 300).then_some(())
-    });
+    eventually(20 * SECOND, "dead letters", || (store.counts().unwrap()[0].dead == 300).then_some(()));
     let redrive = json!({"topic": "t", "operation": "redrive", "rate": 100});
     let end = done(&daemon, &redrive);
     // They die again, and are not redriven once more.
@@ -279,7 +284,11 @@ fn operations_are_listed_and_bad_requests_are_refused() {
     let sink = Sink::start();
     let daemon = Daemon::start(&format!("[store]\nbackend = \"embedded\"\n{}", topic("t", &sink, "")));
     let mut http = Http::tcp(&daemon);
-    http.ask("POST", "/v1/jobs/bulk", &json!({"topic": "no", "operation": "run"})).is_problem(404, "unknown_topic", None);
+    http.ask("POST", "/v1/jobs/bulk", &json!({"topic": "no", "operation": "run"})).is_problem(
+        404,
+        "unknown_topic",
+        None,
+    );
     let bad = json!({"topic": "t", "operation": "run", "at": 5});
     http.ask("POST", "/v1/jobs/bulk", &bad).is_problem(422, "bad_field", Some("at"));
     http.get("/v1/jobs/bulk/1").is_problem(404, "not_found", None);

@@ -65,7 +65,8 @@ fn fill(store: &mut dyn store::Store, count: u64, size: u32) -> Result<i64> {
 fn count(store: &mut dyn store::Store, first_ms: i64) -> Result<(u64, u64)> {
     let (topic, mut cursor, mut once, mut others) = (TopicName::new(TOPIC)?, None::<String>, 0, 0);
     loop {
-        let page = store.list_in_order(&topic, State::Delayed, Direction::Forward, cursor.as_deref(), PAGE)?;
+        let page =
+            store.list_in_order(&topic, State::Delayed, Direction::Forward, cursor.as_deref(), PAGE)?;
         for job in &page.jobs {
             let number: i64 = job.id.as_str().parse().context("a job of another id")?;
             *(if job.due_ms == first_ms + number + BY_MS { &mut once } else { &mut others }) += 1;
@@ -177,6 +178,7 @@ pub(super) fn run(bulk: &Bulk) -> WorkOutcome {
     report.percentiles("quick topic alone, late", &alone);
     report.percentiles("beside it, late", &beside_it);
     report.figure("missing", missing as f64, "jobs");
-    let is_good = once == *count_of && others == 0 && missing == 0 && end["state"] == "done" && killed == *kills;
+    let is_good =
+        once == *count_of && others == 0 && missing == 0 && end["state"] == "done" && killed == *kills;
     Ok((report, is_good))
 }

@@ -42,9 +42,8 @@ fn text(value: &Option<String>) -> Option<Value> {
 impl JobFilter {
     /// Returns the conditions with the API's names.
     pub(super) fn fields(&self) -> Result<Map<String, Value>> {
-        let at = |text: &Option<String>| {
-            text.as_deref().map(|text| moment(text, TimeZone::system())).transpose()
-        };
+        let at =
+            |text: &Option<String>| text.as_deref().map(|text| moment(text, TimeZone::system())).transpose();
         Ok(given([
             ("state", text(&self.state)),
             ("id_prefix", text(&self.id_prefix)),

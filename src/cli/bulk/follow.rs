@@ -89,7 +89,9 @@ pub(super) fn tell(operation: &Operation) -> String {
     let Operation { number, topic, operation: what, state, changed, skipped, unclear, error, .. } = operation;
     let unclear = if *unclear > 0 { format!(", {unclear} unclear") } else { String::new() };
     let error = error.as_ref().map_or(String::new(), |error| format!(": {error}"));
-    format!("operation {number} ({what}, topic {topic}) is {state}: {changed} jobs changed, {skipped} skipped{unclear}{error}")
+    format!(
+        "operation {number} ({what}, topic {topic}) is {state}: {changed} jobs changed, {skipped} skipped{unclear}{error}"
+    )
 }
 
 #[cfg(test)]
@@ -112,6 +114,8 @@ mod tests {
         };
         assert_eq!(tell(&one), "operation 7 (cancel, topic t) is done: 5 jobs changed, 1 skipped");
         (one.state, one.unclear, one.error) = ("failed".into(), 2, Some("no".into()));
-        assert!(tell(&one).ends_with("is failed: 5 jobs changed, 1 skipped, 2 unclear: no") && one.has_ended());
+        assert!(
+            tell(&one).ends_with("is failed: 5 jobs changed, 1 skipped, 2 unclear: no") && one.has_ended()
+        );
     }
 }

@@ -38,15 +38,24 @@ pub(super) struct Arguments {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Delete jobs that have not ended
+    #[command(
+        after_help = "Examples:\n  dq bulk cancel orders --id-prefix shop7- --dry-run\n  dq bulk cancel orders --tag campaign:3 --yes"
+    )]
     Cancel(OnJobs),
     Reschedule(Reschedule),
     /// Deliver delayed jobs now
+    #[command(after_help = "Example:\n  dq bulk run orders --due-until '2026-12-01 08:00:00' --rate 200")]
     Run(OnJobs),
     /// Deliver dead letters again; their attempts are counted from 0 again
+    #[command(after_help = "Example:\n  dq bulk redrive orders --id-prefix shop7- --rate 100")]
     Redrive(OnJobs),
     Replay(Replay),
     List(List),
+    /// Show an operation
+    #[command(after_help = "Example:\n  dq bulk show 12 --json")]
     Show(Number),
+    /// Stop an operation; what it has changed stays changed
+    #[command(after_help = "Example:\n  dq bulk stop 12")]
     Stop(Number),
 }
 
@@ -84,6 +93,10 @@ struct OnJobs {
 
 /// Give delayed and ready jobs other due times
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  dq bulk reschedule orders --by 1h --dry-run
+  dq bulk reschedule orders --by -10m --state delayed
+  dq bulk reschedule orders --at '2026-12-01 08:00:00' --spread 2h")]
 #[command(group = clap::ArgGroup::new("to").required(true).multiple(true).args(["by", "moment", "spread"]))]
 struct Reschedule {
     /// The difference to the old due time: 1h, -10m
@@ -107,6 +120,8 @@ struct Reschedule {
 ///
 /// The topic must keep bodies (keep_done_body). A job is left out if another job has its id now.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  dq bulk replay orders --outcome dead --since 2h --rate 50")]
 struct Replay {
     #[command(flatten)]
     how: How,
@@ -117,13 +132,14 @@ struct Replay {
 
 /// List the operations, the latest first
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  dq bulk list --json")]
 struct List {
     /// List at most this many, up to 200
     #[arg(long, value_name = "NUMBER", default_value_t = 50)]
     limit: u32,
 }
 
-/// Show an operation, or stop it. What it has changed stays changed
 #[derive(Debug, clap::Args)]
 struct Number {
     /// The number of the operation
@@ -218,7 +234,8 @@ fn begin(
     if let Some(rate) = how.rate {
         body.insert("rate".into(), json!(rate));
     }
-    let dry: Map<String, Value> = body.clone().into_iter().chain([("dry_run".to_owned(), json!(true))]).collect();
+    let dry: Map<String, Value> =
+        body.clone().into_iter().chain([("dry_run".to_owned(), json!(true))]).collect();
     let counted: Value = api.ask("POST", "/v1/jobs/bulk", &dry)?.json()?;
     let DryRun { matched, skipped, looked_at, is_complete } = serde_json::from_value(counted.clone())?;
     let jobs = match (is_complete, matched) {
@@ -229,7 +246,9 @@ fn begin(
     if how.dry_run {
         match at.json {
             true => json_line(&counted)?,
-            false if skipped > 0 => println!("{jobs} of topic {} match; {skipped} would stay as they are", how.topic),
+            false if skipped > 0 => {
+                println!("{jobs} of topic {} match; {skipped} would stay as they are", how.topic)
+            }
             false => println!("{jobs} of topic {} match", how.topic),
         }
         return Ok(true);
@@ -246,7 +265,9 @@ fn begin(
             }
         };
     }
-    eprintln!("operation {number}; it goes on if this command ends: dq bulk show {number}, dq bulk stop {number}");
+    eprintln!(
+        "operation {number}; it goes on if this command ends: dq bulk show {number}, dq bulk stop {number}"
+    );
     let (last, end) = follow(&api, &path(number), matched)?;
     show(at, &last)?;
     Ok(end.state == "done")

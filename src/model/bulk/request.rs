@@ -48,7 +48,9 @@ impl BulkOperation {
     pub fn word(self) -> &'static str {
         match self {
             BulkOperation::Cancel => "cancel",
-            BulkOperation::At { .. } | BulkOperation::Shift { .. } | BulkOperation::Spread { .. } => "reschedule",
+            BulkOperation::At { .. } | BulkOperation::Shift { .. } | BulkOperation::Spread { .. } => {
+                "reschedule"
+            }
             BulkOperation::Run => "run",
             BulkOperation::Redrive => "redrive",
             BulkOperation::Replay => "replay",

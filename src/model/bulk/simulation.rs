@@ -78,7 +78,9 @@ impl World {
         match (kind, job.state) {
             (0, State::Ready) => job.state = State::Leased,
             // A lease ends: with a retry, or with the end of the job.
-            (1, State::Leased) => (job.state, job.due_ms, job.tried_ms) = (State::Delayed, retry_ms, Some(now_ms)),
+            (1, State::Leased) => {
+                (job.state, job.due_ms, job.tried_ms) = (State::Delayed, retry_ms, Some(now_ms))
+            }
             (2, State::Leased) => drop(self.jobs.remove(n)),
             (3, State::Delayed | State::Ready) if retry_ms % 4 == 0 => {
                 // It is replaced.
@@ -146,7 +148,11 @@ fn play(operation: BulkOperation, seed: u64, calm: bool) -> World {
     loop {
         let (mut leg, mut cursor, plan) = saved.clone();
         // A process may die while it applies the plan, and before it writes the next one.
-        let dies_at = if world.dice.roll(4) == 0 { world.dice.roll(plan.len() as i64 + 2) as usize } else { usize::MAX };
+        let dies_at = if world.dice.roll(4) == 0 {
+            world.dice.roll(plan.len() as i64 + 2) as usize
+        } else {
+            usize::MAX
+        };
         for one in plan.iter().take(dies_at) {
             if !calm {
                 world.happen();
@@ -208,7 +214,11 @@ fn no_job_is_changed_twice_whatever_happens() {
         for seed in 0..400 {
             for job in play(operation, seed, false).jobs {
                 let is_new = job.stamp_us > START * 1000;
-                assert!(job.changes <= usize::from(!is_new), "{operation:?}, seed {seed}: {} changed", job.id);
+                assert!(
+                    job.changes <= usize::from(!is_new),
+                    "{operation:?}, seed {seed}: {} changed",
+                    job.id
+                );
             }
         }
     }
@@ -228,7 +238,12 @@ fn each_job_is_changed_once_if_nothing_else_happens() {
                 _ => was_ms,
             };
             for job in &world.jobs {
-                assert_eq!(job.due_ms, due(job.was_due_ms, &job.id), "{operation:?}, seed {seed}: {}", job.id);
+                assert_eq!(
+                    job.due_ms,
+                    due(job.was_due_ms, &job.id),
+                    "{operation:?}, seed {seed}: {}",
+                    job.id
+                );
                 let is_same = job.due_ms == job.was_due_ms;
                 assert_eq!(job.changes, usize::from(!is_same), "{operation:?}, seed {seed}: {}", job.id);
                 assert!(!job.is_touched);

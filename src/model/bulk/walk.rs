@@ -139,7 +139,8 @@ impl Walk {
             BulkOperation::Run => now_ms.min(job.due_ms),
         };
         if to_ms == job.due_ms {
-            let is_recognized = matches!(self.operation, BulkOperation::At { .. } | BulkOperation::Spread { .. });
+            let is_recognized =
+                matches!(self.operation, BulkOperation::At { .. } | BulkOperation::Spread { .. });
             return if is_recognized { Verdict::Ignore } else { Verdict::Skip };
         }
         // An attempt since then may have followed a change, and its retry has another due time.

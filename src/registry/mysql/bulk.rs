@@ -56,7 +56,8 @@ pub(super) fn claim(db: &mut Conn, claim: &BulkClaim<'_>) -> Result<Option<BulkR
         format!("SELECT {COLUMNS} FROM dq_bulk WHERE ended IS NULL AND until_ms <= ? ORDER BY n LIMIT ?");
     let rows = db.exec_map(sql, (claim.now_ms, RUNNING_MAX as u64), stored)?;
     for free in rows.into_iter().filter_map(StoredBulk::read) {
-        let take = "UPDATE dq_bulk SET runner = ?, until_ms = ? WHERE n = ? AND ended IS NULL AND until_ms <= ?";
+        let take =
+            "UPDATE dq_bulk SET runner = ?, until_ms = ? WHERE n = ? AND ended IS NULL AND until_ms <= ?";
         db.exec_drop(take, (claim.runner, claim.until_ms, free.number, claim.now_ms)).map_err(at_change)?;
         if db.affected_rows() == 1 {
             // The runner before may have written more since the row was read.

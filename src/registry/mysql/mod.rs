@@ -22,7 +22,10 @@ use ::mysql::{Conn, Opts, OptsBuilder};
 
 use self::row::{FINGERPRINT, Row, Values};
 use super::migrate::{Session, migrate};
-use super::{BulkClaim, BulkSave, Expected, InvalidRow, Listing, PhpAlert, Registered, Registry, RegistryError, Result, Revision};
+use super::{
+    BulkClaim, BulkSave, Expected, InvalidRow, Listing, PhpAlert, Registered, Registry, RegistryError,
+    Result, Revision,
+};
 use crate::token::sorted;
 use model::audit::Entry;
 use model::bulk::{BulkRequest, BulkRow};

@@ -50,7 +50,8 @@ pub(super) fn read(db: &Connection, before: Option<u64>, limit: usize) -> rusqli
 
 /// Returns the operations that a runner may claim.
 pub(super) fn free(db: &Connection, now_ms: i64) -> rusqlite::Result<Vec<BulkRow>> {
-    let sql = format!("SELECT {COLUMNS} FROM bulk WHERE ended IS NULL AND until_ms <= ?1 ORDER BY n LIMIT ?2");
+    let sql =
+        format!("SELECT {COLUMNS} FROM bulk WHERE ended IS NULL AND until_ms <= ?1 ORDER BY n LIMIT ?2");
     let rows: Vec<StoredBulk> = db
         .prepare_cached(&sql)?
         .query_map((now_ms, RUNNING_MAX as i64), stored)?
@@ -59,7 +60,11 @@ pub(super) fn free(db: &Connection, now_ms: i64) -> rusqlite::Result<Vec<BulkRow
 }
 
 /// Claims an operation, if it is still free.
-pub(super) fn claim(db: &Connection, number: u64, claim: &BulkClaim<'_>) -> rusqlite::Result<Option<BulkRow>> {
+pub(super) fn claim(
+    db: &Connection,
+    number: u64,
+    claim: &BulkClaim<'_>,
+) -> rusqlite::Result<Option<BulkRow>> {
     let sql = format!(
         "UPDATE bulk SET runner = ?2, until_ms = ?3 WHERE n = ?1 AND ended IS NULL AND until_ms <= ?4 RETURNING {COLUMNS}"
     );
@@ -80,15 +85,7 @@ pub(super) fn save(db: &Connection, save: &BulkSave<'_>) -> Result<Option<bool>>
     let stop = db
         .prepare_cached(sql)?
         .query_row(
-            (
-                save.number as i64,
-                save.runner,
-                json(save.progress)?,
-                save.until_ms,
-                runner,
-                ended,
-                ended_ms,
-            ),
+            (save.number as i64, save.runner, json(save.progress)?, save.until_ms, runner, ended, ended_ms),
             |row| row.get(0),
         )
         .optional()?;

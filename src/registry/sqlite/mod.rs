@@ -15,7 +15,9 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 use super::migrate::{Session, migrate};
 use super::record;
 use super::token::{self, TokenRow};
-use super::{BulkClaim, BulkSave, Expected, InvalidRow, Listing, Registered, Registry, RegistryError, Result, Revision};
+use super::{
+    BulkClaim, BulkSave, Expected, InvalidRow, Listing, Registered, Registry, RegistryError, Result, Revision,
+};
 use model::audit::Entry;
 use model::bulk::{BulkRequest, BulkRow};
 use model::job::TopicName;

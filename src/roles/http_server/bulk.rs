@@ -228,7 +228,9 @@ async fn begin(
     let (asked, who, at_ms) = (request.clone(), caller.to_string(), now_ms());
     let begun = api.registrar.ask(move |registry| registry.begin_bulk(&asked, &who, at_ms)).await?;
     let Some(number) = begun else {
-        let detail = format!("{RUNNING_MAX} operations on many jobs are running: wait until one has ended, or stop one");
+        let detail = format!(
+            "{RUNNING_MAX} operations on many jobs are running: wait until one has ended, or stop one"
+        );
         return Err(Problem::conflict("too_many", detail));
     };
     api.bulk.wake();

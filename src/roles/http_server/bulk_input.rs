@@ -180,7 +180,9 @@ fn text_of(raw: &str) -> Option<String> {
 text_value!(Text, String, "a text of at most 1000 bytes", |raw| text_of(raw).filter(|t| t.len() <= TEXT_MAX));
 text_value!(TagText, String, "a tag", |raw| text_of(raw).filter(|tag| Tag::new(tag).is_ok()));
 text_value!(StateName, State, "delayed, ready, leased or dead", |raw| serde_json::from_str(raw).ok());
-text_value!(OutcomeName, Ending, "delivered, dead, deleted or replaced", |raw| Ending::from_word(&text_of(raw)?));
+text_value!(OutcomeName, Ending, "delivered, dead, deleted or replaced", |raw| Ending::from_word(&text_of(
+    raw
+)?));
 text_value!(When, i64, MOMENT, |raw| when(&text_of(raw).unwrap_or_else(|| raw.to_owned())));
 text_value!(Status, u16, STATUS, status);
 
@@ -212,7 +214,8 @@ impl Filter {
         let is_replay = operation == BulkOperation::Replay;
         if let Some(name) = if is_replay { jobs.first() } else { records.first() } {
             let of = if is_replay { "pending jobs" } else { "records" };
-            let detail = format!("filter.{name} is a condition of {of}, which {} does not take", operation.word());
+            let detail =
+                format!("filter.{name} is a condition of {of}, which {} does not take", operation.word());
             return Err(Problem::field("filter", detail));
         }
         if let Some(StateName(state)) = self.state
@@ -284,7 +287,8 @@ fn operation(named: OperationWord, body: &BulkBody<'_>) -> Result<BulkOperation,
     match given.first() {
         None => Ok(operation),
         Some(name) => {
-            let detail = format!("{name} is a field of reschedule, and not of {}: leave it out", operation.word());
+            let detail =
+                format!("{name} is a field of reschedule, and not of {}: leave it out", operation.word());
             Err(Problem::field(name, detail))
         }
     }
@@ -292,16 +296,17 @@ fn operation(named: OperationWord, body: &BulkBody<'_>) -> Result<BulkOperation,
 
 fn rescheduling(body: &BulkBody<'_>) -> Result<BulkOperation, Problem> {
     match (&body.at, &body.by, &body.spread) {
-        (None, None, None) => {
-            Err(Problem::missing("by", "a reschedule with at, by or spread"))
-        }
+        (None, None, None) => Err(Problem::missing("by", "a reschedule with at, by or spread")),
         (Some(_), Some(_), _) | (_, Some(_), Some(_)) => {
             Err(Problem::field("by", "by excludes at and spread: give one of them"))
         }
         (_, Some(Shift(by_ms)), _) => Ok(BulkOperation::Shift { by_ms: *by_ms }),
         (Some(Moment(at_ms)), None, None) if *at_ms <= now_ms() => {
             let shown = json_time::rfc3339(*at_ms);
-            Err(Problem::field("at", format!("at is {}, which has passed: use the operation run", short(&shown))))
+            Err(Problem::field(
+                "at",
+                format!("at is {}, which has passed: use the operation run", short(&shown)),
+            ))
         }
         (Some(Moment(at_ms)), None, None) => Ok(BulkOperation::At { at_ms: *at_ms }),
         (at, None, Some(Span(over))) => {
@@ -334,10 +339,16 @@ mod tests {
             let read = request(&format!(r#"{{"topic":"t","operation":"reschedule","by":{by}}}"#));
             assert_eq!((read.operation, read.rate), (BulkOperation::Shift { by_ms }, RATE_DEFAULT));
         }
-        let replay = request(r#"{"topic":"t","operation":"replay","filter":{"outcome":"dead","since":"2h","status":503}}"#);
+        let replay = request(
+            r#"{"topic":"t","operation":"replay","filter":{"outcome":"dead","since":"2h","status":503}}"#,
+        );
         assert_eq!((replay.filter.outcome, replay.filter.status), (Some(Ending::Dead), Some(503)));
-        let spread = request(r#"{"topic":"t","operation":"reschedule","spread":"1h","at":"2099-01-01T00:00:00Z"}"#);
-        assert_eq!(spread.operation, BulkOperation::Spread { from_ms: 4_070_908_800_000, over_ms: 3_600_000 });
+        let spread =
+            request(r#"{"topic":"t","operation":"reschedule","spread":"1h","at":"2099-01-01T00:00:00Z"}"#);
+        assert_eq!(
+            spread.operation,
+            BulkOperation::Spread { from_ms: 4_070_908_800_000, over_ms: 3_600_000 }
+        );
     }
 
     #[test]
@@ -354,10 +365,26 @@ mod tests {
             (r#"{"topic":"t","operation":"reschedule","at":"2020-01-01T00:00:00Z"}"#, "at", "has passed"),
             (r#"{"topic":"t","operation":"reschedule","spread":"1ms"}"#, "spread", "a second"),
             (r#"{"topic":"t","operation":"cancel","by":"1h"}"#, "by", "not of cancel"),
-            (r#"{"topic":"t","operation":"cancel","filter":{"state":"dead"}}"#, "filter", "delayed and ready and leased"),
-            (r#"{"topic":"t","operation":"cancel","filter":{"outcome":"dead"}}"#, "filter", "condition of records"),
-            (r#"{"topic":"t","operation":"replay","filter":{"tag":"x"}}"#, "filter", "condition of pending jobs"),
-            (r#"{"topic":"t","operation":"run","filter":{"state":"ready"}}"#, "filter", "run takes delayed jobs"),
+            (
+                r#"{"topic":"t","operation":"cancel","filter":{"state":"dead"}}"#,
+                "filter",
+                "delayed and ready and leased",
+            ),
+            (
+                r#"{"topic":"t","operation":"cancel","filter":{"outcome":"dead"}}"#,
+                "filter",
+                "condition of records",
+            ),
+            (
+                r#"{"topic":"t","operation":"replay","filter":{"tag":"x"}}"#,
+                "filter",
+                "condition of pending jobs",
+            ),
+            (
+                r#"{"topic":"t","operation":"run","filter":{"state":"ready"}}"#,
+                "filter",
+                "run takes delayed jobs",
+            ),
             (r#"{"topic":"t","operation":"run","filter":[]}"#, "filter", "an object"),
             (r#"{"topic":"t","operation":"run","filter":{"id_prefix":null}}"#, "id_prefix", "a text"),
             (r#"{"topic":"t","operation":"run","filter":{"colour":1}}"#, "colour", "unknown"),

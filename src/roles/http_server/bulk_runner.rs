@@ -105,7 +105,8 @@ impl BulkRunner {
             signals: Arc::clone(&runner.0),
             topics,
         };
-        role::vital_thread("bulk", move || shared.dispatch()).context("cannot start the thread of operations")?;
+        role::vital_thread("bulk", move || shared.dispatch())
+            .context("cannot start the thread of operations")?;
         Ok(runner)
     }
 
@@ -194,7 +195,9 @@ impl Shared {
                         None => LOOK_EACH,
                     }
                 }
-                Err(e) => trouble.pause_after(&format_args!("cannot look for operations on jobs: {e}")).max(AGAIN),
+                Err(e) => {
+                    trouble.pause_after(&format_args!("cannot look for operations on jobs: {e}")).max(AGAIN)
+                }
             };
         }
     }
@@ -250,7 +253,11 @@ impl Run {
             Pause::Over => return,
             Pause::Closing => (None, 0),
             Pause::Waits(why) => {
-                log::warn!("operation {} on jobs of {} waits: {why}", self.row.number, self.row.request.topic);
+                log::warn!(
+                    "operation {} on jobs of {} waits: {why}",
+                    self.row.number,
+                    self.row.request.topic
+                );
                 (Some(why), now_ms() + AGAIN.as_millis() as i64)
             }
         };
@@ -347,7 +354,8 @@ impl Run {
 
     fn end(&mut self, registry: &mut dyn Registry, end: BulkEnd) -> Result<(), Pause> {
         let counts = self.row.progress.counts;
-        let unclear = if counts.unclear > 0 { format!(", {} unclear", counts.unclear) } else { String::new() };
+        let unclear =
+            if counts.unclear > 0 { format!(", {} unclear", counts.unclear) } else { String::new() };
         let detail = format!(
             "operation {} ({}) {}: {} skipped{unclear}",
             self.row.number,

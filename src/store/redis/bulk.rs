@@ -8,9 +8,7 @@ use super::batch::by_words;
 use super::nodes::{Place, moving};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
-use crate::{
-    Aim, Bulk, Direction, Listed, ListedChange, ListedChanged, ListedPage, Result,
-};
+use crate::{Aim, Bulk, Direction, Listed, ListedChange, ListedChanged, ListedPage, Result};
 use model::job::{JobId, JobKey, State, TopicName};
 
 /// How many jobs a shard is asked for at least: with many shards, each of them gives a small part of a page.
@@ -94,7 +92,8 @@ impl Bulk for RedisStore {
             Some(Ok(place)) => Some(place),
             Some(Err(_)) => return Ok(ListedPage::default()),
         };
-        let (score, member) = place.map_or_else(Default::default, |(score, member)| (score.to_string(), member));
+        let (score, member) =
+            place.map_or_else(Default::default, |(score, member)| (score.to_string(), member));
         let homes = self.nodes.open_homes()?;
         let places: Vec<Place> = self.all_places().collect();
         let share = limit.div_ceil(places.len().max(1)).max(SHARE).min(CHUNK).min(limit);

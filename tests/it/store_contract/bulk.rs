@@ -118,7 +118,10 @@ pub(super) fn a_listed_job_is_changed_only_as_it_was_listed<F: Fixture>(f: &F) {
     let now = now_ms();
     let changes = [planned(&ready, Aim::Due(then)), planned(&late, Aim::Due(now))];
     assert_eq!(change(&mut *s, &changes), [ListedChanged::Done; 2]);
-    assert_eq!((state(&mut *s, "t", "r"), state(&mut *s, "t", "l")), (Some(State::Delayed), Some(State::Ready)));
+    assert_eq!(
+        (state(&mut *s, "t", "r"), state(&mut *s, "t", "l")),
+        (Some(State::Delayed), Some(State::Ready))
+    );
     let leased = lease_one(&mut *s, "t");
     assert_eq!((leased.key.id.as_str(), leased.due_ms), ("l", now));
     // A job with the new due time that is leased meanwhile was changed; any other leased one stays.
