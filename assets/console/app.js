@@ -26,6 +26,7 @@ const ROUTES = [
   ['/topics/:topic/edit', () => import('./pages/topic_form.js'), 'topics'],
   ['/topics/:topic/jobs', () => import('./pages/jobs.js'), 'topics'],
   ['/topics/:topic/dead', () => import('./pages/dead.js'), 'topics'],
+  ['/topics/:topic/bulk', () => import('./pages/bulk.js'), 'topics'],
   ['/topics/:topic/records', () => import('./pages/records.js'), 'topics'],
   ['/topics/:topic/test', () => import('./pages/trial.js'), 'topics'],
   ['/topics/:topic/jobs/:id', () => import('./pages/job.js'), 'topics'],

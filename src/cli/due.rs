@@ -45,7 +45,7 @@ fn span(text: &str) -> Result<Value> {
 }
 
 /// Returns a moment as the API takes it.
-fn moment(text: &str, zone: TimeZone) -> Result<Value> {
+pub(super) fn moment(text: &str, zone: TimeZone) -> Result<Value> {
     if let Ok(ms) = text.parse::<u64>() {
         return Ok(ms.into());
     }

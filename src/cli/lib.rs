@@ -15,6 +15,7 @@ mod attempts;
 mod backup;
 mod batch;
 mod bench;
+mod bulk;
 mod client;
 mod completions;
 mod config_check;
@@ -83,6 +84,7 @@ enum Command {
     Forget(records::forget::Arguments),
     Topics(topics::Arguments),
     Dead(dead::Arguments),
+    Bulk(bulk::Arguments),
     Status(status::Arguments),
     Top(top::Arguments),
     Doctor(doctor::Arguments),
@@ -118,6 +120,7 @@ impl Command {
             Command::Forget(arguments) => done(records::forget::run(&arguments)),
             Command::Topics(arguments) => topics::run(&arguments),
             Command::Dead(arguments) => dead::run(&arguments),
+            Command::Bulk(arguments) => bulk::run(&arguments),
             Command::Status(arguments) => status::run(&arguments),
             Command::Top(arguments) => done(top::run(&arguments)),
             Command::Doctor(arguments) => doctor::run(&arguments),

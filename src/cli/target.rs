@@ -69,6 +69,13 @@ pub(super) struct Target {
     token: Option<Token>,
 }
 
+impl Target {
+    /// Returns the daemon at this URL, which needs no token.
+    pub(super) fn at_url(url: String) -> Target {
+        Target { address: DaemonAddress::Url(url), run_dir: None, token: None }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Token {
     Text(String),

@@ -4,6 +4,7 @@
 //! Begin with [`job`] and [`topic`]. [`retry`], [`fair`] and [`flow`] decide which jobs are delivered when.
 
 pub mod audit;
+pub mod bulk;
 pub mod destination;
 pub mod excerpt;
 pub mod expression;

@@ -17,6 +17,11 @@ pub fn first_of(count: u32, key: &[&[u8]]) -> u32 {
     (0..count).max_by_key(by_score).unwrap_or(0)
 }
 
+/// Returns a number that spreads keys evenly. It is the same each time.
+pub fn hash(key: &[&[u8]]) -> u64 {
+    score(b"", key)
+}
+
 /// Returns the score of a place for a key: FNV-1a over all parts, each ended by a byte that cannot be in a name, and
 /// then a finisher that spreads differences in the last bytes.
 fn score(place: &[u8], key: &[&[u8]]) -> u64 {

@@ -8,6 +8,7 @@
 //!
 //! Begin with the trait in this file, then `snapshot`.
 
+mod bulk;
 mod migrate;
 mod mysql;
 mod nudge;
@@ -28,6 +29,7 @@ pub use self::nudge::{nudge, nudge_file};
 pub use self::snapshot::{Snapshot, SnapshotError, folder as snapshot_folder};
 pub use self::sqlite::SqliteRegistry;
 use model::audit::Entry;
+use model::bulk::{BulkEnd, BulkProgress, BulkRequest, BulkRow};
 use model::job::TopicName;
 use model::metrics::{PageSums, Statistics};
 use model::php_node::PhpNode;
@@ -182,6 +184,35 @@ impl fmt::Debug for PhpAlert {
     }
 }
 
+/// A runner that looks for an operation on many jobs.
+#[derive(Debug, Clone, Copy)]
+pub struct BulkClaim<'a> {
+    /// The runner: a random text.
+    pub runner: &'a str,
+    /// The present, Unix milliseconds.
+    pub now_ms: i64,
+    /// Until when the runner has the right to run what it claims, Unix milliseconds.
+    pub until_ms: i64,
+}
+
+/// What a runner writes about an operation on many jobs.
+#[derive(Debug, Clone, Copy)]
+pub struct BulkSave<'a> {
+    /// The number of the operation.
+    pub number: u64,
+    /// The runner.
+    pub runner: &'a str,
+    /// How far the operation has come.
+    pub progress: &'a BulkProgress,
+    /// Until when the runner has the right to run it, Unix milliseconds. If it is not given up, nobody else runs it
+    /// before that moment.
+    pub until_ms: i64,
+    /// Whether the runner gives the operation up, for this or another process to go on at `until_ms`.
+    pub gives_up: bool,
+    /// How it ended, and the entry of the audit log that says so. Both are written in one step.
+    pub ended: Option<(BulkEnd, &'a Entry)>,
+}
+
 /// A database with topics. In SQLite each change is one transaction. In MySQL the changes of topics and tokens hold a
 /// named lock, so that no other dq writes at the same time.
 pub trait Registry: Send + fmt::Debug {
@@ -229,6 +260,30 @@ pub trait Registry: Send + fmt::Debug {
     /// Returns entries of the audit log, each with its number, the latest first. With `before`, only entries before
     /// that number are returned.
     fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>>;
+
+    /// Begins an operation on many jobs. Returns its number, or none if [`model::bulk::RUNNING_MAX`] operations have not
+    /// ended. Removes operations that ended, beyond [`model::bulk::KEPT`].
+    fn begin_bulk(&mut self, request: &BulkRequest, who: &str, now_ms: i64) -> Result<Option<u64>>;
+
+    /// Returns operations before this number, the latest first. What another release has written and this one cannot
+    /// read is left out.
+    fn bulks(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<BulkRow>>;
+
+    /// Returns the operation with this number.
+    fn bulk(&mut self, number: u64) -> Result<Option<BulkRow>> {
+        Ok(self.bulks(Some(number.saturating_add(1)), 1)?.pop().filter(|row| row.number == number))
+    }
+
+    /// Gives a runner the right to run an operation until a moment: the first one that has not ended and that nobody
+    /// has the right to run. None: there is none.
+    fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<BulkRow>>;
+
+    /// Writes how far an operation has come, if the runner still has the right to run it. None: it has not, and nothing
+    /// was written. Otherwise returns whether somebody has asked to stop the operation.
+    fn save_bulk(&mut self, save: &BulkSave<'_>) -> Result<Option<bool>>;
+
+    /// Asks to stop an operation. Returns whether it has not ended.
+    fn stop_bulk(&mut self, number: u64) -> Result<bool>;
 
     /// Adds new counts to the statistics: to the sums of all time, and to those of a day, such as `2026-11-21`. New
     /// counts are those that the pages of counters have gained since the last call. The registry stores beside the sums

@@ -7,6 +7,7 @@
 //! It never decides what a role does. Begin with [`Context`]; [`submit`] is how both servers pass requests to the
 //! store.
 
+pub mod bulk;
 mod live;
 mod metered_store;
 mod metered_upkeep;
@@ -137,6 +138,12 @@ impl Context {
         }
     }
 
+    /// Returns what opens handles to the store later, on other threads.
+    pub fn opener(&self) -> Result<StoreOpener> {
+        let (settings, counters, lanes) = (Arc::clone(&self.settings), self.counters.clone(), self.lanes()?);
+        Ok(StoreOpener { settings, counters, lanes })
+    }
+
     /// Returns the topics, which follow the changes in the registry.
     pub fn topics(&self) -> Result<LiveTopics> {
         LiveTopics::begin(&self.settings).context("cannot follow the topics")
@@ -246,6 +253,22 @@ impl Context {
                 drain.successor &= successor;
             }
         }
+    }
+}
+
+/// Opens handles to the store, with counts of their calls. It is cheap to clone.
+#[derive(Clone)]
+pub struct StoreOpener {
+    settings: Arc<Settings>,
+    counters: Counters,
+    lanes: Lanes,
+}
+
+impl StoreOpener {
+    /// Opens a handle.
+    pub fn open(&self) -> store::Result<Box<dyn Store>> {
+        let store = store::open(&self.settings.store, &self.settings.run_dir)?;
+        Ok(Box::new(MeteredStore::new(store, self.counters.clone(), self.lanes.clone(), None)))
     }
 }
 

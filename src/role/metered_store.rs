@@ -25,7 +25,7 @@ pub const ALL: &str = "(all)";
 /// A handle to the store that counts its calls.
 pub(super) struct MeteredStore {
     pub(super) store: Box<dyn Store>,
-    counters: Counters,
+    pub(super) counters: Counters,
     lanes: Lanes,
     /// The lane of the handle; none: all lanes.
     lane: Option<usize>,
@@ -47,7 +47,7 @@ impl MeteredStore {
     }
 
     /// Returns the counters of the job's home. The handle of one lane always uses those of its lane.
-    fn node_of(&self, key: &JobKey) -> NodeCells<'_> {
+    pub(super) fn node_of(&self, key: &JobKey) -> NodeCells<'_> {
         self.counters.node(&self.names[self.lane.unwrap_or_else(|| self.lanes.lane_of(key))])
     }
 
@@ -61,7 +61,7 @@ impl MeteredStore {
     }
 
     /// Notes how long a call took.
-    fn took(&self, operation: Operation, key: Option<&JobKey>, begun: Instant, failed: bool) {
+    pub(super) fn took(&self, operation: Operation, key: Option<&JobKey>, begun: Instant, failed: bool) {
         self.node(key).answered(operation, begun.elapsed().as_micros() as u64, failed);
     }
 

@@ -1,13 +1,16 @@
-//! The calls of a [`MeteredStore`] about records of ended jobs, and its maintenance.
+//! The calls of a [`MeteredStore`] about records of ended jobs and about many jobs, and its maintenance.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::metered_store::MeteredStore;
-use model::job::{JobId, JobKey, TopicName};
-use model::metrics::Operation;
+use model::job::{JobId, JobKey, State, TopicName};
+use model::metrics::{DeleteOutcome, Operation};
 use model::record::{JobRecord, RecordKeeping};
 use model::ticket::TicketSecret;
-use store::{Maintenance, RecordPage, Records, Result, TopicRing};
+use store::{
+    Aim, Bulk, Direction, ListedChange, ListedChanged, ListedPage, Maintenance, RecordPage, Records, Result,
+    TopicRing,
+};
 
 impl Records for MeteredStore {
     fn keep_records(&mut self, topics: &[(TopicName, RecordKeeping)], bytes_max: u64) -> Result<()> {
@@ -41,6 +44,32 @@ impl Records for MeteredStore {
 
     fn trim_records(&mut self) -> Result<(usize, Duration)> {
         self.store.trim_records()
+    }
+}
+
+impl Bulk for MeteredStore {
+    fn list_in_order(
+        &mut self,
+        topic: &TopicName,
+        state: State,
+        direction: Direction,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<ListedPage> {
+        self.timed(Operation::Read, None, |store| store.list_in_order(topic, state, direction, cursor, limit))
+    }
+
+    fn change_listed(&mut self, topic: &TopicName, changes: &[ListedChange]) -> Vec<Result<ListedChanged>> {
+        let begun = Instant::now();
+        let all = self.store.change_listed(topic, changes);
+        self.took(Operation::Change, None, begun, all.iter().any(Result::is_err));
+        for (change, done) in changes.iter().zip(&all) {
+            if change.aim == Aim::Gone && matches!(done, Ok(ListedChanged::Done)) {
+                self.counters.topic(topic.as_str()).deleted(DeleteOutcome::Deleted);
+                self.node_of(&JobKey { topic: topic.clone(), id: change.id.clone() }).deleted(1);
+            }
+        }
+        all
     }
 }
 

@@ -11,6 +11,7 @@
 //! docs/internals/NODES.md has the table of what must hold when a process dies between two steps.
 
 mod bell;
+mod bulk;
 mod capability;
 mod counts;
 mod dead;
@@ -27,6 +28,7 @@ mod sqlite;
 use std::time::Duration;
 
 pub use bell::{Bell, BellKind, Ring, TopicRing};
+pub use bulk::{Aim, Bulk, Direction, Listed, ListedChange, ListedChanged, ListedPage};
 pub use capability::Capability;
 pub use counts::{Counts, Views};
 pub use dead::{DeadLetter, DeadLetterOperation, DeadLetters, Which};
@@ -231,7 +233,18 @@ pub struct Page {
 
 /// One handle to the store.
 pub trait Store:
-    Jobs + Leases + Settlements + Promotion + DeadLetters + Records + Views + Pauses + Limits + Maintenance + Send
+    Jobs
+    + Leases
+    + Settlements
+    + Promotion
+    + DeadLetters
+    + Records
+    + Views
+    + Bulk
+    + Pauses
+    + Limits
+    + Maintenance
+    + Send
 {
 }
 
@@ -243,6 +256,7 @@ impl<
         + DeadLetters
         + Records
         + Views
+        + Bulk
         + Pauses
         + Limits
         + Maintenance

@@ -1112,3 +1112,36 @@ fn scopes_of_some_topics_show_no_others_and_no_credentials() {
     manager.ask("PUT", "/v1/topics/shop7.new", &put).is(201);
     manager.ask("PUT", "/v1/topics/shop70", &put).is_problem(403, "forbidden");
 }
+
+#[test]
+fn an_operation_on_many_jobs_needs_manage_of_its_topic() {
+    let (_sink, daemon) = shut("");
+    let of_a = json!({"topic": "a", "operation": "cancel"});
+    let dry = json!({"topic": "a", "operation": "cancel", "dry_run": true});
+    let manager = make(&daemon, "manager", &["manage:a"], None);
+    let begun = Http::tcp(&daemon, Some(&manager)).ask("POST", "/v1/jobs/bulk", &of_a);
+    assert_eq!((begun.status, &begun.json["by"]), (202, &json!("token manager")), "{begun:?}");
+    let place = format!("/v1/jobs/bulk/{}", begun.json["number"]);
+    for (n, scope) in ["read", "produce:a", "manage:b", "consume:*"].into_iter().enumerate() {
+        let token = make(&daemon, &format!("t{n}"), &[scope], None);
+        let mut http = Http::tcp(&daemon, Some(&token));
+        for body in [&of_a, &dry] {
+            let refused = http.ask("POST", "/v1/jobs/bulk", body);
+            refused.is_problem(403, "forbidden");
+            assert!(refused.json["detail"].as_str().unwrap().contains("scope manage:a,"), "{refused:?}");
+        }
+        // Who may look at the jobs of the topic sees the operation, and nobody else learns of it.
+        let sees = scope != "manage:b";
+        assert_eq!(http.get(&place).status, if sees { 200 } else { 404 }, "{scope}");
+        let listed = http.get("/v1/jobs/bulk").json["operations"].as_array().unwrap().len();
+        assert_eq!(listed, usize::from(sees), "{scope}");
+        let stopped = http.ask("POST", &format!("{place}/stop"), &Value::Null);
+        assert_eq!(stopped.status, if sees { 403 } else { 404 }, "{scope}: {stopped:?}");
+    }
+    let metrics = make(&daemon, "m", &["metrics"], None);
+    assert_eq!(Http::tcp(&daemon, Some(&metrics)).ask("POST", "/v1/jobs/bulk", &of_a).status, 403);
+    assert_eq!(
+        Http::tcp(&daemon, Some(&manager)).ask("POST", &format!("{place}/stop"), &Value::Null).status,
+        202
+    );
+}

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::in_memory;
+use crate::support::mariadb::MariaDb;
 
 /// Runs a measurement and returns its figures by name. Its files are in memory: if a disk stalls, a Redis node does not
 /// answer in time, and a measurement with refused adds would be worthless.
@@ -60,6 +61,18 @@ fn the_cost_of_records_is_measured_and_each_is_found() {
         let figures = bench(&["find", "--records", "300", "--requests", "50", "--store", store]);
         assert_eq!((figures["records found"], figures["not found"]), (50.0, 0.0));
         assert!(figures["answer p50"] > 0.0, "{figures:?}");
+    }
+}
+
+#[test]
+fn a_shift_of_many_jobs_is_measured_and_each_is_shifted_once() {
+    let registry = MariaDb::shared().database().url().to_owned();
+    for more in [&[][..], &["--store", "redis", "--registry", &registry]] {
+        let small = ["bulk", "--jobs", "3000", "--rate", "1000", "--beside", "20"];
+        let figures = bench(&[&small[..], more].concat());
+        assert_eq!((figures["shifted once"], figures["not shifted, or twice"]), (3000.0, 0.0), "{figures:?}");
+        assert_eq!((figures["counted as changed"], figures["missing"]), (3000.0, 0.0), "{figures:?}");
+        assert!(figures["beside it, late p50"] > 0.0, "{figures:?}");
     }
 }
 

@@ -553,6 +553,49 @@ fn dead_letters_are_listed_redriven_and_purged() {
 }
 
 #[test]
+fn many_jobs_are_changed_at_once() {
+    if on_redis() {
+        return; // There is no registry to keep the operations.
+    }
+    let (_sink, daemon) = sink_and_daemon();
+    let [socket, url] = doors(&daemon);
+    let lines: String =
+        (0..300).map(|n| format!("{{\"id\": \"j{n}\", \"body\": 1, \"delay\": \"2h\"}}\n")).collect();
+    let words = ["add", "t", "--batch", "-"];
+    let door: Vec<&str> = socket.words.iter().map(String::as_str).collect();
+    fed(&[&words[..], &door].concat(), &lines).is(0);
+    let dry = url.run(&["bulk", "cancel", "t", "--id-prefix", "j1", "--dry-run"]).is(0);
+    assert_eq!(dry.out, "111 jobs of topic t match\n");
+    let counted = url.run(&["bulk", "run", "t", "--dry-run", "--json"]).is(0).json();
+    assert_eq!(counted, json!({"matched": 300, "skipped": 0, "looked_at": 300, "is_complete": true}));
+    let done = socket.run(&["bulk", "cancel", "t", "--id-prefix", "j1", "--yes"]).is(0);
+    assert_eq!(done.out, "operation 1 (cancel, topic t) is done: 111 jobs changed, 0 skipped\n");
+    assert!(done.err.contains("operation 1; it goes on if this command ends"), "{done:?}");
+    let before = url.run(&["get", "t", "j2", "--json"]).is(0).json()["due_ms"].as_i64().unwrap();
+    url.run(&["bulk", "reschedule", "t", "--by", "-10m"]).is(0);
+    let after = url.run(&["get", "t", "j2", "--json"]).is(0).json()["due_ms"].as_i64().unwrap();
+    assert_eq!(after, before - 600_000);
+    // One that is not waited for is shown, listed and stopped.
+    let at = ["--at", "2099-01-01 00:00:00", "--spread", "1h", "--rate", "10", "--detach"];
+    let begun = url.run(&[&["bulk", "reschedule", "t"][..], &at].concat()).is(0);
+    assert!(begun.out.starts_with("operation 3 has begun: dq bulk show 3"), "{begun:?}");
+    let shown = url.run(&["bulk", "show", "3", "--json"]).is(0).json();
+    assert_eq!((&shown["operation"], &shown["spread_ms"]), (&json!("reschedule"), &json!(3_600_000)));
+    url.run(&["bulk", "stop", "3"]).is(0);
+    eventually(20 * SECOND, "a stop", || {
+        url.run(&["bulk", "show", "3"]).out.contains("is stopped").then_some(())
+    });
+    let table = socket.run(&["bulk", "list"]).is(0).out;
+    assert!(table.starts_with("NUMBER") && table.lines().count() == 4, "{table}");
+    assert_eq!(socket.run(&["bulk", "list", "--json", "--limit", "2"]).is(0).lines().len(), 2);
+    url.run(&["bulk", "show", "99"]).is(3);
+    url.run(&["bulk", "reschedule", "t", "--by", "soon", "--yes"]).is(2);
+    url.run(&["bulk", "reschedule", "t"]).is(2);
+    url.run(&["bulk", "cancel", "t", "--state", "dead"]).is(2);
+    url.run(&["bulk", "cancel", "none"]).is(3);
+}
+
+#[test]
 fn listen_shows_headers_and_checks_signatures() {
     let listen =
         ["listen", "--listen", "127.0.0.1:0", "--secret", "an older secret", "--secret", "the new secret"];

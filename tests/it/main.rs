@@ -9,6 +9,7 @@ mod auth;
 mod backup;
 mod bells;
 mod bench;
+mod bulk;
 mod callback;
 mod cli;
 mod clocks;

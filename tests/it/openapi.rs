@@ -36,8 +36,12 @@ fn the_document_and_the_routes_are_the_same() {
     let routes = documented(&document);
     assert!(routes.len() >= 17, "{routes:?}");
     for (path, methods) in &routes {
-        let at =
-            path.replace("{topic}", "t").replace("{id}", "1").replace("{name}", "n").replace("{ticket}", "x");
+        let at = path
+            .replace("{topic}", "t")
+            .replace("{id}", "1")
+            .replace("{name}", "n")
+            .replace("{ticket}", "x")
+            .replace("{number}", "1");
         for method in METHODS {
             // These requests may be refused for their content, but not for their path.
             let answer = http.send(method, &at, "Content-Type: text/plain\r\n", b"x");

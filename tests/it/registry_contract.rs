@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use crate::support::mariadb::{Database, MariaDb};
 use model::audit::{self, Entry};
+use model::bulk::{
+    BulkCounts, BulkEnd, BulkFilter, BulkOperation, BulkProgress, BulkRequest, BulkRow, Planned, RUNNING_MAX,
+};
 use model::job::{Priority, TopicName};
 use model::metrics::{MetricSubject, PageSums, Sums};
 use model::password::Hashed;
@@ -16,7 +19,7 @@ use model::settings;
 use model::token::{Proof, Secret, Token, TokenName};
 use model::topic::{Method, Mode, Payload, Rate, Status, Success, Topic};
 use mysql::prelude::Queryable;
-use registry::{Expected, Registry, RegistryError, Revision, open};
+use registry::{BulkClaim, BulkSave, Expected, Registry, RegistryError, Revision, open};
 
 /// Runs a test on a fresh registry of each kind.
 fn on_each(test: impl Fn(&settings::RegistrySettings)) {
@@ -893,4 +896,79 @@ fn the_php_console_finds_its_numbers_where_it_looks_for_them() {
     let full: Option<i64> =
         console.query_first("SELECT num FROM dq_stat WHERE u_key = '2:total_write'").unwrap();
     assert_eq!(full, Some(2_147_483_656));
+}
+
+fn shift(n: &str) -> BulkRequest {
+    let filter = BulkFilter { id_prefix: "安".into(), status: None, ..BulkFilter::default() };
+    BulkRequest { topic: name(n), operation: BulkOperation::Shift { by_ms: -5 }, filter, rate: 7 }
+}
+
+#[test]
+fn an_operation_on_many_jobs_has_one_runner_at_a_time() {
+    on_each(|settings| {
+        let mut registry = open(settings).unwrap();
+        let revision = registry.revision().unwrap();
+        let claim = |runner, now_ms| BulkClaim { runner, now_ms, until_ms: now_ms + 10 };
+        assert_eq!(registry.claim_bulk(&claim("a", 1)).unwrap(), None);
+        let first = registry.begin_bulk(&shift("t"), "account 安", 100).unwrap().unwrap();
+        let second = registry.begin_bulk(&shift("u"), "root", 101).unwrap().unwrap();
+        assert!(second > first);
+        let row = registry.claim_bulk(&claim("a", 1)).unwrap().unwrap();
+        assert_eq!((row.number, &row.request, row.who.as_str()), (first, &shift("t"), "account 安"));
+        assert_eq!((row.started_ms, row.is_stopping, row.ended), (100, false, None));
+        // Nobody else gets it before the claim ends.
+        assert_eq!(registry.claim_bulk(&claim("b", 1)).unwrap().unwrap().number, second);
+        assert_eq!(registry.claim_bulk(&claim("b", 10)).unwrap(), None);
+        let plan = vec![Planned("id \"安\"".into(), 5, 6, Some(7)), Planned("x".into(), 1, 2, None)];
+        let counts = BulkCounts { looked_at: 4, changed: 3, skipped: 1, unclear: 0 };
+        let progress = BulkProgress { plan, counts, cursor: Some("5.5".into()), ..BulkProgress::default() };
+        let save = BulkSave {
+            number: first,
+            runner: "a",
+            progress: &progress,
+            until_ms: 20,
+            gives_up: false,
+            ended: None,
+        };
+        assert_eq!(registry.save_bulk(&save).unwrap(), Some(false));
+        assert_eq!(registry.claim_bulk(&claim("c", 19)).unwrap().unwrap().number, second);
+        let taken = registry.claim_bulk(&claim("c", 20)).unwrap().unwrap();
+        assert_eq!((taken.number, taken.progress), (first, progress.clone()));
+        // The runner that had it before writes nothing more.
+        let other = BulkProgress::default();
+        assert_eq!(registry.save_bulk(&BulkSave { progress: &other, ..save }).unwrap(), None);
+        assert_eq!(registry.bulk(first).unwrap().unwrap().progress, progress);
+        // It is stopped, and ends with an entry of the audit log.
+        assert!(registry.stop_bulk(first).unwrap() && !registry.stop_bulk(99).unwrap());
+        let save = BulkSave { runner: "c", ..save };
+        assert_eq!(registry.save_bulk(&save).unwrap(), Some(true));
+        let given_up = BulkSave { gives_up: true, until_ms: 30, ..save };
+        assert_eq!(registry.save_bulk(&given_up).unwrap(), Some(true));
+        assert_eq!(registry.save_bulk(&save).unwrap(), None);
+        assert_eq!(registry.claim_bulk(&claim("d", 28)).unwrap(), None);
+        assert!(registry.claim_bulk(&claim("d", 30)).unwrap().unwrap().is_stopping);
+        let entry = Entry {
+            at_ms: 1_000,
+            who: "root".into(),
+            action: "bulk.end".into(),
+            target: "t".into(),
+            detail: String::new(),
+            jobs: Some(3),
+        };
+        let end = BulkSave { runner: "d", gives_up: true, ended: Some((BulkEnd::Stopped, &entry)), ..save };
+        assert_eq!(registry.save_bulk(&end).unwrap(), Some(true));
+        assert_eq!(registry.save_bulk(&end).unwrap(), None, "it has ended, and has one entry");
+        assert_eq!(registry.audit(None, 9).unwrap().len(), 1);
+        assert_eq!(registry.bulk(first).unwrap().unwrap().ended, Some((BulkEnd::Stopped, 1_000)));
+        assert!(!registry.stop_bulk(first).unwrap());
+        let numbers = |rows: Vec<BulkRow>| rows.into_iter().map(|row| row.number).collect::<Vec<_>>();
+        assert_eq!(numbers(registry.bulks(None, 9).unwrap()), [second, first]);
+        assert_eq!(numbers(registry.bulks(Some(second), 9).unwrap()), [first]);
+        // There is a limit for those that run.
+        for _ in 1..RUNNING_MAX {
+            registry.begin_bulk(&shift("v"), "", 1).unwrap().unwrap();
+        }
+        assert_eq!(registry.begin_bulk(&shift("v"), "", 1).unwrap(), None);
+        assert_eq!(registry.revision().unwrap(), revision, "nobody has to be told of it");
+    });
 }

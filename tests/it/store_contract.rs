@@ -19,9 +19,15 @@ use store::{
     Store, StoreError, Token, Wanted, Which,
 };
 
+mod bulk;
 mod records;
 mod tags;
 
+use self::bulk::{
+    a_listed_job_is_changed_only_as_it_was_listed, a_listed_job_is_deleted_and_leaves_a_record,
+    each_state_is_listed_without_bodies, jobs_are_listed_forward_and_backward_without_a_gap,
+    many_listed_jobs_are_changed_at_once,
+};
 use self::records::{
     a_delivered_job_leaves_a_record_with_all_its_attempts, a_job_that_is_replaced_leaves_a_record,
     a_record_goes_when_it_is_too_old, a_topic_keeps_as_many_records_as_it_says,
@@ -1974,4 +1980,9 @@ contract! {
     records_keep_tags_with_a_body_and_without_one
     tags_change_without_headers_and_path_and_back
     tags_stay_with_a_job_in_all_states
+    jobs_are_listed_forward_and_backward_without_a_gap
+    each_state_is_listed_without_bodies
+    a_listed_job_is_changed_only_as_it_was_listed
+    a_listed_job_is_deleted_and_leaves_a_record
+    many_listed_jobs_are_changed_at_once
 }

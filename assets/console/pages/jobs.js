@@ -5,7 +5,7 @@ import { h } from '../dom.js';
 import { count } from '../format.js';
 import { t } from '../i18n.js';
 import { live } from '../live.js';
-import { button } from '../parts/button.js';
+import { button, linkButton } from '../parts/button.js';
 import { card } from '../parts/card.js';
 import { segments } from '../parts/field.js';
 import { firstJob } from '../parts/first_job.js';
@@ -77,7 +77,7 @@ export default function jobs({ params, query: asked, resource }) {
           h('div', { class: 'tools', key: 'tools' }, segments({
             name: 'state', label: t('state'), value: state, onchange: (other) => { location.hash = `${topicHref(name, 'jobs')}?state=${other}`; },
             options: STATES.map((one) => [one, [h('i', { class: `swatch swatch--${one}`, key: 's' }), `${t(`state.${one}`)} `, h('span', { class: 'soft', key: 'n' }, count(topic[one]))]]),
-          })),
+          }), h('span', { class: 'gap', key: 'gap' }), linkButton({ label: t('bulk.select'), small: true, href: `${topicHref(name, 'bulk')}${query({ operation: state === 'leased' ? 'cancel' : 'reschedule', state })}` })),
           loaded(listed, list))];
     },
   };

@@ -5,7 +5,7 @@ import { h } from '../dom.js';
 import { count, micros } from '../format.js';
 import { t } from '../i18n.js';
 import { lastAttempt } from '../parts/attempts.js';
-import { button } from '../parts/button.js';
+import { button, linkButton } from '../parts/button.js';
 import { card } from '../parts/card.js';
 import { OUTCOMES, endedBadge } from '../parts/ended.js';
 import { field } from '../parts/field.js';
@@ -95,6 +95,7 @@ function filterFields(jobs) {
     field({ name: 'ended-age', label: t('ended.at'), kind: 'select', value: age, options: [['', t('dead.age.any')], ...AGES.map((one) => [one, t(`dead.age.${one}`)]), ['between', t('dead.age.between')]], onchange: ofAge }),
     age === 'between' && told('since', t('dead.after'), { kind: 'datetime-local' }),
     age === 'between' && told('until', t('dead.before'), { kind: 'datetime-local' }),
+    h('div', { class: 'filter-clear', key: 'bulk' }, linkButton({ label: t('bulk.select'), href: `${topicHref(jobs.topic, 'bulk')}${query({ ...filter, operation: 'replay' })}` })),
     jobs.isFiltered() && h('div', { class: 'filter-clear', key: 'clear' }, button({ label: t('filter.clear'), kind: 'quiet', onclick: () => jobs.clear() })));
 }
 

@@ -64,6 +64,10 @@ pub(super) struct Options {
     #[arg(long)]
     pub no_records: bool,
 
+    /// The registry; none: no registry.
+    #[arg(skip)]
+    pub registry: Option<String>,
+
     /// A folder on the disk that is measured; default: the host's folder for temporary files
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
@@ -210,6 +214,13 @@ impl Control {
         Ok(name.clone())
     }
 
+    /// Kills the child process with this name.
+    pub(super) fn kill_named(&self, name: &str) -> Result<()> {
+        let pid = self.status()?.processes.into_iter().find(|p| p.name == name).and_then(|p| p.pid);
+        let pid = pid.with_context(|| format!("{name} does not run"))?;
+        kill(Pid::from_raw(pid), Signal::SIGKILL).with_context(|| format!("cannot kill {name}"))
+    }
+
     /// Restarts the daemon in place with USR2. Waits until the new processes serve.
     pub(super) fn restart(&self) -> Result<()> {
         let before = self.status()?;
@@ -240,9 +251,11 @@ fn configuration(
         "# Made by `dq bench`.\nrun_dir = \"var/run\"\n\
          [server]\nlisten = \"{server}\"\nmax_connections = 20000\nmax_connections_per_source = 20000\n\
          [http]\nlisten = \"{http}\"\nmax_connections = 20000\nmax_connections_per_source = 20000\nmax_requests = 20000\n\
-         [registry]\nurl = \"none\"\n\
+         [registry]\nurl = \"{}\"\n\
          [consume]\nprocesses = {}\nconcurrency = {}\n",
-        options.consumers, options.concurrency
+        options.registry.as_deref().unwrap_or("none"),
+        options.consumers,
+        options.concurrency
     );
     match nodes {
         [] => text += "[store]\nbackend = \"embedded\"\npath = \"var/dq.db\"\n",

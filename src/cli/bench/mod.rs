@@ -1,6 +1,7 @@
 //! `dq bench`: measures a daemon that it starts, and in the same run what the same work costs without one (the floor).
 //! Figures of two machines, or of two hours, cannot be compared. Their ratios to the floor can.
 
+mod bulk;
 mod daemon;
 mod dialects;
 mod floors;
@@ -53,6 +54,8 @@ enum Work {
     /// Measure a topic with quick callbacks, beside a topic with slow callbacks and one whose callbacks are never
     /// answered
     Isolation(Isolation),
+    /// Measure a shift of many pending jobs, whose process is killed on the way, beside a topic with quick callbacks
+    Bulk(Bulk),
     /// Measure adds to one of several Redis nodes, with all nodes and while another node is down
     Outage(Outage),
     /// Measure what a daemon costs that only waits
@@ -209,6 +212,33 @@ struct Isolation {
     daemon: Options,
 }
 
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  dq bench bulk --jobs 1000000\n  dq bench bulk --store redis --registry mysql://root@127.0.0.1:3306/dq"
+)]
+struct Bulk {
+    /// How many jobs are shifted
+    #[arg(long, default_value_t = 1_000_000, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    jobs: u64,
+    /// Bytes of a job's body
+    #[arg(long, default_value_t = 125, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(12..=1_000_000))]
+    size: u32,
+    /// How many jobs a second are shifted at most
+    #[arg(long, default_value_t = 5_000, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    rate: u32,
+    /// How many jobs per second to add to the topic with quick callbacks meanwhile
+    #[arg(long, default_value = "100", value_parser = rate)]
+    beside: f64,
+    /// How often the process that shifts the jobs is killed
+    #[arg(long, default_value_t = 2, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(0..=100))]
+    kills: u32,
+    /// The database that keeps the operation; needed with --store redis
+    #[arg(long, value_name = "URL")]
+    registry: Option<String>,
+    #[command(flatten)]
+    daemon: Options,
+}
+
 /// What happens to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Absence {
@@ -283,6 +313,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         Work::Lateness(lateness) => works::lateness(lateness)?,
         Work::Mixed(mixed) => works::mixed(mixed)?,
         Work::Isolation(isolation) => works::isolation(isolation)?,
+        Work::Bulk(bulk) => bulk::run(bulk)?,
         Work::Outage(outage) => outage::run(outage)?,
         Work::Idle(idle) => works::idle(idle)?,
         Work::Soak(soak) => works::soak(soak)?,

@@ -6,6 +6,7 @@
 //! with a named lock.
 
 mod audit;
+mod bulk;
 mod latin1;
 mod reading;
 mod row;
@@ -21,9 +22,13 @@ use ::mysql::{Conn, Opts, OptsBuilder};
 
 use self::row::{FINGERPRINT, Row, Values};
 use super::migrate::{Session, migrate};
-use super::{Expected, InvalidRow, Listing, PhpAlert, Registered, Registry, RegistryError, Result, Revision};
+use super::{
+    BulkClaim, BulkSave, Expected, InvalidRow, Listing, PhpAlert, Registered, Registry, RegistryError,
+    Result, Revision,
+};
 use crate::token::sorted;
 use model::audit::Entry;
+use model::bulk::{BulkRequest, BulkRow};
 use model::excerpt::Excerpt;
 use model::job::TopicName;
 use model::metrics::{PageSums, Statistics};
@@ -268,6 +273,26 @@ impl Registry for MysqlRegistry {
 
     fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>> {
         audit::read(&mut self.db, before, limit).map_err(|e| self.failed(e))
+    }
+
+    fn begin_bulk(&mut self, request: &BulkRequest, who: &str, now_ms: i64) -> Result<Option<u64>> {
+        self.in_turn(|db| bulk::begin(db, request, who, now_ms))
+    }
+
+    fn bulks(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<BulkRow>> {
+        bulk::read(&mut self.db, before, limit).map_err(|e| self.failed(e))
+    }
+
+    fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<BulkRow>> {
+        bulk::claim(&mut self.db, claim)
+    }
+
+    fn save_bulk(&mut self, save: &BulkSave<'_>) -> Result<Option<bool>> {
+        bulk::save(&mut self.db, save)
+    }
+
+    fn stop_bulk(&mut self, number: u64) -> Result<bool> {
+        bulk::stop(&mut self.db, number)
     }
 
     fn delete_token(&mut self, name: &TokenName) -> Result<()> {

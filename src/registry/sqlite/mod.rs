@@ -2,6 +2,7 @@
 //! write-ahead log, and its writers do not use a turn.
 
 mod audit;
+mod bulk;
 mod statistics;
 
 use std::fmt;
@@ -14,8 +15,11 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 use super::migrate::{Session, migrate};
 use super::record;
 use super::token::{self, TokenRow};
-use super::{Expected, InvalidRow, Listing, Registered, Registry, RegistryError, Result, Revision};
+use super::{
+    BulkClaim, BulkSave, Expected, InvalidRow, Listing, Registered, Registry, RegistryError, Result, Revision,
+};
 use model::audit::Entry;
+use model::bulk::{BulkRequest, BulkRow};
 use model::job::TopicName;
 use model::metrics::{PageSums, Statistics};
 use model::token::{Token, TokenName};
@@ -288,6 +292,34 @@ impl Registry for SqliteRegistry {
     fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>> {
         self.check_file()?;
         audit::read(&self.db, before, limit).map_err(|e| self.failed(e))
+    }
+
+    fn begin_bulk(&mut self, request: &BulkRequest, who: &str, now_ms: i64) -> Result<Option<u64>> {
+        self.write(|tx| bulk::begin(tx, request, who, now_ms))
+    }
+
+    fn bulks(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<BulkRow>> {
+        self.check_file()?;
+        bulk::read(&self.db, before, limit).map_err(|e| self.failed(e))
+    }
+
+    fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<BulkRow>> {
+        self.check_file()?;
+        let free = bulk::free(&self.db, claim.now_ms).map_err(|e| self.failed(e))?;
+        for row in free {
+            if let Some(claimed) = self.write(|tx| Ok(bulk::claim(tx, row.number, claim)?))? {
+                return Ok(Some(claimed));
+            }
+        }
+        Ok(None)
+    }
+
+    fn save_bulk(&mut self, save: &BulkSave<'_>) -> Result<Option<bool>> {
+        self.write(|tx| bulk::save(tx, save))
+    }
+
+    fn stop_bulk(&mut self, number: u64) -> Result<bool> {
+        self.write(|tx| Ok(bulk::stop(tx, number)?))
     }
 
     fn delete_token(&mut self, name: &TokenName) -> Result<()> {

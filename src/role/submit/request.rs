@@ -5,6 +5,8 @@ use super::job_search::{self, FoundJobs, JobQuery};
 use super::letters::{DeadLetterTask, FoundDeadLetters, find, undertake};
 use super::list::list;
 use super::records::{self, FoundIds, FoundRecords, RecordQuery, SearchedTopic};
+use crate::bulk::Bulk;
+use model::bulk::{BulkProgress, BulkRequest};
 use model::job::{JobId, JobKey, NewJob, State, TopicName};
 use model::letters::Filter;
 use model::record::JobRecord;
@@ -216,6 +218,18 @@ impl<R: 'static> Request<R> {
         respond: impl FnOnce(Result<FoundDeadLetters>) -> R + Send + 'static,
     ) -> Request<R> {
         Request::other(Target::AllLanes, move |store| respond(find(store, &topic, &filter, cursor, limit)))
+    }
+
+    /// Looks at jobs that an operation on many jobs would change, for a limited time. The answer says how far this came,
+    /// and how many jobs of this step would be changed.
+    pub fn look_at_many(
+        request: BulkRequest,
+        started_ms: i64,
+        before: BulkProgress,
+        respond: impl FnOnce(Result<(BulkProgress, u64)>) -> R + Send + 'static,
+    ) -> Request<R> {
+        let bulk = Bulk::new(&request, 0, started_ms);
+        Request::other(Target::AllLanes, move |store| respond(bulk.count(store, before, started_ms)))
     }
 
     /// Returns the secret that signs tickets for the leases of this lane.

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use super::access::{Caller, Permissions};
 use super::acks::Acks;
 use super::admission::Hosts;
+use super::bulk_runner::BulkRunner;
 use super::callback_test::CallbackTester;
 use super::events::LiveCache;
 use super::forecast::Forecasts;
@@ -64,6 +65,7 @@ pub(super) struct Parts {
     /// None: there is no console.
     pub sessions: Option<Arc<Sessions>>,
     pub forecasts: Forecasts,
+    pub bulk: BulkRunner,
     /// Whether this process ends. Streams without an end close then.
     pub closing: watch::Sender<bool>,
     /// The text of `/openapi.json`.

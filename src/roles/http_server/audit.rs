@@ -61,6 +61,8 @@ const NOTED: &[(&str, &str, &str, AuditActor)] = &[
     ("DELETE", "/v1/topics/{t}/jobs/{id}",     "job.delete",     AuditActor::People),
     ("POST",   "/v1/topics/{t}/jobs/{id}/run", "job.run",        AuditActor::People),
     ("DELETE", "/v1/topics/{t}/jobs/{id}/records", "record.forget", AuditActor::All),
+    ("POST",   "/v1/jobs/bulk",                "bulk.start",     AuditActor::All),
+    ("POST",   "/v1/jobs/bulk/{n}/stop",       "bulk.stop",      AuditActor::All),
     ("POST",   "/v1/tokens",                   "token.create",   AuditActor::All),
     ("DELETE", "/v1/tokens/{name}",            "token.revoke",   AuditActor::All),
     ("PUT",    "/v1/accounts/{name}",          "account.set",    AuditActor::All),

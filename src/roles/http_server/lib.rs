@@ -17,6 +17,9 @@ mod api;
 mod api_response;
 mod audit;
 mod body;
+mod bulk;
+mod bulk_input;
+mod bulk_runner;
 mod callback_fields;
 mod callback_test;
 mod check;
@@ -88,6 +91,7 @@ use self::access::Access;
 use self::acks::Acks;
 use self::admission::Hosts;
 use self::api::{Api, Parts};
+use self::bulk_runner::BulkRunner;
 use self::callback_test::CallbackTester;
 use self::connections::{AcceptedStream, Connections, DrainState, Listeners};
 use self::events::LiveCache;
@@ -134,6 +138,7 @@ pub fn run(mut context: Context) -> Result<()> {
         hosts,
         sessions,
         forecasts: Forecasts::start(&mut context)?,
+        bulk: BulkRunner::start(&context, topics.now())?,
         closing: watch::Sender::new(false),
         settings: Arc::clone(&settings),
     });
@@ -160,6 +165,7 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
         .merge(pauses::routes())
         .merge(callback_test::routes())
         .merge(dead::routes())
+        .merge(bulk::routes())
         .merge(records::routes())
         .merge(job_search::routes())
         .merge(find::routes())
@@ -265,6 +271,7 @@ async fn serve(
         context.workers_by(store_client.due_by());
         if let Some(drain) = context.heed()? {
             api.closing.send_replace(true);
+            api.bulk.close();
             if let Some(listeners) = listeners.take() {
                 // Connections that the kernel has already accepted are served, and not reset.
                 while let Some(entered) = listeners.enter_now().await {

@@ -85,6 +85,11 @@ const RULES: &[(&str, &str, RouteRule)] = &[
     ("DELETE", "/v1/topics/{t}/jobs/{id}/records", RouteRule::Manage),
     ("GET",    "/v1/jobs",                        RouteRule::SomeJobs),
     ("GET",    "/v1/records",                     RouteRule::SomeJobs),
+    // The route of each of these checks the scope for the topic of the operation.
+    ("GET",    "/v1/jobs/bulk",                   RouteRule::SomeJobs),
+    ("POST",   "/v1/jobs/bulk",                   RouteRule::SomeJobs),
+    ("GET",    "/v1/jobs/bulk/{n}",               RouteRule::SomeJobs),
+    ("POST",   "/v1/jobs/bulk/{n}/stop",          RouteRule::SomeJobs),
     ("GET",    "/v1/find",                        RouteRule::SomeJobs),
     ("POST",   "/v1/ack/{ticket}",                RouteRule::Ticket),
 ];

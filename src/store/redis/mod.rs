@@ -9,6 +9,7 @@ mod batch;
 mod bell;
 mod breaker;
 mod browse;
+mod bulk;
 mod carry;
 mod change;
 mod flags;

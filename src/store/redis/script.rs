@@ -9,6 +9,7 @@ pub(super) enum Script {
     Add,
     Announce,
     Change,
+    ChangeListed,
     Close,
     Counts,
     DeadSince,
@@ -18,6 +19,7 @@ pub(super) enum Script {
     Get,
     GiveBack,
     HandBack,
+    Heads,
     Lease,
     Letters,
     List,
@@ -54,11 +56,12 @@ macro_rules! sources {
 }
 
 /// The name and text of each script, in the order of [`Script`].
-const SOURCES: [(&str, &str); 39] = sources!(
+const SOURCES: [(&str, &str); 41] = sources!(
     "lua/",
     "add",
     "announce",
     "change",
+    "change_listed",
     "close",
     "counts",
     "dead_since",
@@ -68,6 +71,7 @@ const SOURCES: [(&str, &str); 39] = sources!(
     "get",
     "give_back",
     "hand_back",
+    "heads",
     "lease",
     "letters",
     "list",

@@ -145,7 +145,8 @@ pub(super) fn dead_since(
         .collect()
 }
 
-fn parse_cursor(text: &str) -> Option<[i64; 3]> {
+/// Reads a cursor.
+pub(super) fn parse_cursor(text: &str) -> Option<[i64; 3]> {
     let parts: Vec<i64> = text.split('.').map(str::parse).collect::<Result<_, _>>().ok()?;
     parts.try_into().ok()
 }

@@ -9,6 +9,7 @@
 
 mod bell;
 mod browse;
+mod bulk;
 mod carry_over;
 mod change;
 mod chunks;

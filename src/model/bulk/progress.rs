@@ -1,0 +1,103 @@
+//! How far an operation has come, as the registry keeps it.
+
+use serde::{Deserialize, Serialize};
+
+use super::request::BulkRequest;
+
+/// The number of the leg that looks at records. (All others are legs of [`Walk`](super::Walk).)
+pub const RECORDS_LEG: usize = 0;
+
+/// One job that the step in hand changes: its id, its stamp (Unix microseconds), its due time, and its new due time. A
+/// job without a new due time is deleted. For a dead letter, the due time is the moment of its death, and for a record
+/// the moment when its job ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Planned(pub String, pub i64, pub i64, pub Option<i64>);
+
+/// How many jobs an operation has looked at, and what became of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BulkCounts {
+    /// The jobs or records that were looked at.
+    pub looked_at: u64,
+    /// The jobs that were changed.
+    pub changed: u64,
+    /// The jobs that the filter selects and that were not changed.
+    pub skipped: u64,
+    /// The jobs of steps that were interrupted, of which it is not known whether this operation changed them or
+    /// something else did.
+    pub unclear: u64,
+}
+
+impl BulkCounts {
+    /// Adds other counts.
+    pub fn add(&mut self, other: BulkCounts) {
+        self.looked_at += other.looked_at;
+        self.changed += other.changed;
+        self.skipped += other.skipped;
+        self.unclear += other.unclear;
+    }
+}
+
+/// How far an operation has come. All of it is written in one step, so the plan, the cursor and the counts agree.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BulkProgress {
+    /// The leg of the walk.
+    pub leg: usize,
+    /// Where the page of the plan ended. None: the leg begins.
+    pub cursor: Option<String>,
+    /// Whether all jobs were looked at. Then only the plan is left to do.
+    pub is_looked: bool,
+    /// What is done in the step in hand. It may have been done already, if a process died.
+    pub plan: Vec<Planned>,
+    /// The counts. They do not have what the plan changes.
+    pub counts: BulkCounts,
+    /// What the operation waits for. None: it does not wait.
+    pub waits_for: Option<String>,
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BulkEnd {
+    /// All jobs were looked at.
+    Done,
+    /// Somebody stopped it.
+    Stopped,
+    /// It could not go on.
+    Failed,
+}
+
+impl BulkEnd {
+    /// Returns the word for it in the API and in the registry.
+    pub fn word(self) -> &'static str {
+        match self {
+            BulkEnd::Done => "done",
+            BulkEnd::Stopped => "stopped",
+            BulkEnd::Failed => "failed",
+        }
+    }
+
+    /// Returns the end with that word.
+    pub fn from_word(word: &str) -> Option<BulkEnd> {
+        [BulkEnd::Done, BulkEnd::Stopped, BulkEnd::Failed].into_iter().find(|end| end.word() == word)
+    }
+}
+
+/// An operation as the registry keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BulkRow {
+    /// Its number.
+    pub number: u64,
+    /// Who began it, as in the audit log.
+    pub who: String,
+    /// What it does.
+    pub request: BulkRequest,
+    /// How far it has come.
+    pub progress: BulkProgress,
+    /// When it began, Unix milliseconds.
+    pub started_ms: i64,
+    /// Whether somebody has asked to stop it.
+    pub is_stopping: bool,
+    /// How it ended, and when, Unix milliseconds. None: it has not ended.
+    pub ended: Option<(BulkEnd, i64)>,
+}

@@ -1,0 +1,254 @@
+//! Plays operations over a store in memory, with everything that may happen meanwhile: jobs become due, are delivered,
+//! fail and are retried, are deleted and replaced; the process of the operation dies between any two steps. Each job
+//! that was there when the operation began is changed at most once, and once if nothing else happens to it.
+
+use super::*;
+use crate::headers::Headers;
+use crate::job::{State, TopicName};
+
+/// The same numbers for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: i64) -> i64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as i64) % sides
+    }
+}
+
+struct Job {
+    id: String,
+    state: State,
+    due_ms: i64,
+    stamp_us: i64,
+    tried_ms: Option<i64>,
+    /// How often the operation has changed it.
+    changes: usize,
+    /// Whether something else happened to it since the operation began.
+    is_touched: bool,
+    was_due_ms: i64,
+}
+
+const START: i64 = 1_000_000;
+
+/// The place of a job in the order of its state. (All have the same priority.)
+type Place = (i64, String);
+
+struct World {
+    jobs: Vec<Job>,
+    now_ms: i64,
+    dice: Dice,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1);
+        let job = |n: i64, dice: &mut Dice| {
+            let due_ms = START - 5_000 + dice.roll(40) * 500;
+            Job {
+                id: format!("j{n}"),
+                state: if due_ms <= START { State::Ready } else { State::Delayed },
+                due_ms,
+                stamp_us: (START - 9_000) * 1000 + n,
+                tried_ms: None,
+                changes: 0,
+                is_touched: false,
+                was_due_ms: due_ms,
+            }
+        };
+        let jobs = (0..60).map(|n| job(n, &mut dice)).collect();
+        World { jobs, now_ms: START, dice }
+    }
+
+    /// Something happens that is not of the operation.
+    fn happen(&mut self) {
+        self.now_ms += self.dice.roll(400);
+        for job in &mut self.jobs {
+            if job.state == State::Delayed && job.due_ms <= self.now_ms {
+                job.state = State::Ready;
+            }
+        }
+        if self.jobs.is_empty() {
+            return;
+        }
+        let n = self.dice.roll(self.jobs.len() as i64) as usize;
+        let (kind, now_ms) = (self.dice.roll(8), self.now_ms);
+        let retry_ms = now_ms + 1 + self.dice.roll(9_000);
+        let job = &mut self.jobs[n];
+        match (kind, job.state) {
+            (0, State::Ready) => job.state = State::Leased,
+            // A lease ends: with a retry, or with the end of the job.
+            (1, State::Leased) => {
+                (job.state, job.due_ms, job.tried_ms) = (State::Delayed, retry_ms, Some(now_ms))
+            }
+            (2, State::Leased) => drop(self.jobs.remove(n)),
+            (3, State::Delayed | State::Ready) if retry_ms % 4 == 0 => {
+                // It is replaced.
+                job.stamp_us = now_ms * 1000;
+                (job.due_ms, job.state, job.changes, job.tried_ms) = (retry_ms, State::Delayed, 0, None);
+            }
+            _ => return,
+        }
+        if let Some(job) = self.jobs.get_mut(n) {
+            job.is_touched = true;
+        }
+    }
+
+    fn place(job: &Job) -> Place {
+        (job.due_ms, job.id.clone())
+    }
+
+    /// Returns a page behind a place, and where it ends. None: it is the last one.
+    fn list(&self, leg: Leg, cursor: Option<&Place>, limit: usize) -> (Vec<usize>, Option<Place>) {
+        let mut found: Vec<usize> = (0..self.jobs.len())
+            .filter(|n| self.jobs[*n].state == leg.state)
+            .filter(|n| {
+                let place = World::place(&self.jobs[*n]);
+                cursor.is_none_or(|at| if leg.is_backward { place < *at } else { place > *at })
+            })
+            .collect();
+        found.sort_by_key(|n| World::place(&self.jobs[*n]));
+        if leg.is_backward {
+            found.reverse();
+        }
+        let has_more = found.len() > limit;
+        found.truncate(limit);
+        let end = found.last().filter(|_| has_more).map(|n| World::place(&self.jobs[*n]));
+        (found, end)
+    }
+
+    /// Changes a job that is as it was listed, as the stores do.
+    fn apply(&mut self, Planned(id, stamp_us, due_ms, to_ms): &Planned) {
+        let now_ms = self.now_ms;
+        let Some(n) = self.jobs.iter().position(|job| job.id == *id) else { return };
+        let job = &mut self.jobs[n];
+        if job.stamp_us != *stamp_us || job.due_ms != *due_ms {
+            return;
+        }
+        match to_ms {
+            None => drop(self.jobs.remove(n)),
+            Some(_) if job.state == State::Leased => {}
+            Some(to_ms) => {
+                job.state = if *to_ms <= now_ms { State::Ready } else { State::Delayed };
+                job.due_ms = *to_ms;
+                job.changes += 1;
+            }
+        }
+    }
+}
+
+/// Plays an operation to its end. What a process that dies has not written is lost.
+fn play(operation: BulkOperation, seed: u64, calm: bool) -> World {
+    let topic = TopicName::new("t").unwrap();
+    let request = BulkRequest { topic, operation, filter: BulkFilter::default(), rate: 1 };
+    let walk = Walk::new(&request, seed, START);
+    let (mut world, none) = (World::new(seed), Headers::default());
+    // What the registry has: the leg, where the page of the plan ended, and the plan.
+    let mut saved: (usize, Option<Place>, Vec<Planned>) = (0, None, Vec::new());
+    loop {
+        let (mut leg, mut cursor, plan) = saved.clone();
+        // A process may die while it applies the plan, and before it writes the next one.
+        let dies_at = if world.dice.roll(4) == 0 {
+            world.dice.roll(plan.len() as i64 + 2) as usize
+        } else {
+            usize::MAX
+        };
+        for one in plan.iter().take(dies_at) {
+            if !calm {
+                world.happen();
+            }
+            world.apply(one);
+        }
+        if dies_at != usize::MAX {
+            continue;
+        }
+        let Some(way) = walk.leg(leg) else { return world };
+        let (page, end) = world.list(way, cursor.as_ref(), 7);
+        let (mut next, mut is_over) = (Vec::new(), end.is_none());
+        for job in page.into_iter().map(|n| &world.jobs[n]) {
+            let seen = SeenJob {
+                id: &job.id,
+                state: job.state,
+                due_ms: job.due_ms,
+                until_ms: None,
+                stamp_us: job.stamp_us,
+                tried_ms: job.tried_ms,
+                headers: &none,
+            };
+            let plan = |to_ms| Planned(job.id.clone(), job.stamp_us, job.due_ms, to_ms);
+            match walk.job(way, &seen, world.now_ms) {
+                Verdict::Due(to_ms) => next.push(plan(Some(to_ms))),
+                Verdict::Take => next.push(plan(None)),
+                Verdict::Skip | Verdict::Ignore => {}
+                Verdict::EndOfLeg => {
+                    is_over = true;
+                    break;
+                }
+            }
+        }
+        cursor = end;
+        if is_over {
+            (leg, cursor) = (leg + 1, None);
+        }
+        saved = (leg, cursor, next);
+        if !calm {
+            world.happen();
+        }
+    }
+}
+
+const OPERATIONS: [BulkOperation; 8] = [
+    BulkOperation::Shift { by_ms: 60_000 },
+    BulkOperation::Shift { by_ms: 700 },
+    BulkOperation::Shift { by_ms: -700 },
+    BulkOperation::Shift { by_ms: -60_000 },
+    BulkOperation::At { at_ms: START + 7_000 },
+    BulkOperation::Spread { from_ms: START, over_ms: 9_000 },
+    BulkOperation::Run,
+    BulkOperation::Cancel,
+];
+
+#[test]
+fn no_job_is_changed_twice_whatever_happens() {
+    for operation in OPERATIONS {
+        for seed in 0..400 {
+            for job in play(operation, seed, false).jobs {
+                let is_new = job.stamp_us > START * 1000;
+                assert!(
+                    job.changes <= usize::from(!is_new),
+                    "{operation:?}, seed {seed}: {} changed",
+                    job.id
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn each_job_is_changed_once_if_nothing_else_happens() {
+    for operation in OPERATIONS {
+        for seed in 0..100 {
+            let world = play(operation, seed, true);
+            let due = |was_ms: i64, id: &str| match operation {
+                BulkOperation::At { at_ms } => at_ms,
+                BulkOperation::Shift { by_ms } if by_ms > 0 => was_ms + by_ms,
+                BulkOperation::Shift { by_ms } if was_ms > START => (was_ms + by_ms).max(START),
+                BulkOperation::Run => was_ms.min(START),
+                BulkOperation::Spread { .. } => world.jobs.iter().find(|job| job.id == id).unwrap().due_ms,
+                _ => was_ms,
+            };
+            for job in &world.jobs {
+                assert_eq!(
+                    job.due_ms,
+                    due(job.was_due_ms, &job.id),
+                    "{operation:?}, seed {seed}: {}",
+                    job.id
+                );
+                let is_same = job.due_ms == job.was_due_ms;
+                assert_eq!(job.changes, usize::from(!is_same), "{operation:?}, seed {seed}: {}", job.id);
+                assert!(!job.is_touched);
+            }
+            assert_eq!(world.jobs.is_empty(), operation == BulkOperation::Cancel);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! In which order an operation looks at jobs, and what it does with each of them.
+//!
+//! The order is such that a job that was changed is behind the cursor, or is recognized by its new due time. So each job
+//! is changed once, although nothing is written to a job but its due time. docs/internals/BULK.md has the proof.
+
+use super::request::{BulkOperation, BulkRequest};
+use crate::headers::Headers;
+use crate::job::{LATEST_MS, State};
+use crate::job_filter::JobFilter;
+use crate::record::{JobRecord, RecordFilter};
+use crate::rendezvous;
+
+/// By how much the clocks of hosts and nodes may differ. (dq-redis-checker alerts at 50 ms.)
+const CLOCKS_MS: i64 = 1_000;
+
+/// One way through the jobs of one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leg {
+    /// The state.
+    pub state: State,
+    /// Whether the jobs are looked at from the last one to the first.
+    pub is_backward: bool,
+}
+
+/// A job that an operation looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct SeenJob<'a> {
+    /// Its id.
+    pub id: &'a str,
+    /// Its state.
+    pub state: State,
+    /// Its due time, Unix milliseconds.
+    pub due_ms: i64,
+    /// Dead: when it died.
+    pub until_ms: Option<i64>,
+    /// When it was added, Unix microseconds.
+    pub stamp_us: i64,
+    /// When its last attempt began.
+    pub tried_ms: Option<i64>,
+    /// Its headers, with its tags.
+    pub headers: &'a Headers,
+}
+
+/// What happens to a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It gets this due time.
+    Due(i64),
+    /// It is deleted, redriven or replayed.
+    Take,
+    /// The filter selects it, and it stays as it is.
+    Skip,
+    /// It is not meant, or it was counted before.
+    Ignore,
+    /// It is not meant, and no job of this leg behind it is.
+    EndOfLeg,
+}
+
+/// An operation's way through the jobs.
+#[derive(Debug, Clone)]
+pub struct Walk {
+    operation: BulkOperation,
+    number: u64,
+    started_ms: i64,
+    jobs: JobFilter,
+    records: RecordFilter,
+    legs: Vec<Leg>,
+}
+
+impl Walk {
+    /// Begins the walk of an operation. `number` and `started_ms` are the same in all its steps.
+    pub fn new(request: &BulkRequest, number: u64, started_ms: i64) -> Walk {
+        let jobs = request.filter.jobs();
+        let mut legs = Vec::new();
+        let mut leg = |state, is_backward| legs.push(Leg { state, is_backward });
+        match request.operation {
+            BulkOperation::Cancel => State::ALL[..3].iter().for_each(|state| leg(*state, false)),
+            BulkOperation::At { .. } => {
+                leg(State::Delayed, true);
+                leg(State::Delayed, false);
+                leg(State::Ready, true);
+            }
+            BulkOperation::Spread { .. } => {
+                leg(State::Delayed, true);
+                leg(State::Ready, true);
+            }
+            BulkOperation::Shift { by_ms } if by_ms > 0 => {
+                leg(State::Delayed, true);
+                leg(State::Ready, true);
+            }
+            BulkOperation::Shift { .. } | BulkOperation::Run => leg(State::Delayed, false),
+            BulkOperation::Redrive => leg(State::Dead, false),
+            BulkOperation::Replay => {}
+        }
+        legs.retain(|leg| jobs.states.is_empty() || jobs.states.contains(&leg.state));
+        Walk {
+            operation: request.operation,
+            number,
+            started_ms,
+            records: request.filter.records(),
+            jobs,
+            legs,
+        }
+    }
+
+    /// Returns a leg. None: there are no more. (A replay has no legs.)
+    pub fn leg(&self, number: usize) -> Option<Leg> {
+        self.legs.get(number).copied()
+    }
+
+    /// Decides what happens to a job. `now_ms` is the time of this host.
+    pub fn job(&self, leg: Leg, job: &SeenJob<'_>, now_ms: i64) -> Verdict {
+        if leg.state == State::Delayed && self.is_behind(leg, job.due_ms) {
+            return Verdict::EndOfLeg;
+        }
+        let died_ms = job.until_ms.unwrap_or(0);
+        if leg.state == State::Dead && died_ms > self.started_ms {
+            return Verdict::EndOfLeg;
+        }
+        // A job that was added after the operation began is not meant.
+        if job.stamp_us > self.started_ms.saturating_mul(1000)
+            || !self.jobs.selects(job.state, job.id, job.due_ms, job.headers)
+        {
+            return Verdict::Ignore;
+        }
+        let to_ms = match self.operation {
+            BulkOperation::Cancel | BulkOperation::Redrive => return Verdict::Take,
+            BulkOperation::Replay => return Verdict::Ignore,
+            BulkOperation::At { at_ms } => at_ms,
+            BulkOperation::Spread { from_ms, over_ms } => self.spread(job.id, from_ms, over_ms),
+            BulkOperation::Shift { by_ms } if by_ms > 0 => {
+                // A ready job that is due later may be one that was changed, and became ready since.
+                if leg.state == State::Ready && job.due_ms > self.started_ms.saturating_add(by_ms) {
+                    return Verdict::Ignore;
+                }
+                job.due_ms.saturating_add(by_ms).min(LATEST_MS)
+            }
+            BulkOperation::Shift { by_ms } => job.due_ms.saturating_add(by_ms).max(now_ms).min(job.due_ms),
+            BulkOperation::Run => now_ms.min(job.due_ms),
+        };
+        if to_ms == job.due_ms {
+            let is_recognized =
+                matches!(self.operation, BulkOperation::At { .. } | BulkOperation::Spread { .. });
+            return if is_recognized { Verdict::Ignore } else { Verdict::Skip };
+        }
+        // An attempt since then may have followed a change, and its retry has another due time.
+        if job.tried_ms.is_some_and(|at| at >= self.started_ms - CLOCKS_MS) {
+            return Verdict::Skip;
+        }
+        Verdict::Due(to_ms)
+    }
+
+    /// Returns whether no delayed job with this due time, or behind it, is meant.
+    fn is_behind(&self, leg: Leg, due_ms: i64) -> bool {
+        let is_over = match self.operation {
+            BulkOperation::At { at_ms } if leg.is_backward => due_ms <= at_ms,
+            BulkOperation::At { at_ms } => due_ms >= at_ms,
+            // What is due already is looked at among the ready jobs.
+            BulkOperation::Shift { by_ms } if by_ms > 0 => due_ms <= self.started_ms,
+            _ => false,
+        };
+        let is_out = match leg.is_backward {
+            true => self.jobs.due_since_ms.is_some_and(|since| due_ms < since),
+            false => self.jobs.due_until_ms.is_some_and(|until| due_ms >= until),
+        };
+        is_over || is_out
+    }
+
+    /// Returns the due time of a job in a span. It is the same each time.
+    fn spread(&self, id: &str, from_ms: i64, over_ms: i64) -> i64 {
+        let hash = rendezvous::hash(&[&self.number.to_le_bytes(), id.as_bytes()]);
+        let within = hash % u64::try_from(over_ms.max(1)).unwrap_or(1);
+        from_ms.saturating_add(i64::try_from(within).unwrap_or(0)).min(LATEST_MS)
+    }
+
+    /// Returns the moment before which the records are that are meant, Unix milliseconds.
+    pub fn records_before(&self) -> i64 {
+        let after_start = self.started_ms.saturating_add(1);
+        self.records.until_ms.map_or(after_start, |until| until.min(after_start))
+    }
+
+    /// Decides whether the job of a record is added again.
+    pub fn record(&self, record: &JobRecord) -> Verdict {
+        if self.records.since_ms.is_some_and(|since| record.ended_ms < since) {
+            return Verdict::EndOfLeg;
+        }
+        // A job that ended after the operation began may be one that it has added.
+        if record.ended_ms > self.started_ms || !self.records.admits(record) {
+            return Verdict::Ignore;
+        }
+        // Without a body there is nothing to add.
+        if record.body.is_some() { Verdict::Take } else { Verdict::Skip }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bulk::BulkFilter;
+    use crate::job::TopicName;
+
+    #[test]
+    fn a_spread_gives_each_job_the_same_time_again() {
+        let operation = BulkOperation::Spread { from_ms: 1_000_000, over_ms: 1_000 };
+        let topic = TopicName::new("t").unwrap();
+        let request = BulkRequest { topic, operation, filter: BulkFilter::default(), rate: 1 };
+        let walk = Walk::new(&request, 7, 0);
+        let mut early = 0;
+        for n in 0..1_000 {
+            let at_ms = walk.spread(&format!("j{n}"), 1_000_000, 1_000);
+            assert_eq!(at_ms, walk.spread(&format!("j{n}"), 1_000_000, 1_000));
+            assert!((1_000_000..1_001_000).contains(&at_ms));
+            early += i64::from(at_ms < 1_000_500);
+        }
+        assert!((400..600).contains(&early), "{early}");
+        let other = Walk::new(&request, 8, 0);
+        assert_ne!(walk.spread("j1", 0, 1 << 40), other.spread("j1", 0, 1 << 40));
+    }
+
+    #[test]
+    fn dead_letters_and_new_jobs_of_later_are_not_meant() {
+        let topic = TopicName::new("t").unwrap();
+        let filter = BulkFilter::default();
+        let request = BulkRequest { topic, operation: BulkOperation::Redrive, filter, rate: 1 };
+        let walk = Walk::new(&request, 1, 5_000);
+        let leg = walk.leg(0).unwrap();
+        let headers = Headers::default();
+        let dead = |died_ms, stamp_us| SeenJob {
+            id: "i",
+            state: State::Dead,
+            due_ms: 1,
+            until_ms: Some(died_ms),
+            stamp_us,
+            tried_ms: Some(died_ms),
+            headers: &headers,
+        };
+        assert_eq!(walk.job(leg, &dead(5_000, 1), 6_000), Verdict::Take);
+        assert_eq!(walk.job(leg, &dead(5_001, 1), 6_000), Verdict::EndOfLeg);
+        assert_eq!(walk.job(leg, &dead(5_000, 5_000_001), 6_000), Verdict::Ignore);
+    }
+}

@@ -1,0 +1,46 @@
+//! Operations on many jobs, as both registries store them.
+
+use crate::{RegistryError, Result};
+use model::bulk::{BulkEnd, BulkProgress, BulkRow};
+
+/// A row of the table.
+pub(crate) struct StoredBulk {
+    pub number: u64,
+    pub who: String,
+    pub request: String,
+    pub progress: String,
+    pub started_ms: i64,
+    pub stop: bool,
+    pub ended: Option<String>,
+    pub ended_ms: Option<i64>,
+}
+
+impl StoredBulk {
+    /// Reads the row. None: another release has written it.
+    pub(crate) fn read(self) -> Option<BulkRow> {
+        let StoredBulk { number, who, request, progress, started_ms, stop, ended, ended_ms } = self;
+        let ended = match ended {
+            None => None,
+            Some(word) => Some((BulkEnd::from_word(&word)?, ended_ms.unwrap_or(started_ms))),
+        };
+        Some(BulkRow {
+            number,
+            who,
+            request: serde_json::from_str(&request).ok()?,
+            progress: serde_json::from_str(&progress).ok()?,
+            started_ms,
+            is_stopping: stop,
+            ended,
+        })
+    }
+}
+
+/// Writes a request or the progress as JSON.
+pub(crate) fn json(value: &impl serde::Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| RegistryError::Away(format!("cannot write an operation: {e}")))
+}
+
+/// The progress of an operation that begins.
+pub(crate) fn begun() -> Result<String> {
+    json(&BulkProgress::default())
+}

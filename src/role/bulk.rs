@@ -1,0 +1,262 @@
+//! One step of an operation on many jobs: [`look`] lists a page of jobs and plans what happens to them, and [`apply`]
+//! does what was planned. Between the two, the caller writes the plan down. A plan may be applied again: a job that was
+//! changed already stays as it is.
+
+use std::time::{Duration, Instant};
+
+use model::bulk::{
+    BulkCounts, BulkOperation, BulkProgress, BulkRequest, Leg, PAGE_MAX, Planned, RATE_MAX, RECORDS_LEG,
+    SeenJob, Verdict, Walk,
+};
+use model::job::{Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
+use model::letters::Pace;
+use store::{
+    Added, Aim, DeadLetter, Direction, Listed, ListedChange, ListedChanged, Result, Store, StoreError, Which,
+};
+
+/// How many records are read in one step.
+const RECORDS: usize = 100;
+
+/// How many steps a second has, if an operation is not faster than its rate.
+const STEPS: usize = 5;
+
+/// How long one step of a count takes.
+const COUNTS: Duration = Duration::from_millis(100);
+
+/// An operation, as its steps need it.
+#[derive(Debug)]
+pub struct Bulk {
+    topic: TopicName,
+    operation: BulkOperation,
+    walk: Walk,
+}
+
+/// Where the page of records ended: the last record that was looked at, by the end of its job and its id.
+type RecordPlace = (i64, String);
+
+impl Bulk {
+    /// Begins the operation with this number, which began at `started_ms`.
+    pub fn new(request: &BulkRequest, number: u64, started_ms: i64) -> Bulk {
+        Bulk {
+            topic: request.topic.clone(),
+            operation: request.operation,
+            walk: Walk::new(request, number, started_ms),
+        }
+    }
+
+    /// Looks at the next page of up to `limit` jobs, and plans what happens to them. The progress that it returns has
+    /// this plan in place of the one before, which the caller has applied. `now_ms` is the time of this host.
+    pub fn look(
+        &self,
+        store: &mut dyn Store,
+        before: &BulkProgress,
+        limit: usize,
+        now_ms: i64,
+    ) -> Result<BulkProgress> {
+        let mut after = BulkProgress { plan: Vec::new(), waits_for: None, ..before.clone() };
+        if before.is_looked {
+            return Ok(after);
+        }
+        match (self.operation, self.walk.leg(before.leg)) {
+            (BulkOperation::Replay, _) => self.look_at_records(store, &mut after, limit)?,
+            (_, Some(leg)) => self.look_at_jobs(store, leg, &mut after, limit, now_ms)?,
+            (_, None) => after.is_looked = true,
+        }
+        Ok(after)
+    }
+
+    fn look_at_jobs(
+        &self,
+        store: &mut dyn Store,
+        leg: Leg,
+        progress: &mut BulkProgress,
+        limit: usize,
+        now_ms: i64,
+    ) -> Result<()> {
+        let direction = if leg.is_backward { Direction::Backward } else { Direction::Forward };
+        let cursor = progress.cursor.take();
+        let page = store.list_in_order(&self.topic, leg.state, direction, cursor.as_deref(), limit)?;
+        let mut is_over = page.next.is_none();
+        for job in &page.jobs {
+            let verdict = self.walk.job(leg, &seen(job), now_ms);
+            if verdict == Verdict::EndOfLeg {
+                is_over = true;
+                break;
+            }
+            progress.counts.looked_at += 1;
+            let plan = |to_ms| {
+                let at_ms = job.until_ms.filter(|_| self.operation == BulkOperation::Redrive);
+                Planned(job.id.as_str().to_owned(), job.stamp_us, at_ms.unwrap_or(job.due_ms), to_ms)
+            };
+            match verdict {
+                Verdict::Due(to_ms) => progress.plan.push(plan(Some(to_ms))),
+                Verdict::Take => progress.plan.push(plan(None)),
+                Verdict::Skip => progress.counts.skipped += 1,
+                Verdict::Ignore | Verdict::EndOfLeg => {}
+            }
+        }
+        progress.cursor = page.next;
+        if is_over {
+            (progress.leg, progress.cursor) = (progress.leg + 1, None);
+            progress.is_looked = self.walk.leg(progress.leg).is_none();
+        }
+        Ok(())
+    }
+
+    fn look_at_records(
+        &self,
+        store: &mut dyn Store,
+        progress: &mut BulkProgress,
+        limit: usize,
+    ) -> Result<()> {
+        let place: Option<RecordPlace> =
+            progress.cursor.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        // The cursor of a page of records names a place on each node, and this place stays valid when jobs are moved.
+        let cursor = match &place {
+            // Newer records are not meant.
+            None => store.records_after(&self.topic, self.walk.records_before(), None)?,
+            Some((ended_ms, id)) => {
+                store.records_after(&self.topic, *ended_ms, JobId::new(id.clone()).ok().as_ref())?
+            }
+        };
+        let page = store.list_records(&self.topic, cursor.as_deref(), limit)?;
+        if !page.away.is_empty() {
+            return Err(StoreError::NodeDown(page.away.join(", ")));
+        }
+        let mut is_over = page.next.is_none() || page.records.is_empty();
+        for record in &page.records {
+            let id = record.key.id.as_str();
+            let verdict = self.walk.record(record);
+            if verdict == Verdict::EndOfLeg {
+                is_over = true;
+                break;
+            }
+            progress.counts.looked_at += 1;
+            match verdict {
+                Verdict::Take => {
+                    let stamp_us = record.stamp_us.unwrap_or(0);
+                    progress.plan.push(Planned(id.to_owned(), stamp_us, record.ended_ms, None));
+                }
+                Verdict::Skip => progress.counts.skipped += 1,
+                _ => {}
+            }
+        }
+        let last = page.records.last().map(|record| (record.ended_ms, record.key.id.as_str()));
+        progress.cursor = last.map(|last| serde_json::to_string(&last)).transpose().unwrap_or_default();
+        progress.leg = RECORDS_LEG;
+        progress.is_looked = is_over;
+        Ok(())
+    }
+
+    /// Looks at pages for a limited time, and counts what would happen. Returns how far it came, and how many jobs of
+    /// these pages would be changed.
+    pub fn count(
+        &self,
+        store: &mut dyn Store,
+        mut progress: BulkProgress,
+        now_ms: i64,
+    ) -> Result<(BulkProgress, u64)> {
+        let (begun, mut matched) = (Instant::now(), 0);
+        while !progress.is_looked && begun.elapsed() < COUNTS {
+            progress = self.look(store, &progress, self.page(RATE_MAX), now_ms)?;
+            matched += progress.plan.len() as u64;
+        }
+        progress.plan.clear();
+        Ok((progress, matched))
+    }
+
+    /// Returns how many jobs a step should look at, so that a rate is kept in small steps.
+    pub fn page(&self, rate: u32) -> usize {
+        // Records come with their bodies.
+        let most = if self.operation == BulkOperation::Replay { RECORDS } else { PAGE_MAX };
+        (rate as usize / STEPS).clamp(1, most)
+    }
+
+    /// Does what was planned. `is_again`: it may have been done already, wholly or in part.
+    pub fn apply(&self, store: &mut dyn Store, plan: &[Planned], is_again: bool) -> Result<BulkCounts> {
+        if plan.is_empty() {
+            return Ok(BulkCounts::default());
+        }
+        match self.operation {
+            BulkOperation::Redrive => self.redrive(store, plan, is_again),
+            BulkOperation::Replay => self.replay(store, plan, is_again),
+            _ => self.change(store, plan, is_again),
+        }
+    }
+
+    fn change(&self, store: &mut dyn Store, plan: &[Planned], is_again: bool) -> Result<BulkCounts> {
+        let change = |Planned(id, stamp_us, due_ms, to_ms): &Planned| {
+            let aim = to_ms.map_or(Aim::Gone, Aim::Due);
+            Ok(ListedChange { id: job_id(id)?, stamp_us: *stamp_us, due_ms: *due_ms, aim })
+        };
+        let changes: Vec<ListedChange> = plan.iter().map(change).collect::<Result<_>>()?;
+        let mut counts = BulkCounts::default();
+        for changed in store.change_listed(&self.topic, &changes) {
+            match changed? {
+                ListedChanged::Done | ListedChanged::Already => counts.changed += 1,
+                ListedChanged::NotFound | ListedChanged::Differs if is_again => counts.unclear += 1,
+                ListedChanged::NotFound | ListedChanged::Differs => counts.skipped += 1,
+            }
+        }
+        Ok(counts)
+    }
+
+    fn redrive(&self, store: &mut dyn Store, plan: &[Planned], is_again: bool) -> Result<BulkCounts> {
+        let letter =
+            |Planned(id, _, died_ms, _): &Planned| Ok(DeadLetter { id: job_id(id)?, died_ms: *died_ms });
+        let letters: Vec<DeadLetter> = plan.iter().map(letter).collect::<Result<_>>()?;
+        let all = letters.len();
+        let done = store.redrive(&self.topic, &Which::Letters(letters), all, Pace::default())?;
+        let (changed, left) = (done as u64, all.saturating_sub(done) as u64);
+        let (skipped, unclear) = if is_again { (0, left) } else { (left, 0) };
+        Ok(BulkCounts { changed, skipped, unclear, looked_at: 0 })
+    }
+
+    /// Adds the jobs of records again. A job stays as it is if there is one with its id. An id that has a newer record
+    /// is left out: its job may have been added again, and may have ended since.
+    fn replay(&self, store: &mut dyn Store, plan: &[Planned], is_again: bool) -> Result<BulkCounts> {
+        let (mut counts, mut jobs, mut left) = (BulkCounts::default(), Vec::new(), 0);
+        for Planned(id, _, ended_ms, _) in plan {
+            let key = JobKey { topic: self.topic.clone(), id: job_id(id)? };
+            let last = store.records(&key)?.into_iter().next().filter(|record| record.ended_ms == *ended_ms);
+            match last.and_then(|record| Some((record.body?, record.headers))) {
+                None => left += 1,
+                Some((body, headers)) => jobs.push(NewJob {
+                    key,
+                    body,
+                    due: Due::In(Duration::ZERO),
+                    priority: Priority::Normal,
+                    on_conflict: OnConflict::Keep,
+                    max_attempts: None,
+                    attempts: 0,
+                    headers,
+                    quota: None,
+                }),
+            }
+        }
+        for added in store.add(&jobs) {
+            match added? {
+                Added::New { .. } | Added::Replaced { .. } | Added::Spooled { .. } => counts.changed += 1,
+                Added::Kept { .. } | Added::Rejected => left += 1,
+            }
+        }
+        *(if is_again { &mut counts.unclear } else { &mut counts.skipped }) += left;
+        Ok(counts)
+    }
+}
+
+fn seen(job: &Listed) -> SeenJob<'_> {
+    SeenJob {
+        id: job.id.as_str(),
+        state: job.state,
+        due_ms: job.due_ms,
+        until_ms: job.until_ms,
+        stamp_us: job.stamp_us,
+        tried_ms: job.tried_ms,
+        headers: &job.headers,
+    }
+}
+
+fn job_id(id: &str) -> Result<JobId> {
+    JobId::new(id).map_err(|e| StoreError::Damaged(e.to_string()))
+}

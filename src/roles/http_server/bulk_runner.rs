@@ -1,0 +1,381 @@
+//! Runs operations on many jobs. The registry keeps each operation, and says which process may run it, and until when.
+//! One thread looks for operations that nobody runs, and starts a thread for each, with handles of its own.
+//!
+//! A step applies the plan that the registry has, looks at the next page of jobs, and writes counts, cursor and the next
+//! plan in one step. So a process may die anywhere: another one applies the plan again, which changes no job twice.
+//! docs/internals/BULK.md has the table of what may happen between the steps.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use tokio::sync::watch;
+
+use host::now_ms;
+use model::audit::Entry;
+use model::bulk::{BulkEnd, BulkProgress, BulkRow};
+use model::settings::Settings;
+use model::topic::Topics;
+use registry::{BulkClaim, BulkSave, Registry, RegistryError};
+use role::bulk::Bulk;
+use role::{Context, StoreOpener, TroubleLog, lock};
+use store::{Store, StoreError};
+
+/// How long a process may run an operation without writing how far it has come. Then another one goes on with it.
+const CLAIM: Duration = Duration::from_secs(10);
+
+/// How often a process looks for operations that nobody runs.
+const LOOK_EACH: Duration = Duration::from_secs(3);
+
+/// When an operation goes on that waits for a node or for the store.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// How many operations one process runs at a time.
+const THREADS: usize = 4;
+
+/// How many jobs are looked at for each one that may be changed at the rate: looking is cheaper.
+const LOOKS: f64 = 10.0;
+
+/// What wakes the threads.
+#[derive(Default)]
+struct Signals {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whether there may be a new operation.
+    is_asked: bool,
+    is_closing: bool,
+    running: usize,
+}
+
+impl Signals {
+    /// Waits until this process ends, or until the moment. Returns whether it ends.
+    fn sleep(&self, until: Instant) -> bool {
+        let mut state = lock(&self.state);
+        while !state.is_closing {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = match self.changed.wait_timeout(state, left) {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        true
+    }
+
+    /// Waits until there may be an operation to run. Returns whether this process goes on.
+    fn wait(&self, at_most: Duration) -> bool {
+        let until = Instant::now() + at_most;
+        let mut state = lock(&self.state);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let may_begin = state.running < THREADS;
+            if state.is_closing || may_begin && (state.is_asked || left.is_zero()) {
+                state.is_asked = false;
+                return !state.is_closing;
+            }
+            let left = if may_begin { left } else { LOOK_EACH };
+            state = match self.changed.wait_timeout(state, left) {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+}
+
+/// The threads that run operations. It is cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct BulkRunner(Arc<Signals>);
+
+impl BulkRunner {
+    /// Starts the thread that looks for operations, if there is a registry.
+    pub(super) fn start(context: &Context, topics: watch::Receiver<Topics>) -> Result<BulkRunner> {
+        let runner = BulkRunner::default();
+        if context.settings.registry.is_none() {
+            return Ok(runner);
+        }
+        let shared = Shared {
+            settings: Arc::clone(&context.settings),
+            opener: context.opener()?,
+            signals: Arc::clone(&runner.0),
+            topics,
+        };
+        role::vital_thread("bulk", move || shared.dispatch())
+            .context("cannot start the thread of operations")?;
+        Ok(runner)
+    }
+
+    /// Says that there is a new operation.
+    pub(super) fn wake(&self) {
+        lock(&self.0.state).is_asked = true;
+        self.0.changed.notify_all();
+    }
+
+    /// Says that this process ends. Its operations go on elsewhere.
+    pub(super) fn close(&self) {
+        lock(&self.0.state).is_closing = true;
+        self.0.changed.notify_all();
+    }
+}
+
+/// What the threads share.
+#[derive(Clone)]
+struct Shared {
+    settings: Arc<Settings>,
+    opener: StoreOpener,
+    signals: Arc<Signals>,
+    topics: watch::Receiver<Topics>,
+}
+
+/// Counts a thread as running, until it ends in any way.
+struct RunningThread(Arc<Signals>);
+
+impl RunningThread {
+    fn begin(signals: &Arc<Signals>) -> RunningThread {
+        lock(&signals.state).running += 1;
+        RunningThread(Arc::clone(signals))
+    }
+}
+
+impl Drop for RunningThread {
+    fn drop(&mut self) {
+        lock(&self.0.state).running -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+/// Why an operation does not go on in this thread.
+enum Pause {
+    /// It has ended, or another process has it.
+    Over,
+    /// It goes on after a while.
+    Waits(String),
+    /// This process ends.
+    Closing,
+}
+
+impl From<StoreError> for Pause {
+    fn from(e: StoreError) -> Pause {
+        Pause::Waits(e.to_string())
+    }
+}
+
+impl Shared {
+    fn open_registry(&self) -> registry::Result<Box<dyn Registry>> {
+        let none = || RegistryError::Away("there is no registry".to_owned());
+        registry::open_known(self.settings.registry.as_ref().ok_or_else(none)?, &self.settings.run_dir)
+    }
+
+    /// Looks for operations that nobody runs, and starts a thread for each.
+    fn dispatch(&self) {
+        let (mut open, mut trouble, mut wait) = (None, TroubleLog::default(), Duration::ZERO);
+        while self.signals.wait(wait) {
+            let registry = match open.take() {
+                Some(registry) => Ok(registry),
+                None => self.open_registry(),
+            };
+            let runner = format!("{:016x}", fastrand::u64(..));
+            let claimed = registry.and_then(|mut registry: Box<dyn Registry>| {
+                let now_ms = now_ms();
+                let until_ms = now_ms + CLAIM.as_millis() as i64;
+                let claimed = registry.claim_bulk(&BulkClaim { runner: &runner, now_ms, until_ms })?;
+                Ok((registry, claimed))
+            });
+            wait = match claimed {
+                Ok((registry, claimed)) => {
+                    open = Some(registry);
+                    trouble.over();
+                    match claimed {
+                        Some(row) => self.begin(row, runner),
+                        None => LOOK_EACH,
+                    }
+                }
+                Err(e) => {
+                    trouble.pause_after(&format_args!("cannot look for operations on jobs: {e}")).max(AGAIN)
+                }
+            };
+        }
+    }
+
+    /// Starts the thread of an operation. Returns when to look for the next one.
+    fn begin(&self, row: BulkRow, runner: String) -> Duration {
+        let (shared, running) = (self.clone(), RunningThread::begin(&self.signals));
+        let name = format!("bulk-{}", row.number);
+        let run = move || {
+            let _running = running;
+            Run::new(shared, row, runner).run();
+        };
+        match std::thread::Builder::new().name(name).spawn(run) {
+            Ok(_) => Duration::ZERO,
+            Err(e) => {
+                log::error!("cannot start the thread of an operation: {e}");
+                LOOK_EACH
+            }
+        }
+    }
+}
+
+/// An operation that this process runs.
+struct Run {
+    shared: Shared,
+    row: BulkRow,
+    runner: String,
+    bulk: Bulk,
+    /// Whether the plan may have been applied before.
+    is_again: bool,
+    /// When another process may go on with the operation.
+    claimed_until: Instant,
+}
+
+impl Run {
+    fn new(shared: Shared, row: BulkRow, runner: String) -> Run {
+        let bulk = Bulk::new(&row.request, row.number, row.started_ms);
+        Run { shared, bulk, row, runner, is_again: true, claimed_until: Instant::now() + CLAIM }
+    }
+
+    /// Runs the operation until it ends, waits, or goes on elsewhere.
+    fn run(mut self) {
+        let mut registry = match self.shared.open_registry() {
+            Ok(registry) => registry,
+            // The claim ends by itself.
+            Err(e) => return log::warn!("operation {} waits: {e}", self.row.number),
+        };
+        let paused = match self.shared.opener.open() {
+            Ok(mut store) => self.steps(store.as_mut(), registry.as_mut()),
+            Err(e) => e.into(),
+        };
+        let (waits_for, again_ms) = match paused {
+            Pause::Over => return,
+            Pause::Closing => (None, 0),
+            Pause::Waits(why) => {
+                log::warn!(
+                    "operation {} on jobs of {} waits: {why}",
+                    self.row.number,
+                    self.row.request.topic
+                );
+                (Some(why), now_ms() + AGAIN.as_millis() as i64)
+            }
+        };
+        self.row.progress.waits_for = waits_for;
+        let save = BulkSave { until_ms: again_ms, gives_up: true, ..self.as_saved() };
+        if let Err(e) = registry.save_bulk(&save) {
+            log::warn!("cannot write that operation {} waits: {e}", self.row.number);
+        }
+    }
+
+    /// Runs one step after the other. Returns why it does not go on.
+    fn steps(&mut self, store: &mut dyn Store, registry: &mut dyn Registry) -> Pause {
+        loop {
+            let begun = Instant::now();
+            let looked_before = self.row.progress.counts.looked_at;
+            let changes = self.row.progress.plan.len();
+            match self.step(store, registry) {
+                Ok(()) => {}
+                Err(pause) => return pause,
+            }
+            let looks = (self.row.progress.counts.looked_at - looked_before) as f64;
+            let rate = f64::from(self.row.request.rate.max(1));
+            let least = (changes as f64 / rate).max(looks / (rate * LOOKS));
+            if self.shared.signals.sleep(begun + Duration::from_secs_f64(least)) {
+                return Pause::Closing;
+            }
+        }
+    }
+
+    fn step(&mut self, store: &mut dyn Store, registry: &mut dyn Registry) -> Result<(), Pause> {
+        // If this process was held up for long, another one has the operation.
+        if Instant::now() >= self.claimed_until {
+            return Err(Pause::Over);
+        }
+        let topic = self.row.request.topic.as_str();
+        if self.shared.topics.borrow().get(topic).is_none() {
+            self.row.progress.waits_for = Some(format!("topic {topic} was removed"));
+            return self.end(registry, BulkEnd::Failed);
+        }
+        let applied = self.bulk.apply(store, &self.row.progress.plan, self.is_again);
+        match applied {
+            Ok(counts) => self.row.progress.counts.add(counts),
+            // The plan may be done in part. If somebody wants to stop the operation, it does not wait for the rest.
+            Err(e) if self.row.is_stopping => {
+                self.row.progress.counts.unclear += self.row.progress.plan.len() as u64;
+                self.row.progress.waits_for = Some(e.to_string());
+            }
+            Err(e) => return Err(e.into()),
+        }
+        self.row.progress.plan.clear();
+        self.is_again = false;
+        if self.row.is_stopping {
+            return self.end(registry, BulkEnd::Stopped);
+        }
+        if self.row.progress.is_looked {
+            self.row.progress.waits_for = None;
+            return self.end(registry, BulkEnd::Done);
+        }
+        let page = self.bulk.page(self.row.request.rate);
+        let next = self.bulk.look(store, &self.row.progress, page, now_ms())?;
+        self.save(registry, next)
+    }
+
+    fn as_saved(&self) -> BulkSave<'_> {
+        BulkSave {
+            number: self.row.number,
+            runner: &self.runner,
+            progress: &self.row.progress,
+            until_ms: now_ms() + CLAIM.as_millis() as i64,
+            gives_up: false,
+            ended: None,
+        }
+    }
+
+    /// Writes counts, cursor and the next plan. Until that is done, the next plan is not applied.
+    fn save(&mut self, registry: &mut dyn Registry, next: BulkProgress) -> Result<(), Pause> {
+        let before = std::mem::replace(&mut self.row.progress, next);
+        let begun = Instant::now();
+        match registry.save_bulk(&self.as_saved()) {
+            Ok(Some(is_stopping)) => {
+                self.row.is_stopping = is_stopping;
+                self.claimed_until = begun + CLAIM;
+                Ok(())
+            }
+            Ok(None) => Err(Pause::Over),
+            Err(e) => {
+                // The registry may have either of them. The page is looked at again, and what was changed already is
+                // recognized.
+                self.row.progress = before;
+                Err(Pause::Waits(format!("the registry does not answer: {e}")))
+            }
+        }
+    }
+
+    fn end(&mut self, registry: &mut dyn Registry, end: BulkEnd) -> Result<(), Pause> {
+        let counts = self.row.progress.counts;
+        let unclear =
+            if counts.unclear > 0 { format!(", {} unclear", counts.unclear) } else { String::new() };
+        let detail = format!(
+            "operation {} ({}) {}: {} skipped{unclear}",
+            self.row.number,
+            self.row.request.operation.word(),
+            end.word(),
+            counts.skipped
+        );
+        log::info!("{detail}, {} changed, on jobs of {}", counts.changed, self.row.request.topic);
+        let entry = Entry {
+            at_ms: now_ms(),
+            who: self.row.who.clone(),
+            action: "bulk.end".to_owned(),
+            target: self.row.request.topic.to_string(),
+            detail,
+            jobs: Some(counts.changed),
+        };
+        let save = BulkSave { ended: Some((end, &entry)), gives_up: true, ..self.as_saved() };
+        match registry.save_bulk(&save) {
+            Ok(_) => Err(Pause::Over),
+            Err(e) => Err(Pause::Waits(format!("the registry does not answer: {e}"))),
+        }
+    }
+}

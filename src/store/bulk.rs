@@ -1,0 +1,100 @@
+//! What an operation on many jobs needs of a store: lists without bodies in both directions, and changes that are made
+//! only to jobs that are still as they were listed.
+
+use crate::Result;
+use model::headers::Headers;
+use model::job::{JobId, State, TopicName};
+
+/// In which direction jobs are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// In the order of [`Views::list`](crate::Views::list).
+    Forward,
+    /// In the opposite order.
+    Backward,
+}
+
+/// A job as it is listed, without its body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its id.
+    pub id: JobId,
+    /// Its state.
+    pub state: State,
+    /// The due time of the next attempt, of the current one if the job is leased, or of the last one if it is dead.
+    /// Unix milliseconds.
+    pub due_ms: i64,
+    /// Leased: the deadline of the lease. Dead: when the job died. Unix milliseconds.
+    pub until_ms: Option<i64>,
+    /// When the job was added, Unix microseconds, by the shard's clock.
+    pub stamp_us: i64,
+    /// When its last attempt began, Unix milliseconds. None: it had none.
+    pub tried_ms: Option<i64>,
+    /// Its own headers, with its tags.
+    pub headers: Headers,
+}
+
+/// A page of listed jobs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListedPage {
+    /// The jobs. A page may be shorter than its limit, and is not empty unless it is the last one.
+    pub jobs: Vec<Listed>,
+    /// The cursor of the next page. None: this was the last page. It names a place in the order, and stays valid when
+    /// jobs are moved to other nodes.
+    pub next: Option<String>,
+}
+
+/// What happens to a listed job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aim {
+    /// It gets this due time, Unix milliseconds, and is delayed or ready.
+    Due(i64),
+    /// It is deleted.
+    Gone,
+}
+
+/// A change of a listed job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedChange {
+    /// Its id.
+    pub id: JobId,
+    /// Its stamp when it was listed.
+    pub stamp_us: i64,
+    /// Its due time when it was listed.
+    pub due_ms: i64,
+    /// What it becomes.
+    pub aim: Aim,
+}
+
+/// The result of such a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListedChanged {
+    /// The change was made.
+    Done,
+    /// The job had the new due time already: the same change was made before.
+    Already,
+    /// The job is not as it was listed: another one has its id, its due time is another one, or it is leased (which
+    /// matters only for a new due time). Nothing was changed.
+    Differs,
+    /// There is no live job with this id.
+    NotFound,
+}
+
+/// Operations on many jobs that were listed.
+pub trait Bulk {
+    /// Lists up to `limit` jobs of a topic in one state, without their bodies. If a node that has jobs does not answer,
+    /// or jobs are being moved, this is an error, so that no job is passed over.
+    fn list_in_order(
+        &mut self,
+        topic: &TopicName,
+        state: State,
+        direction: Direction,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<ListedPage>;
+
+    /// Changes jobs of a topic, durably, each only if its stamp and its due time are as they were listed. A new due
+    /// time is given to delayed and ready jobs only. The result of the same changes made twice is that of making them
+    /// once. Returns one answer for each, in their order.
+    fn change_listed(&mut self, topic: &TopicName, changes: &[ListedChange]) -> Vec<Result<ListedChanged>>;
+}
