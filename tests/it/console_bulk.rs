@@ -42,7 +42,7 @@ fn all_jobs_of_a_filter_are_shifted_cancelled_and_replayed() {
 
     // A cancellation, which is stopped on the way.
     browser.press("Cancel");
-    browser.fill("#f-bulk-id_prefix", "");
+    browser.press("Clear the filter");
     browser.see(".bulk-found", "120 jobs match");
     browser.fill("#f-bulk-rate", "5");
     browser.see(".bulk-found", "120 jobs match");
