@@ -16,6 +16,7 @@ mod clocks;
 mod codecs;
 mod console;
 mod console_browser;
+mod console_bulk;
 mod console_forms;
 mod counts;
 mod daemon;

@@ -94,6 +94,7 @@ export default {
     nodes_unfit: '节点配置不符合要求：{detail}',
     registry_away: '注册库无响应',
     master_away: 'dq-master 无响应',
+    too_many: '已有 16 个批量操作在进行：请等待或停止其中一个',
     too_many_tests: '已有多个测试正在进行，请稍后再试',
     purge_unfinished: '尚未全部删除，请再次执行：{detail}',
     unknown: '结果未知：更改可能已生效，也可能没有',

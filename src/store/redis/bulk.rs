@@ -96,7 +96,7 @@ impl Bulk for RedisStore {
             place.map_or_else(Default::default, |(score, member)| (score.to_string(), member));
         let homes = self.nodes.open_homes()?;
         let places: Vec<Place> = self.all_places().collect();
-        let share = limit.div_ceil(places.len().max(1)).max(SHARE).min(CHUNK).min(limit);
+        let share = limit.div_ceil(places.len().max(1)).clamp(SHARE, CHUNK).min(limit);
         let word = if direction == Direction::Forward { "forward" } else { "backward" };
         let call = |place: Place| {
             let mut call = self.call(Script::Heads, place);
