@@ -1,6 +1,6 @@
-//! One step of an operation on many jobs: [`look`] lists a page of jobs and plans what happens to them, and [`apply`]
-//! does what was planned. Between the two, the caller writes the plan down. A plan may be applied again: a job that was
-//! changed already stays as it is.
+//! One step of an operation on many jobs: [`Bulk::look`] lists a page of jobs and plans what happens to them, and
+//! [`Bulk::apply`] does what was planned. Between the two, the caller writes the plan down. A plan may be applied again: a
+//! job that was changed already stays as it is.
 
 use std::time::{Duration, Instant};
 
