@@ -42,9 +42,9 @@ fn all_jobs_of_a_filter_are_shifted_cancelled_and_replayed() {
 
     // A cancellation, which is stopped on the way.
     browser.press("Cancel");
-    browser.press("Clear the filter");
-    browser.see(".bulk-found", "120 jobs match");
+    // The rate comes first, so that this number is counted after the last change.
     browser.fill("#f-bulk-rate", "5");
+    browser.press("Clear the filter");
     browser.see(".bulk-found", "120 jobs match");
     browser.press("Start");
     browser.see("dialog", "not delivered");
