@@ -10,7 +10,11 @@ use crate::support::{Daemon, SECOND, Sink, eventually};
 /// Presses Start until the page asks. A press is lost while the page counts anew after a change of the form.
 const QUESTION: &str = "(() => {
     const named = e => e.innerText.trim() === 'Start' && !e.disabled;
-    if (!document.querySelector('dialog[open]')) [...document.querySelectorAll('main button')].find(named)?.click();
+    const button = [...document.querySelectorAll('main button')].find(named);
+    if (!document.querySelector('dialog[open]') && button && !(Date.now() - window.pressedAt < 2000)) {
+        window.pressedAt = Date.now();
+        button.click();
+    }
     return document.querySelector('dialog[open]');
 })()";
 
