@@ -42,6 +42,12 @@ class BulkForm {
     this.countSoon(0);
   }
 
+  /** Calls it with the count, once that is known. A change of the form forgets it. @param {(found: any) => void} act */
+  withCount(act) {
+    if (this.found) act(this.found);
+    else this.whenFound = act;
+  }
+
   names() {
     if (this.operation === 'replay') return OF_RECORDS;
     return STATES[this.operation] ? OF_JOBS : OF_JOBS.slice(1);
@@ -80,7 +86,7 @@ class BulkForm {
   }
 
   countSoon(ms) {
-    Object.assign(this, { found: null, problem: null });
+    Object.assign(this, { found: null, problem: null, whenFound: null });
     const mine = ++this.turn;
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.count(mine), ms);
@@ -91,7 +97,10 @@ class BulkForm {
     if (this.isFlawed()) return;
     try {
       const found = await post(path('jobs', 'bulk'), this.body({ dry_run: true }));
-      if (mine === this.turn) this.found = found;
+      if (mine === this.turn) {
+        this.found = found;
+        if (found.matched > 0) this.whenFound?.(found);
+      }
     } catch (problem) {
       if (mine === this.turn) this.problem = problem;
     }
@@ -101,11 +110,11 @@ class BulkForm {
 
 const matchText = (found) => [found.is_complete ? '' : `${t('bulk.at_least')} `, jobCount(found.matched), ` ${t('bulk.match')}`];
 
-function start(form, reload) {
+function start(form, found, reload) {
   const { operation } = form;
   confirm({
     title: t(`bulk.${operation}`), action: t('bulk.start'), danger: operation === 'cancel',
-    text: [h('p', { key: 'count' }, matchText(form.found)), h('p', { class: 'soft', key: 'text' }, t(`bulk.${operation}.text`))],
+    text: [h('p', { key: 'count' }, matchText(found)), h('p', { class: 'soft', key: 'text' }, t(`bulk.${operation}.text`))],
     act: async () => {
       const begun = await post(path('jobs', 'bulk'), form.body());
       say(t('bulk.begun', { n: begun.number }));
@@ -148,7 +157,6 @@ function timeFields(form) {
 
 function formCard(form, reload) {
   const { found, problem, operation } = form;
-  const isKnown = found !== null && found.matched > 0;
   return card({ key: 'bulk', title: t('bulk.title'), help: t('bulk.about') },
     segments({ name: 'operation', label: t('bulk.operation'), value: operation, options: OPERATIONS.map((one) => [one, t(`bulk.${one}`)]), onchange: (one) => form.choose(one) }),
     h('p', { class: 'soft', key: 'text' }, t(`bulk.${operation}.text`)),
@@ -159,7 +167,7 @@ function formCard(form, reload) {
     found?.skipped > 0 && h('p', { class: 'soft', key: 'skipped' }, t('bulk.would_skip', { n: count(found.skipped) })),
     problemNote(problem, () => form.countSoon(0)),
     h('div', { class: 'page-actions', key: 'go' },
-      actionButton({ label: t('bulk.start'), kind: operation === 'cancel' ? 'danger' : 'primary', disabled: !isKnown || form.isFlawed(), onclick: () => start(form, reload) }),
+      actionButton({ label: t('bulk.start'), kind: operation === 'cancel' ? 'danger' : 'primary', disabled: found?.matched === 0 || problem !== null || form.isFlawed(), onclick: () => form.withCount((counted) => start(form, counted, reload)) }),
       button({ label: t('filter.clear'), kind: 'quiet', onclick: () => form.set(Object.fromEntries([...OF_JOBS, ...OF_RECORDS].map((name) => [name, '']))) })));
 }
 
