@@ -38,6 +38,7 @@ mod nodes;
 mod own_daemon;
 mod progress;
 mod receiver;
+mod record_filter;
 mod records;
 mod show;
 mod spool;

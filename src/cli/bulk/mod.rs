@@ -8,11 +8,12 @@ use jiff::tz::TimeZone;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use self::filter::{JobFilter, RecordFilter};
+use self::filter::BulkJobFilter;
 use self::follow::{Operation, follow, tell};
 use super::api::Api;
 use super::ask::confirm;
 use super::due::moment;
+use super::record_filter::RecordFilter;
 use super::show::{Table, json_line};
 use super::target::TargetOptions;
 
@@ -88,7 +89,7 @@ struct OnJobs {
     how: How,
 
     #[command(flatten)]
-    filter: JobFilter,
+    filter: BulkJobFilter,
 }
 
 /// Give delayed and ready jobs other due times

@@ -34,7 +34,7 @@ pub(in super::super) struct Arguments {
     id: Option<String>,
 
     #[command(flatten)]
-    filter: JobFilter,
+    filter: FindFilter,
 
     #[command(flatten)]
     how_many: PageOptions,
@@ -45,7 +45,7 @@ pub(in super::super) struct Arguments {
 
 /// The conditions that select jobs. A job must meet all that are given.
 #[derive(Debug, Clone, Default, clap::Args)]
-struct JobFilter {
+struct FindFilter {
     /// Only jobs in this state: delayed, ready, leased, dead, or several of these with commas between them
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
@@ -67,7 +67,7 @@ struct JobFilter {
     due_until: Option<String>,
 }
 
-impl JobFilter {
+impl FindFilter {
     fn is_empty(&self) -> bool {
         self.tag.is_none() && self.topic.is_none() && self.has_ended_jobs()
     }
@@ -277,11 +277,11 @@ mod tests {
     #[test]
     fn filters_become_queries_of_jobs_and_of_records() {
         let id = "a&b".to_owned();
-        let filter = JobFilter { tag: Some("shop:7".into()), ..JobFilter::default() };
+        let filter = FindFilter { tag: Some("shop:7".into()), ..FindFilter::default() };
         assert_eq!(filter.jobs(Some(&id)), "/v1/jobs?id_prefix=a%26b&tag=shop%3A7&");
         assert_eq!(filter.records(None), "/v1/records?tag=shop%3A7&");
-        assert!(filter.has_ended_jobs() && !filter.is_empty() && JobFilter::default().is_empty());
-        let filter = JobFilter { state: Some("dead".into()), topic: Some("t".into()), ..filter };
+        assert!(filter.has_ended_jobs() && !filter.is_empty() && FindFilter::default().is_empty());
+        let filter = FindFilter { state: Some("dead".into()), topic: Some("t".into()), ..filter };
         assert_eq!(filter.jobs(None), "/v1/jobs?state=dead&tag=shop%3A7&topic=t&");
         assert_eq!(filter.records(Some(&id)), "/v1/topics/t/records?id_prefix=a%26b&tag=shop%3A7&");
         assert!(!filter.has_ended_jobs());

@@ -6,11 +6,13 @@ pub(super) mod record;
 
 use anyhow::Result;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use self::record::table;
 use super::api::{Api, part};
 use super::list::{PageOptions, tell_rest};
+use super::record_filter::{RecordFilter, text};
 use super::show::raw_lines;
 use super::target::TargetOptions;
 use host::now_ms;
@@ -36,6 +38,10 @@ pub(super) struct Arguments {
     #[command(flatten)]
     filter: RecordFilter,
 
+    /// Only jobs that have this tag
+    #[arg(long, value_name = "TAG")]
+    tag: Option<String>,
+
     #[command(flatten)]
     how_many: PageOptions,
 
@@ -45,55 +51,6 @@ pub(super) struct Arguments {
 
     #[command(flatten)]
     at: TargetOptions,
-}
-
-/// The conditions that select records. A record must meet all that are given.
-#[derive(Debug, Clone, Default, clap::Args)]
-struct RecordFilter {
-    /// Only jobs that ended like this
-    #[arg(long, value_name = "OUTCOME", value_parser = ["delivered", "dead", "deleted", "replaced"])]
-    outcome: Option<String>,
-
-    /// Only jobs whose last attempt was answered with this status
-    #[arg(long, value_name = "STATUS")]
-    status: Option<u16>,
-
-    /// Only jobs where the last answer, or the error of the last attempt, contains this text
-    #[arg(long, value_name = "TEXT")]
-    text: Option<String>,
-
-    /// Only jobs whose id begins with this text
-    #[arg(long, value_name = "TEXT")]
-    id_prefix: Option<String>,
-
-    /// Only jobs that have this tag
-    #[arg(long, value_name = "TAG")]
-    tag: Option<String>,
-
-    /// Only jobs that ended at this time or later: RFC 3339, Unix milliseconds, or a span before now (2h: two hours ago)
-    #[arg(long, value_name = "WHEN")]
-    since: Option<String>,
-
-    /// Only jobs that ended before this time, written in the same ways
-    #[arg(long, value_name = "WHEN")]
-    until: Option<String>,
-}
-
-impl RecordFilter {
-    /// Returns the query of the API. Each field begins with `&`.
-    fn query(&self) -> String {
-        let fields = [
-            ("outcome", self.outcome.clone()),
-            ("status", self.status.map(|status| status.to_string())),
-            ("text", self.text.clone()),
-            ("id_prefix", self.id_prefix.clone()),
-            ("tag", self.tag.clone()),
-            ("since", self.since.clone()),
-            ("until", self.until.clone()),
-        ];
-        let field = |(name, value): (&str, Option<String>)| Some(format!("&{name}={}", part(&value?)));
-        fields.into_iter().filter_map(field).collect()
-    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -107,9 +64,16 @@ struct Page {
 
 /// Runs `dq records`.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { topic, filter, how_many, csv, at } = arguments;
+    let Arguments { topic, filter, tag, how_many, csv, at } = arguments;
     let path = topic.as_ref().map_or("/v1/records".to_owned(), |t| format!("/v1/topics/{}/records", part(t)));
-    let path = format!("{path}?format={}{}", if *csv { "csv" } else { "json" }, filter.query());
+    let mut fields = filter.fields();
+    fields.extend(text(tag).map(|tag| ("tag".to_owned(), tag)));
+    let field = |(name, value): (&String, &Value)| {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        format!("&{name}={}", part(&value))
+    };
+    let query: String = fields.iter().map(field).collect();
+    let path = format!("{path}?format={}{query}", if *csv { "csv" } else { "json" });
     let api = Api::from_options(at)?;
     let (most, mut shown, mut cursor) = (how_many.most(), 0, None::<String>);
     let (mut away, mut is_first) = (Vec::new(), true);

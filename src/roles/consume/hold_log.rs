@@ -51,7 +51,7 @@ impl HoldLog {
         topic: &TopicName,
         lane: usize,
         late: Duration,
-        has_its_share: bool,
+        has_its_share: impl FnOnce() -> bool,
         now: Instant,
     ) -> Option<LateStart> {
         if late < NOTED {
@@ -67,7 +67,7 @@ impl HoldLog {
             None if self.store_down[lane].as_ref().is_some_and(after_due) => LateReason::StoreDown,
             None if self.workers_busy.as_ref().is_some_and(after_due) => LateReason::WorkersBusy,
             None if after_due(&self.started) => LateReason::NotStarted,
-            None if has_its_share => LateReason::WorkersBusy,
+            None if has_its_share() => LateReason::WorkersBusy,
             None => LateReason::Unknown,
         };
         Some(LateStart { ms, reason })
@@ -87,10 +87,10 @@ mod tests {
         let mut log = HoldLog::new(2, now);
         let after = |seconds: u32| now + SECOND * seconds;
         let reason = |log: &HoldLog, topic, lane, late: u32, at: u32| {
-            log.lateness(topic, lane, SECOND * late, false, after(at)).map(|late| (late.ms, late.reason))
+            log.lateness(topic, lane, SECOND * late, || false, after(at)).map(|late| (late.ms, late.reason))
         };
-        assert_eq!(log.lateness(&busy, 0, Duration::from_millis(999), false, after(60)), None);
-        let share = log.lateness(&busy, 0, SECOND, true, after(60)).unwrap();
+        assert_eq!(log.lateness(&busy, 0, Duration::from_millis(999), || false, after(60)), None);
+        let share = log.lateness(&busy, 0, SECOND, || true, after(60)).unwrap();
         assert_eq!(share.reason, LateReason::WorkersBusy);
         assert_eq!(reason(&log, &busy, 0, 61, 60), Some((61_000, LateReason::NotStarted)));
         assert_eq!(reason(&log, &busy, 0, 5, 60), Some((5_000, LateReason::Unknown)));

@@ -5,7 +5,7 @@
 //! plan in one step. So a process may die anywhere: another one applies the plan again, which changes no job twice.
 //! docs/internals/BULK.md has the table of what may happen between the steps.
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -60,10 +60,7 @@ impl Signals {
             if left.is_zero() {
                 return false;
             }
-            state = match self.changed.wait_timeout(state, left) {
-                Ok((state, _)) => state,
-                Err(poisoned) => poisoned.into_inner().0,
-            };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }
@@ -80,10 +77,7 @@ impl Signals {
                 return !state.is_closing;
             }
             let left = if may_begin { left } else { LOOK_EACH };
-            state = match self.changed.wait_timeout(state, left) {
-                Ok((state, _)) => state,
-                Err(poisoned) => poisoned.into_inner().0,
-            };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -105,8 +105,9 @@ impl Api {
             topic.ready = own.map_or(0, |own| own.ready);
             // A job that is answered later is leased too, but it counts neither for the limit nor as a busy worker. The
             // counts do not tell which jobs these are, so the topics that may have some are left out.
-            let callbacks = |name: &TopicName, leased: u64| match self.topic(name) {
-                Ok(known) if known.answer_later.is_zero() => leased,
+            let topics = self.topics.borrow();
+            let callbacks = |name: &TopicName, leased: u64| match topics.get(name.as_str()) {
+                Some(known) if known.answer_later.is_zero() => leased,
                 _ => 0,
             };
             topic.leased = own.map_or(0, |own| callbacks(name, own.leased));
