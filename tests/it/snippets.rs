@@ -7,10 +7,11 @@ use std::path::Path;
 use std::process::Command;
 
 /// The documents, in the order in which somebody reads them who tries dq.
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 10] = [
     "README.md",
     "docs/HTTP.md",
     "docs/HISTORY.md",
+    "docs/BULK.md",
     "docs/AUTH.md",
     "docs/ANSWER_LATER.md",
     "docs/CALLBACKS.md",
