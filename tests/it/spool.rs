@@ -547,10 +547,13 @@ fn a_node_that_fails_half_way_gets_the_rest_when_it_is_back() {
     for _ in 0..3 {
         std::thread::scope(|scope| {
             let node = &mut host.nodes[0];
-            let kills = scope.spawn(|| {
-                let keys = || node.cli(&["hlen", "dq:{r0.0}:b:t"]).trim().parse().unwrap_or(0);
-                let before: usize = keys();
-                eventually(10 * SECOND, "some that are sent", || (keys() > before + 300).then_some(()));
+            let keys = |node: &RedisServer| -> usize {
+                node.cli(&["hlen", "dq:{r0.0}:b:t"]).trim().parse().unwrap_or(0)
+            };
+            // The thread may begin when much is sent already.
+            let before = keys(node);
+            let kills = scope.spawn(move || {
+                eventually(10 * SECOND, "some that are sent", || (keys(node) > before + 300).then_some(()));
                 node.kill();
             });
             while !kills.is_finished() {
