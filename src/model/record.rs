@@ -56,6 +56,9 @@ pub struct JobRecord {
     pub ending: Ending,
     /// When it ended, Unix milliseconds, by the shard's clock.
     pub ended_ms: i64,
+    /// The time by which records are listed: `ended_ms`, or the time of an earlier record if the clock was set back
+    /// since then.
+    pub order_ms: i64,
     /// When it was added, Unix microseconds, by the shard's clock. None: the store does not know it.
     pub stamp_us: Option<i64>,
     /// When its last attempt was due, or its next one if it was not tried any more. Unix milliseconds.
@@ -168,6 +171,7 @@ mod tests {
             key: JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("order-42").unwrap() },
             ending: Ending::Dead,
             ended_ms: 2_000,
+            order_ms: 2_000,
             stamp_us: Some(1_000_000),
             due_ms: 1_200,
             attempts: 1,

@@ -113,10 +113,12 @@ impl Bulk {
             progress.cursor.as_deref().and_then(|text| serde_json::from_str(text).ok());
         // The cursor of a page of records names a place on each node, and this place stays valid when jobs are moved.
         let cursor = match &place {
-            // Newer records are not meant.
-            None => store.records_after(&self.topic, self.walk.records_before(), None)?,
-            Some((ended_ms, id)) => {
-                store.records_after(&self.topic, *ended_ms, JobId::new(id.clone()).ok().as_ref())?
+            None => match self.walk.records_before() {
+                Some(until_ms) => store.records_after(&self.topic, until_ms, None)?,
+                None => None,
+            },
+            Some((order_ms, id)) => {
+                store.records_after(&self.topic, *order_ms, JobId::new(id.clone()).ok().as_ref())?
             }
         };
         let page = store.list_records(&self.topic, cursor.as_deref(), limit)?;
@@ -141,7 +143,7 @@ impl Bulk {
                 _ => {}
             }
         }
-        let last = page.records.last().map(|record| (record.ended_ms, record.key.id.as_str()));
+        let last = page.records.last().map(|record| (record.order_ms, record.key.id.as_str()));
         progress.cursor = last.map(|last| serde_json::to_string(&last)).transpose().unwrap_or_default();
         progress.leg = RECORDS_LEG;
         progress.is_looked = is_over;

@@ -28,10 +28,10 @@ impl Records for MeteredStore {
     fn records_after(
         &mut self,
         topic: &TopicName,
-        ended_ms: i64,
+        order_ms: i64,
         id: Option<&JobId>,
     ) -> Result<Option<String>> {
-        self.timed(Operation::Read, None, |store| store.records_after(topic, ended_ms, id))
+        self.timed(Operation::Read, None, |store| store.records_after(topic, order_ms, id))
     }
 
     fn forget(&mut self, key: &JobKey) -> Result<usize> {

@@ -32,13 +32,13 @@ pub trait Records {
     /// Returns a page of a topic's records.
     fn list_records(&mut self, topic: &TopicName, cursor: Option<&str>, limit: usize) -> Result<RecordPage>;
 
-    /// Returns the cursor of the records that ended before a moment (Unix milliseconds). With an id, the cursor of the
-    /// records that a listing shows after the record of this id that ended at this moment. None: there are no newer
-    /// records, so it is the cursor of the first page.
+    /// Returns the cursor of the records whose `order_ms` is before a moment. With an id, the cursor of the records that
+    /// a listing shows after the record of this id that has this `order_ms`. None: there are no newer records, so it is
+    /// the cursor of the first page.
     fn records_after(
         &mut self,
         topic: &TopicName,
-        ended_ms: i64,
+        order_ms: i64,
         id: Option<&JobId>,
     ) -> Result<Option<String>>;
 

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::http::Http;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, stats, topic};
 use cli::Answer;
 use model::job::TopicName;
 use model::settings;
+use serde_json::Value;
 use store::{OwnerTag, PermitAsk, Store};
 
 const HOUR_MS: i64 = 3_600_000;
@@ -86,6 +88,56 @@ fn a_circuit_does_not_wait_an_hour_if_the_host_clock_goes_back() {
     eventually(20 * SECOND, &format!("a call; log:\n{}", again.log()), || {
         sink.deliveries().contains_key("2").then_some(())
     });
+}
+
+#[test]
+fn records_are_listed_once_after_the_clock_went_back() {
+    let sink = Sink::start();
+    let topics = ["a", "b", "c"].map(|name| topic(name, &sink, "")).concat();
+    let mut daemon = Daemon::start(&format!("[store]\nbackend = \"embedded\"\n{topics}"));
+    let mut all = Vec::new();
+    let mut deliver = |daemon: &Daemon, round: usize| {
+        for n in 0..5 {
+            for name in ["a", "b", "c"] {
+                let id = format!("{name}-{round}-{n}");
+                assert_eq!(daemon.client().ask(&add(name, &id, 0)).unwrap()["code"], 1);
+                all.push((name.to_owned(), id));
+            }
+        }
+        sink.wait_for(all.len(), 20 * SECOND);
+    };
+    deliver(&daemon, 0);
+    daemon.stop();
+    // The clock goes back, and then forward by less than that.
+    for (round, ahead_ms) in [(1, -HOUR_MS), (2, -HOUR_MS / 2)] {
+        daemon = Daemon::again_with_clock(&daemon, ahead_ms);
+        daemon.wait_ready();
+        deliver(&daemon, round);
+        if round == 1 {
+            daemon.stop();
+        }
+    }
+    all.sort();
+    let mut http = Http::tcp(&daemon);
+    for limit in [1, 4, 7, 100] {
+        let mut listed = eventually(10 * SECOND, "all records", || {
+            let (mut listed, mut cursor) = (Vec::new(), String::new());
+            // A list that goes round must not keep this test from its end.
+            for _ in 0..=2 * all.len() {
+                let page = http.get(&format!("/v1/records?limit={limit}{cursor}")).is(200);
+                let text = |value: &Value| value.as_str().unwrap().to_owned();
+                let records = page["records"].as_array().unwrap();
+                listed.extend(records.iter().map(|r| (text(&r["topic"]), text(&r["id"]))));
+                match page["next"].as_str() {
+                    Some(next) => cursor = format!("&cursor={next}"),
+                    None => break,
+                }
+            }
+            (listed.len() >= all.len()).then_some(listed)
+        });
+        listed.sort();
+        assert_eq!(listed, all, "{limit} on a page");
+    }
 }
 
 /// Opens a store on one node.

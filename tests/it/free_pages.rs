@@ -1,5 +1,6 @@
-//! The embedded store gives the space of jobs that are gone back to the disk.
+//! The embedded store gives the space of jobs that are gone back to the disk, and uses it again when the disk is full.
 
+use std::io::Write;
 use std::time::Instant;
 
 use crate::support::http::Http;
@@ -52,4 +53,53 @@ fn the_file_shrinks_when_its_jobs_are_gone() {
     let db = rusqlite::Connection::open(&file).unwrap();
     let found: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(found, "ok");
+}
+
+#[test]
+fn a_full_store_erases_only_the_records_it_needs() {
+    if on_redis() {
+        return;
+    }
+    const DONE: usize = 150;
+    let sink = Sink::start();
+    let (daemon, filler) = Daemon::on_small_disk_with(&topic("t", &sink, "keep_done_body = true"), "4MiB");
+    let mut http = Http::tcp(&daemon);
+    let mut add = |id: String, delay: &str| {
+        http.ask("POST", "/v1/topics/t/jobs", &json!({"id": id, "body": "x".repeat(20_000), "delay": delay}))
+            .status
+    };
+    (0..DONE).for_each(|n| assert_eq!(add(format!("done-{n}"), "0s"), 201));
+    sink.wait_for(DONE, 30 * SECOND);
+    let mut other = Http::tcp(&daemon);
+    let mut kept = || {
+        let (mut count, mut cursor) = (0, String::new());
+        loop {
+            let page = other.get(&format!("/v1/topics/t/records?limit=1000{cursor}")).is(200);
+            count += page["records"].as_array().unwrap().len();
+            match page["next"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return count,
+            }
+        }
+    };
+    eventually(20 * SECOND, "all records", || (kept() == DONE).then_some(()));
+    let free = || {
+        let disk = nix::sys::statvfs::statvfs(filler.parent().unwrap()).unwrap();
+        disk.blocks_available() * disk.fragment_size()
+    };
+    let mut file = std::fs::File::create(&filler).unwrap();
+    // (The log of the store may get shorter meanwhile.)
+    let mut fill = || {
+        while free() >= 3 << 20 {
+            file.write_all(&[0; 65_536]).unwrap();
+        }
+    };
+    for n in 0..60 {
+        fill();
+        assert_eq!(add(format!("later-{n}"), "1h"), 201, "{n}, log:\n{}", daemon.log());
+        let (kept, most) = (kept(), DONE - n.min(DONE));
+        // A step erases 16 records, and pages of other records are not all free.
+        assert!(kept + 40 >= most, "{n}: {kept} records are left, {most} expected");
+    }
+    assert!(kept() < DONE, "nothing was erased, so this test shows nothing");
 }

@@ -23,6 +23,7 @@ mod daemon;
 mod dead;
 mod destinations;
 mod durability;
+mod erase;
 mod export;
 mod failover;
 mod free_pages;

@@ -173,10 +173,9 @@ impl Walk {
         from_ms.saturating_add(i64::try_from(within).unwrap_or(0)).min(LATEST_MS)
     }
 
-    /// Returns the moment before which the records are that are meant, Unix milliseconds.
-    pub fn records_before(&self) -> i64 {
-        let after_start = self.started_ms.saturating_add(1);
-        self.records.until_ms.map_or(after_start, |until| until.min(after_start))
+    /// Returns the moment before which the records are that are meant, Unix milliseconds. None: begin with the last one.
+    pub fn records_before(&self) -> Option<i64> {
+        self.records.until_ms
     }
 
     /// Decides whether the job of a record is added again.

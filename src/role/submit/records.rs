@@ -50,7 +50,7 @@ pub struct RecordCursor {
     pub first: TopicName,
     /// The first topic behind them. None: they are the last ones.
     pub behind: Option<TopicName>,
-    /// The last record that was looked at: when it ended, its topic, its id. None: none of these topics was searched yet.
+    /// The last record that was looked at: its `order_ms`, its topic, its id. None: none of these topics was searched yet.
     pub last: Option<(i64, TopicName, JobId)>,
 }
 
@@ -117,9 +117,9 @@ fn start(
         (None, None) => Ok(None),
         (None, Some(until_ms)) => store.records_after(topic, until_ms, None),
         // Records of the same moment are in the order of their topics.
-        (Some((ended_ms, of, id)), _) if of == topic => store.records_after(topic, *ended_ms, Some(id)),
-        (Some((ended_ms, of, _)), _) if topic < of => store.records_after(topic, *ended_ms, None),
-        (Some((ended_ms, ..)), _) => store.records_after(topic, ended_ms.saturating_add(1), None),
+        (Some((order_ms, of, id)), _) if of == topic => store.records_after(topic, *order_ms, Some(id)),
+        (Some((order_ms, of, _)), _) if topic < of => store.records_after(topic, *order_ms, None),
+        (Some((order_ms, ..)), _) => store.records_after(topic, order_ms.saturating_add(1), None),
     }
 }
 
@@ -158,12 +158,12 @@ pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRe
         if streams.is_empty() || is_full || is_long {
             break;
         }
-        // Of records that ended at the same moment, the one of the first topic.
-        let latest = streams.iter_mut().rev().max_by_key(|s| s.read.front().map(|record| record.ended_ms));
+        // Of records of the same moment, the one of the first topic.
+        let latest = streams.iter_mut().rev().max_by_key(|s| s.read.front().map(|record| record.order_ms));
         let Some(stream) = latest else { break };
         let Some(mut record) = stream.read.pop_front() else { continue };
         found.looked_at += 1;
-        last = Some((record.ended_ms, record.key.topic.clone(), record.key.id.clone()));
+        last = Some((record.order_ms, record.key.topic.clone(), record.key.id.clone()));
         if !stream.topic.sees_answers {
             without_answers(&mut record);
         }

@@ -131,7 +131,7 @@ const OUTCOMES: &str = "delivered, dead, deleted or replaced";
 type CursorParts = (String, Option<String>, Option<(i64, String, String)>);
 
 fn write_cursor(at: RecordCursor) -> String {
-    let last = at.last.map(|(ended_ms, topic, id)| (ended_ms, topic.to_string(), id.to_string()));
+    let last = at.last.map(|(order_ms, topic, id)| (order_ms, topic.to_string(), id.to_string()));
     let parts: CursorParts = (at.first.to_string(), at.behind.map(|topic| topic.to_string()), last);
     cursor::write(&serde_json::to_string(&parts).expect("a cursor is plain values"))
 }
@@ -140,7 +140,7 @@ fn read_cursor(words: &str) -> Option<RecordCursor> {
     let (first, behind, last): CursorParts = serde_json::from_str(words).ok()?;
     let last = match last {
         None => None,
-        Some((ended_ms, topic, id)) => Some((ended_ms, TopicName::new(&topic).ok()?, JobId::new(id).ok()?)),
+        Some((order_ms, topic, id)) => Some((order_ms, TopicName::new(&topic).ok()?, JobId::new(id).ok()?)),
     };
     let behind = behind.map(|topic| TopicName::new(&topic)).transpose().ok()?;
     Some(RecordCursor { first: TopicName::new(&first).ok()?, behind, last })

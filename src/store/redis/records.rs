@@ -43,6 +43,7 @@ fn record_of<'a>(key: &JobKey, packed: &'a [u8]) -> Option<(JobRecord, &'a [u8])
         key: key.clone(),
         ending: Ending::from_number(ending)?,
         ended_ms,
+        order_ms: ended_ms,
         stamp_us: Some(stamp_us).filter(|stamp| *stamp > 0),
         due_ms,
         attempts: u32::try_from(attempts).ok()?,

@@ -1,5 +1,5 @@
-//! Copies the write-ahead log into the file (a checkpoint). Only the timer and an import do this, so that no other
-//! process has to do it at a commit.
+//! Copies the write-ahead log into the file (a checkpoint). Only the timer, an import and an erasure do this, so
+//! that no other process has to do it at a commit.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,30 +20,45 @@ const SCARCE_BYTES: u64 = 8 << 20;
 /// How long to wait for readers while writers wait too.
 const READERS: Duration = Duration::from_millis(10);
 
-/// The result of a checkpoint: the pages in the log, and how many of them are in the file.
+/// The result of a checkpoint.
 struct Pages {
+    /// Whether a reader kept the checkpoint from its end.
+    has_reader: bool,
+    /// How many pages are in the log.
     log: i64,
+    /// How many of these are in the file.
     carried: i64,
 }
 
 fn checkpoint(db: &Connection, mode: &str) -> rusqlite::Result<Pages> {
     db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| {
-        Ok(Pages { log: row.get("log")?, carried: row.get("checkpointed")? })
+        Ok(Pages { has_reader: row.get("busy")?, log: row.get("log")?, carried: row.get("checkpointed")? })
     })
 }
 
-/// Copies the log into the file, if the log has this many pages or disk space is scarce.
+/// What happens to the log when all of it is in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LogAfter {
+    /// It is written again from its beginning. What it had stays in it until then.
+    Reused,
+    /// It becomes empty.
+    Emptied,
+}
+
+/// Copies the log into the file, if the log has this many pages or disk space is scarce. Returns whether that is
+/// finished, and no reader needs the log any more.
 pub(super) fn carry_over(
     db: &Connection,
     turn: &Turn,
     log: &mut Log,
     path: &Path,
     least_pages: i32,
-) -> Result<()> {
+    after: LogAfter,
+) -> Result<bool> {
     let scarce = free_bytes(path).is_some_and(|free| free < SCARCE_BYTES);
-    let enough = if scarce { 1 } else { i64::from(least_pages) };
+    let enough = i64::from(if scarce { least_pages.min(1) } else { least_pages });
     if checkpoint(db, "NOOP").map_err(refused)?.log < enough {
-        return Ok(());
+        return Ok(true);
     }
     // Pages that are copied into the file must be in the log on the disk first.
     log.mend_in_turn(turn, db)?;
@@ -60,14 +75,18 @@ pub(super) fn carry_over(
     if pages.log - pages.carried > i64::from(LOG_PAGES) {
         // A reader, perhaps a backup, still needs what is in the file: the next ring tries again.
         log::debug!("{} pages of the log of {} wait for a reader", pages.log - pages.carried, path.display());
-        return Ok(());
+        return Ok(false);
     }
     let taken = take()?;
     log.begin(&taken, db)?;
-    let restarted = db.busy_timeout(READERS).and_then(|()| checkpoint(db, "RESTART"));
-    log.end(&taken, restarted.as_ref().err());
+    let mode = match after {
+        LogAfter::Reused => "RESTART",
+        LogAfter::Emptied => "TRUNCATE",
+    };
+    let ended = db.busy_timeout(READERS).and_then(|()| checkpoint(db, mode));
+    log.end(&taken, ended.as_ref().err());
     db.busy_timeout(BUSY).map_err(refused)?;
-    restarted.map(drop).map_err(refused)
+    ended.map(|pages| !pages.has_reader).map_err(refused)
 }
 
 /// Copies the whole log into the file, and empties the log. No other process may have the file open.

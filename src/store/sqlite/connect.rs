@@ -23,7 +23,8 @@ pub(crate) fn file_at(path: &Path) -> std::io::Result<(u64, u64)> {
     std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
 }
 
-/// Opens the file, and brings it up to date. A new file can give free pages back (`free_pages`). `log_pages` is set to the length of the log after each commit.
+/// Opens the file, and brings it up to date. A new file can give free pages back (`free_pages`). `log_pages` is set to the
+/// length of the log after each commit.
 pub(super) fn connect(path: &Path, is_new: bool, log_pages: &Arc<AtomicI32>) -> Result<Connection> {
     let mut db = Connection::open(path).map_err(refused)?;
     let settings = |db: &mut Connection| -> rusqlite::Result<()> {
@@ -39,6 +40,8 @@ pub(super) fn connect(path: &Path, is_new: bool, log_pages: &Arc<AtomicI32>) -> 
         db.pragma_update(None, "wal_autocheckpoint", 0)?;
         db.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
         db.pragma_update(None, "cache_size", -8192)?;
+        // Zeros replace what is deleted from a page that is written anyway. See `erase.rs`.
+        db.pragma_update(None, "secure_delete", "fast")?;
         db.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         let pages = Arc::clone(log_pages);
         db.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, n| {

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
+use super::SqliteStore;
+use super::carry_over::{LogAfter, carry_over};
 use super::commit::Durability;
 use super::connect::refused;
-use super::{SqliteStore, carry_over};
 use crate::Result;
 
 /// How many free pages (of 4 kB) always stay for the next jobs.
@@ -23,7 +24,7 @@ const SETTLED: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(2);
 
 /// How long the writers have between two steps.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// Decides when pages are given back. It gets the number of free pages and the time, and is pure.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -103,12 +104,17 @@ impl SqliteStore {
                 Ok(Some(PAUSE))
             }
             Step::Shrink => {
-                carry_over::carry_over(&self.db, &self.turn, &mut self.log, &self.path, 1)?;
+                carry_over(&self.db, &self.turn, &mut self.log, &self.path, 1, LogAfter::Reused)?;
                 // More pages may have become free meanwhile.
                 Ok(Some(PAUSE))
             }
         }
     }
+}
+
+/// Returns how many bytes the free pages of the file have.
+pub(super) fn free_page_bytes(db: &Connection) -> rusqlite::Result<i64> {
+    Ok(number(db, "freelist_count")? * number(db, "page_size")?)
 }
 
 /// Returns whether a file can give pages back.
@@ -122,7 +128,7 @@ fn number(db: &Connection, pragma: &str) -> rusqlite::Result<i64> {
 }
 
 /// Gives up to `pages` free pages back, for as long as a step may take. Returns how many there were.
-fn give_back(db: &Connection, pages: i64) -> rusqlite::Result<i64> {
+pub(super) fn give_back(db: &Connection, pages: i64) -> rusqlite::Result<i64> {
     let (begun, mut given) = (Instant::now(), 0);
     // Each row is one page.
     let mut vacuum = db.prepare(&format!("PRAGMA incremental_vacuum({pages})"))?;

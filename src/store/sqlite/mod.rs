@@ -3,7 +3,7 @@
 //!
 //! Every change is one transaction, and the processes take turns (`turn`). Adds, deletes and changes are on the disk
 //! before they are answered. Promotions, leases and settlements are on the disk after the next add, delete or change.
-//! So a power cut can repeat a delivery, but never loses one. Only the timer and an import make checkpoints.
+//! So a power cut can repeat a delivery, but never loses one. Only the timer, an import and an erasure make checkpoints.
 //!
 //! No code may open or close the file outside SQLite: closing any descriptor of it drops the process's POSIX locks.
 
@@ -16,6 +16,7 @@ mod chunks;
 mod commit;
 mod connect;
 mod deliver;
+mod erase;
 mod flow;
 mod free_pages;
 mod hung_bell;
@@ -47,6 +48,7 @@ pub use hung_bell::HungBell;
 pub use turn::{HeldTurn, unfinished_replacement};
 
 use self::bell::{BellRinger, PendingRings};
+use self::carry_over::{LogAfter, carry_over, carry_over_all};
 use self::chunks::More;
 use self::commit::Durability;
 use self::connect::connect;
@@ -160,7 +162,7 @@ impl SqliteStore {
         for owner in owners {
             self.hand_back(&OwnerTag(owner))?;
         }
-        carry_over::carry_over_all(&self.db)
+        carry_over_all(&self.db)
     }
 
     /// Returns the identity that the file got when it was restored from a backup. None: it was not, or there is no file.
@@ -218,9 +220,9 @@ impl Maintenance for SqliteStore {
     }
 
     fn maintain(&mut self) -> Result<Option<Duration>> {
-        carry_over::carry_over(&self.db, &self.turn, &mut self.log, &self.path, LOG_PAGES)?;
-        let pages = self.give_pages_back()?;
+        carry_over(&self.db, &self.turn, &mut self.log, &self.path, LOG_PAGES, LogAfter::Reused)?;
         let again = trim_when_due(self, |store| &mut store.trim_at)?;
-        Ok(Some(pages.map_or(again, |pages| pages.min(again))))
+        let others = [self.give_pages_back()?, self.finish_erasures()?];
+        Ok(others.into_iter().flatten().chain([again]).min())
     }
 }

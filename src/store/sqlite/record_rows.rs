@@ -8,14 +8,16 @@ use crate::RecordPage;
 use model::job::{Body, JobId, JobKey, TopicName};
 use model::record::JobRecord;
 
-const COLUMNS: &str = "rid, id, ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers";
+const COLUMNS: &str =
+    "rid, id, ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers, order_ms";
 
 fn record(topic: &TopicName, r: &Row<'_>) -> rusqlite::Result<(i64, JobRecord)> {
-    let stamp_us: i64 = r.get(4)?;
+    let (stamp_us, ended_ms) = (r.get(4)?, r.get(3)?);
     let record = JobRecord {
         key: JobKey { topic: topic.clone(), id: row::id(r, 1)? },
         ending: row::ending(r, 2)?,
-        ended_ms: r.get(3)?,
+        ended_ms,
+        order_ms: r.get::<_, Option<i64>>(10)?.unwrap_or(ended_ms),
         stamp_us: Some(stamp_us),
         due_ms: r.get(5)?,
         attempts: r.get(6)?,
@@ -55,30 +57,29 @@ pub(super) fn list(
     Ok(RecordPage { records: found.into_iter().map(|(_, record)| record).collect(), next, away: Vec::new() })
 }
 
-/// Returns the row of the record of this id that ended at this moment. Without an id, or if the record is gone, returns
-/// the first row that ended at this moment or later.
+/// Returns the row of the record of this id that has this `order_ms`. Without an id, or if the record is gone, returns the
+/// first row that has this `order_ms` or a later one.
 pub(super) fn row_after(
     db: &Connection,
     tid: i64,
-    ended_ms: i64,
+    order_ms: i64,
     id: Option<&JobId>,
 ) -> rusqlite::Result<Option<i64>> {
     if let Some(id) = id {
-        let sql =
-            "SELECT rid FROM record WHERE tid = ?1 AND id = ?2 AND ended_ms = ?3 ORDER BY rid DESC LIMIT 1";
-        let row = params![tid, id.as_str(), ended_ms];
+        let sql = "SELECT rid FROM record WHERE tid = ?1 AND id = ?2 AND coalesce(order_ms, ended_ms) = ?3 ORDER BY rid DESC LIMIT 1";
+        let row = params![tid, id.as_str(), order_ms];
         if let Some(rid) = db.prepare_cached(sql)?.query_row(row, |r| r.get(0)).optional()? {
             return Ok(Some(rid));
         }
     }
-    // Rows are in the order in which jobs ended, unless the clock was set back. There is no index of the times.
+    // Rows are in the order of `order_ms`. There is no index of it.
     let ends =
         format!("SELECT coalesce(min(rid), 0), coalesce(max(rid) + 1, 0) FROM record WHERE {IN_TOPIC}");
     let (mut low, mut high): (i64, i64) =
         db.prepare_cached(&ends)?.query_row([tid], |r| Ok((r.get(0)?, r.get(1)?)))?;
     let last = high;
     let mut next = db.prepare_cached(
-        "SELECT rid, ended_ms FROM record WHERE rid >= ?1 AND rid < ?2 ORDER BY rid LIMIT 1",
+        "SELECT rid, coalesce(order_ms, ended_ms) FROM record WHERE rid >= ?1 AND rid < ?2 ORDER BY rid LIMIT 1",
     )?;
     while low < high {
         let middle = low + (high - low) / 2;
@@ -86,7 +87,7 @@ pub(super) fn row_after(
             .query_row(params![middle, high], |r| Ok((r.get::<_, i64>(0)?, r.get::<_, i64>(1)?)))
             .optional()?;
         match found {
-            Some((rid, at_ms)) if at_ms < ended_ms => low = rid + 1,
+            Some((rid, at_ms)) if at_ms < order_ms => low = rid + 1,
             _ => high = middle,
         }
     }

@@ -10,6 +10,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::chunks::More;
 use super::commit::Durability;
 use super::connect::refused;
+use super::free_pages::free_page_bytes;
 use super::record_keeping::{keep, keeping, trim};
 use super::record_rows::{list, of_id, row_after};
 use super::row::{headers, headers_text};
@@ -36,6 +37,12 @@ const ROW_BYTES: i64 = 64;
 /// The bytes that a job needs beside its id and its body, with its entries in the indexes.
 const JOB_ROOM: usize = 200;
 
+/// How many records are removed at least when room is needed. (A page is free when all of its records are gone.)
+const ROOM_RECORDS: i64 = 16;
+
+/// How many transactions may remove records for one batch of adds.
+const ROOM_STEPS: usize = 64;
+
 /// The records of a topic have the numbers from its own number times this one.
 pub(super) const OF_A_TOPIC: i64 = 1 << 40;
 
@@ -43,8 +50,9 @@ pub(super) const OF_A_TOPIC: i64 = 1 << 40;
 #[derive(Debug, Clone, Copy)]
 struct TopicRecords {
     keeping: RecordKeeping,
-    /// The number of the last record.
+    /// The number of the last record, and its `order_ms`.
     last: i64,
+    last_order_ms: i64,
     /// How many records the transaction has written, and how many bytes these have.
     written: (i64, i64),
 }
@@ -95,9 +103,12 @@ impl Write<'_> {
             Entry::Occupied(known) => return Ok(known.into_mut()),
             Entry::Vacant(vacant) => vacant,
         };
-        let sql = "SELECT keep_age_ms, keep_jobs, keep_body, last_record FROM topic WHERE tid = ?1";
-        let read =
-            |row: &Row<'_>| Ok(TopicRecords { keeping: keeping(row)?, last: row.get(3)?, written: (0, 0) });
+        let sql =
+            "SELECT keep_age_ms, keep_jobs, keep_body, last_record, last_order_ms FROM topic WHERE tid = ?1";
+        let read = |row: &Row<'_>| {
+            let (last, last_order_ms) = (row.get(3)?, row.get(4)?);
+            Ok(TopicRecords { keeping: keeping(row)?, last, last_order_ms, written: (0, 0) })
+        };
         let found = self.db.prepare_cached(sql)?.query_row([tid], read)?;
         Ok(known.insert(found))
     }
@@ -146,12 +157,14 @@ impl Write<'_> {
         let now_ms = self.now_ms();
         let of_topic = self.records_of(tid)?;
         of_topic.last += 1;
+        of_topic.last_order_ms = of_topic.last_order_ms.max(now_ms);
+        let order_ms = Some(of_topic.last_order_ms).filter(|order_ms| *order_ms != now_ms);
         of_topic.written = (of_topic.written.0 + 1, of_topic.written.1 + bytes);
         let rid = tid * OF_A_TOPIC + of_topic.last;
         self.db
             .prepare_cached(
-                "INSERT INTO record (rid, tid, id, ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+                "INSERT INTO record (rid, tid, id, ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers, order_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
             )?
             .execute(params![
                 rid,
@@ -164,7 +177,8 @@ impl Write<'_> {
                 row.attempts,
                 log,
                 row.body,
-                row.headers
+                row.headers,
+                order_ms
             ])?;
         Ok(())
     }
@@ -172,7 +186,7 @@ impl Write<'_> {
     /// Writes the counts of the records, and removes records beyond the limits.
     pub(super) fn finish_records(&mut self) -> rusqlite::Result<()> {
         for (tid, of_topic) in std::mem::take(&mut self.records.0) {
-            let TopicRecords { keeping, last, written: (count, bytes) } = of_topic;
+            let TopicRecords { keeping, last, last_order_ms, written: (count, bytes) } = of_topic;
             if count == 0 {
                 continue;
             }
@@ -180,10 +194,11 @@ impl Write<'_> {
             let there: i64 = self
                 .db
                 .prepare_cached(
-                    "UPDATE topic SET records = records + ?2, record_bytes = record_bytes + ?3, last_record = ?4
+                    "UPDATE topic SET records = records + ?2, record_bytes = record_bytes + ?3, last_record = ?4,
+                         last_order_ms = ?5
                      WHERE tid = ?1 RETURNING records",
                 )?
-                .query_row(params![tid, count, bytes, last], |row| row.get(0))?;
+                .query_row(params![tid, count, bytes, last, last_order_ms], |row| row.get(0))?;
             let (all, all_max) = self
                 .db
                 .prepare_cached(
@@ -239,11 +254,11 @@ impl Write<'_> {
         Ok((sizes.len(), bytes))
     }
 
-    /// Removes the oldest records of the topic that has the most bytes, up to [`CHUNK`]. Returns the bytes that are free
-    /// now.
-    pub(super) fn make_room(&self) -> rusqlite::Result<i64> {
-        let Some((tid, _)) = largest(self.db)? else { return Ok(0) };
-        Ok(self.remove_oldest(tid, CHUNK as i64)?.1)
+    /// Removes the oldest records of the topic that has the most bytes: so many that their bytes are about `needed`, and
+    /// at most [`CHUNK`]. Returns how many.
+    pub(super) fn make_room(&self, needed: i64) -> rusqlite::Result<usize> {
+        let Some((tid, size)) = largest(self.db)? else { return Ok(0) };
+        Ok(self.remove_oldest(tid, (needed / size + 1).clamp(ROOM_RECORDS, CHUNK as i64))?.0)
     }
 }
 
@@ -257,21 +272,27 @@ fn largest(db: &Connection) -> rusqlite::Result<Option<(i64, i64)>> {
 }
 
 impl SqliteStore {
-    /// Removes records until the store's file has room for these jobs without growing. Returns whether it has.
+    /// Removes records until the free pages of the file have room for these jobs. Returns whether they have.
     pub(super) fn makes_room(&mut self, jobs: &[NewJob]) -> bool {
         let size = |job: &NewJob| job.key.id.as_str().len() + job.body.as_str().len() + JOB_ROOM;
-        let mut needed = jobs.iter().map(size).sum::<usize>() as i64;
-        while needed > 0 {
-            match self.write(Durability::Normal, |w| w.make_room()) {
-                Ok(freed @ 1..) => needed -= freed,
-                Ok(_) => return false,
+        let needed = jobs.iter().map(size).sum::<usize>() as i64;
+        for _ in 0..ROOM_STEPS {
+            let missing = free_page_bytes(&self.db).map_err(refused).map(|free| needed - free);
+            let removed = match missing {
+                Ok(..=0) => return true,
+                Ok(missing) => self.write(Durability::Normal, |w| w.make_room(missing)),
+                Err(e) => Err(e),
+            };
+            match removed {
+                Ok(0) => return false,
+                Ok(_) => {}
                 Err(e) => {
                     log::warn!("cannot remove records to make room for jobs: {e}");
                     return false;
                 }
             }
         }
-        true
+        false
     }
 }
 
@@ -303,16 +324,16 @@ impl Records for SqliteStore {
     fn records_after(
         &mut self,
         topic: &TopicName,
-        ended_ms: i64,
+        order_ms: i64,
         id: Option<&JobId>,
     ) -> Result<Option<String>> {
         let Some(tid) = self.topic(topic)? else { return Ok(None) };
-        let before = row_after(&self.db, tid, ended_ms, id).map_err(refused)?;
+        let before = row_after(&self.db, tid, order_ms, id).map_err(refused)?;
         Ok(before.map(|rid| rid.to_string()))
     }
 
     fn forget(&mut self, key: &JobKey) -> Result<usize> {
-        self.until_done(|w| {
+        self.erase(|w| {
             let Some(tid) = w.topic(&key.topic)? else { return Ok((0, More::No)) };
             let (gone, _) =
                 w.remove_records("tid = ?1 AND id = ?3", "1", params![tid, CHUNK as i64, key.id.as_str()])?;

@@ -135,6 +135,11 @@ impl<'c> Write<'c> {
         }
     }
 
+    /// Has the timer rung after the commit, because there may be work.
+    pub(super) fn ring_timer(&mut self) {
+        self.rings.timer = true;
+    }
+
     /// Has the consumers rung after the commit, because there may be work.
     pub(super) fn ring_push(&mut self) {
         self.rings.push = true;

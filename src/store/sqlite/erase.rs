@@ -1,0 +1,71 @@
+//! Removes rows so that their text is soon neither in the file nor in its log, nor in backups that are made later.
+//!
+//! SQLite only marks deleted rows as free. All connections use `secure_delete = fast`, which overwrites what is deleted
+//! from a page that is written anyway. A page that becomes free as a whole keeps its content, and the log keeps earlier
+//! versions of pages until it is written again. So an erasure has two parts:
+//! 1. The transaction that deletes uses `secure_delete = on`, which overwrites pages that become free, too. It also
+//!    counts the erasure in `shard.erasures`.
+//! 2. The timer's maintenance gives all free pages back, because one of them may have the job itself, from before it
+//!    ended. Then it copies the log into the file, empties the log, and notes in `shard.erased` which erasures are
+//!    finished.
+//!
+//! A crash between any two steps leaves `erased` behind `erasures`, so the next maintenance continues.
+
+use std::time::Duration;
+
+use super::SqliteStore;
+use super::carry_over::{LogAfter, carry_over};
+use super::chunks::More;
+use super::commit::Durability;
+use super::connect::refused;
+use super::free_pages::{PAUSE, free_page_bytes, give_back};
+use super::write::Write;
+use crate::Result;
+
+/// How long to wait for a reader of the log, perhaps a backup.
+const READER: Duration = Duration::from_secs(1);
+
+impl SqliteStore {
+    /// Repeats a step that deletes rows until it says that there is no more to do, and has their text erased. Returns
+    /// the sum of what the steps did.
+    pub(super) fn erase(
+        &mut self,
+        mut step: impl FnMut(&mut Write<'_>) -> rusqlite::Result<(usize, More)>,
+    ) -> Result<usize> {
+        self.set_secure_delete("on")?;
+        let erased = self.until_done(|w| {
+            w.db.execute("UPDATE shard SET erasures = erasures + 1", [])?;
+            w.ring_timer();
+            step(w)
+        });
+        self.set_secure_delete("fast")?;
+        erased
+    }
+
+    fn set_secure_delete(&self, mode: &str) -> Result<()> {
+        // The pragma answers with the new mode.
+        self.db.pragma_update_and_check(None, "secure_delete", mode, |_| Ok(())).map_err(refused)
+    }
+
+    /// Does a short step of the erasures that are not finished. Returns when to call this again. None: there are none.
+    pub(super) fn finish_erasures(&mut self) -> Result<Option<Duration>> {
+        let sql = "SELECT erasures, erased FROM shard";
+        let (erasures, erased): (i64, i64) =
+            self.db.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).map_err(refused)?;
+        if erased >= erasures {
+            return Ok(None);
+        }
+        if self.gives_pages_back
+            && free_page_bytes(&self.db).map_err(refused)? > 0
+            && self.write(Durability::Normal, |w| give_back(w.db, i64::from(i32::MAX)))? > 0
+        {
+            return Ok(Some(PAUSE));
+        }
+        if !carry_over(&self.db, &self.turn, &mut self.log, &self.path, 0, LogAfter::Emptied)? {
+            return Ok(Some(READER));
+        }
+        // An erasure that came meanwhile is counted, and comes next.
+        self.write(Durability::Normal, |w| w.db.execute("UPDATE shard SET erased = ?1", [erasures]))?;
+        Ok(Some(Duration::ZERO))
+    }
+}
