@@ -37,7 +37,8 @@ export function problemFinder({ sentences, codes, alerts, waiting: reasons }) {
       if (name === 'by') return [name, value ? `（${value}）` : ''];
       return [name, ['error', 'reason', 'why'].includes(name) ? detail(value) ?? value : value ?? ''];
     }));
-    const words = reasons[why.code === 'paused' && !why.since_ms ? 'paused_unknown' : why.code];
+    const variants = { paused: !why.since_ms && 'paused_unknown', rate: why.next_ms && 'rate_next' };
+    const words = reasons[variants[why.code] || why.code];
     return words ? filled(words, values) : null;
   }
 

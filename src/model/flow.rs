@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use crate::job::TopicName;
 use crate::topic::{Rate, Topic};
 
+/// The longest time by which a job is postponed because its host is at a limit.
+pub const POSTPONED_MAX: Duration = Duration::from_secs(300);
+
 /// The name under which the store counts permits: that of a topic, or that of a host. No topic has the name of a host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitName(String);
@@ -95,6 +98,11 @@ impl RateSteps {
         let wait_us = (spent_us + f64::from(next) * step_us - now_us - full).max(1000.0);
         let again = (granted < want).then(|| Duration::from_micros(wait_us.ceil() as u64));
         Taken { granted, again, spent_us }
+    }
+
+    /// Returns the time until there is a token. None: there is one.
+    pub fn wait(self, spent_us: f64, now_us: f64) -> Option<Duration> {
+        self.take(spent_us, now_us, 0, 1).again
     }
 }
 
@@ -210,6 +218,8 @@ mod tests {
         assert_eq!((second.granted, second.again), (3, None));
         let back = pace.take(second.spent_us, 1e15 + 50_000.0, 2, 4);
         assert_eq!((back.granted, back.again), (4, None), "what is given back is there");
+        assert_eq!(pace.wait(first.spent_us, 1e15), Some(Duration::from_millis(10)));
+        assert_eq!(pace.wait(first.spent_us, 1e15 + 10_000.0), None);
         assert_eq!(RateSteps::from(Rate { jobs: 1, per: Duration::from_secs(3600) }).burst, 1);
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::flow::POSTPONED_MAX;
 use crate::job::{Attempt, State};
 use crate::json_time::rfc3339;
 use crate::topic::{Rate, Undelivered};
@@ -38,8 +39,10 @@ pub struct WaitingTopic {
     pub circuit: Option<CircuitReason>,
     /// `max_in_flight`, if the topic has it.
     pub max_in_flight: Option<u32>,
-    /// `rate`, if the topic has it, and how many callbacks began in one period of it.
-    pub rate: Option<(Rate, u64)>,
+    /// `rate`, if the topic has it.
+    pub rate: Option<RateUse>,
+    /// The host of the job's receiver, if it has limits.
+    pub host: Option<HostUse>,
     /// How many jobs of the topic are ready, and how many are leased.
     pub ready: u64,
     /// How many jobs of the topic are leased.
@@ -48,6 +51,54 @@ pub struct WaitingTopic {
     pub leased_of_all: u64,
     /// How many callbacks the consumers of this host run at once.
     pub workers: u64,
+}
+
+/// How far the rate of a topic is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateUse {
+    /// The rate.
+    pub limit: Rate,
+    /// How many callbacks began in one period of it, on this host. None: this is not known.
+    pub used: Option<u64>,
+    /// When it lets the next callback begin, Unix milliseconds. None: it may begin now, or this is not known.
+    pub next_ms: Option<i64>,
+}
+
+impl RateUse {
+    /// Whether the rate holds jobs back. A high rate has a token now and then, although jobs wait for tokens.
+    fn is_reached(&self) -> bool {
+        let is_near = |used: u64| used as f64 >= f64::from(self.limit.jobs) * RATE_REACHED;
+        self.next_ms.is_some() || self.used.is_some_and(is_near)
+    }
+}
+
+/// How far the limits of a receiver's host are used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostUse {
+    /// Its name in the configuration.
+    pub name: String,
+    /// How many callbacks may run at once.
+    pub max_in_flight: Option<u32>,
+    /// How many callbacks run, or may begin.
+    pub in_flight: u32,
+    /// How many callbacks may begin in a span.
+    pub rate: Option<Rate>,
+    /// When the rate lets the next callback begin, Unix milliseconds. None: it may begin now.
+    pub next_ms: Option<i64>,
+}
+
+impl HostUse {
+    /// Returns the limit that holds jobs back, if any does.
+    fn reached(&self) -> Option<WaitingReason> {
+        let in_flight = self.max_in_flight.filter(|limit| self.in_flight >= *limit);
+        let rate = self.rate.filter(|_| self.next_ms.is_some());
+        let limit = match (in_flight, rate) {
+            (Some(limit), _) => format!("max_in_flight = {limit}"),
+            (None, Some(rate)) => format!("rate = {rate}"),
+            (None, None) => return None,
+        };
+        Some(WaitingReason::HostLimit { host: self.name.clone(), limit })
+    }
 }
 
 /// The pause of a topic.
@@ -124,8 +175,17 @@ pub enum WaitingReason {
     Rate {
         /// The limit.
         limit: String,
-        /// How many callbacks begin in one period of it.
-        used: String,
+        /// How many callbacks begin in one period of it, on this host. None: this is not known.
+        used: Option<String>,
+        /// When it lets the next callback begin, Unix milliseconds. None: callbacks begin nearly as fast as it allows.
+        next_ms: Option<i64>,
+    },
+    /// The host of its receiver is at a limit. A job that is not due yet may be postponed by it.
+    HostLimit {
+        /// The host.
+        host: String,
+        /// The limit.
+        limit: String,
     },
     /// This host has no consumer.
     NoConsumer,
@@ -160,6 +220,10 @@ impl WaitingReason {
             State::Delayed | State::Ready => {}
         }
         reasons.extend(WaitingReason::of_topic(topic));
+        let longest_ms = POSTPONED_MAX.as_millis() as i64;
+        if job.state == State::Delayed && (1..=longest_ms).contains(&(job.due_ms - now_ms)) {
+            reasons.extend(topic.host.as_ref().and_then(HostUse::reached));
+        }
         if job.state == State::Ready {
             reasons.extend(WaitingReason::of_limits(topic));
             if reasons.is_empty() {
@@ -200,11 +264,11 @@ impl WaitingReason {
     /// What holds back jobs that are ready.
     fn of_limits(topic: &WaitingTopic) -> Vec<WaitingReason> {
         let in_flight = topic.max_in_flight.filter(|limit| topic.leased >= u64::from(*limit));
-        let is_reached = |(limit, used): &(Rate, u64)| *used as f64 >= f64::from(limit.jobs) * RATE_REACHED;
-        let rate = topic.rate.filter(is_reached).map(|(limit, used)| {
-            let used = Rate { jobs: u32::try_from(used).unwrap_or(u32::MAX), ..limit };
-            WaitingReason::Rate { limit: limit.to_string(), used: used.to_string() }
+        let rate = topic.rate.filter(RateUse::is_reached).map(|RateUse { limit, used, next_ms }| {
+            let used = used.map(|used| Rate { jobs: u32::try_from(used).unwrap_or(u32::MAX), ..limit });
+            WaitingReason::Rate { limit: limit.to_string(), used: used.map(|used| used.to_string()), next_ms }
         });
+        let host = topic.host.as_ref().and_then(HostUse::reached);
         let busy = match topic.workers {
             0 => Some(WaitingReason::NoConsumer),
             workers if topic.leased_of_all >= workers => {
@@ -213,7 +277,7 @@ impl WaitingReason {
             _ => None,
         };
         let in_flight = in_flight.map(|limit| WaitingReason::MaxInFlight { limit, used: topic.leased });
-        [in_flight, rate, busy].into_iter().flatten().collect()
+        [in_flight, rate, host, busy].into_iter().flatten().collect()
     }
 }
 
@@ -252,8 +316,16 @@ impl fmt::Display for WaitingReason {
             WaitingReason::MaxInFlight { limit, used } => {
                 write!(f, "{used} jobs of the topic are in flight, and its max_in_flight is {limit}")
             }
-            WaitingReason::Rate { limit, used } => {
+            WaitingReason::Rate { limit, next_ms: Some(next_ms), .. } => {
+                let next = rfc3339(*next_ms);
+                write!(f, "the rate of the topic, {limit}, lets the next callback begin at {next}")
+            }
+            WaitingReason::Rate { limit, used, next_ms: None } => {
+                let used = used.as_deref().unwrap_or(limit);
                 write!(f, "callbacks of the topic begin at a rate of {used}, and its limit is {limit}")
+            }
+            WaitingReason::HostLimit { host, limit } => {
+                write!(f, "callbacks to {host} are at a limit for all topics together: {limit}")
             }
             WaitingReason::NoConsumer => f.write_str("this host has no consumer: consume.processes is 0"),
             WaitingReason::WorkersBusy { workers, leased } => {
@@ -286,6 +358,27 @@ mod tests {
 
     fn ready(topic: WaitingTopic) -> Vec<String> {
         texts(job(State::Ready, NOW_MS), &WaitingTopic { workers: 100, ..topic })
+    }
+
+    fn host() -> HostUse {
+        let rate = Some(Rate::per_second(10));
+        HostUse { name: "h:80".into(), max_in_flight: Some(5), in_flight: 4, rate, next_ms: None }
+    }
+
+    #[test]
+    fn a_postponed_job_names_the_limit_of_its_host() {
+        let full = WaitingTopic { host: Some(HostUse { in_flight: 5, ..host() }), ..WaitingTopic::default() };
+        let reasons = |due_ms, topic| texts(job(State::Delayed, due_ms), topic);
+        let soon = reasons(NOW_MS + 300_000, &full);
+        assert!(soon[0].starts_with("the job is due at"), "{soon:?}");
+        assert_eq!(
+            soon[1..],
+            ["callbacks to h:80 are at a limit for all topics together: max_in_flight = 5"]
+        );
+        // No job is postponed for longer.
+        assert_eq!(reasons(NOW_MS + 300_001, &full).len(), 1);
+        let free = WaitingTopic { host: Some(host()), ..WaitingTopic::default() };
+        assert_eq!(reasons(NOW_MS + 1000, &free).len(), 1);
     }
 
     #[test]
@@ -325,7 +418,8 @@ mod tests {
             Some(CircuitReason { since_ms: 0, until_ms: 1000, is_half_open, reason: "timeout".into() })
         };
         let pause = Pause { by: Some("account ann".into()), since_ms: Some(NOW_MS) };
-        let rate = |used| Some(("100/m".parse().unwrap(), used));
+        let rate =
+            |used, next_ms| Some(RateUse { limit: "100/m".parse().unwrap(), used: Some(used), next_ms });
         for (topic, text) in [
             (none(), "a consumer leases the job next"),
             (WaitingTopic { ready: 7, ..none() }, "7 jobs of the topic are ready"),
@@ -352,10 +446,24 @@ mod tests {
             ),
             (WaitingTopic { max_in_flight: Some(5), leased: 4, ..none() }, "a consumer leases"),
             (
-                WaitingTopic { rate: rate(80), ..none() },
+                WaitingTopic { rate: rate(80, None), ..none() },
                 "callbacks of the topic begin at a rate of 80/m, and its limit is 100/m",
             ),
-            (WaitingTopic { rate: rate(79), ..none() }, "a consumer leases"),
+            (WaitingTopic { rate: rate(79, None), ..none() }, "a consumer leases"),
+            // A rate that was reached a moment ago, long before the mean shows it.
+            (
+                WaitingTopic { rate: rate(1, Some(NOW_MS + 600)), ..none() },
+                "the rate of the topic, 100/m, lets the next callback begin at 2027-01-15T08:00:00.600Z",
+            ),
+            (
+                WaitingTopic { host: Some(HostUse { in_flight: 5, ..host() }), ..none() },
+                "callbacks to h:80 are at a limit for all topics together: max_in_flight = 5",
+            ),
+            (
+                WaitingTopic { host: Some(HostUse { next_ms: Some(NOW_MS), ..host() }), ..none() },
+                "callbacks to h:80 are at a limit for all topics together: rate = 10/s",
+            ),
+            (WaitingTopic { host: Some(host()), ..none() }, "a consumer leases"),
             (WaitingTopic { leased_of_all: 100, ..none() }, "all workers may be busy: 100 jobs"),
         ] {
             let texts = ready(topic);

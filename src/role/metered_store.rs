@@ -10,9 +10,9 @@ use model::letters::Pace;
 use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation, PurgeCause};
 use store::{
     Added, Batch, Change, Changed, CircuitView, Counts, DeadLetter, DeadLetterOperation, DeadLetters,
-    Deleted, Forecast, Jobs, Lanes, Leases, Limits, Moved, Opening, Outcome, OwnerTag, Page, Pauses, Permit,
-    PermitAsk, Promotion, Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError, View,
-    Views, Wanted, Which,
+    Deleted, Forecast, Jobs, Lanes, Leases, LimitQuery, LimitUse, Limits, Moved, Opening, Outcome, OwnerTag,
+    Page, Pauses, Permit, PermitAsk, Promotion, Rescheduled, Result, Settled, Settlement, Settlements, Store,
+    StoreError, View, Views, Wanted, Which,
 };
 use telemetry::counters::Counters;
 
@@ -330,6 +330,13 @@ impl Limits for MeteredStore {
         let begun = Instant::now();
         let all = self.store.permits(owner, asks);
         self.took(Operation::Lease, None, begun, all.iter().any(Result::is_err));
+        all
+    }
+
+    fn limit_use(&mut self, queries: &[LimitQuery]) -> Vec<Result<LimitUse>> {
+        let begun = Instant::now();
+        let all = self.store.limit_use(queries);
+        self.took(Operation::Read, None, begun, all.iter().any(Result::is_err));
         all
     }
 

@@ -44,6 +44,24 @@ pub struct Permit {
     pub again: Option<Duration>,
 }
 
+/// A question about how far the limits of a topic or a host are used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LimitQuery {
+    /// Whose limits they are.
+    pub name: LimitName,
+    /// How many callbacks may begin in a span.
+    pub rate: Option<Rate>,
+}
+
+/// The answer to a [`LimitQuery`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LimitUse {
+    /// How many permits all processes hold together. It is 0 if there is no `max_in_flight`.
+    pub held: u32,
+    /// The time until the rate lets the next callback begin. None: it may begin now.
+    pub again: Option<Duration>,
+}
+
 /// A request to open the circuit of a topic, so that its jobs wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opening {
@@ -115,6 +133,10 @@ pub trait Limits {
     /// it again within [`PERMIT_HOLDS`], and when [`Promotion::hand_back`](crate::Promotion::hand_back) is called for
     /// the process.
     fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>>;
+
+    /// Returns how far the limits of topics and hosts are used, as their homes know it. It changes nothing. Returns one
+    /// answer for each of `queries`, in their order.
+    fn limit_use(&mut self, queries: &[LimitQuery]) -> Vec<Result<LimitUse>>;
 
     /// Opens the circuit of a topic: its jobs wait, and after the pause each shard lets one through as a probe. Returns
     /// whether the circuit was closed before. If the circuit is open and was already opened as often or more often in a

@@ -33,7 +33,8 @@ pub use capability::Capability;
 pub use counts::{Counts, Views};
 pub use dead::{DeadLetter, DeadLetterOperation, DeadLetters, Which};
 pub use flow::{
-    CircuitState, CircuitView, Left, Limits, Opening, PERMIT_HOLDS, Pauses, Permit, PermitAsk, WaitingTopics,
+    CircuitState, CircuitView, Left, LimitQuery, LimitUse, Limits, Opening, PERMIT_HOLDS, Pauses, Permit,
+    PermitAsk, WaitingTopics,
 };
 pub use lanes::{Lanes, Probe, Probed, hang_bell, open, open_lane, unhang};
 use lease::exchange_apart;

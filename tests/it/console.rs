@@ -517,7 +517,7 @@ fn each_problem_and_each_alert_has_words_in_chinese() {
         table.split_once("\n**Why a job waits**").unwrap().1.split_once("\n**A change**").unwrap().0;
     let reasons: Vec<&str> =
         reasons.lines().filter_map(|row| row.strip_prefix("| `")?.split('`').next()).collect();
-    assert!(reasons.len() == 16 && reasons.contains(&"workers_busy"), "{reasons:?}");
+    assert!(reasons.len() == 17 && reasons.contains(&"workers_busy"), "{reasons:?}");
     for code in reasons.into_iter().filter(|code| *code != "code") {
         assert!(waiting.contains(&format!("\n    {code}: '")), "{code}");
     }

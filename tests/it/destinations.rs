@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::http::Http;
 use crate::support::mariadb::MariaDb;
-use crate::support::{Daemon, SECOND, Sink, eventually, on_redis, topic};
+use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, on_redis, topic};
 use cli::Answer;
 use serde_json::{Value, json};
 
@@ -305,4 +305,39 @@ fn a_backlog_of_a_host_at_its_limit_is_passed_quickly() {
     let before = slow.count();
     slow.wait_for(before + 6, 10 * SECOND);
     assert!(slow.calls().iter().all(|call| call.header("dq-attempt") == "1"));
+}
+
+#[test]
+fn a_job_says_which_limit_holds_it_back() {
+    let (sink, limited) = (Sink::start(), Sink::start());
+    let daemon = Daemon::start(&format!(
+        "{}{}{}[[callback.host]]\nname = \"{}\"\nrate = \"6/m\"\n",
+        topic("t", &sink, &format!("job_hosts = [\"{}\"]", limited.address)),
+        topic("rated", &sink, "rate = \"6/m\"\n"),
+        topic("own", &limited, ""),
+        limited.address
+    ));
+    let mut http = Http::tcp(&daemon);
+    add_many(&mut http, "rated", "r", 3, None);
+    add_many(&mut http, "own", "o", 3, None);
+    add_many(&mut http, "t", "t", 3, Some(&limited.url()));
+    // Finds a job of a topic that waits for this reason first, and returns why it waits.
+    let mut waits = |topic: &str, state: &str, code: &str| {
+        eventually(10 * SECOND, code, || {
+            let jobs = http.get(&format!("/v1/topics/{topic}/jobs?state={state}")).is(200)["jobs"].clone();
+            jobs.as_array().unwrap().iter().find_map(|job| {
+                let job = http.get(&format!("/v1/topics/{topic}/jobs/{}", job["id"].as_str().unwrap()));
+                (job.json["waiting"]["code"] == code).then(|| job.json["waiting"].clone())
+            })
+        })
+    };
+    let rated = waits("rated", "ready", "rate");
+    let next_ms = rated["next_ms"].as_i64().unwrap() - now_ms();
+    assert!((-1000..=10_000).contains(&next_ms), "{rated}");
+    assert!(rated["text"].as_str().unwrap().starts_with("the rate of the topic, 6/m, lets"), "{rated}");
+    let own = waits("own", "ready", "host_limit");
+    assert_eq!((&own["host"], &own["limit"]), (&json!(limited.address.to_string()), &json!("rate = 6/m")));
+    // A job with a URL of its own is postponed.
+    let postponed = waits("t", "delayed", "not_due");
+    assert_eq!(postponed["also"][0]["code"], "host_limit", "{postponed}");
 }

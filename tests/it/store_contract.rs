@@ -15,8 +15,8 @@ use model::settings;
 use model::topic::Rate;
 use store::{
     Added, Batch, Bell, BellKind, Change, Changed, CircuitState, Counts, DeadLetter, DeadLetterOperation,
-    Deleted, HELD_MS, Lanes, Leased, OUTAGE, Opening, Outcome, OwnerTag, PermitAsk, Settled, Settlement,
-    Store, StoreError, Token, Wanted, Which,
+    Deleted, HELD_MS, Lanes, Leased, LimitQuery, LimitUse, OUTAGE, Opening, Outcome, OwnerTag, PermitAsk,
+    Settled, Settlement, Store, StoreError, Token, Wanted, Which,
 };
 
 mod bulk;
@@ -854,6 +854,29 @@ fn permits_of_a_host_are_not_those_of_a_topic<F: Fixture>(f: &F) {
     assert_eq!(granted(&mut *b, "b", ask("t", 0, 9)), 5);
     assert_eq!(b.hand_back(&owner("a")).unwrap(), 0);
     assert_eq!(granted(&mut *b, "b", PermitAsk { held: 2, ..host(9) }), 3, "a dead process holds none");
+}
+
+fn the_use_of_limits_is_shown_and_not_changed<F: Fixture>(f: &F) {
+    let (mut a, mut b) = (f.open(), f.open());
+    let slow = Rate { jobs: 6, per: Duration::from_secs(60) };
+    let host = LimitName::from_host("h:80");
+    let query = |name: &LimitName, rate| LimitQuery { name: name.clone(), rate };
+    let queries = [
+        query(&LimitName::from(&topic("t")), Some(slow)),
+        query(&LimitName::from(&topic("u")), None),
+        query(&host, Some(slow)),
+    ];
+    let mut used = || b.limit_use(&queries).into_iter().map(Result::unwrap).collect::<Vec<_>>();
+    assert_eq!(used(), [LimitUse::default(); 3]);
+    assert_eq!(granted(&mut *a, "a", PermitAsk { rate: Some(slow), ..ask("t", 0, 2) }), 1);
+    assert_eq!(granted(&mut *a, "a", PermitAsk { name: host.clone(), ..ask("t", 0, 3) }), 3);
+    assert_eq!(granted(&mut *a, "b", PermitAsk { name: host, ..ask("t", 0, 1) }), 1);
+    for _ in 0..2 {
+        let [t, u, h] = used()[..] else { panic!() };
+        assert_eq!((t.held, u, h), (1, LimitUse::default(), LimitUse { held: 4, again: None }));
+        let again = t.again.unwrap();
+        assert!(again > Duration::from_secs(5) && again <= Duration::from_secs(10), "{again:?}");
+    }
 }
 
 fn the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends<F: Fixture>(f: &F) {
@@ -1931,6 +1954,7 @@ contract! {
     a_job_handed_back_unused_has_its_attempt_back
     a_postponed_job_is_due_later_and_has_its_attempt_back
     permits_of_a_host_are_not_those_of_a_topic
+    the_use_of_limits_is_shown_and_not_changed
     the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends
     an_exchange_settles_and_then_leases
     a_forecast_counts_delayed_jobs_by_when_they_become_due

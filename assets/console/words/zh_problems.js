@@ -118,6 +118,8 @@ export default {
     circuit_half_open: '主题自 {since_ms} 起熔断，正在试探，每次只放行一个任务：{reason}',
     max_in_flight: '主题有 {used} 个任务正在投递，上限为 {limit}（max_in_flight）',
     rate: '主题的回调速率为 {used}，上限为 {limit}（rate）',
+    rate_next: '主题的速率上限为 {limit}（rate），下一个回调最早于 {next_ms} 开始',
+    host_limit: '{host} 的回调已达到所有主题共用的上限：{limit}',
     no_consumer: '本机没有消费进程（consume.processes 为 0）',
     workers_busy: '执行单元可能都在忙：{leased} 个任务正在投递，本机有 {workers} 个执行单元',
     ready: '主题有 {ready} 个就绪任务，依次投递',

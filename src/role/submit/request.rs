@@ -12,8 +12,8 @@ use model::letters::Filter;
 use model::record::JobRecord;
 use model::ticket::TicketSecret;
 use store::{
-    Added, Change, Changed, CircuitView, Counts, Deleted, Lanes, Page, Result, Settled, Settlement, Store,
-    StoreError, View, Which,
+    Added, Change, Changed, CircuitView, Counts, Deleted, Lanes, LimitQuery, LimitUse, Page, Result, Settled,
+    Settlement, Store, StoreError, View, Which,
 };
 
 /// A request to the store. Its answer becomes a response of type `R`, on the thread that asks the store: so a long
@@ -265,6 +265,14 @@ impl<R: 'static> Request<R> {
     ) -> Request<R> {
         let ask = |store: &mut dyn Store| Ok((store.paused()?, store.circuits()?));
         Request::other(Target::AllLanes, move |store| respond(ask(store)))
+    }
+
+    /// Returns how far the limits of topics and hosts are used.
+    pub fn limit_use(
+        queries: Vec<LimitQuery>,
+        respond: impl FnOnce(Vec<Result<LimitUse>>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::other(Target::AllLanes, move |store| respond(store.limit_use(&queries)))
     }
 
     /// Removes up to `limit` jobs of a topic that are in one state.

@@ -15,14 +15,11 @@ use http::Uri;
 
 use super::limits::Limits;
 use model::fair::Fair;
-use model::flow::LimitName;
+use model::flow::{LimitName, POSTPONED_MAX};
 use model::job::TopicName;
 use model::settings::HostLimit;
 use model::topic::{Topic, Topics};
 use store::{Leased, Permit, PermitAsk};
-
-/// The longest time by which a job is postponed. From half of it on, jobs are spread at random.
-const POSTPONED_MAX: Duration = Duration::from_secs(300);
 
 /// The shortest time by which a job is postponed.
 const POSTPONED_MIN: Duration = Duration::from_millis(20);
@@ -74,7 +71,8 @@ impl Host {
         self.waiting.len() as u32 + self.topics.iter().map(of_topic).sum::<u32>()
     }
 
-    /// Returns by how long the next job is postponed, if permits may be had again at `from`.
+    /// Returns by how long the next job is postponed, if permits may be had again at `from`. From half of the longest
+    /// time on, jobs are spread at random.
     fn postpone(&mut self, from: Instant, now: Instant) -> Duration {
         // Twice as early as they could begin: callbacks may get faster.
         let of_calls = self.limit.max_in_flight.map(|most| self.took / most / 2);

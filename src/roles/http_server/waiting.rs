@@ -4,19 +4,24 @@
 use std::path::Path;
 use std::time::Duration;
 
+use axum::http::Uri;
 use serde::Serialize;
 
 use super::api::{Api, Reader};
 use super::nodes::on_thread;
+use super::store_client::Reply;
 use host::now_ms;
+use model::flow::LimitName;
 use model::job::{State, TopicName};
 use model::scope::Need;
+use model::settings::HostLimit;
 use model::topic::Rate;
-use model::waiting::{CircuitReason, Pause, WaitingJob, WaitingReason, WaitingTopic};
-use store::{CircuitState, CircuitView, View};
+use model::waiting::{CircuitReason, HostUse, Pause, RateUse, WaitingJob, WaitingReason, WaitingTopic};
+use role::submit::Request;
+use store::{CircuitState, CircuitView, LimitQuery, LimitUse, View};
 use telemetry::history;
 
-/// How long the registry may take to say who paused a topic.
+/// How long the registry may take to say who paused a topic, and the store how far limits are used.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// In how many of the last entries of the audit log the pause is looked for.
@@ -62,8 +67,9 @@ impl Api {
         };
         let mut topic = self.hindrances(&view.key.topic, reader).await;
         if view.state == State::Ready {
-            self.add_limits(&view.key.topic, &mut topic).await;
+            self.add_counts(&view.key.topic, &mut topic).await;
         }
+        self.add_limits(view, &mut topic).await;
         WaitingShown::new(WaitingReason::all(job, &topic, now_ms()))
     }
 
@@ -98,8 +104,8 @@ impl Api {
         })
     }
 
-    /// Adds the limits of a topic and how far they are used, and whether the workers are busy.
-    async fn add_limits(&self, name: &TopicName, topic: &mut WaitingTopic) {
+    /// Adds how many jobs are ready and leased, and whether the workers are busy.
+    async fn add_counts(&self, name: &TopicName, topic: &mut WaitingTopic) {
         if let Some((counts, _)) = self.metrics.counts().await {
             let own = counts.get(name);
             topic.ready = own.map_or(0, |own| own.ready);
@@ -115,12 +121,58 @@ impl Api {
         }
         let consume = &self.settings.consume;
         topic.workers = u64::from(consume.processes) * u64::from(consume.concurrency);
-        if let Ok(known) = self.topic(name) {
+    }
+
+    /// Adds the limits of the topic and of the receiver's host, and how far they are used. A job that is not due yet is
+    /// held back only by the limits of a host, if it was postponed: if its topic has `job_hosts`.
+    async fn add_limits(&self, view: &View, topic: &mut WaitingTopic) {
+        let name = &view.key.topic;
+        let Ok(known) = self.topic(name) else { return };
+        let is_ready = view.state == State::Ready;
+        let rate = known.rate.filter(|_| is_ready);
+        let may_have_host = is_ready || !known.job_hosts.is_empty();
+        let host = match known.url_for(view.headers.destination()) {
+            Ok(url) if may_have_host => self.host_limit(&url),
+            Ok(_) | Err(_) => None,
+        };
+        let of_topic = rate.map(|rate| LimitQuery { name: LimitName::from(name), rate: Some(rate) });
+        let of_host = host.map(|host| LimitQuery { name: LimitName::from_host(&host.name), rate: host.rate });
+        let mut uses = self.limit_uses(of_topic.iter().chain(&of_host).cloned().collect()).await.into_iter();
+        let next_ms = |used: &LimitUse| used.again.map(|again| now_ms() + again.as_millis() as i64);
+        if is_ready {
             topic.max_in_flight = known.max_in_flight;
-            topic.rate = match known.rate {
-                Some(rate) => self.callback_rate(name, rate).await.map(|used| (rate, used)),
-                None => None,
-            };
+        }
+        if let Some(limit) = rate {
+            let next_ms = uses.next().flatten().as_ref().and_then(next_ms);
+            topic.rate = Some(RateUse { limit, used: self.callback_rate(name, limit).await, next_ms });
+        }
+        if let (Some(host), Some(used)) = (host, uses.next().flatten()) {
+            topic.host = Some(HostUse {
+                name: host.name.clone(),
+                max_in_flight: host.max_in_flight,
+                in_flight: used.held,
+                rate: host.rate,
+                next_ms: next_ms(&used),
+            });
+        }
+    }
+
+    /// Returns the limits of a URL's host, if it has any.
+    fn host_limit(&self, url: &str) -> Option<&HostLimit> {
+        let uri: Uri = url.split('#').next()?.parse().ok()?;
+        self.settings.consume.host_limits.iter().find(|limit| limit.host.matches(&uri))
+    }
+
+    /// Returns how far limits are used. None: the store does not say it in time.
+    async fn limit_uses(&self, queries: Vec<LimitQuery>) -> Vec<Option<LimitUse>> {
+        let count = queries.len();
+        if count == 0 {
+            return Vec::new();
+        }
+        let ask = |reply: Reply<_>| Request::limit_use(queries, |uses| reply.with(uses));
+        match tokio::time::timeout(PATIENCE, self.store_client.ask(0, ask)).await {
+            Ok(Ok(uses)) => uses.into_iter().map(Result::ok).collect(),
+            Ok(Err(_)) | Err(_) => vec![None; count],
         }
     }
 

@@ -11,9 +11,10 @@ use super::nodes::{Nodes, Place};
 use super::script::Script;
 use super::{RedisStore, now_ms};
 use crate::{
-    CircuitState, CircuitView, Limits, Opening, OwnerTag, PERMIT_HOLDS, Permit, PermitAsk, Result, StoreError,
+    CircuitState, CircuitView, LimitQuery, LimitUse, Limits, Opening, OwnerTag, PERMIT_HOLDS, Permit,
+    PermitAsk, Result, StoreError,
 };
-use model::flow::RateSteps;
+use model::flow::{LimitName, RateSteps};
 use model::job::TopicName;
 use model::rendezvous;
 
@@ -36,6 +37,16 @@ impl RedisStore {
     fn shard_of(&self, node: usize, name: &str) -> Place {
         let shards = self.nodes.nodes[node].bases.len() as u32;
         Place { node, shard: rendezvous::first_of(shards, &[name.as_bytes()]) as usize }
+    }
+
+    /// Returns the homes of topics and hosts, each with the indices of those that have it.
+    fn by_home<'a>(&self, names: impl Iterator<Item = &'a LimitName>) -> BTreeMap<Place, Vec<usize>> {
+        let mut groups: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
+        for (i, name) in names.enumerate() {
+            let node = self.lane.unwrap_or_else(|| self.nodes.home_of(name.as_str()));
+            groups.entry(self.shard_of(node, name.as_str())).or_default().push(i);
+        }
+        groups
     }
 
     /// Runs a script on all shards that answer. Returns the answer of the topic's home shard, or that of another shard
@@ -83,11 +94,7 @@ fn view(hash: Value) -> Result<Vec<CircuitView>> {
 
 impl Limits for RedisStore {
     fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
-        let mut groups: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
-        for (i, ask) in asks.iter().enumerate() {
-            let node = self.lane.unwrap_or_else(|| self.nodes.home_of(ask.name.as_str()));
-            groups.entry(self.shard_of(node, ask.name.as_str())).or_default().push(i);
-        }
+        let groups = self.by_home(asks.iter().map(|ask| &ask.name));
         let call = |(place, group): (&Place, &Vec<usize>)| {
             let mut call = self.call(Script::Permits, *place);
             call.cmd.arg(&owner.0).arg(PERMIT_HOLDS.as_millis() as u64);
@@ -118,6 +125,39 @@ impl Limits for RedisStore {
             }
         }
         permits
+    }
+
+    fn limit_use(&mut self, queries: &[LimitQuery]) -> Vec<Result<LimitUse>> {
+        let groups = self.by_home(queries.iter().map(|query| &query.name));
+        let call = |(place, group): (&Place, &Vec<usize>)| {
+            let mut call = self.call(Script::LimitUse, *place);
+            call.cmd.arg(group.iter().map(|i| queries[*i].name.as_str()).collect::<Vec<_>>());
+            (*place, call)
+        };
+        let micros = |value: &Value| -> Result<f64> {
+            let text: Option<String> = redis::from_redis_value(value.clone()).ok();
+            text.and_then(|text| text.parse().ok()).ok_or_else(|| strange("an answer"))
+        };
+        let used = |query: &LimitQuery, now_us: &Value, two: &[Value]| -> Result<LimitUse> {
+            let [held, spent_us] = two else { return Err(strange("an answer")) };
+            let (now_us, spent_us) = (micros(now_us)?, micros(spent_us)?);
+            let again = query.rate.and_then(|rate| RateSteps::from(rate).wait(spent_us, now_us));
+            Ok(LimitUse { held: count(held)? as u32, again })
+        };
+        let mut all: Vec<Result<LimitUse>> = queries.iter().map(|_| Err(strange("no answer"))).collect();
+        for (place, answer) in self.ask_all(groups.iter().map(call).collect()) {
+            match answer.and_then(array) {
+                Ok(values) => {
+                    let Some((now_us, rest)) = values.split_first() else { continue };
+                    groups[&place]
+                        .iter()
+                        .zip(rest.chunks(2))
+                        .for_each(|(i, two)| all[*i] = used(&queries[*i], now_us, two));
+                }
+                Err(e) => groups[&place].iter().for_each(|i| all[*i] = Err(e.clone())),
+            }
+        }
+        all
     }
 
     fn open_circuit(&mut self, opening: &Opening) -> Result<bool> {

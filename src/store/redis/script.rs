@@ -22,6 +22,7 @@ pub(super) enum Script {
     Heads,
     Lease,
     Letters,
+    LimitUse,
     List,
     MoveBury,
     MoveDrop,
@@ -56,7 +57,7 @@ macro_rules! sources {
 }
 
 /// The name and text of each script, in the order of [`Script`].
-const SOURCES: [(&str, &str); 41] = sources!(
+const SOURCES: [(&str, &str); 42] = sources!(
     "lua/",
     "add",
     "announce",
@@ -74,6 +75,7 @@ const SOURCES: [(&str, &str); 41] = sources!(
     "heads",
     "lease",
     "letters",
+    "limit_use",
     "list",
     "move_bury",
     "move_drop",

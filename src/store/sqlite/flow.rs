@@ -10,8 +10,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::write::Write;
 use super::{SqliteStore, browse, change, row, write};
 use crate::{
-    CircuitState, CircuitView, Left, Limits, Opening, OwnerTag, PERMIT_HOLDS, Pauses, Permit, PermitAsk,
-    Result, WaitingTopics,
+    CircuitState, CircuitView, Left, LimitQuery, LimitUse, Limits, Opening, OwnerTag, PERMIT_HOLDS, Pauses,
+    Permit, PermitAsk, Result, WaitingTopics,
 };
 use model::flow::RateSteps;
 use model::job::TopicName;
@@ -50,6 +50,20 @@ pub(super) fn permit(w: &mut Write<'_>, owner: &OwnerTag, ask: &PermitAsk) -> ru
             .execute(params![name, owner.0, held, until_ms])?;
     }
     Ok(permit)
+}
+
+/// Returns how far the limits of a topic or host are used.
+fn limit_use(db: &Connection, query: &LimitQuery, now_ms: i64) -> rusqlite::Result<LimitUse> {
+    let name = query.name.as_str();
+    let held = db
+        .prepare_cached("SELECT ifnull(sum(held), 0) FROM permit WHERE name = ?1 AND until_ms > ?2")?
+        .query_row(params![name, now_ms], |r| r.get(0))?;
+    let spent_us: Option<f64> = db
+        .prepare_cached("SELECT spent_us FROM rate WHERE name = ?1")?
+        .query_row([name], |r| r.get(0))
+        .optional()?;
+    let wait = |rate| RateSteps::from(rate).wait(spent_us.unwrap_or(0.0), now_ms as f64 * 1000.0);
+    Ok(LimitUse { held, again: query.rate.and_then(wait) })
 }
 
 /// Frees the permits that a dead process held.
@@ -182,6 +196,11 @@ impl Pauses for SqliteStore {
 impl Limits for SqliteStore {
     fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
         self.in_chunks(Durability::Normal, asks, |w, ask| permit(w, owner, ask))
+    }
+
+    fn limit_use(&mut self, queries: &[LimitQuery]) -> Vec<Result<LimitUse>> {
+        let now_ms = write::now_ms();
+        queries.iter().map(|query| limit_use(&self.db, query, now_ms).map_err(refused)).collect()
     }
 
     fn open_circuit(&mut self, opening: &Opening) -> Result<bool> {
