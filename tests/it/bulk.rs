@@ -198,6 +198,12 @@ fn play_operations(daemon: &Daemon, sink: &Sink, server: Option<&RedisServer>) {
     assert_eq!((&end["changed"], &end["skipped"]), (&json!(11), &json!(0)), "{end}");
     eventually(20 * SECOND, "the replayed jobs", || (sink.count() == 122).then_some(()));
     assert_eq!(sink.deliveries()["j888"], 2);
+    let tagged = json!({"id": "tagged", "body": 1, "tags": ["shop:7"], "delay": 0});
+    Http::tcp(daemon).ask("POST", "/v1/topics/t/jobs", &tagged).is(201);
+    eventually(20 * SECOND, "a record", || (store.records(&key("tagged")).unwrap().len() == 1).then_some(()));
+    let replay = json!({"topic": "t", "operation": "replay", "filter": {"tag": "shop:7"}});
+    assert_eq!(done(daemon, &replay)["changed"], 1);
+    eventually(20 * SECOND, "the tagged job", || (sink.deliveries()["tagged"] == 2).then_some(()));
 }
 
 const KEEP: &str = "keep_done_body = true";

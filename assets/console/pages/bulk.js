@@ -21,7 +21,7 @@ const OPERATIONS = ['cancel', 'reschedule', 'run', 'redrive', 'replay'];
 const STATES = { cancel: ['delayed', 'ready', 'leased'], reschedule: ['delayed', 'ready'] };
 const WAYS = ['by', 'at', 'spread'];
 const OF_JOBS = ['state', 'id_prefix', 'tag', 'due_since', 'due_until'];
-const OF_RECORDS = ['outcome', 'status', 'text', 'id_prefix', 'since', 'until'];
+const OF_RECORDS = ['outcome', 'status', 'text', 'id_prefix', 'tag', 'since', 'until'];
 const AGES = ['1h', '24h', '7d'];
 
 const isMoment = (name) => ['due_since', 'due_until', 'since', 'until'].includes(name);

@@ -113,11 +113,15 @@ impl BulkFilter {
         JobFilter {
             states: self.states.clone(),
             id_prefix: self.id_prefix.clone(),
-            // What is stored was checked when the operation began.
-            tag: self.tag.as_deref().and_then(|tag| Tag::new(tag).ok()),
+            tag: self.tag(),
             due_since_ms: self.due_since_ms,
             due_until_ms: self.due_until_ms,
         }
+    }
+
+    /// Returns the tag. What is stored was checked when the operation began.
+    fn tag(&self) -> Option<Tag> {
+        self.tag.as_deref().and_then(|tag| Tag::new(tag).ok())
     }
 
     /// Returns the conditions about records.
@@ -129,8 +133,7 @@ impl BulkFilter {
             until_ms: self.until_ms,
             status: self.status,
             text: self.text.clone(),
-            // The API refuses a tag for a replay.
-            tag: None,
+            tag: self.tag(),
         }
     }
 }

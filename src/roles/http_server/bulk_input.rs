@@ -201,7 +201,6 @@ impl Filter {
         ];
         let jobs = [
             ("state", self.state.is_some()),
-            ("tag", self.tag.is_some()),
             ("due_since", self.due_since.is_some()),
             ("due_until", self.due_until.is_some()),
         ];
@@ -376,7 +375,7 @@ mod tests {
                 "condition of records",
             ),
             (
-                r#"{"topic":"t","operation":"replay","filter":{"tag":"x"}}"#,
+                r#"{"topic":"t","operation":"replay","filter":{"state":"dead"}}"#,
                 "filter",
                 "condition of pending jobs",
             ),
