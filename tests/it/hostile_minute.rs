@@ -340,6 +340,7 @@ fn neighbours_do_not_notice_an_attack() {
         assert!(failed.is_none(), "add {added}: {failed:?}");
     });
     good.wait_for(added, 30 * SECOND);
+    println!("jobs that were at least 50 ms late, by second: {:?}", late_by_second(&late.lock().unwrap()));
     let (add_p99, late_p99) = (p99(&mut adds), p99(&mut late.lock().unwrap()));
     let most_kib = most_kib.into_inner().unwrap();
     println!("memory in KiB: {most_kib:?}");
@@ -361,6 +362,19 @@ fn neighbours_do_not_notice_an_attack() {
     assert!(late_p99 <= BOUNDS.late_p99, "lateness: p99 {late_p99:?}");
     assert!(memory < BOUNDS.memory_mib, "{memory} MiB");
     assert!(log < BOUNDS.log_mib << 20, "{log} bytes of log");
+}
+
+/// How many jobs were at least 50 ms late in each second, and the greatest lateness, of calls in the order in which they
+/// came.
+fn late_by_second(late: &[Duration]) -> BTreeMap<usize, (u32, Duration)> {
+    let mut seconds: BTreeMap<usize, (u32, Duration)> = BTreeMap::new();
+    // About 70 jobs become due in a second.
+    for (n, late) in late.iter().enumerate().filter(|(_, late)| **late >= Duration::from_millis(50)) {
+        let (count, most) = seconds.entry(n / 70).or_default();
+        *count += 1;
+        *most = (*most).max(*late);
+    }
+    seconds
 }
 
 fn folder_bytes(folder: &Path) -> u64 {

@@ -61,9 +61,7 @@ pub(super) struct Lane<A: RequestSource> {
 }
 
 impl<A: RequestSource> Lane<A> {
-    /// Starts the thread. If it only reads, all others go first: a search may take long, and nobody waits for it but the
-    /// one who asked.
-    pub(super) fn start(store: Box<dyn Store>, source: Arc<A>, only_reads: bool) -> io::Result<Lane<A>> {
+    pub(super) fn start(store: Box<dyn Store>, source: Arc<A>) -> io::Result<Lane<A>> {
         let shared = Arc::new(LaneQueue {
             queue: Mutex::new(Queue { requests: Vec::new(), waits: false, closed: false }),
             handed: Condvar::new(),
@@ -72,13 +70,7 @@ impl<A: RequestSource> Lane<A> {
         });
         let worker =
             Worker { shared: Arc::clone(&shared), store, source, refused: UnreportedRefusals::default() };
-        let work = move || {
-            if only_reads {
-                host::let_others_first();
-            }
-            worker.run();
-        };
-        crate::vital_thread(if only_reads { "read" } else { "submit" }, work)?;
+        crate::vital_thread("submit", move || worker.run())?;
         Ok(Lane { shared, fresh: Vec::new(), unanswered: 0, bytes: 0, moved_at: Instant::now() })
     }
 

@@ -110,7 +110,7 @@ impl<A: RequestSource> Submitter<A> {
         let ways = lanes.ways();
         let count = lanes.count() * ways + usize::from(lanes.count() > 1);
         let cannot = |e: io::Error| io::Error::new(e.kind(), format!("cannot start a submit thread: {e}"));
-        let threads = (0..count).map(|_| Ok(Lane::start(open()?, Arc::clone(&source), false).map_err(cannot)?));
+        let threads = (0..count).map(|_| Ok(Lane::start(open()?, Arc::clone(&source)).map_err(cannot)?));
         Ok(Submitter {
             threads: threads.collect::<Result<_, E>>()?,
             lanes,
@@ -120,9 +120,9 @@ impl<A: RequestSource> Submitter<A> {
         })
     }
 
-    /// Starts one thread, for long reads that are about no single job or lane. All other threads go before it. `store` is a handle to the whole store.
+    /// Starts one thread, for requests that are about no single job or lane. `store` is a handle to the whole store.
     pub fn start_reader(lanes: Lanes, source: A, store: Box<dyn Store>) -> io::Result<Submitter<A>> {
-        let threads = vec![Lane::start(store, Arc::new(source), true)?];
+        let threads = vec![Lane::start(store, Arc::new(source))?];
         Ok(Submitter { threads, lanes, ways: 1, lines: HashMap::new(), waiting: (0, 0) })
     }
 

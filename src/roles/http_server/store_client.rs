@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
@@ -71,6 +71,14 @@ impl Reply<Result<ApiResponse, Problem>> {
 /// How many long reads each client has at a time. Its further ones wait.
 const READS_MAX: usize = 2;
 
+/// While further reads of a client wait, the next one begins this many times later than its last one took. So a client
+/// that always has more to read than it may uses about half of the time of the reading thread, and leaves the rest of the
+/// processor to adds and deliveries. A client that reads one page after the other never waits like this.
+const PAUSES: u32 = 3;
+
+/// The longest such pause.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
 /// Passes requests to the store's threads. It is cheap to clone.
 #[derive(Clone)]
 pub(super) struct StoreClient {
@@ -120,11 +128,19 @@ impl StoreClient {
         holder: Option<Holder>,
         make: impl FnOnce(Reply<T>) -> Request<Delivery>,
     ) -> Result<T, Problem> {
-        let _turn = match holder {
-            None => None,
-            Some(holder) => Some(self.turn(holder).await?),
-        };
-        self.ask_on(&self.reads, 0, make).await
+        let Some(holder) = holder else { return self.ask_on(&self.reads, 0, make).await };
+        let turn = self.turn(holder).await?;
+        let begun = Instant::now();
+        let answer = self.ask_on(&self.reads, 0, make).await;
+        // The list of turns has one reference, and so has each read that runs or waits.
+        if Arc::strong_count(turn.semaphore()) > 1 + READS_MAX {
+            let pause = (begun.elapsed() * PAUSES).min(PAUSE_MAX);
+            tokio::spawn(async move {
+                tokio::time::sleep(pause).await;
+                drop(turn);
+            });
+        }
+        answer
     }
 
     /// Waits until a client may begin another long read.
