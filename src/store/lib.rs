@@ -166,7 +166,9 @@ impl Change {
         }
         let destination = self.destination.clone().unwrap_or_else(|| old.destination().cloned());
         let tags = self.tags.clone().unwrap_or_else(|| old.tags().clone());
-        Some(self.headers.clone().unwrap_or(old).with_destination(destination).with_tags(tags))
+        let (then, after) = (old.then().clone(), old.after().cloned());
+        let headers = self.headers.clone().unwrap_or(old);
+        Some(headers.with_destination(destination).with_tags(tags).with_then(then).with_after(after))
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) struct EndedRow {
     log: Option<String>,
     /// The body, if the topic keeps it.
     body: Option<String>,
-    /// The headers. Without the body, the tags alone.
+    /// The headers. Without the body, the tags and the links alone.
     headers: Option<String>,
 }
 
@@ -69,7 +69,8 @@ pub(super) struct EndedRow {
 macro_rules! ended_columns {
     () => {
         "stamp_us, due_ms, attempts, attempts_log, CASE WHEN octet_length(body) <= ?2 THEN body END,
-         CASE WHEN octet_length(body) <= ?2 OR instr(headers, '\":tags\":') THEN headers END"
+         CASE WHEN octet_length(body) <= ?2 OR instr(headers, '\":tags\":') OR instr(headers, '\":next\":')
+              OR instr(headers, '\":after\":') THEN headers END"
     };
 }
 pub(super) use ended_columns;
@@ -83,7 +84,7 @@ pub(super) fn ended(row: &Row<'_>) -> rusqlite::Result<EndedRow> {
     let (stamp_us, body) = (row.get(0)?, row.get::<_, Option<String>>(4)?);
     let headers = match body {
         Some(_) => row.get(5)?,
-        None => headers_text(&headers(row, 5, stamp_us)?.only_tags(), stamp_us),
+        None => headers_text(&headers(row, 5, stamp_us)?.only_tags_and_links(), stamp_us),
     };
     Ok(EndedRow { stamp_us, due_ms: row.get(1)?, attempts: row.get(2)?, log: row.get(3)?, body, headers })
 }

@@ -30,12 +30,12 @@ local function packed(ending, due, attempts, stamp, log, body)
   return struct.pack('>I4BI6I7I6I4I4', HEAD + #log + #body, ending, now, stamp, due, attempts, #log) .. log .. body
 end
 
--- Returns a log with the tags alone of its line of headers: the rest of this line is kept with the body only. A quotation
--- mark in a value has a backslash before it, so no value looks like the member of the tags.
+-- Returns a log with the tags and the links alone of its line of headers: the rest of this line is kept with the body
+-- only. A quotation mark in a value has a backslash before it, so no value looks like one of these members.
 local function with_tags_alone(log)
-  local line = string.match(log, '^h[^\n]*\n')
-  local tags = string.match(line, '":tags":"[^"]*"')
-  return (tags and 'h{' .. tags .. '}\n' or '') .. string.sub(log, #line + 1)
+  local line, own = string.match(log, '^h[^\n]*\n'), {}
+  for _, name in ipairs({ 'tags', 'next', 'after' }) do own[#own + 1] = string.match(line, '":' .. name .. '":"[^"]*"') end
+  return (own[1] and 'h{' .. table.concat(own, ',') .. '}\n' or '') .. string.sub(log, #line + 1)
 end
 
 -- Notes that a job ends now. The ids of one `m` differ. `record` is what is stored of it, if the caller knows that.
