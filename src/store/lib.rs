@@ -19,6 +19,7 @@ mod disk;
 mod flow;
 mod lanes;
 mod lease;
+mod outbox;
 mod outcome;
 mod records;
 mod redis;
@@ -40,6 +41,7 @@ use lease::exchange_apart;
 pub use lease::{
     Batch, Leased, Leases, Outcome, OwnerTag, Promotion, Settled, Settlement, Settlements, Token, Wanted,
 };
+pub use outbox::{MakeFollower, Outbox, OutboxCause, OutboxEntry, OutboxState, SentFollowers};
 pub use outcome::{Added, Changed, Deleted, Jobs};
 pub use records::{RecordPage, Records};
 pub use redis::{MoveAsk, MoveProgress, MovedJobs, NodeState, Part, RedisStore, SetState, SpoolSender};
@@ -241,6 +243,7 @@ pub trait Store:
     + Promotion
     + DeadLetters
     + Records
+    + Outbox
     + Views
     + Bulk
     + Pauses
@@ -257,6 +260,7 @@ impl<
         + Promotion
         + DeadLetters
         + Records
+        + Outbox
         + Views
         + Bulk
         + Pauses

@@ -25,8 +25,9 @@ impl Then {
         if self.is_empty() {
             return None;
         }
-        let json = self.json();
-        let all: Vec<StoredFollower<'_>> = serde_json::from_str(&json).unwrap_or_default();
+        let jsons = self.jsons();
+        let all: Vec<StoredFollower<'_>> =
+            jsons.iter().filter_map(|json| serde_json::from_str(json).ok()).collect();
         refuse_all(&all, "then", topics, &permits)
     }
 }

@@ -15,12 +15,12 @@ use crate::record::{Ending, JobRecord};
 use crate::tags::Tags;
 
 /// What the name of a topic for the events of another one ends with.
-const SUFFIX: &str = ".on_done";
+pub const DONE_SUFFIX: &str = ".on_done";
 
 /// Returns the name of the topic whose jobs are the events of a topic. None: the name would be too long.
 pub fn done_topic(topic: &TopicName) -> Option<TopicName> {
-    (topic.as_str().len() + SUFFIX.len() <= TOPIC_MAX)
-        .then(|| TopicName::new(&format!("{topic}{SUFFIX}")).ok())
+    (topic.as_str().len() + DONE_SUFFIX.len() <= TOPIC_MAX)
+        .then(|| TopicName::new(&format!("{topic}{DONE_SUFFIX}")).ok())
         .flatten()
 }
 
@@ -106,11 +106,11 @@ impl<'a> DoneEvent<'a> {
         Some(DoneEvent { kind, timestamp: rfc3339(record.ended_ms), data })
     }
 
-    /// Returns the job that delivers the event. `number` is that of the entry of the outbox. None: the name of the topic
-    /// is too long.
-    pub fn job(&self, number: i64) -> Option<NewJob> {
-        let topic = done_topic(self.data.topic)?;
-        let of = format!("{}\n{}\n{number}", self.data.topic, self.data.id);
+    /// Returns the job that delivers the event. Its id follows from the record. None: the name of the topic is too long.
+    pub fn job(&self) -> Option<NewJob> {
+        let RecordData { topic, id, outcome, added_ms, ended_ms, .. } = &self.data;
+        let of = format!("{topic}\n{id}\n{}\n{added_ms:?}\n{ended_ms}", outcome.word());
+        let topic = done_topic(topic)?;
         let hash = Sha256::digest(of);
         let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
         let after = JobKey { topic: self.data.topic.clone(), id: JobId::new(self.data.id).ok()? };
@@ -156,7 +156,7 @@ mod tests {
             headers: Headers::default(),
         };
         let of = |with_answer| {
-            let job = DoneEvent::new(&record, with_answer).unwrap().job(7).unwrap();
+            let job = DoneEvent::new(&record, with_answer).unwrap().job().unwrap();
             (job.key.topic.to_string(), job.body.as_str().to_owned())
         };
         let (topic, text) = of(false);

@@ -16,17 +16,19 @@ use serde_json::value::{RawValue, to_raw_value};
 use sha2::{Digest as _, Sha256};
 
 pub use self::check::RefusedThen;
-pub use self::event::{DoneEvent, done_topic};
+pub use self::event::{DONE_SUFFIX, DoneEvent, done_topic};
 pub use self::given::{BadThen, DEPTH_MAX, LIST_MAX, TEXT_MAX, TREE_MAX};
 use crate::destination::Destination;
 use crate::headers::Headers;
 use crate::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
 use crate::tags::Tags;
 
-/// What follows a job, as a store keeps it: two texts without white space, quotation marks or backslashes.
+/// What follows a job, as a store keeps it: two texts without white space, quotation marks or backslashes. Scripts split
+/// the first one at its dots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Then {
-    /// The jobs: the base64url form of a JSON list of [`StoredFollower`]. Empty: it is not known, or there is none.
+    /// The jobs, with dots between them: each the base64url form of a JSON [`StoredFollower`]. Empty: they are not known,
+    /// or there is none.
     full: Box<str>,
     /// Topics and ids alone: the base64url form of a JSON list of `[topic, id]`. A record without a body has only this.
     links: Box<str>,
@@ -82,9 +84,9 @@ impl Then {
             return Then::default();
         }
         let links: Vec<_> = followers.iter().map(|one| (one.topic.as_str(), one.id.as_deref())).collect();
-        let text =
-            |json: serde_json::Result<String>| TEXT.encode(json.expect("these are plain values")).into();
-        Then { full: text(serde_json::to_string(followers)), links: text(serde_json::to_string(&links)) }
+        let text = |json: serde_json::Result<String>| TEXT.encode(json.expect("these are plain values"));
+        let full: Vec<String> = followers.iter().map(|one| text(serde_json::to_string(one))).collect();
+        Then { full: full.join(".").into(), links: text(serde_json::to_string(&links)).into() }
     }
 
     /// Returns whether nothing follows.
@@ -107,9 +109,14 @@ impl Then {
         Then { full: Box::default(), links: self.links.clone() }
     }
 
-    /// Returns the JSON of the jobs. Empty: it is not known.
-    fn json(&self) -> String {
-        TEXT.decode(&*self.full).ok().and_then(|json| String::from_utf8(json).ok()).unwrap_or_default()
+    /// Returns the text of each job. None: they are not known.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.full.split('.').filter(|text| !text.is_empty())
+    }
+
+    /// Returns the JSON of each job that is known.
+    fn jsons(&self) -> Vec<String> {
+        self.texts().filter_map(json_of).collect()
     }
 
     /// Returns topics and ids of the jobs that follow a job.
@@ -126,8 +133,9 @@ impl Then {
     /// Returns the jobs that follow a job as the API shows them, each with its id. If they are not known any more, their
     /// topics and ids alone.
     pub fn shown(&self, source: Source<'_>) -> Vec<Box<RawValue>> {
-        let json = self.json();
-        let known: Vec<StoredFollower<'_>> = serde_json::from_str(&json).unwrap_or_default();
+        let jsons = self.jsons();
+        let known: Vec<StoredFollower<'_>> =
+            jsons.iter().filter_map(|json| serde_json::from_str(json).ok()).collect();
         let keys = self.keys(source);
         if known.len() != keys.len() {
             let key = |key: JobKey| serde_json::json!({"topic": key.topic, "id": key.id.as_str()});
@@ -139,44 +147,44 @@ impl Then {
         };
         known.into_iter().zip(keys).filter_map(with_id).collect()
     }
+}
 
-    /// Returns the jobs that follow a job, which was accepted `ago`. A follower without a delay of its own waits for
-    /// `delay` of its topic. None: the text cannot be read.
-    pub fn jobs(
-        &self,
-        source: Source<'_>,
-        ago: Duration,
-        delay: impl Fn(&TopicName) -> Duration,
-    ) -> Option<Vec<NewJob>> {
-        let json = self.json();
-        let known: Vec<StoredFollower<'_>> = serde_json::from_str(&json).ok()?;
-        let keys = self.keys(source);
-        if known.is_empty() || known.len() != keys.len() {
-            return None;
-        }
-        let job = |(one, key): (StoredFollower<'_>, JobKey)| {
-            let own = one.delay_ms.map(Duration::from_millis);
-            let due = own.unwrap_or_else(|| delay(&one.topic)).saturating_sub(ago);
-            let headers = Headers::new(one.headers)
-                .unwrap_or_default()
-                .with_destination(one.path.map(Destination::Path))
-                .with_tags(Tags::new(one.tags).unwrap_or_default())
-                .with_then(Then::new(&one.then))
-                .with_after(Some(source.key.clone()));
-            NewJob {
-                key,
-                body: Body::from(one.body),
-                due: Due::In(due),
-                priority: Priority::Normal,
-                on_conflict: OnConflict::Keep,
-                max_attempts: None,
-                attempts: 0,
-                headers,
-                quota: None,
-            }
-        };
-        Some(known.into_iter().zip(keys).map(job).collect())
-    }
+/// Returns the JSON of the text of a follower. None: it cannot be read.
+fn json_of(text: &str) -> Option<String> {
+    String::from_utf8(TEXT.decode(text).ok()?).ok()
+}
+
+/// Returns the job of a text ([`Then::texts`]) that follows a job, which was accepted `ago`. `place` is its place in the
+/// list. A follower without a delay of its own waits for `delay` of its topic. None: the text cannot be read.
+pub fn job_of(
+    text: &str,
+    source: Source<'_>,
+    place: usize,
+    ago: Duration,
+    delay: impl Fn(&TopicName) -> Duration,
+) -> Option<NewJob> {
+    let json = json_of(text)?;
+    let one: StoredFollower<'_> = serde_json::from_str(&json).ok()?;
+    let own = one.delay_ms.map(Duration::from_millis);
+    let due = own.unwrap_or_else(|| delay(&one.topic)).saturating_sub(ago);
+    let headers = Headers::new(one.headers)
+        .unwrap_or_default()
+        .with_destination(one.path.map(Destination::Path))
+        .with_tags(Tags::new(one.tags).unwrap_or_default())
+        .with_then(Then::new(&one.then))
+        .with_after(Some(source.key.clone()));
+    let id = one.id.and_then(|id| JobId::new(id).ok()).unwrap_or_else(|| source.id_at(place));
+    Some(NewJob {
+        key: JobKey { topic: one.topic, id },
+        body: Body::from(one.body),
+        due: Due::In(due),
+        priority: Priority::Normal,
+        on_conflict: OnConflict::Keep,
+        max_attempts: None,
+        attempts: 0,
+        headers,
+        quota: None,
+    })
 }
 
 /// Returns the text of a store for the job that another one follows.
@@ -211,7 +219,8 @@ mod tests {
         let headers = Headers::default().with_then(then);
         let read = Headers::trusted(&headers.to_text());
         assert_eq!(read, headers);
-        let jobs = read.then().jobs(source, Duration::from_secs(20), NONE).unwrap();
+        let job = |(place, text)| job_of(text, source, place, Duration::from_secs(20), NONE).unwrap();
+        let jobs: Vec<NewJob> = read.then().texts().enumerate().map(job).collect();
         assert_eq!(jobs.iter().map(|job| job.key.clone()).collect::<Vec<_>>(), read.then().keys(source));
         assert_eq!((jobs[0].key.to_string(), jobs[0].body.as_str()), ("b:7".into(), "1.50"));
         assert_eq!((jobs[0].due, jobs[1].due), (Due::In(Duration::from_secs(40)), Due::In(Duration::ZERO)));
@@ -248,7 +257,7 @@ mod tests {
         let full = format!(r#"{{"topic":"b","id":"{id}","delay_ms":2000,"body":{{"n": 1}}}}"#);
         assert_eq!(shown[0].get(), full);
         let links = then.only_links();
-        assert!(!links.is_empty() && links.jobs(source, Duration::ZERO, NONE).is_none());
+        assert!(!links.is_empty() && links.texts().next().is_none());
         let link: serde_json::Value = serde_json::from_str(links.shown(source)[0].get()).unwrap();
         assert_eq!(link, serde_json::json!({"topic": "b", "id": id}));
     }

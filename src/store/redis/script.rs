@@ -30,6 +30,9 @@ pub(super) enum Script {
     MovePut,
     MoveTake,
     Open,
+    OutboxNote,
+    OutboxState,
+    OutboxTake,
     Pause,
     Permits,
     Promote,
@@ -56,7 +59,7 @@ macro_rules! sources {
 }
 
 /// The name and text of each script, in the order of [`Script`].
-const SOURCES: [(&str, &str); 41] = sources!(
+const SOURCES: [(&str, &str); 44] = sources!(
     "lua/",
     "add",
     "announce",
@@ -82,6 +85,9 @@ const SOURCES: [(&str, &str); 41] = sources!(
     "move_put",
     "move_take",
     "open",
+    "outbox_note",
+    "outbox_state",
+    "outbox_take",
     "pause",
     "permits",
     "promote",

@@ -140,6 +140,11 @@ impl<'c> Write<'c> {
         self.rings.push = true;
     }
 
+    /// Has the timers rung after the commit, because there is work for them.
+    pub(super) fn ring_timer(&mut self) {
+        self.rings.timer = true;
+    }
+
     /// Notes that a lease ends at that moment.
     pub(super) fn deadline(&mut self, at_ms: i64) {
         self.deadline_ms = Some(self.deadline_ms.map_or(at_ms, |d| d.min(at_ms)));
