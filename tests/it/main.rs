@@ -25,6 +25,8 @@ mod destinations;
 mod durability;
 mod export;
 mod failover;
+mod follow;
+mod follow_crashes;
 mod free_pages;
 mod half_taken;
 mod hostile;
