@@ -111,7 +111,7 @@ fn what_may_not_follow_is_refused_by_its_field() {
     unix.ask("POST", "/v1/topics/a/jobs", &offline).is_problem(409, "topic_offline", None);
     // A producer of one topic adds nothing to another one.
     let token = unix.ask("POST", "/v1/tokens", &json!({"name": "p", "scopes": ["produce:a"]})).is(201);
-    let secret = token["secret"].as_str().unwrap().to_owned();
+    let secret = token["token"].as_str().unwrap().to_owned();
     let mut tcp = Http::tcp(&daemon);
     let send = |tcp: &mut Http, path: &str, body: &Value| {
         let headers = format!("authorization: Bearer {secret}\r\n");

@@ -27,6 +27,7 @@ mod export;
 mod failover;
 mod follow;
 mod follow_crashes;
+mod follow_moves;
 mod free_pages;
 mod half_taken;
 mod hostile;

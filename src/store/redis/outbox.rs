@@ -12,7 +12,7 @@ use super::answer::{self, array, bytes, count, number, strange};
 use super::change::add_words;
 use super::homes::Homes;
 use super::node::{BATCH, Call, Failure};
-use super::nodes::Place;
+use super::nodes::{Nodes, Place};
 use super::outbox_plan::plan;
 use super::records::records_of;
 use super::script::Script;
@@ -350,9 +350,38 @@ impl RedisStore {
     }
 }
 
+impl Nodes {
+    /// Returns how much waits in the outboxes of a node.
+    pub fn outbox_of(&self, name: &str) -> Result<OutboxState> {
+        let mut state = OutboxState::default();
+        let node = self.names.iter().position(|n| n == name);
+        for place in node.into_iter().flat_map(|node| self.shards_of(node)) {
+            let call = self.nodes[place.node].call(Script::OutboxState, place.shard, None);
+            let answer = self.nodes[place.node].run_one(call).map_err(Failure::into_error);
+            state.count(answer)?;
+        }
+        Ok(state)
+    }
+}
+
+impl OutboxState {
+    /// Adds what a shard reports.
+    fn count(&mut self, answer: Result<Value>) -> Result<()> {
+        let values = answer.and_then(array)?;
+        let [entries, oldest_ms] = values.as_slice() else { return Err(strange("an answer")) };
+        self.entries += count(entries)? as u64;
+        self.oldest = self.oldest.max(Duration::from_millis(count(oldest_ms)? as u64));
+        Ok(())
+    }
+}
+
 impl Outbox for RedisStore {
     fn has_followers(&mut self) -> Result<bool> {
-        Ok(std::mem::take(&mut self.outboxes.is_seen))
+        let is_outside = || self.lane.zip(self.nodes.known()).is_some_and(|(lane, homes)| !homes.has(lane));
+        // The jobs of a node outside the set were moved away. What follows earlier jobs may still be there, and no promotion
+        // sees it.
+        let is_outside = is_outside();
+        Ok(std::mem::take(&mut self.outboxes.is_seen) || is_outside)
     }
 
     fn send_followers(&mut self, make: MakeFollower<'_>) -> Result<SentFollowers> {
@@ -366,10 +395,6 @@ impl Outbox for RedisStore {
             Err(e) => return Err(e),
         };
         let mut sent = SentFollowers::default();
-        if self.lane.is_some_and(|lane| !homes.has(lane)) {
-            // The jobs of the node were moved away. What follows earlier jobs may still be there, and no promotion sees it.
-            sent.again = Some(PAUSE.1);
-        }
         let mut failed = None;
         for source in self.places() {
             let now = Instant::now();
@@ -416,14 +441,7 @@ impl Outbox for RedisStore {
         let calls = self.all_places().map(call).collect();
         let mut state = OutboxState::default();
         for (_, answer) in self.ask_all(calls) {
-            // A node that is down is reported elsewhere.
-            let Ok([entries, oldest_ms]) =
-                answer.and_then(array).map(|values| <[Value; 2]>::try_from(values))?
-            else {
-                return Err(strange("an answer"));
-            };
-            state.entries += count(&entries)? as u64;
-            state.oldest = state.oldest.max(Duration::from_millis(count(&oldest_ms)? as u64));
+            state.count(answer)?;
         }
         Ok(state)
     }
