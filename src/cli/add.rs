@@ -23,6 +23,7 @@ use super::target::TargetOptions;
 #[command(after_help = "Examples:
   dq add orders '{\"order\": 42}' --id 42 --delay 30m --header 'x-tenant: 7'
   dq add orders '{\"order\": 42}' --path '/merchants/7' --tag shop:7 --tag campaign:spring
+  dq add orders '{\"order\": 42}' --then '{\"topic\": \"invoices\", \"body\": 42, \"delay\": \"1h\"}'
   dq add orders @job.json --at '2026-12-01 23:50:50'
   echo '{\"order\": 42}' | dq add orders - --on-conflict keep
   dq add orders --batch jobs.ndjson --delay 1h")]
@@ -73,6 +74,10 @@ pub(super) struct Arguments {
     /// A tag by which the job can be found, such as shop:7; may be given several times
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
+
+    /// What follows: a job or a list of jobs as JSON, @FILE to read it from a file; added when this job is accepted
+    #[arg(long, value_name = "JSON", conflicts_with = "batch")]
+    then: Option<String>,
 
     /// A key for repeats: a second add with the same key adds nothing, and gets the answer of the first
     #[arg(long, value_name = "KEY")]
@@ -141,6 +146,11 @@ impl Arguments {
         put(&mut fields, "path", self.path.as_ref())?;
         put(&mut fields, "url", self.callback.as_ref())?;
         put(&mut fields, "tags", (!self.tags.is_empty()).then_some(&self.tags))?;
+        if let Some(then) = &self.then {
+            let json = RawValue::from_string(given(then)?.trim().to_owned());
+            let json = json.map_err(|e| Failure::Usage(format!("--then is no JSON value: {e}")))?;
+            fields.insert("then".to_owned(), json);
+        }
         if let Some((name, value)) = self.when.field()? {
             put(&mut fields, name, Some(value))?;
         }

@@ -226,7 +226,7 @@ fn move_jobs(arguments: &Move, lanes: &Lanes) -> Result<()> {
     let ask = MoveAsk { add: add.clone(), empty: empty.clone(), adopt: adopt.clone(), ..MoveAsk::default() };
     let Some(ahead) = nodes.look_ahead(&ask)? else {
         println!("nothing is to be done: all nodes have the same set, and no job has to be moved");
-        return Ok(());
+        return tell_outboxes(lanes, empty);
     };
     println!("nodes with jobs now: {}; afterwards: {}", ahead.before.join(", "), ahead.nodes.join(", "));
     println!(
@@ -248,6 +248,48 @@ fn move_jobs(arguments: &Move, lanes: &Lanes) -> Result<()> {
         .move_jobs(&ask, progress_bar()?)
         .context("the move is not finished: run dq nodes move again")?;
     done.iter().for_each(tell_moved);
+    done.iter().try_for_each(|done| wait_for_outboxes(lanes, done))
+}
+
+/// Says which of these nodes still have entries in their outboxes.
+fn tell_outboxes(lanes: &Lanes, names: &[String]) -> Result<()> {
+    let Some(nodes) = lanes.redis() else { return Ok(()) };
+    for name in names {
+        if let left @ 1.. = nodes.outbox_of(name)?.entries {
+            println!(
+                "{name} still has {left} entries about what follows jobs that have ended: the timers send them"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// How long a move waits at its end until what follows earlier jobs is added.
+const OUTBOXES_WAIT: Duration = Duration::from_secs(30);
+
+/// Waits until nodes that have no jobs any more have no entries in their outboxes either. The timers send these.
+fn wait_for_outboxes(lanes: &Lanes, done: &MovedJobs) -> Result<()> {
+    let Some(nodes) = lanes.redis() else { return Ok(()) };
+    let until = Instant::now() + OUTBOXES_WAIT;
+    for name in done.before.iter().filter(|name| !done.nodes.contains(name)) {
+        let left = loop {
+            match nodes.outbox_of(name)?.entries {
+                0 => break 0,
+                left if Instant::now() >= until => break left,
+                _ => std::thread::sleep(Duration::from_millis(200)),
+            }
+        };
+        if left > 0 {
+            println!(
+                "{name} still has {left} entries about what follows jobs that have ended: keep it in the configuration until \
+                 dq nodes move --empty {name} does not say so any more"
+            );
+        } else {
+            println!(
+                "{name} has no jobs any more: take it out of the configuration of every host, and reload"
+            );
+        }
+    }
     Ok(())
 }
 
@@ -287,10 +329,6 @@ fn tell_moved(done: &MovedJobs) {
             "{} were dropped on nodes that are older than the others: they had been moved before",
             done.dropped
         );
-    }
-    let left: Vec<&String> = done.before.iter().filter(|name| !done.nodes.contains(name)).collect();
-    for name in left {
-        println!("{name} has no jobs any more: take it out of the configuration of every host, and reload");
     }
 }
 

@@ -1,8 +1,9 @@
 //! The headers that a job carries to its receiver: which ones are allowed, and the text that a store keeps. Pure.
 //!
-//! The text also has the job's destination and its tags, as pseudo-headers in the manner of HTTP/2: `:path` or `:url`,
-//! and `:tags`. They are the first members, in this order. No header has such a name, and the releases before send no
-//! header with such a name.
+//! The text also has the job's destination, its tags and its links to other jobs, as pseudo-headers in the manner of
+//! HTTP/2: `:path` or `:url`, `:tags`, `:then` and `:next` (what follows the job), and `:after` (what it follows). They are
+//! the first members, in this order, and none of their values has a quotation mark. No header has such a name, and the
+//! releases before send no header with such a name.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,6 +12,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use crate::destination::Destination;
+use crate::follow::{self, Then};
+use crate::job::JobKey;
 use crate::tags::Tags;
 use crate::topic::refuse_header;
 
@@ -55,12 +58,21 @@ const URL: &str = ":url";
 /// The name that tags have in the text of a store.
 const TAGS: &str = ":tags";
 
-/// The headers of a job, by name, its destination, and its tags. Names are in lower case.
+/// The names that what follows a job has in the text of a store: in full, and its topics and ids alone.
+const THEN: &str = ":then";
+const NEXT: &str = ":next";
+
+/// The name that the job which this one follows has in the text of a store.
+const AFTER: &str = ":after";
+
+/// The headers of a job, by name, its destination, its tags, and its links. Names are in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Headers {
     by_name: BTreeMap<String, String>,
     destination: Option<Destination>,
     tags: Tags,
+    then: Then,
+    after: Option<Box<JobKey>>,
 }
 
 impl Headers {
@@ -98,7 +110,9 @@ impl Headers {
         let (path, url) = (by_name.remove(PATH), by_name.remove(URL));
         let destination = path.map(Destination::Path).or(url.map(Destination::Url));
         let tags = by_name.remove(TAGS).map_or_else(Tags::default, |text| Tags::trusted(&text));
-        Headers { by_name, destination, tags }
+        let then = Then::trusted(by_name.remove(THEN), by_name.remove(NEXT));
+        let after = by_name.remove(AFTER).and_then(|text| follow::key_of(&text)).map(Box::new);
+        Headers { by_name, destination, tags, then, after }
     }
 
     /// Returns the headers with this destination.
@@ -116,9 +130,34 @@ impl Headers {
         &self.tags
     }
 
-    /// Returns the tags alone, without headers and destination.
-    pub fn only_tags(&self) -> Headers {
-        Headers::default().with_tags(self.tags.clone())
+    /// Returns the headers with what follows the job.
+    pub fn with_then(self, then: Then) -> Headers {
+        Headers { then, ..self }
+    }
+
+    /// Returns what follows the job.
+    pub fn then(&self) -> &Then {
+        &self.then
+    }
+
+    /// Returns the headers with the job that this one follows.
+    pub fn with_after(self, after: Option<JobKey>) -> Headers {
+        Headers { after: after.map(Box::new), ..self }
+    }
+
+    /// Returns the job that this one follows.
+    pub fn after(&self) -> Option<&JobKey> {
+        self.after.as_deref()
+    }
+
+    /// Returns the tags and the links to other jobs alone, without headers and destination.
+    pub fn only_tags_and_links(&self) -> Headers {
+        Headers {
+            tags: self.tags.clone(),
+            then: self.then.only_links(),
+            after: self.after.clone(),
+            ..Headers::default()
+        }
     }
 
     /// Returns where the job goes. None: to the callback of its topic.
@@ -151,18 +190,29 @@ impl Headers {
             return String::new();
         }
         let headers = serde_json::to_string(&self.by_name).expect("texts are plain values");
+        let member = |name: &str, value: &str| match value {
+            "" => String::new(),
+            value => format!("\"{name}\":\"{value}\""),
+        };
         let mut members = vec![
             Headers::destination_text(self.destination.as_ref()),
             Headers::tags_text(&self.tags),
+            member(THEN, self.then.full()),
+            member(NEXT, self.then.links()),
+            member(AFTER, &self.after.as_deref().map(follow::key_text).unwrap_or_default()),
             headers[1..headers.len() - 1].to_owned(),
         ];
         members.retain(|member| !member.is_empty());
         format!("{{{}}}", members.join(","))
     }
 
-    /// Returns whether there are neither headers nor a destination nor tags.
+    /// Returns whether there are neither headers nor a destination nor tags nor links.
     pub fn is_empty(&self) -> bool {
-        self.by_name.is_empty() && self.destination.is_none() && self.tags.is_empty()
+        self.by_name.is_empty()
+            && self.destination.is_none()
+            && self.tags.is_empty()
+            && self.then.is_empty()
+            && self.after.is_none()
     }
 
     /// Returns the values by name.
@@ -277,7 +327,7 @@ mod tests {
         let path = Destination::from_path("/a").unwrap();
         let all = Headers::parse(r##"{"#a": "1"}"##).unwrap().with_destination(Some(path)).with_tags(tags);
         assert_eq!(all.to_text(), r##"{":path":"/a",":tags":"a shop:7","#a":"1"}"##);
-        assert_eq!(all.only_tags(), alone);
+        assert_eq!(all.only_tags_and_links(), alone);
         for headers in [alone, all] {
             assert!(!headers.is_empty());
             assert_eq!(Headers::trusted(&headers.to_text()), headers);

@@ -12,6 +12,7 @@ pub mod failure_limiter;
 pub mod fair;
 pub mod fields;
 pub mod flow;
+pub mod follow;
 pub mod guard;
 pub mod headers;
 pub mod job;

@@ -90,12 +90,18 @@ pub struct RecordKeeping {
     pub jobs: u32,
     /// Whether records keep body and headers.
     pub with_body: bool,
+    /// Whether an event goes out when a job has ended: see `on_done` of a topic.
+    pub with_event: bool,
 }
 
 impl RecordKeeping {
     /// What a topic keeps whose settings do not say otherwise.
-    pub const DEFAULT: RecordKeeping =
-        RecordKeeping { age: Duration::from_secs(86_400), jobs: 100_000, with_body: false };
+    pub const DEFAULT: RecordKeeping = RecordKeeping {
+        age: Duration::from_secs(86_400),
+        jobs: 100_000,
+        with_body: false,
+        with_event: false,
+    };
 
     /// Whether any record is kept.
     pub fn is_on(&self) -> bool {

@@ -185,7 +185,7 @@ mod tests {
             "max_pending": null, "max_bytes": null, "add_rate": null, "breaker_failures": 20, "breaker_pause_ms": 10000, "catch_up": "all", "durability": null,
             "priority": "normal", "tenant": "", "alert": [], "creator": "", "status": "online", "secrets": [],
             "old_secrets_until": null,
-            "keep_done_ms": 86400000, "keep_done_jobs": 100000, "keep_done_body": false, "keep_dead_ms": 0,
+            "keep_done_ms": 86400000, "keep_done_jobs": 100000, "keep_done_body": false, "on_done": "", "on_done_answer": false, "keep_dead_ms": 0,
         });
         assert_eq!(Value::Object(stored(&orders())), expected);
     }

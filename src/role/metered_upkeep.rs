@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use super::metered_store::MeteredStore;
 use model::job::{JobId, JobKey, State, TopicName};
-use model::metrics::{DeleteOutcome, Operation};
+use model::metrics::{AddOutcome, DeleteOutcome, Operation};
 use model::record::{JobRecord, RecordKeeping};
 use model::ticket::TicketSecret;
 use store::{
-    Aim, Bulk, Direction, ListedChange, ListedChanged, ListedPage, Maintenance, RecordPage, Records, Result,
-    TopicRing,
+    Aim, Bulk, Direction, ListedChange, ListedChanged, ListedPage, Maintenance, MakeFollower, Outbox,
+    OutboxState, RecordPage, Records, Result, SentFollowers, TopicRing,
 };
 
 impl Records for MeteredStore {
@@ -44,6 +44,24 @@ impl Records for MeteredStore {
 
     fn trim_records(&mut self) -> Result<(usize, Duration)> {
         self.store.trim_records()
+    }
+}
+
+impl Outbox for MeteredStore {
+    fn has_followers(&mut self) -> Result<bool> {
+        self.store.has_followers()
+    }
+
+    fn send_followers(&mut self, make: MakeFollower<'_>) -> Result<SentFollowers> {
+        let sent = self.store.send_followers(make)?;
+        for topic in &sent.added {
+            self.counters.topic(topic.as_str()).added(AddOutcome::New, 1);
+        }
+        Ok(sent)
+    }
+
+    fn outbox(&mut self) -> Result<OutboxState> {
+        self.timed(Operation::Read, None, |store| store.outbox())
     }
 }
 

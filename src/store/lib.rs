@@ -19,6 +19,7 @@ mod disk;
 mod flow;
 mod lanes;
 mod lease;
+mod outbox;
 mod outcome;
 mod records;
 mod redis;
@@ -41,6 +42,7 @@ use lease::exchange_apart;
 pub use lease::{
     Batch, Leased, Leases, Outcome, OwnerTag, Promotion, Settled, Settlement, Settlements, Token, Wanted,
 };
+pub use outbox::{MakeFollower, Outbox, OutboxCause, OutboxEntry, OutboxState, SentFollowers};
 pub use outcome::{Added, Changed, Deleted, Jobs};
 pub use records::{RecordPage, Records};
 pub use redis::{MoveAsk, MoveProgress, MovedJobs, NodeState, Part, RedisStore, SetState, SpoolSender};
@@ -167,7 +169,9 @@ impl Change {
         }
         let destination = self.destination.clone().unwrap_or_else(|| old.destination().cloned());
         let tags = self.tags.clone().unwrap_or_else(|| old.tags().clone());
-        Some(self.headers.clone().unwrap_or(old).with_destination(destination).with_tags(tags))
+        let (then, after) = (old.then().clone(), old.after().cloned());
+        let headers = self.headers.clone().unwrap_or(old);
+        Some(headers.with_destination(destination).with_tags(tags).with_then(then).with_after(after))
     }
 }
 
@@ -240,6 +244,7 @@ pub trait Store:
     + Promotion
     + DeadLetters
     + Records
+    + Outbox
     + Views
     + Bulk
     + Pauses
@@ -256,6 +261,7 @@ impl<
         + Promotion
         + DeadLetters
         + Records
+        + Outbox
         + Views
         + Bulk
         + Pauses

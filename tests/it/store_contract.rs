@@ -20,6 +20,7 @@ use store::{
 };
 
 mod bulk;
+mod outbox;
 mod records;
 mod tags;
 
@@ -27,6 +28,11 @@ use self::bulk::{
     a_listed_job_is_changed_only_as_it_was_listed, a_listed_job_is_deleted_and_leaves_a_record,
     each_state_is_listed_without_bodies, jobs_are_listed_forward_and_backward_without_a_gap,
     many_listed_jobs_are_changed_at_once,
+};
+use self::outbox::{
+    a_job_that_ends_otherwise_is_followed_by_nothing, each_end_makes_an_event_where_it_is_asked_for,
+    several_senders_add_each_follower_once, what_follows_is_added_once_and_when_its_job_is_accepted,
+    what_follows_stays_with_a_job_and_leaves_its_links,
 };
 use self::records::{
     a_delivered_job_leaves_a_record_with_all_its_attempts, a_job_that_is_replaced_leaves_a_record,
@@ -2002,6 +2008,11 @@ contract! {
     all_records_together_have_a_bound_and_the_largest_topic_gives
     records_of_an_id_are_erased_when_it_is_asked_for
     records_keep_tags_with_a_body_and_without_one
+    what_follows_is_added_once_and_when_its_job_is_accepted
+    a_job_that_ends_otherwise_is_followed_by_nothing
+    each_end_makes_an_event_where_it_is_asked_for
+    several_senders_add_each_follower_once
+    what_follows_stays_with_a_job_and_leaves_its_links
     tags_change_without_headers_and_path_and_back
     tags_stay_with_a_job_in_all_states
     jobs_are_listed_forward_and_backward_without_a_gap

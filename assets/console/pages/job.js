@@ -16,6 +16,7 @@ import { field, segments } from '../parts/field.js';
 import { empty, problemNote, skeleton } from '../parts/problem.js';
 import { topicHref } from '../parts/search.js';
 import { codeBlock } from '../parts/snippet.js';
+import { linkFacts } from '../parts/links.js';
 import { tagLinks } from '../parts/tags.js';
 import { when } from '../parts/time.js';
 import { say } from '../parts/toast.js';
@@ -132,6 +133,7 @@ function detail(job, { shown, size }) {
         job.path && [t('job.path'), job.path],
         job.url && [t('job.url'), job.url],
         job.tags && [t('job.tags'), tagLinks(job.tags)],
+        ...linkFacts(job),
         [t('job.added'), when(job.added_ms)],
         [t('job.priority'), t(`priority.${job.priority}`)],
         [t('job.attempts'), job.max_attempts ? t('job.attempts.of', { n: count(job.attempts), most: count(job.max_attempts) }) : count(job.attempts)],

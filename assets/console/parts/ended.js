@@ -14,6 +14,7 @@ import { confirm } from './confirm.js';
 import { note } from './problem.js';
 import { codeBlock } from './snippet.js';
 import { table } from './table.js';
+import { linkFacts } from './links.js';
 import { tagLinks } from './tags.js';
 import { ago, at, when } from './time.js';
 import { say } from './toast.js';
@@ -74,6 +75,7 @@ export function endedDetail(records) {
           record.late_ms !== undefined && [t('ended.late'), micros(record.late_ms * 1000)],
           [t('job.attempts'), count(record.attempts)],
           record.tags && [t('job.tags'), tagLinks(record.tags)],
+          ...linkFacts(record),
         ].filter(Boolean))),
         body !== null && card({ title: t('job.body'), key: 'body', help: bytes(byteLength(body)) }, codeBlock(readable(pretty(body)), t('job.body')))))];
 }

@@ -59,6 +59,8 @@ export const GROUPS = [
     { name: 'keep_done', kind: 'span', first: '1day' },
     { name: 'keep_done_jobs', kind: 'number', first: '100000' },
     { name: 'keep_done_body', kind: 'switch', first: 'false', options: ['true', 'false'] },
+    { name: 'on_done', kind: 'text', first: '', mono: true, wide: true },
+    { name: 'on_done_answer', kind: 'switch', first: 'false', options: ['true', 'false'] },
   ]],
   ['security', [
     { name: 'secrets', kind: 'secrets', first: '', mono: true, wide: true },

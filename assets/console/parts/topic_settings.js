@@ -48,6 +48,7 @@ export function topicSettings(topic, checked) {
         [name('keep_done'), isSpan(topic.keep_done) ? spanText(topic.keep_done) : t('settings.never')],
         [name('keep_done_jobs'), String(topic.keep_done_jobs)],
         [name('keep_done_body'), String(topic.keep_done_body)],
+        topic.on_done && [name('on_done'), topic.on_done],
         [name('creator'), topic.creator || null],
       ]))),
     h('h3', { class: 'sub', key: 'retry' }, t('group.retry'), h('span', { class: 'soft' }, ` · ${retryText(topic)}`)),

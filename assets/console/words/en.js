@@ -197,6 +197,7 @@ export default {
   'alert.node_clock_off': 'Node clock is off',
   'alert.node_slots_away': 'Cluster lacks slots',
   'alert.node_older': 'A node has old data',
+  'alert.outbox_waits': 'Following jobs are not added',
   'alert.spool_waits': 'Changes wait in the spool',
   'alert.node_not_durable': 'Node lacks durability',
   'alert.alerts_not_sent': 'Alerts cannot be sent',

@@ -197,6 +197,7 @@ export default {
   'alert.node_clock_off': '节点时钟偏差',
   'alert.node_slots_away': '集群槽位不可用',
   'alert.node_older': '节点数据过旧',
+  'alert.outbox_waits': '后续任务未能加入',
   'alert.spool_waits': '暂存未清空',
   'alert.node_not_durable': '节点持久性不足',
   'alert.alerts_not_sent': '告警发送失败',

@@ -151,6 +151,7 @@ export default {
     node_clock_off: '任务按节点的时钟到期。',
     node_slots_away: '部分任务暂不可用。',
     node_older: '该节点的数据比其他节点旧，已停用。',
+    outbox_waits: '任务结束后应加入的后续任务仍在等待。',
     spool_waits: '更改暂存在本机，等待节点恢复。',
     node_not_durable: '要求更高持久性的更改会被拒绝。',
     alerts_not_sent: '告警未能发送给接收人。',

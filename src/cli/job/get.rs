@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use super::super::api::Api;
 use super::super::attempts::attempts;
 use super::super::failure;
+use super::super::records::record::links;
 use super::super::records::record::{Record, story};
 use super::super::show::{lines, moment, moment_from};
 use super::{Job, Key};
@@ -98,6 +99,7 @@ fn page(job: &Job, now_ms: i64) -> String {
     facts.extend(job.path.clone().map(|path| ("path", path)));
     facts.extend(job.url.clone().map(|url| ("url", url)));
     facts.extend((!job.tags.is_empty()).then(|| ("tags", job.tags.join(", "))));
+    facts.extend(links(&job.then, job.after.as_ref()));
     facts.extend([
         ("added", moment(job.added_ms)),
         ("priority", format!("{:?}", job.priority).to_lowercase()),
@@ -132,7 +134,8 @@ mod tests {
         let job = json!({
             "topic": "t", "id": "a\nb", "state": "dead", "due_ms": 1000, "until_ms": 5000, "added_ms": 0,
             "priority": "high", "attempts": 2, "max_attempts": 2, "body": {"order": 42}, "later": "unknown",
-            "headers": {"x-a": "7", "x-b": "8"}, "path": "/m/7", "tags": ["a", "b"],
+            "headers": {"x-a": "7", "x-b": "8"}, "path": "/m/7", "tags": ["a", "b"], "after": {"topic": "o", "id": "1"},
+            "then": [{"topic": "u", "id": "x", "body": 1}, {"topic": "v", "id": "y"}],
             "log": [
                 {"number": 1, "at_ms": 1000, "took_ms": 7, "status": 503, "answer": "not\nyet", "error": "status 503"},
                 {"number": 2, "at_ms": 2000, "took_ms": 3000, "error": "timeout"},
@@ -149,7 +152,7 @@ mod tests {
             "body      {\"order\":42}\n",
             "headers   x-a: 7, x-b: 8\n",
             "path      /m/7\n",
-            "tags      a, b\n",
+            "tags      a, b\nafter     o:1\nthen      u:x, v:y\n",
             "died      ",
             "reason    status 410\n",
             "7 ms     503  status 503  not\\nyet\n",

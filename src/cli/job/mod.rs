@@ -13,6 +13,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::api::part;
+use super::records::record::Link;
 use super::show::{json_line, plain};
 use super::target::TargetOptions;
 use model::job::{Attempt, Priority, State};
@@ -50,6 +51,9 @@ pub(super) struct Job {
     pub url: Option<String>,
     #[serde(default)]
     pub tags: Vec<String>,
+    #[serde(default)]
+    pub then: Vec<Link>,
+    pub after: Option<Link>,
     #[serde(default)]
     pub log: Vec<Attempt>,
     pub body: Box<RawValue>,

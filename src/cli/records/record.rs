@@ -25,7 +25,27 @@ pub(in super::super) struct Record {
     log: Vec<Attempt>,
     #[serde(default)]
     tags: Vec<String>,
+    #[serde(default)]
+    then: Vec<Link>,
+    after: Option<Link>,
     body: Option<Box<RawValue>>,
+}
+
+/// Topic and id of a job.
+#[derive(Debug, Deserialize)]
+pub(in super::super) struct Link {
+    topic: String,
+    id: String,
+}
+
+/// Returns what a job follows, and what follows it.
+pub(in super::super) fn links(then: &[Link], after: Option<&Link>) -> Vec<(&'static str, String)> {
+    let name = |link: &Link| format!("{}:{}", link.topic, link.id);
+    let mut facts: Vec<_> = after.map(|after| ("after", name(after))).into_iter().collect();
+    if !then.is_empty() {
+        facts.push(("then", then.iter().map(name).collect::<Vec<_>>().join(", ")));
+    }
+    facts
 }
 
 impl Record {
@@ -70,6 +90,7 @@ impl Record {
         facts.extend(self.late_ms.map(|late| ("late", short_span(late as f64))));
         facts.extend(self.added_ms.map(|added| ("added", moment(added))));
         facts.extend((!self.tags.is_empty()).then(|| ("tags", self.tags.join(", "))));
+        facts.extend(links(&self.then, self.after.as_ref()));
         facts.push(("attempts", self.attempts.to_string()));
         facts.extend(self.body.as_ref().map(|body| ("body", body.get().to_owned())));
         let mut text = lines(&facts);

@@ -52,6 +52,7 @@ pub const KINDS: &[&str] = &[
     "node_slots_away",
     "node_older",
     "spool_waits",
+    "outbox_waits",
     "node_not_durable",
     NOT_SENT,
 ];

@@ -10,6 +10,7 @@ use super::host_pattern::HostPattern;
 use super::secret::signing_key;
 use super::{LONGEST_RETRY, Method, Mode, Payload, Success, Topic};
 use crate::expression::Expression;
+use crate::follow::{DONE_SUFFIX, done_topic};
 use crate::headers::Headers;
 use crate::retry::Retry;
 
@@ -36,6 +37,10 @@ impl Topic {
     /// Checks all values and their combinations. A topic must pass this before it is saved.
     pub fn check(&self) -> Result<(), InvalidTopic> {
         self.check_values()?;
+        if self.name.as_str().ends_with(DONE_SUFFIX) {
+            let problem = format!("a name that ends with {DONE_SUFFIX} is for the events of another topic");
+            return Err(InvalidTopic::new("name", problem));
+        }
         let mut wrong = self.flaws().into_iter().chain(self.not_done_yet());
         wrong.next().map_or(Ok(()), Err)
     }
@@ -113,14 +118,21 @@ impl Topic {
             return Err(InvalidTopic::new("method", problem));
         }
         if self.mode == Mode::Push || !self.callback.is_empty() {
-            check_url(&self.callback)?;
+            check_url("callback", &self.callback)?;
+        }
+        if !self.on_done.is_empty() {
+            check_url("on_done", &self.on_done)?;
+            if done_topic(&self.name).is_none() {
+                let problem = format!("needs a topic {}{DONE_SUFFIX}, and this name is too long", self.name);
+                return Err(InvalidTopic::new("on_done", problem));
+            }
         }
         Topic::SETTINGS.iter().try_for_each(|setting| setting.check_bounds(self))?;
         check_delays(&self.retry)
     }
 }
 
-fn check_url(url: &str) -> Result<(), InvalidTopic> {
+fn check_url(field: &'static str, url: &str) -> Result<(), InvalidTopic> {
     let uri: Option<Uri> = url.parse().ok();
     let good = uri.is_some_and(|u| {
         let authority = u.authority().map_or("", |a| a.as_str());
@@ -133,7 +145,7 @@ fn check_url(url: &str) -> Result<(), InvalidTopic> {
         return Ok(());
     }
     Err(InvalidTopic::new(
-        "callback",
+        field,
         format!("{url:?} is not a valid http or https URL, such as \"http://127.0.0.1:9000/hook\""),
     ))
 }

@@ -26,6 +26,7 @@ use self::setting::{HOUR, LONGEST, settings};
 pub use self::setting::{Setting, SettingKind};
 pub use self::topics::{Topics, Undelivered};
 pub use self::words::{CatchUp, Failure, Moment, Rate, Size, Success};
+use crate::follow::done_topic;
 use crate::job::{Priority, TopicName};
 use crate::record::RecordKeeping;
 use crate::retry::Retry;
@@ -192,6 +193,11 @@ settings! {
     /// Whether records keep body and headers of their jobs, so that a job can be replayed. Bodies of more than 64 KiB
     /// are not kept.
     keep_done_body: bool = RecordKeeping::DEFAULT.with_body, SettingKind::Switch;
+    /// A URL, http or https, that gets an event when a job of the topic has been accepted or has become a dead letter.
+    /// Empty: no events.
+    on_done: String = String::new(), SettingKind::Text { most: 1024 };
+    /// Whether these events have what the receiver answered.
+    on_done_answer: bool = false, SettingKind::Switch;
     /// How long dead letters are kept. Zero: for ever.
     keep_dead: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
 }
@@ -214,9 +220,33 @@ impl Topic {
         (number < limit).then(|| self.delay_after(number, random))
     }
 
+    /// Returns the topic that delivers the events of this one. None: it has none.
+    pub(super) fn of_events(&self) -> Option<Topic> {
+        if self.on_done.is_empty() {
+            return None;
+        }
+        let events = Topic::new(done_topic(&self.name)?, self.on_done.clone());
+        Some(Topic {
+            title: format!("Events of {}", self.name),
+            secrets: self.secrets.clone(),
+            old_secrets_until: self.old_secrets_until,
+            tls_verify: self.tls_verify,
+            tenant: if self.tenant.is_empty() { self.name.to_string() } else { self.tenant.clone() },
+            durability: self.durability,
+            priority: self.priority,
+            alert: self.alert.clone(),
+            ..events
+        })
+    }
+
     /// Returns what is kept of jobs that have ended.
     pub fn record_keeping(&self) -> RecordKeeping {
-        RecordKeeping { age: self.keep_done, jobs: self.keep_done_jobs, with_body: self.keep_done_body }
+        RecordKeeping {
+            age: self.keep_done,
+            jobs: self.keep_done_jobs,
+            with_body: self.keep_done_body,
+            with_event: !self.on_done.is_empty(),
+        }
     }
 
     /// Returns the limit of attempts of a job for which `re_notify_flag` asks again. `own` is the job's own limit.

@@ -40,6 +40,8 @@ struct CompiledTopic {
     topic: Arc<Topic>,
     /// Why the topic is held. None: it is served.
     held: Option<String>,
+    /// Whether dq itself adds the jobs of the topic: see `on_done`.
+    is_of_events: bool,
 }
 
 impl Topics {
@@ -55,7 +57,10 @@ impl Topics {
 
     /// Returns why a topic takes no new jobs. `None`: the topic takes new jobs, or no topic has this name.
     pub fn refusal(&self, name: &str) -> Option<String> {
-        let CompiledTopic { topic, held } = self.0.get(name)?;
+        let CompiledTopic { topic, held, is_of_events } = self.0.get(name)?;
+        if *is_of_events {
+            return Some(format!("topic {name} has the events of another topic: dq alone adds its jobs"));
+        }
         match (held, topic.status) {
             (Some(why), _) => Some(format!("topic {name} is held: {why}")),
             (None, Status::Offline) => Some(format!("topic {name} is offline")),
@@ -65,7 +70,7 @@ impl Topics {
 
     /// Returns why the jobs of a topic are not delivered. None: they are delivered.
     pub fn undelivered(&self, name: &str) -> Option<Undelivered> {
-        let Some(CompiledTopic { topic, held }) = self.0.get(name) else {
+        let Some(CompiledTopic { topic, held, .. }) = self.0.get(name) else {
             return Some(Undelivered::Unregistered);
         };
         match (held, topic.mode) {
@@ -81,13 +86,22 @@ impl Topics {
     }
 }
 
-/// If two topics have the same name, the first one counts.
+/// If two topics have the same name, the first one counts. A topic with `on_done` brings another one for its events.
 impl FromIterator<Topic> for Topics {
     fn from_iter<I: IntoIterator<Item = Topic>>(topics: I) -> Topics {
         let mut all = HashMap::new();
         for topic in topics {
             let name = topic.name.clone();
-            all.entry(name).or_insert_with(|| CompiledTopic { held: topic.held(), topic: Arc::new(topic) });
+            all.entry(name).or_insert_with(|| CompiledTopic {
+                held: topic.held(),
+                topic: Arc::new(topic),
+                is_of_events: false,
+            });
+        }
+        let events: Vec<Topic> = all.values().filter_map(|known| known.topic.of_events()).collect();
+        for topic in events {
+            let new = |topic| CompiledTopic { held: None, topic: Arc::new(topic), is_of_events: true };
+            all.entry(topic.name.clone()).or_insert_with(|| new(topic));
         }
         Topics(Arc::new(all))
     }
@@ -97,6 +111,22 @@ impl FromIterator<Topic> for Topics {
 mod tests {
     use super::*;
     use crate::topic::Method;
+
+    #[test]
+    fn a_topic_with_events_brings_a_topic_that_delivers_them() {
+        let topic = Topic::new(TopicName::new("t").unwrap(), "http://h/");
+        let secrets = vec!["s".repeat(32)];
+        let with = Topic { on_done: "http://e/done".into(), secrets: secrets.clone(), ..topic.clone() };
+        let topics = Topics::from_iter([with]);
+        let events = topics.get("t.on_done").unwrap();
+        assert_eq!((events.callback.as_str(), &events.secrets), ("http://e/done", &secrets));
+        assert!(topics.is_delivered("t.on_done"));
+        assert!(topics.refusal("t.on_done").unwrap().contains("dq alone"));
+        assert!(events.on_done.is_empty() && topics.get("t.on_done.on_done").is_none());
+        let own = Topic::new(TopicName::new("t.on_done").unwrap(), "http://own/");
+        assert_eq!(own.check().unwrap_err().field, "name");
+        assert!(Topics::from_iter([topic]).get("t.on_done").is_none());
+    }
 
     #[test]
     fn jobs_are_taken_and_delivered_by_what_the_topic_says() {

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::Refusal;
 
 /// The fields that a request may have.
-const KNOWN: [&str; 18] = [
+const KNOWN: [&str; 19] = [
     "cmd",
     "topic",
     "id",
@@ -27,6 +27,7 @@ const KNOWN: [&str; 18] = [
     "path",
     "url",
     "tags",
+    "then",
     "jobs",
     "token",
 ];
@@ -35,8 +36,8 @@ const KNOWN: [&str; 18] = [
 pub(super) const TIMES: [&str; 5] = ["fix_time", "delay", "delay_ms", "run_at", "run_at_ms"];
 
 /// The other optional fields of an add.
-pub(super) const OPTIONS: [&str; 7] =
-    ["priority", "on_conflict", "max_attempts", "headers", "path", "url", "tags"];
+pub(super) const OPTIONS: [&str; 8] =
+    ["priority", "on_conflict", "max_attempts", "headers", "path", "url", "tags", "then"];
 
 /// How many characters of an unknown name are compared, and repeated in a message.
 const COMPARED_MAX: usize = 40;

@@ -10,6 +10,7 @@ use super::Refusal;
 use super::fields::{Fields, OPTIONS, TIMES};
 use crate::fix_time::{self, LocalClock};
 use model::destination::Destination;
+use model::follow::Then;
 use model::headers::Headers;
 use model::job::{Body, Due, JobId, JobKey, LATEST_MS, OnConflict, Priority, TopicName};
 use model::json_time;
@@ -34,7 +35,7 @@ pub struct Add {
     pub on_conflict: OnConflict,
     /// The job's own limit of attempts. None: the topic's.
     pub max_attempts: Option<u32>,
-    /// The job's own headers, in addition to the topic's, its destination, and its tags.
+    /// The job's own headers, in addition to the topic's, its destination, its tags, and what follows it.
     pub headers: Headers,
 }
 
@@ -155,7 +156,11 @@ impl<'a> Request<'a> {
                 None => None,
                 Some(raw) => Some(number("max_attempts", raw, 1..=1000)? as u32),
             },
-            headers: self.headers()?.with_destination(self.destination()?).with_tags(self.tags()?),
+            headers: self
+                .headers()?
+                .with_destination(self.destination()?)
+                .with_tags(self.tags()?)
+                .with_then(self.then()?),
         })
     }
 
@@ -179,6 +184,11 @@ impl<'a> Request<'a> {
         let texts: Vec<Cow<'_, str>> = serde_json::from_str(raw.get())
             .map_err(|_| wrong("tags", raw, "a list of texts, such as [\"shop:7\"]"))?;
         Tags::new(texts).map_err(|e| Refusal::new("bad_field", format!("tags: {e}")))
+    }
+
+    fn then(&self) -> Result<Then, Refusal> {
+        let Some(raw) = self.get("then") else { return Ok(Then::default()) };
+        Then::parse(raw.get()).map_err(|e| Refusal::new("bad_field", e.to_string()))
     }
 
     fn due(&self, clock: LocalClock<'_>) -> Result<Option<Due>, Refusal> {

@@ -1,13 +1,15 @@
 //! The fields of a job that are stored with its headers: `headers`, `path` and `url`, which shape its callbacks and are
-//! checked against the job's topic, and `tags`.
+//! checked against the job's topic, `tags`, and `then`.
 
 use serde_json::value::RawValue;
 
 use super::problem::Problem;
 use model::destination::{BadDestination, Destination};
+use model::follow::{RefusedThen, Then};
 use model::headers::Headers;
+use model::scope::Need;
 use model::tags::{BadTag, Tag, Tags};
-use model::topic::Topic;
+use model::topic::{Topic, Topics};
 
 /// Returns the headers of a job of a topic.
 pub(super) fn headers(raw: Option<&RawValue>, topic: &Topic) -> Result<Headers, Problem> {
@@ -21,6 +23,33 @@ pub(super) fn headers(raw: Option<&RawValue>, topic: &Topic) -> Result<Headers, 
 pub(super) fn tags(texts: Option<Vec<String>>) -> Result<Tags, Problem> {
     let wrong = |e: BadTag| Problem::field("tags", format!("tags: {e}"));
     Tags::new(texts.unwrap_or_default()).map_err(wrong)
+}
+
+/// Returns what follows a job. (Whether the caller may add it is checked by [`may_follow`].)
+pub(super) fn then(raw: Option<&RawValue>) -> Result<Then, Problem> {
+    let Some(raw) = raw else { return Ok(Then::default()) };
+    Then::parse(raw.get()).map_err(|e| Problem::field(&e.field, e.to_string()))
+}
+
+/// Checks that a caller may add what follows its job.
+pub(super) fn may_follow(
+    headers: &Headers,
+    topics: &Topics,
+    permits: impl Fn(Need<'_>) -> bool,
+) -> Result<(), Problem> {
+    let refused = match headers.then().refusal(topics, permits) {
+        None => return Ok(()),
+        Some(refused) => refused,
+    };
+    Err(match refused {
+        RefusedThen::UnknownTopic(field, why) | RefusedThen::Field(field, why) => {
+            Problem::field(&field, format!("{field}: {why}"))
+        }
+        RefusedThen::Offline(field, why) => Problem::conflict("topic_offline", format!("{field}: {why}")),
+        RefusedThen::Forbidden(field, scope) => {
+            Problem::forbidden_field(&field, format!("{field}: you have no scope {scope}, which this needs"))
+        }
+    })
 }
 
 /// Returns the tag that a query names.

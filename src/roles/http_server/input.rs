@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::access::Caller;
-use super::callback_fields::{changed_destination, destination, headers, tags};
+use super::callback_fields::{changed_destination, destination, headers, tags, then};
 use super::cursor;
 use super::problem::Problem;
 use super::schema;
@@ -125,6 +125,8 @@ pub(super) struct NewJobRequest<'a> {
     url: Option<String>,
     #[schema(schema_with = schema::tags, required = false)]
     tags: Option<Vec<String>>,
+    #[schema(schema_with = schema::then, required = false)]
+    then: Option<&'a RawValue>,
 }
 
 /// An id: a text, or a number as it is written, which PHP sends if the application had a number. A number with an
@@ -214,7 +216,8 @@ pub(super) fn job(
         attempts: 0,
         headers: headers(new.headers, topic)?
             .with_destination(destination(new.path.as_deref(), new.url.as_deref(), topic)?)
-            .with_tags(tags(new.tags)?),
+            .with_tags(tags(new.tags)?)
+            .with_then(then(new.then)?),
         quota: quota.cloned(),
     })
 }

@@ -11,7 +11,8 @@ use super::problem::Problem;
 use super::schema;
 use super::waiting::WaitingShown;
 use model::destination::Destination;
-use model::job::{Attempt, JobId, Priority, State, TopicName};
+use model::follow::Source;
+use model::job::{Attempt, JobId, JobKey, Priority, State, TopicName};
 use model::json_time;
 use model::tags::Tags;
 use store::View;
@@ -61,6 +62,15 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "Tags::is_empty")]
     #[schema(value_type = Vec<String>, required = false)]
     tags: &'a Tags,
+    /// The jobs that follow when the job is accepted, each with its id. A record whose topic keeps no bodies has their
+    /// topics and ids alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<schema::Follower>, required = false)]
+    then: Vec<Box<RawValue>>,
+    /// The job that this one follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    after: Option<JobLink<'a>>,
     /// The first two attempts and the last eight, the oldest first. What the receiver answered is only shown to callers
     /// with the scope `read` for the topic.
     #[schema(value_type = Vec<schema::AttemptMade>)]
@@ -71,6 +81,20 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Waiting>, nullable = false)]
     waiting: Option<WaitingShown>,
+}
+
+/// Topic and id of a job.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(super) struct JobLink<'a> {
+    #[schema(value_type = String)]
+    topic: &'a TopicName,
+    id: &'a str,
+}
+
+impl<'a> From<&'a JobKey> for JobLink<'a> {
+    fn from(key: &'a JobKey) -> JobLink<'a> {
+        JobLink { topic: &key.topic, id: key.id.as_str() }
+    }
 }
 
 /// The columns of a table of jobs: see [`JobResponse::cells`].
@@ -102,6 +126,8 @@ impl<'a> JobResponse<'a> {
             path: view.headers.destination().and_then(Destination::path),
             url: view.headers.destination().and_then(Destination::own_url),
             tags: view.headers.tags(),
+            then: view.headers.then().shown(Source { key: &view.key, stamp_us: view.stamp_us }),
+            after: view.headers.after().map(JobLink::from),
             log,
             // A damaged store may hold a body that is not JSON. It is shown as null.
             body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),

@@ -9,6 +9,7 @@ use utoipa_axum::routes;
 use super::api::{Api, InTopic, OfJob, Reader};
 use super::api_response::{self, ApiResponse};
 use super::body::Sent;
+use super::callback_fields::may_follow;
 use super::input;
 use super::job_shown::{AddedJob, AddedJobs, JobList, JobResponse, SpooledDeletion};
 use super::problem::Problem;
@@ -48,7 +49,8 @@ async fn add(
         let ids = reader.id_source(&headers)?;
         let quota = reader.quota(&topic);
         let job = input::job(&json, &topic, quota.as_ref(), (ids.as_ref(), None), &api.lanes)?;
-        input::takes_jobs(&api.topics.borrow(), &name).map(|()| job)
+        input::takes_jobs(&api.topics.borrow(), &name)?;
+        may_follow(&job.headers, &api.topics.borrow(), |need| reader.permits(need)).map(|()| job)
     };
     let job = api.counted(&name, read())?;
     let key = job.key.clone();
@@ -71,7 +73,7 @@ async fn add_batch(
     let topic = api.counted(&name, api.topic(&name))?;
     let ids = reader.id_source(&headers)?;
     let mut jobs = Vec::new();
-    let take = |job: Result<model::job::NewJob, Problem>| {
+    let mut take = |job: Result<model::job::NewJob, Problem>| {
         api.counted(&name, job).map(|job| {
             let id = job.key.id.clone();
             jobs.push(job);
@@ -80,7 +82,10 @@ async fn add_batch(
     };
     let quota = reader.quota(&topic);
     let read = input::batch(&json, &topic, quota.as_ref(), ids.as_ref(), &api.lanes)?;
-    let items: Vec<_> = read.into_iter().map(take).collect();
+    let may = |job: model::job::NewJob| {
+        may_follow(&job.headers, &api.topics.borrow(), |need| reader.permits(need)).map(|()| job)
+    };
+    let items: Vec<_> = read.into_iter().map(|job| take(job.and_then(may))).collect();
     let taken = input::takes_jobs(&api.topics.borrow(), &name);
     if let Err(problem) = taken {
         api.counters.known_topic(name.as_str()).added(AddOutcome::Refused, jobs.len() as u64);

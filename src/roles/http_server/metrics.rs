@@ -26,7 +26,7 @@ use model::metrics::{MetricKind, Text, Totals};
 use model::status::{ProcessState, Status};
 use model::topic::{Topic, Topics};
 use role::{self, Context, EMBEDDED, SpoolReader};
-use store::{self, CircuitState, CircuitView, Counts, SpoolState, Store};
+use store::{self, CircuitState, CircuitView, Counts, OutboxState, SpoolState, Store};
 use telemetry::counters;
 
 /// How long the sources may take to answer.
@@ -68,7 +68,7 @@ pub(super) async fn by<T>(until: Instant, answer: oneshot::Receiver<T>) -> Optio
 }
 
 /// What a node reports: how many jobs it has, and its circuits that are not closed. Or why it does not report.
-pub(super) type NodeCounts = Result<(Vec<Counts>, Vec<CircuitView>), String>;
+pub(super) type NodeCounts = Result<(Vec<Counts>, Vec<CircuitView>, OutboxState), String>;
 
 /// The sources of metrics. It is cheap to clone.
 #[derive(Clone)]
@@ -92,7 +92,8 @@ impl Sources {
         for lane in 0..lanes.count() {
             let name = lanes.name(lane).unwrap_or(EMBEDDED).to_owned();
             let mut store: Box<dyn Store> = context.lane(lane)?;
-            let mut told = move || -> store::Result<_> { Ok((store.counts()?, store.circuits()?)) };
+            let mut told =
+                move || -> store::Result<_> { Ok((store.counts()?, store.circuits()?, store.outbox()?)) };
             nodes.push((
                 name,
                 QuestionThread::start("metrics-node", move |()| told().map_err(|e| e.to_string()))?,
@@ -153,7 +154,7 @@ impl Sources {
 /// Adds up the counts of all nodes that answered, by topic.
 pub(super) fn joined(nodes: &[NamedNodeCounts<'_>]) -> BTreeMap<TopicName, Counts> {
     let mut topics: BTreeMap<TopicName, Counts> = BTreeMap::new();
-    for one in nodes.iter().filter_map(|(_, told)| told.as_ref().ok()).flat_map(|(counts, _)| counts) {
+    for one in nodes.iter().filter_map(|(_, told)| told.as_ref().ok()).flat_map(|(counts, ..)| counts) {
         match topics.get_mut(&one.topic) {
             None => drop(topics.insert(one.topic.clone(), one.clone())),
             Some(sum) => {
@@ -200,6 +201,7 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
         totals.tell(&mut text);
     }
     tell_jobs(&mut text, &counted);
+    tell_outbox(&mut text, &counted);
     tell_limits(&mut text, &joined(&counted), &api.topics.borrow());
     tell_add_rates(&mut text, &add_rates, &api.topics.borrow());
     if let Some((state, max_bytes)) = spool {
@@ -227,7 +229,7 @@ fn tell_jobs(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
             text.sample(&[("topic", topic.as_str()), ("state", state)], n as f64);
         }
     }
-    let circuits = nodes.iter().filter_map(|(_, told)| told.as_ref().ok()).flat_map(|(_, c)| c.clone());
+    let circuits = nodes.iter().filter_map(|(_, told)| told.as_ref().ok()).flat_map(|(_, c, _)| c.clone());
     let circuits: BTreeMap<TopicName, CircuitState> =
         CircuitView::join(circuits).into_iter().map(|view| (view.topic, view.state)).collect();
     text.family(
@@ -292,6 +294,27 @@ fn tell_add_rates(text: &mut Text, used: &BTreeMap<TopicName, u64>, topics: &Top
     text.family("dq_topic_add_rate_used", MetricKind::Gauge, help);
     for (topic, rate, jobs) in limited().filter_map(|(topic, rate)| Some((topic, rate, used.get(topic)?))) {
         text.sample(&[("topic", topic.as_str())], *jobs as f64 / rate.per.as_secs_f64());
+    }
+}
+
+fn tell_outbox(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
+    let states = || nodes.iter().filter_map(|(_, told)| told.as_ref().ok()).map(|(_, _, outbox)| outbox);
+    let entries: u64 = states().map(|outbox| outbox.entries).sum();
+    let oldest = states().map(|outbox| outbox.oldest).max().unwrap_or_default();
+    for (name, help, value) in [
+        (
+            "dq_outbox_entries",
+            "Jobs and events that follow jobs that have ended, and are not added yet.",
+            entries as f64,
+        ),
+        (
+            "dq_outbox_oldest_seconds",
+            "For how long the oldest of these has waited; 0: none waits.",
+            oldest.as_secs_f64(),
+        ),
+    ] {
+        text.family(name, MetricKind::Gauge, help);
+        text.sample(&[], value);
     }
 }
 

@@ -203,7 +203,7 @@ impl Api {
         let is_embedded = matches!(self.settings.store, settings::StoreSettings::Embedded { .. });
         let node = |(name, counts): &NamedNodeCounts<'_>| {
             let state = states.iter().find(|state| state.name == *name);
-            let sum = |of: fn(&Counts) -> u64| counts.as_ref().ok().map(|(c, _)| c.iter().map(of).sum());
+            let sum = |of: fn(&Counts) -> u64| counts.as_ref().ok().map(|(c, ..)| c.iter().map(of).sum());
             let capability = state.and_then(|s| s.capability.as_ref());
             let durability = capability.map(Capability::alone).or(is_embedded.then_some(Durability::Fsync));
             Node {

@@ -7,8 +7,10 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::api_response::ApiResponse;
+use super::job_shown::JobLink;
 use super::list_format::{ListEnd, ListFormat, TableForm};
 use super::schema;
+use model::follow::Source;
 use model::job::{Attempt, TopicName};
 use model::json_time::rfc3339;
 use model::record::{Ending, JobRecord};
@@ -58,6 +60,15 @@ pub(super) struct RecordResponse<'a> {
     #[serde(skip_serializing_if = "Tags::is_empty")]
     #[schema(value_type = Vec<String>, required = false)]
     tags: &'a Tags,
+    /// The jobs that follow when the job is accepted, each with its id. A record whose topic keeps no bodies has their
+    /// topics and ids alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<schema::Follower>, required = false)]
+    then: Vec<Box<RawValue>>,
+    /// The job that this one follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    after: Option<JobLink<'a>>,
     /// The job's body, if its topic keeps bodies.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Value, required = false)]
@@ -80,6 +91,11 @@ impl<'a> From<&'a JobRecord> for RecordResponse<'a> {
             log: &record.attempts_log,
             headers: record.headers.by_name(),
             tags: record.headers.tags(),
+            then: record
+                .headers
+                .then()
+                .shown(Source { key: &record.key, stamp_us: record.stamp_us.unwrap_or_default() }),
+            after: record.headers.after().map(JobLink::from),
             body: record.body.as_ref().and_then(|body| serde_json::from_str(body.as_str()).ok()),
         }
     }

@@ -16,6 +16,7 @@ pub(super) enum Condition {
     RunDirGone,
     RegistryAway,
     SpoolWaits,
+    OutboxWaits,
     Node(String, NodeCondition),
     TopicLate(String),
     CircuitOpen(String),
@@ -62,7 +63,7 @@ impl NodeCondition {
 
 impl Condition {
     /// The conditions that belong to no node, topic or process.
-    const GENERAL: [Condition; 10] = [
+    const GENERAL: [Condition; 11] = [
         Condition::DiskNearlyFull,
         Condition::FileMissing,
         Condition::FileReplaced,
@@ -72,6 +73,7 @@ impl Condition {
         Condition::RunDirGone,
         Condition::RegistryAway,
         Condition::SpoolWaits,
+        Condition::OutboxWaits,
         Condition::AlertsNotSent,
     ];
 
@@ -110,6 +112,7 @@ impl Condition {
             Condition::RunDirGone => "run_dir_gone",
             Condition::RegistryAway => "registry_away",
             Condition::SpoolWaits => "spool_waits",
+            Condition::OutboxWaits => "outbox_waits",
             Condition::TopicLate(_) => "topic_late",
             Condition::CircuitOpen(_) => "circuit_open",
             Condition::JobsStranded(_) => "jobs_stranded",
@@ -187,6 +190,7 @@ impl fmt::Display for Condition {
             Condition::RunDirGone => "run_dir is gone",
             Condition::RegistryAway => "the registry does not answer",
             Condition::SpoolWaits => "changes wait in this host's spool",
+            Condition::OutboxWaits => "what follows jobs is not added",
             Condition::TopicLate(topic) => return write!(f, "topic {topic} is late"),
             Condition::CircuitOpen(topic) => return write!(f, "the circuit of topic {topic} is open"),
             Condition::JobsStranded(topic) => {

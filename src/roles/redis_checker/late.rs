@@ -16,11 +16,14 @@ use super::stranded::{Waiting, problems, stranded};
 use host::now_ms;
 use model::job::TopicName;
 use role::{self, Context, lock};
-use store::{self, CircuitState, Counts, Store, StoreError};
+use store::{self, CircuitState, Counts, OutboxState, Store, StoreError};
 use telemetry::history::add_rates;
 
 /// The shortest and the longest time between two looks.
 const PERIODS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+
+/// What follows a job should be added at once. If it has waited for longer than this, it is a finding.
+const OUTBOX_MAX: Duration = Duration::from_secs(300);
 
 /// What one lane reports about its topics.
 #[derive(Debug, Default)]
@@ -32,6 +35,8 @@ struct LaneReport {
     paused: BTreeSet<TopicName>,
     /// The circuits that are not closed, each with its reason.
     open: BTreeMap<TopicName, String>,
+    /// What follows jobs and is not added yet.
+    outbox: OutboxState,
 }
 
 /// What was found in the last look.
@@ -79,6 +84,7 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
                     known.undelivered(name).map(|why| why.to_string())
                 }));
             }
+            now.extend(outbox_that_waits(lanes.iter().map(|(_, told)| &told.outbox)));
             now.extend(problems(known));
             let limited = known.iter().map(|topic| &**topic);
             let add_rates = add_rates(&run_dir, now_ms(), limited).unwrap_or_else(|e| {
@@ -107,7 +113,24 @@ fn lane_report(store: &mut dyn Store) -> store::Result<LaneReport> {
     // A circuit whose pause is over is closed by the next job. Without waiting jobs, it holds nothing back.
     open.retain(|circuit| circuit.state == CircuitState::Open || waiting.contains_key(&circuit.topic));
     let open = open.into_iter().map(|circuit| (circuit.topic, circuit.reason)).collect();
-    Ok(LaneReport { waiting, held, paused: store.paused()?.into_iter().collect(), open })
+    let outbox = store.outbox()?;
+    Ok(LaneReport { waiting, held, paused: store.paused()?.into_iter().collect(), open, outbox })
+}
+
+/// Returns a problem if what follows jobs has waited for too long.
+fn outbox_that_waits<'a>(
+    lanes: impl Iterator<Item = &'a OutboxState> + Clone,
+) -> Option<(Condition, String)> {
+    let oldest = lanes.clone().map(|outbox| outbox.oldest).max()?;
+    let entries: u64 = lanes.map(|outbox| outbox.entries).sum();
+    (oldest >= OUTBOX_MAX).then(|| {
+        let waits = humantime::format_duration(Duration::from_secs(oldest.as_secs()));
+        let jobs = if entries == 1 { "1 job waits".to_owned() } else { format!("{entries} jobs wait") };
+        let detail = format!(
+            "{jobs} to be added behind jobs that have ended, the oldest for {waits}: a node does not answer, or no timer runs"
+        );
+        (Condition::OutboxWaits, detail)
+    })
 }
 
 /// Adds up what waits on all lanes.
@@ -152,6 +175,15 @@ fn circuits<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_outbox_that_waits_for_five_minutes_is_told() {
+        let state = |entries, secs| OutboxState { entries, oldest: Duration::from_secs(secs) };
+        assert_eq!(outbox_that_waits([state(9, 299), state(0, 0)].iter()), None);
+        let (condition, detail) = outbox_that_waits([state(9, 1), state(1, 300)].iter()).unwrap();
+        assert_eq!(condition, Condition::OutboxWaits);
+        assert!(detail.starts_with("10 jobs wait") && detail.contains("for 5m:"), "{detail}");
+    }
 
     #[test]
     fn a_topic_is_late_beyond_its_time_and_no_longer_at_half_of_it() {

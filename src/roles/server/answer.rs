@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use jiff::tz::TimeZone;
 use mio::Waker;
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use model::destination::Destination;
 use model::fields::{Fields, Marks};
+use model::follow::Source;
 use model::job::{Attempt, JobKey, State, TopicName};
 use model::tags::Tags;
 use protocol::dq::{Answer, DueAnswer, Refusal};
@@ -167,6 +169,10 @@ pub(super) fn job_found(
         url: Option<&'a str>,
         #[serde(skip_serializing_if = "Tags::is_empty")]
         tags: &'a Tags,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        then: Vec<Box<RawValue>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        after: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         log: Option<&'a [Attempt]>,
     }
@@ -192,6 +198,8 @@ pub(super) fn job_found(
         path: view.headers.destination().and_then(Destination::path),
         url: view.headers.destination().and_then(Destination::own_url),
         tags: view.headers.tags(),
+        then: view.headers.then().shown(Source { key: &view.key, stamp_us: view.stamp_us }),
+        after: view.headers.after().map(ToString::to_string),
         log,
     };
     let mut json = Vec::new();

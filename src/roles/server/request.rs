@@ -12,6 +12,7 @@ use super::answer::{
 };
 use model::excerpt::Excerpt;
 use model::failure_limiter::{FailureKind, FailureLimiter, Source};
+use model::follow::RefusedThen;
 use model::job::{Due, NewJob, TopicName};
 use model::metrics::AddOutcome;
 use model::open_connections::OpenConnections;
@@ -241,6 +242,11 @@ impl RequestRouter {
             refused();
             return Err(Refusal::new("bad_field", format!("{}: {problem}", destination.field())));
         }
+        let permits = |need: Need<'_>| token.is_none_or(|token| token.permits(need));
+        if let Some(refused_then) = add.headers.then().refusal(self.topics.now(), permits) {
+            refused();
+            return Err(refusal_of(refused_then));
+        }
         Ok(NewJob {
             due: add.due.unwrap_or(Due::In(topic.delay)),
             key: add.key,
@@ -267,6 +273,19 @@ fn check(token: Option<&Token>, need: Need<'_>) -> Result<(), Refusal> {
         }
         _ => Ok(()),
     }
+}
+
+/// Returns why the jobs that should follow a job are refused.
+fn refusal_of(refused: RefusedThen) -> Refusal {
+    let (code, field, why) = match refused {
+        RefusedThen::UnknownTopic(field, why) => ("unknown_topic", field, why),
+        RefusedThen::Offline(field, why) => ("topic_offline", field, why),
+        RefusedThen::Field(field, why) => ("bad_field", field, why),
+        RefusedThen::Forbidden(field, scope) => {
+            ("forbidden", field, format!("the token has no scope {scope}, which this needs"))
+        }
+    };
+    Refusal::new(code, format!("{field}: {why}"))
 }
 
 fn unregistered(topic: &TopicName) -> Refusal {

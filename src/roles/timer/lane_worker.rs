@@ -45,6 +45,8 @@ pub(super) struct LaneWorker {
     /// Readable when there is news. Closed when the worker must end.
     told: UnixStream,
     pub maintenance: SyncSender<()>,
+    /// Wakes the thread that adds what follows jobs.
+    followers: SyncSender<()>,
     trouble: TroubleLog,
     /// The topics whose jobs are spread after an outage, and over how long.
     spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
@@ -78,6 +80,7 @@ impl LaneWorker {
         store: Box<dyn Store>,
         bell: Box<dyn Bell>,
         maintenance: SyncSender<()>,
+        followers: SyncSender<()>,
         spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
     ) -> Result<(LaneWorker, LaneWorkerHandle)> {
         let (told, tell) = UnixStream::pair()?;
@@ -90,7 +93,19 @@ impl LaneWorker {
             TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
         let (dead, trouble) = (Vec::new(), TroubleLog::default());
         Ok((
-            LaneWorker { store, bell, clock, dead, news, told, maintenance, trouble, spread, busy_since },
+            LaneWorker {
+                store,
+                bell,
+                clock,
+                dead,
+                news,
+                told,
+                maintenance,
+                followers,
+                trouble,
+                spread,
+                busy_since,
+            },
             handle,
         ))
     }
@@ -157,6 +172,10 @@ impl LaneWorker {
         let expired = self.store.expire(BATCH)?;
         if expired.jobs > 0 {
             log::warn!("{} leases expired", expired.jobs);
+        }
+        if self.store.has_followers()? {
+            // A full channel: the thread is told already. It ends the process if it ends.
+            let _ = self.followers.try_send(());
         }
         Ok([promoted.next_ms, expired.next_ms].into_iter().flatten().min())
     }

@@ -1,13 +1,14 @@
 //! dq-timer: promotes due jobs to ready, expires leases, and hands back the leases of processes that died.
 //!
 //! One timer of a `run_dir` is active: the one that holds the leader lock. The others stand by, and one of them takes
-//! over as soon as the lock is free. Each lane of the store has a [`LaneWorker`](lane_worker). The main loop watches
-//! the owners of leases, and the workers.
+//! over as soon as the lock is free. Each lane of the store has a [`LaneWorker`](lane_worker), and a thread that adds what
+//! follows jobs that have ended (`outbox`). The main loop watches the owners of leases, and the workers.
 //!
 //! It never makes a callback. Begin with [`run`], then `lane_worker`.
 
 mod lane_worker;
 mod leader_lock;
+mod outbox;
 mod spool;
 mod upkeep;
 
@@ -66,6 +67,8 @@ struct Timer {
     told: Sender<Topics>,
     /// The topics with `catch_up` set to a span, shared with the lane workers.
     spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
+    /// The topics, shared with the threads that add what follows jobs.
+    known: Arc<Mutex<Topics>>,
     /// Keeps the thread that sends the host's spool running. `None`: the store has no spool.
     _spool: Option<Sender<()>>,
 }
@@ -78,12 +81,14 @@ impl Timer {
         let (woken, wake) = UnixStream::pair()?;
         let (fail, failed) = channel();
         let spread = Arc::new(Mutex::new(spread_of(topics.now())));
+        let known = Arc::new(Mutex::new(topics.now().clone()));
         let mut workers = Vec::new();
         for lane in 0..context.lanes()?.count() {
             let bell = context.bell(lane, BellKind::Timer, &random_name()?)?;
             let maintenance = maintain(context.lane(lane)?)?;
+            let followers = outbox::start(context.lane(lane)?, Arc::clone(&known))?;
             let (worker, handle) =
-                LaneWorker::new(context.lane(lane)?, bell, maintenance, Arc::clone(&spread))?;
+                LaneWorker::new(context.lane(lane)?, bell, maintenance, followers, Arc::clone(&spread))?;
             let (fail, wake) = (fail.clone(), wake.try_clone()?);
             role::vital_thread("tender", move || {
                 if let Err(e) = worker.tend() {
@@ -95,7 +100,7 @@ impl Timer {
         }
         let owners = Owners::watch(run_dir).context("cannot watch the owners of leases")?;
         let spool = spool::start(&context.settings.store)?;
-        Ok(Timer { owners, workers, failed, woken, topics, told, spread, _spool: spool })
+        Ok(Timer { owners, workers, failed, woken, topics, told, spread, known, _spool: spool })
     }
 
     fn run(&mut self, context: &mut Context) -> Result<()> {
@@ -117,6 +122,7 @@ impl Timer {
             if let Some(topics) = self.topics.reload() {
                 let _ = self.told.send(topics.clone());
                 *role::lock(&self.spread) = spread_of(topics);
+                *role::lock(&self.known) = topics.clone();
             }
             if let Ok(e) = self.failed.try_recv() {
                 return Err(e);

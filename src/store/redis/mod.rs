@@ -23,6 +23,8 @@ mod move_progress;
 mod mover;
 mod node;
 mod nodes;
+mod outbox;
+mod outbox_plan;
 mod pauses;
 mod promote;
 mod records;
@@ -49,6 +51,7 @@ pub use states::{NodeState, Part, SetState};
 use self::answer::strange;
 use self::node::Call;
 use self::nodes::{FRESH, Place};
+use self::outbox::Outboxes;
 use self::script::Script;
 use self::take_back::UnansweredLease;
 use super::{Result, Spool, StoreError, TopicRing};
@@ -79,6 +82,8 @@ pub struct RedisStore {
     buried: Vec<TopicName>,
     /// Lease calls whose answers never came: at most one for each shard.
     unanswered: Vec<UnansweredLease>,
+    /// What this handle knows of outboxes.
+    outboxes: Outboxes,
     /// When to look for old records again. None: this handle has not looked yet.
     trim_at: Option<Instant>,
     /// Where changes wait for their home. None: they are refused instead.
@@ -106,6 +111,7 @@ impl RedisStore {
             partial: false,
             buried,
             unanswered,
+            outboxes: Outboxes::new()?,
             trim_at: None,
             spool: None,
         };

@@ -78,8 +78,11 @@ impl RedisStore {
         });
         for (_, answer) in self.ask_all(calls.collect()) {
             let one = answer.and_then(array).and_then(|values| match values.as_slice() {
-                [jobs, next, now, more @ ..] => {
+                [jobs, next, now, out, more @ ..] => {
                     told.extend_from_slice(more);
+                    if number(out)? == 1 {
+                        self.outboxes.is_seen = true;
+                    }
                     Ok((count(jobs)?, number(next)?, number(now)?))
                 }
                 _ => Err(strange("an answer")),

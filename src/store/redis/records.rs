@@ -17,7 +17,7 @@ use model::job::{JobId, JobKey, TopicName};
 use model::record::{Ending, JobRecord, RECORDS_MAX, RecordKeeping};
 
 /// Reads the records of an id, as part/history.lua describes them. The oldest comes first.
-fn records_of(key: &JobKey, mut packed: &[u8]) -> Result<Vec<JobRecord>> {
+pub(super) fn records_of(key: &JobKey, mut packed: &[u8]) -> Result<Vec<JobRecord>> {
     let mut records = Vec::new();
     while !packed.is_empty() {
         let (record, rest) = record_of(key, packed).ok_or_else(|| strange("a record"))?;
@@ -64,7 +64,12 @@ fn number_of<const N: usize>(packed: &[u8]) -> Option<(i64, &[u8])> {
 fn word_of(keeping: &RecordKeeping) -> String {
     match *keeping == RecordKeeping::DEFAULT {
         true => String::new(),
-        false => format!("{} {} {}", keeping.age.as_millis(), keeping.jobs, u8::from(keeping.with_body)),
+        false => format!(
+            "{} {} {}",
+            keeping.age.as_millis(),
+            keeping.jobs,
+            u8::from(keeping.with_body) + 2 * u8::from(keeping.with_event)
+        ),
     }
 }
 

@@ -31,6 +31,9 @@ pub(super) enum Script {
     MovePut,
     MoveTake,
     Open,
+    OutboxNote,
+    OutboxState,
+    OutboxTake,
     Pause,
     Permits,
     Promote,
@@ -57,7 +60,7 @@ macro_rules! sources {
 }
 
 /// The name and text of each script, in the order of [`Script`].
-const SOURCES: [(&str, &str); 42] = sources!(
+const SOURCES: [(&str, &str); 45] = sources!(
     "lua/",
     "add",
     "announce",
@@ -84,6 +87,9 @@ const SOURCES: [(&str, &str); 42] = sources!(
     "move_put",
     "move_take",
     "open",
+    "outbox_note",
+    "outbox_state",
+    "outbox_take",
     "pause",
     "permits",
     "promote",

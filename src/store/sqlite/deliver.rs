@@ -206,7 +206,7 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
             .optional()?;
         if let Some(row) = row {
             w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
-            if keeping.is_on() {
+            if keeping.is_on() || keeping.with_event || !row.then.is_empty() {
                 w.record_row(tid, id, Ending::Delivered, row, settlement.attempt.as_ref())?;
             }
             w.moved(tid, Some(State::Leased), None);

@@ -22,6 +22,7 @@ mod free_pages;
 mod hung_bell;
 mod leases;
 mod letters;
+mod outbox;
 mod quota;
 mod record_keeping;
 mod record_rows;

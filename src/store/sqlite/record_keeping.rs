@@ -17,6 +17,7 @@ pub(super) fn keeping(row: &Row<'_>) -> rusqlite::Result<RecordKeeping> {
         age: age.unwrap_or(RecordKeeping::DEFAULT.age),
         jobs: row.get::<_, Option<u32>>(1)?.unwrap_or(RecordKeeping::DEFAULT.jobs),
         with_body: row.get(2)?,
+        with_event: row.get(3)?,
     })
 }
 
@@ -33,10 +34,10 @@ pub(super) fn keep(
     )?;
     let mut left: BTreeMap<i64, RecordKeeping> =
         w.db.prepare_cached(
-            "SELECT keep_age_ms, keep_jobs, keep_body, tid FROM topic
-             WHERE keep_age_ms IS NOT NULL OR keep_jobs IS NOT NULL OR keep_body",
+            "SELECT keep_age_ms, keep_jobs, keep_body, with_event, tid FROM topic
+             WHERE keep_age_ms IS NOT NULL OR keep_jobs IS NOT NULL OR keep_body OR with_event",
         )?
-        .query_map([], |row| Ok((row.get(3)?, keeping(row)?)))?
+        .query_map([], |row| Ok((row.get(4)?, keeping(row)?)))?
         .collect::<rusqlite::Result<_>>()?;
     let mut changed = Vec::new();
     for (topic, keeping) in topics {
@@ -47,13 +48,13 @@ pub(super) fn keep(
         }
     }
     changed.extend(left.into_keys().map(|tid| (tid, RecordKeeping::DEFAULT)));
-    for (tid, RecordKeeping { age, jobs, with_body }) in changed {
+    for (tid, RecordKeeping { age, jobs, with_body, with_event }) in changed {
         let age_ms = (age != RecordKeeping::DEFAULT.age).then_some(age.as_millis() as i64);
         let jobs = (jobs != RecordKeeping::DEFAULT.jobs).then_some(jobs);
         w.db.prepare_cached(
-            "UPDATE topic SET keep_age_ms = ?2, keep_jobs = ?3, keep_body = ?4 WHERE tid = ?1",
+            "UPDATE topic SET keep_age_ms = ?2, keep_jobs = ?3, keep_body = ?4, with_event = ?5 WHERE tid = ?1",
         )?
-        .execute(params![tid, age_ms, jobs, with_body])?;
+        .execute(params![tid, age_ms, jobs, with_body, with_event])?;
     }
     Ok(())
 }
@@ -63,9 +64,9 @@ pub(super) fn keep(
 pub(super) fn trim(w: &Write<'_>) -> rusqlite::Result<(usize, Option<Duration>)> {
     let topics: Vec<(i64, i64, RecordKeeping)> =
         w.db.prepare_cached(
-            "SELECT keep_age_ms, keep_jobs, keep_body, tid, records FROM topic WHERE records > 0",
+            "SELECT keep_age_ms, keep_jobs, keep_body, with_event, tid, records FROM topic WHERE records > 0",
         )?
-        .query_map([], |row| Ok((row.get(3)?, row.get(4)?, keeping(row)?)))?
+        .query_map([], |row| Ok((row.get(4)?, row.get(5)?, keeping(row)?)))?
         .collect::<rusqlite::Result<_>>()?;
     let (mut left, shortest) = (CHUNK as i64, topics.iter().map(|(.., keeping)| keeping.age).min());
     for (tid, there, keeping) in &topics {

@@ -18,6 +18,7 @@ use super::write::Write;
 use super::{CHUNK, SqliteStore};
 use crate::records::trim_again;
 use crate::{RecordPage, Records, Result};
+use model::follow::Then;
 use model::job::{Attempt, JobId, JobKey, NewJob, TopicName};
 use model::record::{Ending, JobRecord, RECORD_BODY_MAX, RECORDS_MAX, RecordKeeping};
 
@@ -63,21 +64,24 @@ pub(super) struct PendingRecords(BTreeMap<i64, TopicRecords>);
 
 /// What a record takes from the row of its job.
 pub(super) struct EndedRow {
-    stamp_us: i64,
-    due_ms: i64,
-    attempts: u32,
-    log: Option<String>,
+    pub stamp_us: i64,
+    pub due_ms: i64,
+    pub attempts: u32,
+    pub log: Option<String>,
     /// The body, if the topic keeps it.
-    body: Option<String>,
-    /// The headers. Without the body, the tags alone.
-    headers: Option<String>,
+    pub body: Option<String>,
+    /// The headers. Without the body, the tags and the links alone.
+    pub headers: Option<String>,
+    /// What follows the job.
+    pub then: Then,
 }
 
 /// The columns of an [`EndedRow`]. The second parameter is [`body_max`].
 macro_rules! ended_columns {
     () => {
         "stamp_us, due_ms, attempts, attempts_log, CASE WHEN octet_length(body) <= ?2 THEN body END,
-         CASE WHEN octet_length(body) <= ?2 OR instr(headers, '\":tags\":') THEN headers END"
+         CASE WHEN octet_length(body) <= ?2 OR instr(headers, '\":tags\":') OR instr(headers, '\":next\":')
+              OR instr(headers, '\":after\":') THEN headers END"
     };
 }
 pub(super) use ended_columns;
@@ -89,11 +93,13 @@ pub(super) fn body_max(keeping: &RecordKeeping) -> i64 {
 
 pub(super) fn ended(row: &Row<'_>) -> rusqlite::Result<EndedRow> {
     let (stamp_us, body) = (row.get(0)?, row.get::<_, Option<String>>(4)?);
+    let known = headers(row, 5, stamp_us)?;
     let headers = match body {
         Some(_) => row.get(5)?,
-        None => headers_text(&headers(row, 5, stamp_us)?.only_tags(), stamp_us),
+        None => headers_text(&known.only_tags_and_links(), stamp_us),
     };
-    Ok(EndedRow { stamp_us, due_ms: row.get(1)?, attempts: row.get(2)?, log: row.get(3)?, body, headers })
+    let (due_ms, attempts, log) = (row.get(1)?, row.get(2)?, row.get(3)?);
+    Ok(EndedRow { stamp_us, due_ms, attempts, log, body, headers, then: known.then().clone() })
 }
 
 impl Write<'_> {
@@ -104,9 +110,9 @@ impl Write<'_> {
             Entry::Vacant(vacant) => vacant,
         };
         let sql =
-            "SELECT keep_age_ms, keep_jobs, keep_body, last_record, last_order_ms FROM topic WHERE tid = ?1";
+            "SELECT keep_age_ms, keep_jobs, keep_body, with_event, last_record, last_order_ms FROM topic WHERE tid = ?1";
         let read = |row: &Row<'_>| {
-            let (last, last_order_ms) = (row.get(3)?, row.get(4)?);
+            let (last, last_order_ms) = (row.get(4)?, row.get(5)?);
             Ok(TopicRecords { keeping: keeping(row)?, last, last_order_ms, written: (0, 0) })
         };
         let found = self.db.prepare_cached(sql)?.query_row([tid], read)?;
@@ -126,7 +132,7 @@ impl Write<'_> {
         ending: Ending,
     ) -> rusqlite::Result<()> {
         let keeping = self.keeping(tid)?;
-        if !keeping.is_on() {
+        if !keeping.is_on() && !keeping.with_event {
             return Ok(());
         }
         let row = self
@@ -136,7 +142,8 @@ impl Write<'_> {
         self.record_row(tid, id, ending, row, None)
     }
 
-    /// Writes the record of a job whose row is known. `attempt`: one that is not in the row yet.
+    /// Writes the record of a job whose row is known, if its topic keeps records, and what follows into the outbox.
+    /// `attempt`: one that is not in the row yet.
     pub(super) fn record_row(
         &mut self,
         tid: i64,
@@ -152,8 +159,14 @@ impl Write<'_> {
                 None => format!("[{attempt}]"),
             }),
         };
+        let row = EndedRow { log, ..row };
+        let keeping = self.keeping(tid)?;
+        self.write_outbox(tid, id, ending, &row, keeping.with_event)?;
+        if !keeping.is_on() {
+            return Ok(());
+        }
         let size = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        let bytes = (id.len() + size(&log) + size(&row.body) + size(&row.headers)) as i64 + ROW_BYTES;
+        let bytes = (id.len() + size(&row.log) + size(&row.body) + size(&row.headers)) as i64 + ROW_BYTES;
         let now_ms = self.now_ms();
         let of_topic = self.records_of(tid)?;
         of_topic.last += 1;
@@ -175,7 +188,7 @@ impl Write<'_> {
                 row.stamp_us,
                 row.due_ms,
                 row.attempts,
-                log,
+                row.log,
                 row.body,
                 row.headers,
                 order_ms

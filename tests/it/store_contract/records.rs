@@ -45,7 +45,7 @@ fn listed(store: &mut dyn Store, t: &str, page: usize) -> Vec<JobRecord> {
 }
 
 fn keeping(age: Duration, jobs: u32, with_body: bool) -> RecordKeeping {
-    RecordKeeping { age, jobs, with_body }
+    RecordKeeping { age, jobs, with_body, with_event: false }
 }
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -10,6 +10,7 @@ use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema,
 use utoipa::{IntoParams, ToSchema};
 
 use model::destination::DESTINATION_MAX;
+use model::follow::LIST_MAX;
 use model::tags::TAG_MAX;
 
 pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ShowProblems};
@@ -110,6 +111,46 @@ pub(super) fn job_url() -> Schema {
         .into()
 }
 
+/// What follows a job.
+pub(super) fn then() -> Schema {
+    let follower = || {
+        ObjectBuilder::new()
+            .schema_type(Type::Object)
+            .property("topic", ObjectBuilder::new().schema_type(Type::String))
+            .required("topic")
+            .property(
+                "id",
+                ObjectBuilder::new().schema_type(SchemaType::from_iter([
+                    Type::String,
+                    Type::Number,
+                    Type::Null,
+                ])),
+            )
+            .property("body", ObjectBuilder::new().schema_type(SchemaType::AnyValue))
+            .required("body")
+            .property("delay", span())
+            .property(
+                "delay_ms",
+                ObjectBuilder::new().schema_type(SchemaType::from_iter([Type::Integer, Type::Null])),
+            )
+            .property("headers", headers())
+            .property("tags", tags())
+            .property("path", job_path())
+            .property("then", ObjectBuilder::new().schema_type(SchemaType::AnyValue))
+    };
+    let list = ArrayBuilder::new().items(follower()).max_items(Some(LIST_MAX));
+    OneOfBuilder::new()
+        .item(follower())
+        .item(list)
+        .item(ObjectBuilder::new().schema_type(Type::Null))
+        .description(Some(
+            "One job or a list of jobs that follow: dq adds them when this job is accepted. A job that follows may have \
+             `then` too. See docs/FOLLOW.md.",
+        ))
+        .examples([serde_json::json!({"topic": "invoices", "body": {"order": 42}, "delay": "1h"})])
+        .into()
+}
+
 /// The tags of a job.
 pub(super) fn tags() -> Schema {
     let tag = ObjectBuilder::new()
@@ -178,6 +219,31 @@ pub(super) enum FormatWord {
     Json,
     Ndjson,
     Csv,
+}
+
+/// A job that follows another one.
+#[derive(ToSchema, Serialize)]
+pub(super) struct Follower {
+    topic: String,
+    id: String,
+    /// How long after the acceptance it is due, in milliseconds. If it is missing, the delay of its topic applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Object, required = false)]
+    headers: Option<serde_json::Value>,
+    /// Any JSON value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Value, required = false)]
+    body: Option<serde_json::Value>,
+    /// What follows this job in turn.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Value>, required = false)]
+    then: Vec<serde_json::Value>,
 }
 
 /// An attempt to deliver a job.

@@ -16,10 +16,15 @@
 local BIG = 65536
 local topic, id = ARGV[1], ARGV[2]
 
--- Takes the first member off the members of a JSON object, if it matches. Returns it, or '', and the others.
-local function taken(members, pattern)
-  local first, others = string.match(members, pattern)
-  return first or '', others or members
+-- Takes the members off a JSON object whose names begin with a colon. They come first, and their values have no quotation
+-- marks. Returns them by name, and the others.
+local function taken(members)
+  local own = {}
+  while true do
+    local one, name, others = string.match(members, '^(":(%a+)":"[^"]*"),?(.*)$')
+    if not one then return own, members end
+    own[name], members = one, others
+  end
 end
 
 local delayed, ready, bodies = base .. 'd:' .. topic, base .. 'r:' .. topic, base .. 'b:' .. topic
@@ -53,22 +58,21 @@ if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
   meter(topic, more)
 end
 if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' then
-  -- The headers are the first line of the log: see endings. If there is a destination, it is their first member. The
-  -- next member has the tags, if there are any.
+  -- The headers are the first line of the log: see endings. Before them are the members whose names begin with a colon:
+  -- the destination, the tags, and the links, in this order. (See src/model/headers.rs.)
   local notes = base .. 'm:' .. topic
   local noted = call('HGET', notes, id) or struct.pack('>I4B', 0, 0)
   local made = string.sub(noted, 1, 5)
   local log = string.sub(noted, 6)
   local members = string.match(log, '^h{([^\n]*)}\n') or ''
   log = string.gsub(log, '^h[^\n]*\n', '')
-  local place, tags, headers
-  place, members = taken(members, '^(":[pu]%a+":"[^"]*"),?(.*)$')
-  tags, headers = taken(members, '^(":tags":"[^"]*"),?(.*)$')
+  local own, headers = taken(members)
+  local place, tags = own.path or own.url or '', own.tags or ''
   if ARGV[7] ~= '' then headers = string.match(ARGV[7], '^h{(.*)}$') or '' end
   if ARGV[8] ~= '' then place = ARGV[8] == '-' and '' or ARGV[8] end
   if ARGV[9] ~= '' then tags = ARGV[9] == '-' and '' or ARGV[9] end
   local made_of = {}
-  for _, some in ipairs({ place, tags, headers }) do
+  for _, some in ipairs({ place, tags, own['then'] or '', own.next or '', own.after or '', headers }) do
     if some ~= '' then made_of[#made_of + 1] = some end
   end
   if made_of[1] then log = 'h{' .. table.concat(made_of, ',') .. '}\n' .. log end

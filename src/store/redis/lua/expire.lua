@@ -4,14 +4,14 @@
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 how many jobs at most   2 how many topics at most
 -- Returns how many leases it ended, the next deadline in ms (in the past: there is more to do; -1: nothing is leased),
--- and the shard's now in ms; then a topic for each dead letter that it made
+-- the shard's now in ms, and 1 if the outbox has entries, else 0; then a topic for each dead letter that it made
 --
 -- Moves a job: leased -> ready, the attempt counted; if its attempts are used up -> dead; if it was replaced while it
 -- was leased -> delayed, ready
 
 -- Settlements had to wait while jobs were moved, so they come first now.
 local grace = call('PTTL', base .. 'grace')
-if grace > 0 then return { 0, now + grace, now } end
+if grace > 0 then return { 0, now + grace, now, 0 } end
 local left, jobs, dead = tonumber(ARGV[1]), 0, {}
 for _, topic in ipairs(call('ZRANGE', base .. 'end', '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[2])) do
   if left == 0 then break end
@@ -36,4 +36,4 @@ for _, topic in ipairs(call('ZRANGE', base .. 'end', '-inf', now, 'BYSCORE', 'LI
   call('ZREM', base .. 'end', topic)
   if next_deadline then call('ZADD', base .. 'end', next_deadline, topic) end
 end
-return { jobs, tonumber(call('ZRANGE', base .. 'end', 0, 0, 'WITHSCORES')[2] or -1), now, unpack(dead) }
+return { jobs, tonumber(call('ZRANGE', base .. 'end', 0, 0, 'WITHSCORES')[2] or -1), now, call('EXISTS', base .. 'out'), unpack(dead) }

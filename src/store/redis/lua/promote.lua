@@ -6,8 +6,8 @@
 -- ARGV  1 how many jobs at most   2 how many topics at most
 --       then nothing, or: 3 for how long a job must have been due to count as forgotten, ms   4 a random number
 --         then topics whose forgotten jobs are spread, each followed by the span, ms
--- Returns how many jobs it moved, the next due time in ms (in the past: there is more to do; -1: no job waits), and the
--- shard's now in ms; then topics, each followed by how many of its jobs it has spread
+-- Returns how many jobs it moved, the next due time in ms (in the past: there is more to do; -1: no job waits), the shard's
+-- now in ms, and 1 if the outbox has entries, else 0; then topics, each followed by how many of its jobs it has spread
 --
 -- Moves a job: delayed -> ready; delayed -> delayed
 
@@ -73,4 +73,4 @@ for _, topic in ipairs(call('ZRANGE', base .. 'due', '-inf', until_now, 'BYSCORE
   call('ZADD', base .. 'due', call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2] or 'inf', topic)
 end
 local first = call('ZRANGE', base .. 'due', 0, 0, 'WITHSCORES')[2]
-return { jobs, first and first ~= 'inf' and (from_delayed(tonumber(first))) or -1, now, unpack(spread) }
+return { jobs, first and first ~= 'inf' and (from_delayed(tonumber(first))) or -1, now, call('EXISTS', base .. 'out'), unpack(spread) }

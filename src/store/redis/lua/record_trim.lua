@@ -12,7 +12,7 @@ if ARGV[2] == 'room' then return { erase_of_largest(math.huge, left), shortest }
 for _, topic in ipairs(call('ZRANGE', base .. 'kept', 0, -1)) do
   if left <= 0 then break end
   if topic ~= '' then
-    local most, _, age = keeping_of(topic)
+    local most, _, _, age = keeping_of(topic)
     local order = base .. 'h:' .. topic
     local surplus = call('ZCARD', order) - most
     if surplus > 0 then left = left - erase_oldest(topic, math.min(surplus, left)) end

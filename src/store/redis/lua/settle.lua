@@ -69,7 +69,7 @@ while ARGV[i] do
     end
     local m, leases = moves(topic), call('HMGET', base .. 'L:' .. topic, unpack(ids))
     local acked, a, owner, owned, o = {}, 0, '', nil, 0
-    m.ids, m.bodies = keeping_of(topic)
+    m.ids, m.bodies, m.events = keeping_of(topic)
     local keeps, ended_ids, records = m.ids > 0, {}, {}
     m.ended = { n = 0, ids = ended_ids, records = records }
     for k = 1, runs do
@@ -79,11 +79,11 @@ while ARGV[i] do
           -- Most settlements are of this kind: the first attempt succeeded.
           a = a + 1
           acked[a], letter = ids[k], 'd'
-          if keeps then
+          if keeps or m.events then
             local due, _, attempts, _, _, stamp = struct.unpack('>I6BI4BI4I7', lease, TOKEN + 1)
             local line = ARGV[j + 3]
             if line ~= '' then line = line .. '\n' end
-            if stamp > 0 and not m.bodies then
+            if stamp > 0 and not m.bodies and not m.events then
               -- The same as `ends` does, but faster.
               local n = m.ended.n + 1
               m.ended.n, ended_ids[n] = n, ids[k]

@@ -185,7 +185,7 @@ impl Node {
     }
 
     /// Returns the same call as a batch of that sender and number, which the shard takes only once. See part/batch.lua.
-    pub(super) fn as_batch(&self, call: &Call, sender: &str, number: i64) -> Call {
+    pub(super) fn as_batch(&self, call: &Call, sender: &str, number: impl std::fmt::Display) -> Call {
         let mut cmd = redis::Cmd::new();
         for (i, argument) in call.cmd.args_iter().enumerate() {
             let redis::Arg::Simple(bytes) = argument else { continue };

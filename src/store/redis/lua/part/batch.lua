@@ -1,9 +1,10 @@
--- A batch that a host sends from its spool, perhaps more than once. It is taken only once. KEYS[3] is the base,
--- followed by the name of the sender and the number of the batch. Other callers have no KEYS[3]. Needs: `call`, and the
--- fence before it.
+-- A batch that a host sends from its spool, or a timer from an outbox, perhaps more than once. It is taken only once.
+-- KEYS[3] is the base, followed by the name of the sender and the number of the batch; of an outbox, also '@' and the number
+-- that the last batch of this sender must have. Other callers have no KEYS[3]. Needs: `call`, and the fence before it.
 if KEYS[3] then
-  local sender, number = string.match(KEYS[3], '^(.*):(%d+)$')
-  if tonumber(call('GET', sender) or 0) >= tonumber(number) then return '' end
+  local sender, number, expected = string.match(KEYS[3], '^(.*):(%d+)@?(%d*)$')
+  local last = tonumber(call('GET', sender) or 0)
+  if last >= tonumber(number) or expected ~= '' and last ~= tonumber(expected) then return '' end
   -- Seven days, so that a sender can still ask for it. The next batch of the sender writes it again.
   call('SET', sender, number, 'PX', 604800000)
 end

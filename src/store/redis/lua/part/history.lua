@@ -1,7 +1,8 @@
 -- What is kept of jobs that have ended. `H:<topic>` has a field for each id: its records, the oldest first. `h:<topic>`
 -- has each of these ids by the time of its last record. `kept` has each topic with records by the bytes of these, and ''
 -- by the bytes of all topics. `keeping` says what a topic keeps, if that is not the default: the longest age in ms, the
--- most ids, and 1 if bodies are kept, else 0. Its field '' is the most bytes of all topics.
+-- most ids, and a digit: 1 if bodies are kept, plus 2 if the end of a job makes an event. Its field '' is the most bytes of
+-- all topics. The scripts write the outbox too: see outbox_take.
 --
 -- A record: the length of the rest (4 bytes), how the job ended (1), when it ended, ms (6), when it was added, us (7, 0
 -- if this is not known), due time (6), attempts (4), length of the log (4), the log, and the body (nothing: no body is
@@ -16,13 +17,14 @@ local HEAD = 28
 -- How many surplus records a call removes for each record that it writes.
 local SURPLUS = 2
 
--- Returns how many ids a topic keeps (0: it keeps no records), whether it keeps bodies, and the longest age in ms.
+-- Returns how many ids a topic keeps (0: it keeps no records), whether it keeps bodies, whether the end of a job makes an
+-- event, and the longest age in ms.
 local function keeping_of(topic)
   local told = call('HGET', base .. 'keeping', topic)
-  if not told then return DEFAULT_IDS, false, DEFAULT_AGE end
-  local age, ids, bodies = string.match(told, '^(%d+) (%d+) (%d)$')
-  age, ids = tonumber(age), tonumber(ids)
-  return age > 0 and ids or 0, bodies == '1', age
+  if not told then return DEFAULT_IDS, false, false, DEFAULT_AGE end
+  local age, ids, digit = string.match(told, '^(%d+) (%d+) (%d)$')
+  age, ids, digit = tonumber(age), tonumber(ids), tonumber(digit)
+  return age > 0 and ids or 0, digit % 2 == 1, digit >= 2, age
 end
 
 -- Returns a record of a job that ends now.
@@ -30,19 +32,44 @@ local function packed(ending, due, attempts, stamp, log, body)
   return struct.pack('>I4BI6I7I6I4I4', HEAD + #log + #body, ending, now, stamp, due, attempts, #log) .. log .. body
 end
 
--- Returns a log with the tags alone of its line of headers: the rest of this line is kept with the body only. A quotation
--- mark in a value has a backslash before it, so no value looks like the member of the tags.
+-- Returns a log with the tags and the links alone of its line of headers: the rest of this line is kept with the body
+-- only. A quotation mark in a value has a backslash before it, so no value looks like one of these members.
 local function with_tags_alone(log)
-  local line = string.match(log, '^h[^\n]*\n')
-  local tags = string.match(line, '":tags":"[^"]*"')
-  return (tags and 'h{' .. tags .. '}\n' or '') .. string.sub(log, #line + 1)
+  local line, own = string.match(log, '^h[^\n]*\n'), {}
+  for _, name in ipairs({ 'tags', 'next', 'after' }) do own[#own + 1] = string.match(line, '":' .. name .. '":"[^"]*"') end
+  return (own[1] and 'h{' .. table.concat(own, ',') .. '}\n' or '') .. string.sub(log, #line + 1)
+end
+
+-- Notes an entry of the outbox, which `keep` writes. `kind` 1: a job of `then`, `place` is its place in the list, and `rest`
+-- is its text. 2: an event, `rest` is the record of the job.
+local function follows(m, kind, id, stamp, place, rest)
+  m.out = m.out or {}
+  m.out[#m.out + 1] = struct.pack('>BI2', kind, #m.topic) .. m.topic .. struct.pack('>I2', #id) .. id
+    .. struct.pack('>I7B', stamp, place) .. rest
+end
+
+-- Writes the entries of the outbox that were noted. The number of an entry is about the time, us: so numbers increase, also
+-- if the last number was lost.
+local function write_outbox(m)
+  local out, number = base .. 'out', tonumber(call('GET', base .. 'outn') or 0)
+  local was_empty = call('EXISTS', out) == 0
+  for _, entry in ipairs(m.out) do
+    number = math.max(number + 1, now_us)
+    local score = string.format('%.0f', number)
+    -- The number comes first, so that no two entries are the same.
+    call('ZADD', out, score, struct.pack('>I7', number) .. entry)
+  end
+  call('SET', base .. 'outn', string.format('%.0f', number))
+  if was_empty then call('ZADD', base .. 'tbell', 0, 'timer') end
 end
 
 -- Notes that a job ends now. The ids of one `m` differ. `record` is what is stored of it, if the caller knows that.
 -- `stamp` is when it was added, or 0 if that must be read from the record.
 local function ends(m, id, ending, due, attempts, log, stamp, record)
-  if not m.ids then m.ids, m.bodies = keeping_of(m.topic) end
-  if m.ids == 0 then return end
+  if not m.ids then m.ids, m.bodies, m.events = keeping_of(m.topic) end
+  local event = m.events and (ending == DELIVERED or ending == DEAD)
+  local chain = ending == DELIVERED and string.byte(log) == 104 and string.match(log, '^h[^\n]*":then":"([^"]*)"')
+  if m.ids == 0 and not event and not chain then return end
   local body = ''
   if stamp == 0 or m.bodies then
     local key = base .. 'b:' .. m.topic
@@ -56,7 +83,16 @@ local function ends(m, id, ending, due, attempts, log, stamp, record)
       end
     end
   end
+  if chain then
+    local at = 0
+    for text in string.gmatch(chain, '[^.]+') do
+      follows(m, 1, id, stamp, at, text)
+      at = at + 1
+    end
+  end
   if body == '' and string.byte(log) == 104 then log = with_tags_alone(log) end
+  if event then follows(m, 2, id, stamp, 0, packed(ending, due, attempts, stamp, log, body)) end
+  if m.ids == 0 then return end
   local list = m.ended
   if not list then
     list = { n = 0, ids = {}, records = {} }
@@ -117,10 +153,11 @@ local function erase_of_largest(bytes, n)
   return 0
 end
 
--- Writes the records of the jobs that have ended, and erases old ones if there are too many. Call this after the other
+-- Writes the outbox, and the records of the jobs that have ended, and erases old ones if there are too many. Call this after the other
 -- changes: see moves.
 local function keep(m)
   local list, topic = m.ended, m.topic
+  if m.out then write_outbox(m) end
   if not list or list.n == 0 then return end
   local n, ids, records, moment, bytes = list.n, list.ids, list.records, string.format('%.0f', now), 0
   -- Scores and ids in turn; then ids and records in turn.

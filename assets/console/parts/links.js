@@ -1,0 +1,15 @@
+// The jobs before and after a job: each leads to its page.
+
+import { h } from '../dom.js';
+import { t } from '../i18n.js';
+
+/** @param {{topic: string, id: string}} job */
+const link = ({ topic, id }) => h('a', { key: `${topic}:${id}`, class: 'mono', href: `#/topics/${encodeURIComponent(topic)}/jobs/${encodeURIComponent(id)}` }, `${topic}:${id}`);
+
+/** The facts about what a job or record follows, and what follows it. @param {{then?: {topic: string, id: string}[], after?: {topic: string, id: string}}} job */
+export function linkFacts({ then, after }) {
+  return [
+    after && [t('job.after'), link(after)],
+    then?.length > 0 && [t('job.then'), then.map((one, i) => [i > 0 && ' ', link(one)]).flat()],
+  ];
+}

@@ -1,0 +1,264 @@
+//! What follows a job: the jobs that its `then` names are added when it is accepted. Pure.
+//!
+//! [`Then`] is the text that a store keeps with the job. `given` reads what a client sends, `check` says whether the
+//! client may add it, and `event` makes the job of `on_done`. Begin with [`Then::parse`] and [`Then::jobs`].
+
+mod check;
+mod event;
+mod given;
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as TEXT;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use sha2::{Digest as _, Sha256};
+
+pub use self::check::RefusedThen;
+pub use self::event::{DONE_SUFFIX, DoneEvent, done_topic};
+pub use self::given::{BadThen, DEPTH_MAX, LIST_MAX, TEXT_MAX, TREE_MAX};
+use crate::destination::Destination;
+use crate::headers::Headers;
+use crate::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
+use crate::tags::Tags;
+
+/// What follows a job, as a store keeps it: two texts without white space, quotation marks or backslashes. Scripts split
+/// the first one at its dots.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Then {
+    /// The jobs, with dots between them: each the base64url form of a JSON [`StoredFollower`]. Empty: they are not known,
+    /// or there is none.
+    full: Box<str>,
+    /// Topics and ids alone: the base64url form of a JSON list of `[topic, id]`. A record without a body has only this.
+    links: Box<str>,
+}
+
+/// A job that follows, in the text of a store. This is also the form in which the API shows it.
+#[derive(Serialize, Deserialize)]
+struct StoredFollower<'a> {
+    topic: TopicName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    delay_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<String>,
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    headers: std::collections::BTreeMap<String, String>,
+    #[serde(borrow)]
+    body: &'a RawValue,
+    #[serde(borrow, default, skip_serializing_if = "Vec::is_empty")]
+    then: Vec<StoredFollower<'a>>,
+}
+
+/// The job that is followed: where the ids of its followers come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source<'a> {
+    /// Its topic and id.
+    pub key: &'a JobKey,
+    /// When it was added, Unix microseconds. So a job that is added again has other followers.
+    pub stamp_us: i64,
+}
+
+impl Source<'_> {
+    /// Returns the id of the follower at a place of the list, which has no id of its own.
+    fn id_at(&self, place: usize) -> JobId {
+        let of = format!("{}\n{}\n{}\n{place}", self.key.topic, self.key.id, self.stamp_us);
+        let hash = Sha256::digest(of);
+        let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+        JobId::new(format!("then-{hex}")).expect("an id of 37 bytes")
+    }
+}
+
+impl Then {
+    /// Makes it from the texts of a store.
+    pub fn trusted(full: Option<String>, links: Option<String>) -> Then {
+        Then { full: full.unwrap_or_default().into(), links: links.unwrap_or_default().into() }
+    }
+
+    fn new(followers: &[StoredFollower<'_>]) -> Then {
+        if followers.is_empty() {
+            return Then::default();
+        }
+        let links: Vec<_> = followers.iter().map(|one| (one.topic.as_str(), one.id.as_deref())).collect();
+        let text = |json: serde_json::Result<String>| TEXT.encode(json.expect("these are plain values"));
+        let full: Vec<String> = followers.iter().map(|one| text(serde_json::to_string(one))).collect();
+        Then { full: full.join(".").into(), links: text(serde_json::to_string(&links)).into() }
+    }
+
+    /// Returns whether nothing follows.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// Returns the text of the jobs. Empty: it is not known, or there are none.
+    pub fn full(&self) -> &str {
+        &self.full
+    }
+
+    /// Returns the text of the topics and ids.
+    pub fn links(&self) -> &str {
+        &self.links
+    }
+
+    /// Returns the topics and ids alone.
+    pub fn only_links(&self) -> Then {
+        Then { full: Box::default(), links: self.links.clone() }
+    }
+
+    /// Returns the text of each job. None: they are not known.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.full.split('.').filter(|text| !text.is_empty())
+    }
+
+    /// Returns the JSON of each job that is known.
+    fn jsons(&self) -> Vec<String> {
+        self.texts().filter_map(json_of).collect()
+    }
+
+    /// Returns topics and ids of the jobs that follow a job.
+    pub fn keys(&self, source: Source<'_>) -> Vec<JobKey> {
+        let links = TEXT.decode(&*self.links).unwrap_or_default();
+        let links: Vec<(TopicName, Option<String>)> = serde_json::from_slice(&links).unwrap_or_default();
+        let key = |(place, (topic, id)): (usize, (TopicName, Option<String>))| {
+            let id = id.and_then(|id| JobId::new(id).ok()).unwrap_or_else(|| source.id_at(place));
+            JobKey { topic, id }
+        };
+        links.into_iter().enumerate().map(key).collect()
+    }
+
+    /// Returns the jobs that follow a job as the API shows them, each with its id. If they are not known any more, their
+    /// topics and ids alone.
+    pub fn shown(&self, source: Source<'_>) -> Vec<Box<RawValue>> {
+        let jsons = self.jsons();
+        let known: Vec<StoredFollower<'_>> =
+            jsons.iter().filter_map(|json| serde_json::from_str(json).ok()).collect();
+        let keys = self.keys(source);
+        if known.len() != keys.len() {
+            let key = |key: JobKey| serde_json::json!({"topic": key.topic, "id": key.id.as_str()});
+            return keys.into_iter().filter_map(|one| to_raw_value(&key(one)).ok()).collect();
+        }
+        let with_id = |(mut one, key): (StoredFollower<'_>, JobKey)| {
+            one.id = Some(key.id.as_str().to_owned());
+            to_raw_value(&one).ok()
+        };
+        known.into_iter().zip(keys).filter_map(with_id).collect()
+    }
+}
+
+/// Returns the JSON of the text of a follower. None: it cannot be read.
+fn json_of(text: &str) -> Option<String> {
+    String::from_utf8(TEXT.decode(text).ok()?).ok()
+}
+
+/// Returns the job of a text ([`Then::texts`]) that follows a job, which was accepted `ago`. `place` is its place in the
+/// list. A follower without a delay of its own waits for `delay` of its topic. None: the text cannot be read.
+pub fn job_of(
+    text: &str,
+    source: Source<'_>,
+    place: usize,
+    ago: Duration,
+    delay: impl Fn(&TopicName) -> Duration,
+) -> Option<NewJob> {
+    let json = json_of(text)?;
+    let one: StoredFollower<'_> = serde_json::from_str(&json).ok()?;
+    let own = one.delay_ms.map(Duration::from_millis);
+    let due = own.unwrap_or_else(|| delay(&one.topic)).saturating_sub(ago);
+    let headers = Headers::new(one.headers)
+        .unwrap_or_default()
+        .with_destination(one.path.map(Destination::Path))
+        .with_tags(Tags::new(one.tags).unwrap_or_default())
+        .with_then(Then::new(&one.then))
+        .with_after(Some(source.key.clone()));
+    let id = one.id.and_then(|id| JobId::new(id).ok()).unwrap_or_else(|| source.id_at(place));
+    Some(NewJob {
+        key: JobKey { topic: one.topic, id },
+        body: Body::from(one.body),
+        due: Due::In(due),
+        priority: Priority::Normal,
+        on_conflict: OnConflict::Keep,
+        max_attempts: None,
+        attempts: 0,
+        headers,
+        quota: None,
+    })
+}
+
+/// Returns the text of a store for the job that another one follows.
+pub(crate) fn key_text(key: &JobKey) -> String {
+    TEXT.encode(key.to_string())
+}
+
+/// Returns the job of that text. None: it is not a name of a job.
+pub(crate) fn key_of(text: &str) -> Option<JobKey> {
+    let text = String::from_utf8(TEXT.decode(text).ok()?).ok()?;
+    let (topic, id) = text.split_once(':')?;
+    Some(JobKey { topic: TopicName::new(topic).ok()?, id: JobId::new(id).ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(topic: &str, id: &str) -> JobKey {
+        JobKey { topic: TopicName::new(topic).unwrap(), id: JobId::new(id).unwrap() }
+    }
+
+    const NONE: fn(&TopicName) -> Duration = |_| Duration::from_secs(7);
+
+    #[test]
+    fn followers_come_back_from_the_text_with_their_fields() {
+        let json = r#"[{"topic": "b", "id": 7, "body": 1.50, "delay": "1m", "headers": {"X-A": "q\""}, "tags": ["t"],
+                        "path": "/x", "then": {"topic": "c", "body": null}}, {"topic": "d", "body": [ ]}]"#;
+        let then = Then::parse(json).unwrap();
+        let a = key("a", "1:\"x");
+        let source = Source { key: &a, stamp_us: 5 };
+        let headers = Headers::default().with_then(then);
+        let read = Headers::trusted(&headers.to_text());
+        assert_eq!(read, headers);
+        let job = |(place, text)| job_of(text, source, place, Duration::from_secs(20), NONE).unwrap();
+        let jobs: Vec<NewJob> = read.then().texts().enumerate().map(job).collect();
+        assert_eq!(jobs.iter().map(|job| job.key.clone()).collect::<Vec<_>>(), read.then().keys(source));
+        assert_eq!((jobs[0].key.to_string(), jobs[0].body.as_str()), ("b:7".into(), "1.50"));
+        assert_eq!((jobs[0].due, jobs[1].due), (Due::In(Duration::from_secs(40)), Due::In(Duration::ZERO)));
+        assert_eq!(jobs[0].headers.by_name()["x-a"], "q\"");
+        assert_eq!(jobs[0].headers.after(), Some(&a));
+        assert_eq!(jobs[1].body.as_str(), "[ ]");
+        assert!(jobs.iter().all(|job| job.on_conflict == OnConflict::Keep));
+        let next = jobs[0].headers.then().keys(Source { key: &jobs[0].key, stamp_us: 9 });
+        assert_eq!(next[0].topic.as_str(), "c");
+        assert_eq!(Headers::trusted(&jobs[0].headers.to_text()), jobs[0].headers);
+    }
+
+    #[test]
+    fn a_made_id_depends_on_job_version_and_place() {
+        let then = Then::parse(r#"[{"topic": "b", "body": 1}, {"topic": "b", "body": 1}]"#).unwrap();
+        let (a, b) = (key("a", "1"), key("a", "2"));
+        let mut all: Vec<JobKey> = [(&a, 1), (&a, 2), (&b, 1)]
+            .into_iter()
+            .flat_map(|(key, stamp_us)| then.keys(Source { key, stamp_us }))
+            .collect();
+        assert_eq!(then.keys(Source { key: &a, stamp_us: 1 }), all[..2]);
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 6);
+    }
+
+    #[test]
+    fn what_follows_is_shown_with_ids_and_links_are_left() {
+        let then = Then::parse(r#"{"topic": "b", "body": {"n": 1}, "delay": 2}"#).unwrap();
+        let a = key("a", "1");
+        let source = Source { key: &a, stamp_us: 1 };
+        let id = then.keys(source)[0].id.as_str().to_owned();
+        let shown = then.shown(source);
+        let full = format!(r#"{{"topic":"b","id":"{id}","delay_ms":2000,"body":{{"n": 1}}}}"#);
+        assert_eq!(shown[0].get(), full);
+        let links = then.only_links();
+        assert!(!links.is_empty() && links.texts().next().is_none());
+        let link: serde_json::Value = serde_json::from_str(links.shown(source)[0].get()).unwrap();
+        assert_eq!(link, serde_json::json!({"topic": "b", "id": id}));
+    }
+}

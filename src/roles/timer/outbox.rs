@@ -1,0 +1,63 @@
+//! Adds what follows jobs that have ended, for one lane, on a thread of its own: the jobs that follow may belong to other
+//! nodes, and one that hangs must not delay promotions. The store knows how (`store::Outbox`), this module says which jobs
+//! follow.
+
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::Result;
+
+use model::follow::{self, DoneEvent, Source};
+use model::job::{NewJob, TopicName};
+use model::topic::Topics;
+use role::{TroubleLog, lock};
+use store::{OutboxCause, OutboxEntry, Store};
+
+/// Starts the thread. It looks for entries when it is told to, and at the start: an earlier timer may have died before it
+/// was done. It ends when the sender is dropped.
+pub(super) fn start(mut store: Box<dyn Store>, topics: Arc<Mutex<Topics>>) -> Result<SyncSender<()>> {
+    let (tell, told) = sync_channel(1);
+    role::vital_thread("outbox", move || {
+        let mut trouble = TroubleLog::default();
+        loop {
+            let known = lock(&topics).clone();
+            let wait = match store.send_followers(&|entry| follower(entry, &known)) {
+                Ok(sent) => {
+                    trouble.over();
+                    sent.again
+                }
+                Err(e) => Some(trouble.pause_after(&format_args!("cannot add what follows jobs: {e}"))),
+            };
+            let heard = match wait {
+                Some(wait) => told.recv_timeout(wait),
+                None => told.recv().map_err(RecvTimeoutError::from),
+            };
+            if heard == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
+        }
+    })?;
+    Ok(tell)
+}
+
+/// Returns the job that follows from an entry. A job whose topic is not registered any more is added too: it waits until
+/// the topic is registered again, as all jobs of such topics do.
+fn follower(entry: &OutboxEntry, topics: &Topics) -> Option<NewJob> {
+    let OutboxEntry { key, stamp_us, ago, what } = entry;
+    let job = match what {
+        OutboxCause::Then { place, text } => {
+            let delay =
+                |topic: &TopicName| topics.get(topic.as_str()).map_or(Duration::ZERO, |topic| topic.delay);
+            follow::job_of(text, Source { key, stamp_us: *stamp_us }, *place, *ago, delay)
+        }
+        OutboxCause::Done(record) => {
+            let with_answer = topics.get(key.topic.as_str()).is_some_and(|topic| topic.on_done_answer);
+            DoneEvent::new(record, with_answer).and_then(|event| event.job())
+        }
+    };
+    if job.is_none() {
+        log::error!("what follows {key} cannot be read, and is dropped");
+    }
+    job
+}

@@ -1,0 +1,70 @@
+//! The outbox: what must follow jobs that have ended. The transition that ends a job also writes its entries. A timer
+//! makes jobs from them, adds these (`keep`), and removes the entries. docs/internals/FOLLOW.md has the rules and their proof.
+
+use std::time::Duration;
+
+use crate::Result;
+use model::job::{JobKey, NewJob, TopicName};
+use model::record::JobRecord;
+
+/// An entry of the outbox. One job follows from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxEntry {
+    /// The job that has ended.
+    pub key: JobKey,
+    /// When that job was added, Unix microseconds.
+    pub stamp_us: i64,
+    /// How long ago it ended, by the clock of its shard.
+    pub ago: Duration,
+    /// What follows.
+    pub what: OutboxCause,
+}
+
+/// Why something follows a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutboxCause {
+    /// The job was accepted, and its `then` names this job.
+    Then {
+        /// Its place in the list.
+        place: usize,
+        /// Its text: see [`Then::texts`](model::follow::Then::texts).
+        text: String,
+    },
+    /// The topic of the job wants an event about its end.
+    Done(Box<JobRecord>),
+}
+
+/// Makes the job that follows from an entry. None: nothing follows, so the entry is removed.
+pub type MakeFollower<'a> = &'a dyn Fn(&OutboxEntry) -> Option<NewJob>;
+
+/// What a call of [`Outbox::send_followers`] did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SentFollowers {
+    /// The topics of the jobs that it has added: one entry for each job. (A job that was there already is not counted.)
+    pub added: Vec<TopicName>,
+    /// When there is more to do. None: nothing waits.
+    pub again: Option<Duration>,
+}
+
+/// How much waits in the outbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OutboxState {
+    /// How many entries there are.
+    pub entries: u64,
+    /// How long the oldest has waited. Zero: there is none.
+    pub oldest: Duration,
+}
+
+/// The outbox of a store. Each entry leads to one add (`keep`), also if processes die or several send at once.
+pub trait Outbox {
+    /// Returns whether there are entries, as far as this is known without a call to a server: on Redis, whether
+    /// [`Promotion`](crate::Promotion) calls of this handle have seen some since this was last asked.
+    fn has_followers(&mut self) -> Result<bool>;
+
+    /// Adds what follows jobs that have ended, some entries at a time. Entries that cannot be sent now wait, and are no
+    /// error.
+    fn send_followers(&mut self, make: MakeFollower<'_>) -> Result<SentFollowers>;
+
+    /// Returns how much waits in the outbox.
+    fn outbox(&mut self) -> Result<OutboxState>;
+}

@@ -1,0 +1,17 @@
+--@ use shard fence
+-- Removes entries of the outbox whose jobs are added, or notes the set of nodes by which entries are sent from now on.
+--
+-- KEYS  1 the shard's base   2 the set of nodes: see fence
+-- ARGV  'done' and the numbers of the entries; or 'set', the set before and the new one
+-- Returns how many entries there were; or 1 if the set before was right, else 0
+--
+-- Moves nothing.
+
+if ARGV[1] == 'set' then
+  if (call('GET', base .. 'outset') or '') ~= ARGV[2] then return 0 end
+  call('SET', base .. 'outset', ARGV[3])
+  return 1
+end
+local gone = 0
+for i = 2, #ARGV do gone = gone + call('ZREMRANGEBYSCORE', base .. 'out', ARGV[i], ARGV[i]) end
+return gone

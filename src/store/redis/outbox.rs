@@ -1,0 +1,448 @@
+//! Sends what follows jobs that have ended: from the outbox of the shard where they ended (the source) to the homes of the
+//! jobs that follow (the targets). docs/internals/FOLLOW.md has the rules, and the reason why no entry is lost or taken
+//! twice. `outbox_plan` decides.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use super::RedisStore;
+use super::answer::{self, array, bytes, count, number, strange};
+use super::change::add_words;
+use super::homes::Homes;
+use super::node::{BATCH, Call, Failure};
+use super::nodes::{Nodes, Place};
+use super::outbox_plan::plan;
+use super::records::records_of;
+use super::script::Script;
+use super::set::{NodeSet, SET, home_of};
+use crate::{MakeFollower, Outbox, OutboxCause, OutboxEntry, OutboxState, Result, SentFollowers, StoreError};
+use model::job::{JobId, JobKey, NewJob, TopicName};
+
+/// How many entries, and about how many bytes of entries, are sent together.
+const PAGE: usize = 64;
+const PAGE_BYTES: usize = 1 << 20;
+
+/// How many pages of a shard are sent before others have their turn.
+const PAGES: usize = 8;
+
+/// For how long a sender is alone after it has read entries.
+const ALONE: Duration = Duration::from_secs(2);
+
+/// How long entries that could not be sent wait: the first time, and at most. Each pause is twice as long as the one before.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// What a handle knows of outboxes.
+pub(super) struct Outboxes {
+    /// The name under which this handle sends.
+    name: String,
+    /// The shards that have entries that wait, and when to send them again.
+    sources: BTreeMap<Place, Waiting>,
+    /// Whether a promotion or an expiry has seen entries since this was last asked.
+    pub(super) is_seen: bool,
+}
+
+/// When the entries of a shard are sent again.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    again_at: Instant,
+    pause: Duration,
+}
+
+impl Outboxes {
+    pub(super) fn new() -> Result<Outboxes> {
+        let no_random = |e| StoreError::Unavailable(format!("no random numbers: {e}"));
+        let name = format!("{:016x}", getrandom::u64().map_err(no_random)?);
+        Ok(Outboxes { name, sources: BTreeMap::new(), is_seen: false })
+    }
+}
+
+/// A page of entries.
+enum Page {
+    /// Another one sends for this long.
+    Busy(Duration),
+    /// The set by which entries were last sent, and the entries with their numbers. None: one cannot be read.
+    Read(String, Vec<(i64, Option<OutboxEntry>)>),
+}
+
+/// What is left of a source after a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    /// There is more to send now.
+    More,
+    /// Some entries could not be sent.
+    Blocked,
+    /// Another one sends for this long.
+    Busy(Duration),
+}
+
+fn understand(entry: &[u8], now_us: i64) -> Result<(i64, Option<OutboxEntry>)> {
+    fn taken<'a>(rest: &mut &'a [u8], n: usize) -> Result<&'a [u8]> {
+        let (some, left) = rest.split_at_checked(n).ok_or_else(|| strange("an entry of an outbox"))?;
+        *rest = left;
+        Ok(some)
+    }
+    fn whole(rest: &mut &[u8], n: usize) -> Result<i64> {
+        Ok(taken(rest, n)?.iter().fold(0, |all, byte| all << 8 | i64::from(*byte)))
+    }
+    fn text(rest: &mut &[u8], n: usize) -> Result<String> {
+        String::from_utf8(taken(rest, n)?.to_vec()).map_err(|_| strange("an entry of an outbox"))
+    }
+    let mut rest = entry;
+    let number = whole(&mut rest, 7)?;
+    let mut read = || -> Result<OutboxEntry> {
+        let kind = whole(&mut rest, 1)?;
+        let length = whole(&mut rest, 2)? as usize;
+        let topic = TopicName::new(&text(&mut rest, length)?).map_err(|_| strange("a topic"))?;
+        let length = whole(&mut rest, 2)? as usize;
+        let id = JobId::new(text(&mut rest, length)?).map_err(|_| strange("an id"))?;
+        let (stamp_us, place) = (whole(&mut rest, 7)?, whole(&mut rest, 1)? as usize);
+        let key = JobKey { topic, id };
+        let what = match kind {
+            1 => {
+                let length = rest.len();
+                OutboxCause::Then { place, text: text(&mut rest, length)? }
+            }
+            _ => {
+                let record = records_of(&key, rest)?.pop().ok_or_else(|| strange("a record"))?;
+                OutboxCause::Done(Box::new(record))
+            }
+        };
+        let ago = Duration::from_micros(u64::try_from(now_us - number).unwrap_or(0));
+        Ok(OutboxEntry { key, stamp_us, ago, what })
+    };
+    let entry = read();
+    if let Err(e) = &entry {
+        log::error!("entry {number} of an outbox cannot be read, and is dropped: {e}");
+    }
+    Ok((number, entry.ok()))
+}
+
+/// The name under which a source sends by a set.
+fn sender_name(node: &str, source: Place, set: &str) -> String {
+    let mut words = set.split(' ');
+    let (number, tag) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    format!("out:{node}.{}:{number}-{tag}", source.shard)
+}
+
+impl RedisStore {
+    /// Sends the entries of one source.
+    fn send_from(
+        &mut self,
+        homes: &Homes,
+        source: Place,
+        make: MakeFollower<'_>,
+        added: &mut Vec<TopicName>,
+    ) -> Result<Left> {
+        let sender = sender_name(&self.nodes.names[source.node], source, homes.set.text());
+        let (mut after, mut blocked, mut marks) = (0, BTreeSet::new(), BTreeMap::new());
+        let mut is_all = true;
+        for _ in 0..PAGES {
+            let (outset, entries) = match self.take_page(homes, source, after)? {
+                Page::Busy(wait) => return Ok(Left::Busy(wait)),
+                Page::Read(outset, entries) => (outset, entries),
+            };
+            if outset != homes.set.text() {
+                if !self.settle_earlier_set(homes, source, &outset, make)? {
+                    return Ok(Left::Blocked);
+                }
+                return Ok(Left::More);
+            }
+            let Some((last, _)) = entries.last() else {
+                return Ok(if is_all { Left::Nothing } else { Left::Blocked });
+            };
+            after = *last;
+            let (mut done, mut jobs) = (Vec::new(), BTreeMap::new());
+            let mut targets = Vec::new();
+            for (number, entry) in entries {
+                let Some(job) = entry.as_ref().and_then(make) else {
+                    done.push(number);
+                    continue;
+                };
+                match homes.home(&job.key) {
+                    Ok(node) => targets.push((number, self.nodes.place(node, &job.key))),
+                    Err(e) => {
+                        log::debug!("what follows {} waits: {e}", job.key);
+                        is_all = false;
+                        continue;
+                    }
+                }
+                jobs.insert(number, job);
+            }
+            self.read_marks(&sender, &targets, &mut marks);
+            let plan = plan(&targets, &marks, &blocked);
+            done.extend(plan.taken);
+            let call = |(target, batch): (&Place, &super::outbox_plan::OutboxBatch)| {
+                let some: Vec<&NewJob> = batch.entries.iter().filter_map(|number| jobs.get(number)).collect();
+                Some((
+                    *target,
+                    self.batch_call(homes, *target, &sender, batch.expected, batch.number, &some)?,
+                ))
+            };
+            let calls: Vec<(Place, Call)> = plan.batches.iter().filter_map(call).collect();
+            for (target, answer) in self.ask_all_by(calls) {
+                let batch = &plan.batches[&target];
+                match answer.and_then(bytes) {
+                    Ok(letters) if !letters.is_empty() => {
+                        // The letters are in another order than the entries, but only new jobs count.
+                        let is_new = letters.chunks(8).filter(|letter| letter[0] == b'n').count();
+                        let topics = batch.entries.iter().filter_map(|number| jobs.get(number));
+                        added.extend(topics.take(is_new).map(|job| job.key.topic.clone()));
+                        marks.insert(target, batch.number);
+                        done.extend(&batch.entries);
+                    }
+                    Ok(_) => {
+                        // Another one has sent meanwhile.
+                        marks.remove(&target);
+                        blocked.insert(target);
+                    }
+                    Err(e) => {
+                        log::debug!("what follows jobs waits for {}: {e}", self.nodes.names[target.node]);
+                        marks.remove(&target);
+                        blocked.insert(target);
+                    }
+                }
+            }
+            let is_done: BTreeSet<i64> = done.iter().copied().collect();
+            if targets.iter().any(|(number, _)| !is_done.contains(number)) {
+                is_all = false;
+                // Later entries for a target wait behind earlier ones.
+                let waits = targets.iter().filter(|(number, _)| !is_done.contains(number));
+                blocked.extend(waits.map(|(_, target)| *target));
+            }
+            self.note_done(homes, source, &done)?;
+        }
+        Ok(Left::More)
+    }
+
+    fn take_page(&self, homes: &Homes, source: Place, after: i64) -> Result<Page> {
+        let mut call = self.nodes.call(Script::OutboxTake, source, homes);
+        call.cmd.arg(after).arg(PAGE).arg(PAGE_BYTES).arg(&self.outboxes.name).arg(ALONE.as_millis() as u64);
+        let values = array(self.ask_by(source, call)?)?;
+        match values.as_slice() {
+            [busy_ms] => Ok(Page::Busy(Duration::from_millis(count(busy_ms)? as u64))),
+            [_, now_us, outset, entries @ ..] => {
+                let now_us = number(now_us)?;
+                let entry = |value: &Value| understand(&bytes(value.clone())?, now_us);
+                let entries = entries.iter().map(entry).collect::<Result<_>>()?;
+                Ok(Page::Read(answer::text(outset.clone())?, entries))
+            }
+            _ => Err(strange("an answer")),
+        }
+    }
+
+    /// Reads the marks of targets that are not known. A target that does not answer has none.
+    fn read_marks(&self, sender: &str, targets: &[(i64, Place)], marks: &mut BTreeMap<Place, i64>) {
+        let unknown: BTreeSet<Place> =
+            targets.iter().map(|(_, target)| *target).filter(|target| !marks.contains_key(target)).collect();
+        let key = format!("{BATCH}{sender}");
+        let call = |target: Place| (target, self.nodes.nodes[target.node].plain("GET", target.shard, &key));
+        for (target, answer) in self.ask_all_by(unknown.into_iter().map(call).collect()) {
+            if let Ok(mark) = answer.and_then(answer::optional_text) {
+                marks.insert(target, mark.parse().unwrap_or(0));
+            }
+        }
+    }
+
+    /// Makes the call that adds the jobs of a batch.
+    fn batch_call(
+        &self,
+        homes: &Homes,
+        target: Place,
+        sender: &str,
+        expected: i64,
+        number: i64,
+        jobs: &[&NewJob],
+    ) -> Option<Call> {
+        let places = jobs.iter().map(|_| Ok(target)).collect();
+        let words = |jobs: &[&NewJob], cmd: &mut redis::Cmd| add_words(jobs, 1, cmd);
+        let (mut calls, _) =
+            self.grouped::<8, _>(Script::Add, homes, jobs, places, |job| &job.key, &[], words);
+        let (_, mut call) = calls.pop()?;
+        call.durability = jobs.iter().map(|job| self.nodes.level(&job.key.topic)).max()?;
+        Some(self.nodes.nodes[target.node].as_batch(&call, sender, format_args!("{number}@{expected}")))
+    }
+
+    fn note_done(&self, homes: &Homes, source: Place, done: &[i64]) -> Result<()> {
+        if done.is_empty() {
+            return Ok(());
+        }
+        let mut call = self.nodes.call(Script::OutboxNote, source, homes);
+        call.cmd.arg("done").arg(done);
+        self.ask_by(source, call).map(drop)
+    }
+
+    /// Removes the entries that were taken by an earlier set of nodes, and notes that entries are sent by the present set
+    /// from now on. No entry is taken by the earlier set any more: the fence of its target refuses it. Returns false if a
+    /// target cannot say yet what it took.
+    fn settle_earlier_set(
+        &self,
+        homes: &Homes,
+        source: Place,
+        outset: &str,
+        make: MakeFollower<'_>,
+    ) -> Result<bool> {
+        if let Some(earlier) = NodeSet::parse(outset) {
+            let sender = sender_name(&self.nodes.names[source.node], source, outset);
+            let (mut after, mut marks) = (0, BTreeMap::new());
+            loop {
+                let Page::Read(_, entries) = self.take_page(homes, source, after)? else { return Ok(false) };
+                let Some((last, _)) = entries.last() else { break };
+                after = *last;
+                let mut done = Vec::new();
+                for (number, entry) in entries {
+                    let Some(job) = entry.as_ref().and_then(make) else { continue };
+                    let name = &earlier.names[home_of(&earlier.names, &job.key)];
+                    let Some(node) = self.nodes.names.iter().position(|n| n == name) else {
+                        if homes.set.names.contains(name) {
+                            return Ok(false);
+                        }
+                        // No server can tell what a node took that the configuration does not name.
+                        continue;
+                    };
+                    let target = self.nodes.place(node, &job.key);
+                    let mark = match marks.get(&target) {
+                        Some(mark) => *mark,
+                        None => {
+                            let Some(mark) = self.earlier_mark(homes, target, &sender, outset) else {
+                                return Ok(false);
+                            };
+                            *marks.entry(target).or_insert(mark)
+                        }
+                    };
+                    if number <= mark {
+                        done.push(number);
+                    }
+                }
+                self.note_done(homes, source, &done)?;
+            }
+        }
+        let mut call = self.nodes.call(Script::OutboxNote, source, homes);
+        call.cmd.arg("set").arg(outset).arg(homes.set.text());
+        self.ask_by(source, call)?;
+        Ok(true)
+    }
+
+    /// Returns the last entry that a target took by an earlier set. None: it cannot say so yet.
+    fn earlier_mark(&self, homes: &Homes, target: Place, sender: &str, outset: &str) -> Option<i64> {
+        let node = &self.nodes.nodes[target.node];
+        let calls = [
+            node.plain("GET", target.shard, SET),
+            node.plain("GET", target.shard, &format!("{BATCH}{sender}")),
+        ];
+        let mut answers = self.nodes.run(target.node, &calls).into_iter();
+        let mut next = || {
+            let answer = answers.next()?.map_err(Failure::into_error);
+            answer.and_then(answer::optional_text).ok()
+        };
+        match (next(), next(), homes.has(target.node)) {
+            // The shard still has another set. An entry that is still on its way could be taken.
+            (Some(set), Some(_), true) if set != homes.set.text() => None,
+            // The set was changed while the node was away: the node is forgotten, and so is what it took.
+            (Some(set), Some(_), false) if set == outset => Some(0),
+            (Some(_), Some(mark), _) => Some(mark.parse().unwrap_or(0)),
+            // A node outside the set that does not answer is given up.
+            (_, _, false) => Some(0),
+            (_, _, true) => None,
+        }
+    }
+}
+
+impl Nodes {
+    /// Returns how much waits in the outboxes of a node.
+    pub fn outbox_of(&self, name: &str) -> Result<OutboxState> {
+        let mut state = OutboxState::default();
+        let node = self.names.iter().position(|n| n == name);
+        for place in node.into_iter().flat_map(|node| self.shards_of(node)) {
+            let call = self.nodes[place.node].call(Script::OutboxState, place.shard, None);
+            let answer = self.nodes[place.node].run_one(call).map_err(Failure::into_error);
+            state.count(answer)?;
+        }
+        Ok(state)
+    }
+}
+
+impl OutboxState {
+    /// Adds what a shard reports.
+    fn count(&mut self, answer: Result<Value>) -> Result<()> {
+        let values = answer.and_then(array)?;
+        let [entries, oldest_ms] = values.as_slice() else { return Err(strange("an answer")) };
+        self.entries += count(entries)? as u64;
+        self.oldest = self.oldest.max(Duration::from_millis(count(oldest_ms)? as u64));
+        Ok(())
+    }
+}
+
+impl Outbox for RedisStore {
+    fn has_followers(&mut self) -> Result<bool> {
+        let is_outside = || self.lane.zip(self.nodes.known()).is_some_and(|(lane, homes)| !homes.has(lane));
+        // The jobs of a node outside the set were moved away. What follows earlier jobs may still be there, and no promotion
+        // sees it.
+        let is_outside = is_outside();
+        Ok(std::mem::take(&mut self.outboxes.is_seen) || is_outside)
+    }
+
+    fn send_followers(&mut self, make: MakeFollower<'_>) -> Result<SentFollowers> {
+        let homes = match self.nodes.open_homes() {
+            Ok(homes) => homes,
+            // Until jobs have been moved, nothing is added.
+            Err(e @ (StoreError::Moving(_) | StoreError::NodeDown(_))) => {
+                log::debug!("what follows jobs waits: {e}");
+                return Ok(SentFollowers { added: Vec::new(), again: Some(PAUSE.0) });
+            }
+            Err(e) => return Err(e),
+        };
+        let mut sent = SentFollowers::default();
+        let mut failed = None;
+        for source in self.places() {
+            let now = Instant::now();
+            let new = Waiting { again_at: now, pause: PAUSE.0 };
+            let waiting = self.outboxes.sources.get(&source).copied().unwrap_or(new);
+            if waiting.again_at > now {
+                sent.again = sent.again.into_iter().chain([waiting.again_at - now]).min();
+                continue;
+            }
+            let before = sent.added.len();
+            let left = self.send_from(&homes, source, make, &mut sent.added);
+            let again = match left {
+                Ok(Left::Nothing) => {
+                    self.outboxes.sources.remove(&source);
+                    continue;
+                }
+                Ok(Left::More) => Waiting { again_at: now, pause: PAUSE.0 },
+                Ok(Left::Busy(wait)) => Waiting { again_at: now + wait, pause: PAUSE.0 },
+                Ok(Left::Blocked) | Err(_) => {
+                    let has_sent = sent.added.len() > before;
+                    let pause = if has_sent { PAUSE.0 } else { waiting.pause };
+                    Waiting { again_at: now + pause, pause: (pause * 2).min(PAUSE.1) }
+                }
+            };
+            failed = left.err().or(failed);
+            self.outboxes.sources.insert(source, again);
+            sent.again = sent.again.into_iter().chain([again.again_at.saturating_duration_since(now)]).min();
+        }
+        match failed {
+            Some(e)
+                if sent.added.is_empty() && !matches!(e, StoreError::NodeDown(_) | StoreError::Moving(_)) =>
+            {
+                // The shards are tried again after their pauses.
+                log::warn!("cannot add what follows jobs: {e}");
+            }
+            Some(e) => log::debug!("what follows jobs waits: {e}"),
+            None => {}
+        }
+        Ok(sent)
+    }
+
+    fn outbox(&mut self) -> Result<OutboxState> {
+        let call = |place: Place| (place, self.call(Script::OutboxState, place));
+        let calls = self.all_places().map(call).collect();
+        let mut state = OutboxState::default();
+        for (_, answer) in self.ask_all(calls) {
+            state.count(answer)?;
+        }
+        Ok(state)
+    }
+}

@@ -1,0 +1,145 @@
+//! The outbox of the embedded store. Jobs and entries are in one file, so one transaction adds what follows and removes
+//! the entries.
+
+use std::time::Duration;
+
+use rusqlite::{Row, params};
+
+use super::commit::Durability;
+use super::connect::refused;
+use super::records::EndedRow;
+use super::write::{Write, now_ms};
+use super::{SqliteStore, change, row};
+use crate::{Added, MakeFollower, Outbox, OutboxCause, OutboxEntry, OutboxState, Result, SentFollowers};
+use model::job::{Body, JobKey, TopicName};
+use model::record::{Ending, JobRecord};
+
+/// How many entries a transaction sends at most.
+const STEP: usize = 64;
+
+const COLUMNS: &str = "number, topic, id, stamp_us, ended_ms, place, follower, ending, due_ms, attempts, attempts_log, body, headers";
+
+impl Write<'_> {
+    /// Writes what follows a job that ends now.
+    pub(super) fn write_outbox(
+        &mut self,
+        tid: i64,
+        id: &str,
+        ending: Ending,
+        ended: &EndedRow,
+        with_event: bool,
+    ) -> rusqlite::Result<()> {
+        let has_event = with_event && matches!(ending, Ending::Delivered | Ending::Dead);
+        let followers: Vec<&str> = match ending {
+            Ending::Delivered => ended.then.texts().collect(),
+            _ => Vec::new(),
+        };
+        if followers.is_empty() && !has_event {
+            return Ok(());
+        }
+        let mut name = self.db.prepare_cached("SELECT name FROM topic WHERE tid = ?1")?;
+        let topic: String = name.query_row([tid], |row| row.get(0))?;
+        let mut insert = self.db.prepare_cached(
+            "INSERT INTO outbox (topic, id, stamp_us, ended_ms, place, follower) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?;
+        for (place, text) in followers.iter().enumerate() {
+            insert.execute(params![topic, id, ended.stamp_us, self.now_ms(), place as i64, text])?;
+        }
+        if has_event {
+            self.db
+                .prepare_cached(
+                    "INSERT INTO outbox (topic, id, stamp_us, ended_ms, ending, due_ms, attempts, attempts_log, body, headers)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                )?
+                .execute(params![
+                    topic,
+                    id,
+                    ended.stamp_us,
+                    self.now_ms(),
+                    ending as i64,
+                    ended.due_ms,
+                    ended.attempts,
+                    ended.log,
+                    ended.body,
+                    ended.headers
+                ])?;
+        }
+        self.ring_timer();
+        Ok(())
+    }
+}
+
+/// Reads an entry. `now_ms` is the present time.
+fn entry(r: &Row<'_>, now_ms: i64) -> rusqlite::Result<OutboxEntry> {
+    let key = JobKey { topic: row::topic_name(r, 1)?, id: row::id(r, 2)? };
+    let (stamp_us, ended_ms): (i64, i64) = (r.get(3)?, r.get(4)?);
+    let what = match r.get::<_, Option<i64>>(5)? {
+        Some(place) => OutboxCause::Then { place: place as usize, text: r.get(6)? },
+        None => OutboxCause::Done(Box::new(JobRecord {
+            key: key.clone(),
+            ending: row::ending(r, 7)?,
+            ended_ms,
+            order_ms: ended_ms,
+            stamp_us: Some(stamp_us),
+            due_ms: r.get(8)?,
+            attempts: r.get(9)?,
+            attempts_log: row::attempts_log(r.get(10)?),
+            body: r.get::<_, Option<String>>(11)?.map(Body::trusted),
+            headers: row::headers(r, 12, stamp_us)?,
+        })),
+    };
+    let ago = Duration::from_millis(u64::try_from(now_ms - ended_ms).unwrap_or(0));
+    Ok(OutboxEntry { key, stamp_us, ago, what })
+}
+
+/// Sends the first entries. Returns the topics of the jobs that were added, and whether there may be more.
+fn send(w: &mut Write<'_>, make: MakeFollower<'_>) -> rusqlite::Result<(Vec<TopicName>, bool)> {
+    let now_ms = w.now_ms();
+    let sql = format!("SELECT {COLUMNS} FROM outbox ORDER BY number LIMIT ?1");
+    let entries: Vec<(i64, rusqlite::Result<OutboxEntry>)> =
+        w.db.prepare_cached(&sql)?
+            .query_map([STEP as i64], |r| Ok((r.get(0)?, entry(r, now_ms))))?
+            .collect::<rusqlite::Result<_>>()?;
+    let mut added = Vec::new();
+    for (number, entry) in &entries {
+        let job = match entry {
+            Ok(entry) => make(entry),
+            Err(e) => {
+                log::error!("entry {number} of the outbox cannot be read, and is dropped: {e}");
+                None
+            }
+        };
+        if let Some(job) = job
+            && let Ok(Added::New { .. }) = change::add(w, &job)?
+        {
+            added.push(job.key.topic);
+        }
+        w.db.prepare_cached("DELETE FROM outbox WHERE number = ?1")?.execute([number])?;
+    }
+    Ok((added, entries.len() == STEP))
+}
+
+impl Outbox for SqliteStore {
+    fn has_followers(&mut self) -> Result<bool> {
+        let some = "SELECT 1 FROM outbox LIMIT 1";
+        let mut some = self.db.prepare_cached(some).map_err(refused)?;
+        some.exists([]).map_err(refused)
+    }
+
+    fn send_followers(&mut self, make: MakeFollower<'_>) -> Result<SentFollowers> {
+        if !self.has_followers()? {
+            return Ok(SentFollowers::default());
+        }
+        // What ended the jobs is not on the disk yet, and neither need this be: the order of the log keeps both or none.
+        let (added, more) = self.write(Durability::Normal, |w| send(w, make))?;
+        Ok(SentFollowers { added, again: more.then_some(Duration::ZERO) })
+    }
+
+    fn outbox(&mut self) -> Result<OutboxState> {
+        let sql = "SELECT count(*), min(ended_ms) FROM outbox";
+        let read = |r: &Row<'_>| Ok((r.get::<_, i64>(0)?, r.get::<_, Option<i64>>(1)?));
+        let (entries, first) = self.db.query_row(sql, [], read).map_err(refused)?;
+        let oldest = first.map_or(0, |ms| u64::try_from(now_ms() - ms).unwrap_or(0));
+        Ok(OutboxState { entries: entries as u64, oldest: Duration::from_millis(oldest) })
+    }
+}

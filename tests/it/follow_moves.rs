@@ -1,0 +1,153 @@
+//! The outbox of nodes of Redis, when a sender dies between its steps and when the set of nodes changes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::support::redis::RedisServer;
+use crate::support::{SECOND, eventually, new_job};
+use model::follow::{Source, Then, job_of};
+use model::headers::Headers;
+use model::job::{Due, NewJob, TopicName};
+use model::settings::{NodeSettings, RedisSettings, StoreSettings};
+use store::{Lanes, MoveAsk, OutboxCause, OutboxEntry, Outcome, Settled, Settlement, Store, Wanted};
+
+const JOBS: usize = 60;
+
+struct Nodes(Vec<RedisServer>);
+
+impl Nodes {
+    fn settings(&self) -> StoreSettings {
+        let node =
+            |(n, server): (usize, &RedisServer)| NodeSettings::server(format!("r{n}"), server.url(), 2);
+        let nodes = self.0.iter().enumerate().map(node).collect();
+        StoreSettings::Redis(RedisSettings::of_nodes("dq", 5 * SECOND, 2, nodes))
+    }
+
+    /// The entries of all outboxes: for each key, members and scores in turn.
+    fn outboxes(&self) -> Vec<BTreeMap<String, String>> {
+        let dump = |server: &RedisServer| {
+            let keys = server.cli(&["keys", "*:out"]);
+            let one = |key: &str| {
+                let script = "local out = {} for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')) do \
+                              out[#out + 1] = (string.gsub(e, '.', function(c) return string.format('%02x', string.byte(c)) end)) end \
+                              return table.concat(out, ' ')";
+                (key.to_owned(), server.cli(&["eval", script, "1", key]).trim().to_owned())
+            };
+            keys.lines().filter(|key| !key.is_empty()).map(one).collect()
+        };
+        self.0.iter().map(dump).collect()
+    }
+
+    /// Puts entries back, as if the sender had died before it removed them.
+    fn put_back(&self, all: &[BTreeMap<String, String>]) {
+        let script = "local words = {} for hex in string.gmatch(ARGV[1], '%x+') do \
+                      words[#words + 1] = (string.gsub(hex, '%x%x', function(two) return string.char(tonumber(two, 16)) end)) end \
+                      for i = 1, #words, 2 do redis.call('ZADD', KEYS[1], words[i + 1], words[i]) end return #words";
+        for (server, keys) in self.0.iter().zip(all) {
+            for (key, entries) in keys {
+                server.cli(&["eval", script, "1", key, entries]);
+            }
+        }
+    }
+}
+
+fn make(entry: &OutboxEntry) -> Option<NewJob> {
+    let OutboxCause::Then { place, text } = &entry.what else { return None };
+    job_of(text, Source { key: &entry.key, stamp_us: entry.stamp_us }, *place, entry.ago, |_| Duration::ZERO)
+}
+
+fn send_all(settings: &StoreSettings) -> usize {
+    let run_dir = tempfile::tempdir().unwrap();
+    let lanes = Lanes::new(settings).unwrap().count();
+    let mut handles: Vec<Box<dyn Store>> =
+        (0..lanes).map(|lane| store::open_lane(settings, run_dir.path(), lane).unwrap()).collect();
+    let mut sum = 0;
+    eventually(20 * SECOND, "empty outboxes", || {
+        for handle in &mut handles {
+            sum += handle.send_followers(&make).unwrap().added.len();
+        }
+        let left: u64 = handles.iter_mut().map(|handle| handle.outbox().unwrap().entries).sum();
+        (left == 0).then_some(sum)
+    })
+}
+
+/// Leases and accepts all ready jobs of a topic. Returns how many.
+fn accept_all(store: &mut dyn Store, topic: &str) -> usize {
+    let topic = TopicName::new(topic).unwrap();
+    let wanted = Wanted { topic, max: 256, hold: 60 * SECOND, max_attempts: 9 };
+    let mut sum = 0;
+    loop {
+        let held = store.lease(std::slice::from_ref(&wanted), 256, None).unwrap().jobs;
+        if held.is_empty() {
+            return sum;
+        }
+        sum += held.len();
+        let accepted = |job: &store::Leased| Settlement {
+            key: job.key.clone(),
+            token: job.token.clone(),
+            outcome: Outcome::Ack,
+            attempt: None,
+        };
+        let all: Vec<Settlement> = held.iter().map(accepted).collect();
+        assert!(store.settle(&all).iter().all(|one| *one == Ok(Settled::Done)));
+    }
+}
+
+fn add_with_followers(store: &mut dyn Store, from: usize) {
+    let then = Then::parse(r#"[{"topic": "u", "body": 1}, {"topic": "u", "body": 2}]"#).unwrap();
+    let job = |n: usize| NewJob {
+        headers: Headers::default().with_then(then.clone()),
+        ..new_job("t", &(from + n).to_string(), "1", Due::In(Duration::ZERO))
+    };
+    let jobs: Vec<NewJob> = (0..JOBS).map(job).collect();
+    assert!(store.add(&jobs).iter().all(Result::is_ok));
+    assert_eq!(accept_all(store, "t"), JOBS);
+}
+
+#[test]
+fn entries_that_were_taken_are_not_taken_again_after_a_move() {
+    let nodes = Nodes((0..3).map(|_| RedisServer::start()).collect());
+    let settings = nodes.settings();
+    let run_dir = tempfile::tempdir().unwrap();
+    let mut store = store::open(&settings, run_dir.path()).unwrap();
+    add_with_followers(&mut *store, 0);
+    let entries = nodes.outboxes();
+    assert_eq!(send_all(&settings), 2 * JOBS);
+    assert_eq!(accept_all(&mut *store, "u"), 2 * JOBS);
+    // The sender has died before it removed the entries. The followers are gone by now.
+    nodes.put_back(&entries);
+    assert_eq!(store.outbox().unwrap().entries, 2 * JOBS as u64);
+    assert_eq!(send_all(&settings), 0, "the marks refuse them");
+    // The same, and new entries, which are not sent before a node is emptied.
+    nodes.put_back(&entries);
+    add_with_followers(&mut *store, JOBS);
+    assert_eq!(store.outbox().unwrap().entries, 4 * JOBS as u64);
+    let lanes = Lanes::new(&settings).unwrap();
+    let empty = MoveAsk { empty: vec!["r1".into()], ..MoveAsk::default() };
+    let done = lanes.redis().unwrap().move_jobs(&empty, |_| {}).unwrap().unwrap();
+    assert_eq!(done.nodes, ["r0", "r2"]);
+    assert!(lanes.redis().unwrap().outbox_of("r1").unwrap().entries > 0);
+    assert_eq!(send_all(&settings), 2 * JOBS, "those that were not taken before");
+    assert_eq!(lanes.redis().unwrap().outbox_of("r1").unwrap().entries, 0);
+    assert_eq!(accept_all(&mut *store, "u"), 2 * JOBS);
+    assert_eq!(send_all(&settings), 0);
+}
+
+#[test]
+fn a_node_that_hangs_holds_up_its_own_followers_alone() {
+    let nodes = Nodes((0..2).map(|_| RedisServer::start()).collect());
+    let settings = nodes.settings();
+    let run_dir = tempfile::tempdir().unwrap();
+    let mut store = store::open(&settings, run_dir.path()).unwrap();
+    add_with_followers(&mut *store, 0);
+    let mut lane = store::open_lane(&settings, run_dir.path(), 0).unwrap();
+    let before = lane.outbox().unwrap().entries;
+    nodes.0[1].hang(true);
+    let sent = lane.send_followers(&make).unwrap();
+    let left = lane.outbox().unwrap().entries;
+    assert!(sent.added.len() as u64 == before - left && left > 0 && left < before, "{left} of {before}");
+    assert!(sent.again.is_some());
+    nodes.0[1].hang(false);
+    assert_eq!(send_all(&settings) + sent.added.len(), 2 * JOBS);
+    assert_eq!(accept_all(&mut *store, "u"), 2 * JOBS);
+}
