@@ -16,7 +16,7 @@ pub(super) struct DueOptions {
 
     /// When the job is due: "2026-12-01 23:50:50" in this host's time zone, RFC 3339 for another zone, or Unix
     /// milliseconds
-    #[arg(long, value_name = "MOMENT")]
+    #[arg(long, visible_alias = "run-at", value_name = "MOMENT")]
     at: Option<String>,
 }
 

@@ -18,7 +18,7 @@ pub enum LateReason {
     TopicLimit,
     /// The host of its receiver had reached a limit.
     HostLimit,
-    /// All workers of the consumer were busy, or its topic had its share of them.
+    /// All workers of the consumer were busy, for at least half of the time.
     WorkersBusy,
     /// The store did not answer.
     StoreDown,
@@ -35,11 +35,12 @@ impl fmt::Display for LateReason {
             LateReason::CircuitOpen => "the circuit of its topic was open, because its receiver failed",
             LateReason::TopicLimit => "its topic had reached max_in_flight or rate",
             LateReason::HostLimit => "the host of its receiver had reached a limit",
-            LateReason::WorkersBusy => "all workers were busy, or its topic had its share of them",
+            LateReason::WorkersBusy => "all workers were busy",
             LateReason::StoreDown => "the store did not answer",
             LateReason::NotStarted => "the consumer had not been started when it was due",
             LateReason::Unknown => {
-                "the consumer does not know why. The topic may have been paused or held, or no timer ran"
+                "the consumer does not know why. The topic may have been paused, held or not registered, or it had its share \
+                 of the workers, or no timer ran"
             }
         })
     }

@@ -20,8 +20,10 @@ pub struct KnownSources {
     pub topics: HashMap<TopicName, Topic>,
     /// The rows of the PHP daemon's table `dq_redis`, if its database is the registry.
     pub nodes: Vec<PhpNode>,
-    /// The rows of the registry that dq leaves out, or why the registry could not be read.
+    /// The rows of the registry that dq leaves out.
     pub problems: Vec<String>,
+    /// Why the registry could not be read. Then topics and nodes may be missing here.
+    pub unread: Option<String>,
 }
 
 impl KnownSources {
@@ -46,8 +48,7 @@ impl KnownSources {
             Snapshot::read(&settings.run_dir).ok().flatten().filter(|(it, _)| it.source == at.to_string());
         self.add(snapshot.into_iter().flat_map(|(it, _)| it.topics));
         if let Err(e) = self.ask(at, is_trial) {
-            self.problems
-                .push(format!("the registry cannot be asked, so registered topics may be missing here: {e}"));
+            self.unread = Some(e.to_string());
         }
     }
 

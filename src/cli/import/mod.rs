@@ -130,6 +130,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         half_taken,
         unnamed_nodes: known.nodes_without(&addresses),
         running: activity.signs,
+        unread_registry: known.unread,
         notes: activity.blind.into_iter().chain(known.problems).collect(),
         ..Summary::default()
     };

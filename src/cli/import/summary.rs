@@ -47,6 +47,8 @@ pub struct Summary {
     pub orphans: Vec<String>,
     /// The nodes of the PHP daemon that were not named. Their jobs are missing.
     pub unnamed_nodes: Vec<String>,
+    /// Why the registry could not be read, so that nobody knows whether all nodes were named. `None`: it was read.
+    pub unread_registry: Option<String>,
     /// What shows that the PHP daemon runs, or another import.
     pub running: Vec<String>,
     /// What else the user should look at.
@@ -71,6 +73,7 @@ impl Summary {
     pub fn is_whole(&self) -> bool {
         self.cannot + self.changed + self.failed == 0
             && self.unnamed_nodes.is_empty()
+            && self.unread_registry.is_none()
             && self.stopped.is_none()
     }
 
@@ -130,7 +133,10 @@ impl Summary {
             let _ = writeln!(text, "topic {topic} is not registered: {jobs} jobs wait until it is");
         }
         for (topic, problem) in &self.half_taken {
-            let _ = writeln!(text, "topic {topic} is taken over half: {problem}");
+            let _ = writeln!(
+                text,
+                "topic {topic}: dq cannot use one of its settings, and its jobs wait until you correct it: {problem}"
+            );
         }
         for SkippedJob { job, at, reason } in &self.left {
             let _ = writeln!(text, "left in {at}: {job}: {reason}");
@@ -157,6 +163,13 @@ impl Summary {
 
     /// Appends what concerns no single job.
     fn tell_beside(&self, text: &mut String) {
+        if let Some(why) = &self.unread_registry {
+            let _ = writeln!(
+                text,
+                "the registry could not be read: {why}. Its topics count as not registered here, and its table dq_redis \
+                 was not compared with --from, so jobs of other nodes may be missing"
+            );
+        }
         for node in &self.unnamed_nodes {
             let _ = writeln!(text, "not named by --from, so that its jobs are missing: {node}");
         }

@@ -149,16 +149,17 @@ pub(in super::super) fn run(arguments: &Arguments) -> Result<()> {
         true => list(&api, &filter.records(id.as_ref()), "records", how_many, at.json, record_table)?,
         false => 0,
     };
-    if jobs + records > 0 {
-        return Ok(());
-    }
-    let told = match id.as_ref().filter(|_| filter.is_empty()) {
-        Some(id) => format!(
-            "no topic has a job {:?}, or a record of one (dq keeps records as long as the topic's keep_done says, \
-             and an ended job may have been forgotten)",
+    let told = match (id.as_ref().filter(|_| filter.is_empty()), jobs + records) {
+        (Some(id), 0) => format!(
+            "no registered topic has a job {:?}, or a record of one (dq keeps records as long as the topic's keep_done \
+             says; `dq get TOPIC ID` also looks in a topic that is not registered)",
             plain(id)
         ),
-        None => "no job meets all conditions".to_owned(),
+        (Some(id), _) => {
+            format!("no registered topic has the id {:?}: these ids only begin with it", plain(id))
+        }
+        (None, 0) => "no job meets all conditions".to_owned(),
+        (None, _) => return Ok(()),
     };
     Err(Failure::NotFound(told).into())
 }

@@ -22,6 +22,12 @@ pub(in super::super) struct Arguments {
     key: Key,
 }
 
+/// The job with the id, if it has one.
+#[derive(Debug, Deserialize)]
+struct State {
+    state: String,
+}
+
 #[derive(Debug, Deserialize)]
 struct ErasedCount {
     erased: u64,
@@ -31,7 +37,8 @@ struct ErasedCount {
 pub(in super::super) fn run(Arguments { yes, key }: &Arguments) -> Result<()> {
     let name = format!("{}:{}", key.topic, plain(&key.id));
     confirm(*yes, || format!("erase the records of {name} for good?"))?;
-    let answer = Api::from_options(&key.at)?.delete(&format!("{}/records", key.path()))?;
+    let api = Api::from_options(&key.at)?;
+    let answer = api.delete(&format!("{}/records", key.path()))?;
     if key.at.json {
         println!("{}", answer.raw()?.get());
         return Ok(());
@@ -39,5 +46,13 @@ pub(in super::super) fn run(Arguments { yes, key }: &Arguments) -> Result<()> {
     let ErasedCount { erased } = answer.json()?;
     let records = if erased == 1 { "record" } else { "records" };
     println!("forgotten: {name} ({erased} {records})");
+    if let Ok(answer) = api.get(&key.path()) {
+        let State { state } = answer.json()?;
+        eprintln!(
+            "a job with this id is still there: it is {state}. To remove it too: dq del {} {}, and then this command again",
+            key.topic,
+            plain(&key.id)
+        );
+    }
     Ok(())
 }

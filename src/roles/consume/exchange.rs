@@ -159,8 +159,7 @@ impl Dispatcher {
     pub(super) fn begin_callback(&mut self, job: HeldJob, now: Instant) {
         let HeldJob { lane, topic, leased, host } = job;
         self.fair.began(&leased.key.topic);
-        let has_its_share = || self.wants(&leased.key.topic) == 0;
-        let late = self.holds.lateness(&leased.key.topic, lane, leased.late(), has_its_share, now);
+        let late = self.holds.lateness(&leased.key.topic, lane, leased.late(), now);
         self.lanes[lane].flying += 1;
         self.beginning.push(leased.token.clone());
         let callback = RunningCallback { topic, lane, began: now, leased, host, late };

@@ -8,12 +8,16 @@ use std::time::{Duration, Instant};
 use model::job::TopicName;
 use model::late_start::{LateReason, LateStart, NOTED};
 
+/// If a worker is free for less than this time, all workers count as busy.
+const BREATH: Duration = Duration::from_secs(1);
+
 /// What held jobs back last, and until when.
 #[derive(Debug)]
 pub(super) struct HoldLog {
     started: Instant,
-    /// When no worker was free the last time.
-    workers_busy: Option<Instant>,
+    /// From when on no worker was free, and when that was seen the last time. A worker that was free for less than
+    /// [`BREATH`] does not end this.
+    workers_busy: Option<(Instant, Instant)>,
     /// For each lane: until when its store was not asked the last time, because it had failed.
     store_down: Vec<Option<Instant>>,
     topics: BTreeMap<TopicName, (LateReason, Instant)>,
@@ -36,7 +40,8 @@ impl HoldLog {
 
     /// Notes that no worker is free.
     pub(super) fn note_workers_busy(&mut self, now: Instant) {
-        self.workers_busy = Some(now);
+        let since = self.workers_busy.filter(|(_, last)| now.saturating_duration_since(*last) < BREATH);
+        self.workers_busy = Some((since.map_or(now, |(since, _)| since), now));
     }
 
     /// Notes that the store of a lane failed, and is not asked until then.
@@ -44,14 +49,12 @@ impl HoldLog {
         self.store_down[lane] = Some(until);
     }
 
-    /// Returns why an attempt begins late. None: it begins in time. `has_its_share`: its topic may begin no other callback
-    /// now, because it has its share of the workers.
+    /// Returns why an attempt begins late. None: it begins in time.
     pub(super) fn lateness(
         &self,
         topic: &TopicName,
         lane: usize,
         late: Duration,
-        has_its_share: impl FnOnce() -> bool,
         now: Instant,
     ) -> Option<LateStart> {
         if late < NOTED {
@@ -65,12 +68,20 @@ impl HoldLog {
         let reason = match by_topic {
             Some((reason, _)) => *reason,
             None if self.store_down[lane].as_ref().is_some_and(after_due) => LateReason::StoreDown,
-            None if self.workers_busy.as_ref().is_some_and(after_due) => LateReason::WorkersBusy,
+            None if self.were_workers_busy(due, late) => LateReason::WorkersBusy,
             None if after_due(&self.started) => LateReason::NotStarted,
-            None if has_its_share() => LateReason::WorkersBusy,
             None => LateReason::Unknown,
         };
         Some(LateStart { ms, reason })
+    }
+
+    /// Returns whether no worker was free for at least half of the time since the due time of a job. (Jobs of a topic that
+    /// was paused until now may need all workers for a moment.)
+    fn were_workers_busy(&self, due: Option<Instant>, late: Duration) -> bool {
+        self.workers_busy.is_some_and(|(since, last)| {
+            let from = due.map_or(since, |due| due.max(since));
+            last.saturating_duration_since(from) * 2 >= late
+        })
     }
 }
 
@@ -87,16 +98,26 @@ mod tests {
         let mut log = HoldLog::new(2, now);
         let after = |seconds: u32| now + SECOND * seconds;
         let reason = |log: &HoldLog, topic, lane, late: u32, at: u32| {
-            log.lateness(topic, lane, SECOND * late, || false, after(at)).map(|late| (late.ms, late.reason))
+            log.lateness(topic, lane, SECOND * late, after(at)).map(|late| (late.ms, late.reason))
         };
-        assert_eq!(log.lateness(&busy, 0, Duration::from_millis(999), || false, after(60)), None);
-        let share = log.lateness(&busy, 0, SECOND, || true, after(60)).unwrap();
-        assert_eq!(share.reason, LateReason::WorkersBusy);
+        assert_eq!(log.lateness(&busy, 0, Duration::from_millis(999), after(60)), None);
         assert_eq!(reason(&log, &busy, 0, 61, 60), Some((61_000, LateReason::NotStarted)));
         assert_eq!(reason(&log, &busy, 0, 5, 60), Some((5_000, LateReason::Unknown)));
-        log.note_workers_busy(after(58));
+        log.note_workers_busy(after(59));
+        assert_eq!(reason(&log, &busy, 0, 5, 60), Some((5_000, LateReason::Unknown)), "only for a moment");
+        let busy_since = |log: &mut HoldLog, from_ms: u64| {
+            for ms in (from_ms..=60_000).step_by(900) {
+                log.note_workers_busy(now + Duration::from_millis(ms));
+            }
+        };
+        busy_since(&mut log, 50_000);
         assert_eq!(reason(&log, &busy, 0, 5, 60), Some((5_000, LateReason::WorkersBusy)));
-        assert_eq!(reason(&log, &busy, 0, 1, 60), Some((1_000, LateReason::Unknown)));
+        assert_eq!(reason(&log, &busy, 0, 15, 60), Some((15_000, LateReason::WorkersBusy)));
+        assert_eq!(
+            reason(&log, &busy, 0, 30, 60),
+            Some((30_000, LateReason::Unknown)),
+            "busy for a third of it"
+        );
         log.note_store_down(1, after(57));
         assert_eq!(reason(&log, &busy, 1, 5, 60), Some((5_000, LateReason::StoreDown)));
         log.note_topic(&limited, LateReason::TopicLimit, after(59));

@@ -109,8 +109,7 @@ impl Write<'_> {
             Entry::Occupied(known) => return Ok(known.into_mut()),
             Entry::Vacant(vacant) => vacant,
         };
-        let sql =
-            "SELECT keep_age_ms, keep_jobs, keep_body, with_event, last_record, last_order_ms FROM topic WHERE tid = ?1";
+        let sql = "SELECT keep_age_ms, keep_jobs, keep_body, with_event, last_record, last_order_ms FROM topic WHERE tid = ?1";
         let read = |row: &Row<'_>| {
             let (last, last_order_ms) = (row.get(4)?, row.get(5)?);
             Ok(TopicRecords { keeping: keeping(row)?, last, last_order_ms, written: (0, 0) })
