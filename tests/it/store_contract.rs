@@ -344,7 +344,7 @@ fn job(t: &str, id: &str, due: Due) -> NewJob {
 }
 
 fn want(t: &str, max: u32) -> Wanted {
-    Wanted { topic: topic(t), max, hold: HOLD, max_attempts: 3 }
+    Wanted { topic: topic(t), max, hold: HOLD, max_leased: None, max_attempts: 3 }
 }
 
 fn owner(name: &str) -> OwnerTag {

@@ -43,6 +43,7 @@ pub(super) enum Script {
     RecordTrim,
     Redrive,
     Release,
+    RingPull,
     Secret,
     Set,
     Settle,
@@ -56,7 +57,7 @@ macro_rules! sources {
 }
 
 /// The name and text of each script, in the order of [`Script`].
-const SOURCES: [(&str, &str); 41] = sources!(
+const SOURCES: [(&str, &str); 42] = sources!(
     "lua/",
     "add",
     "announce",
@@ -95,6 +96,7 @@ const SOURCES: [(&str, &str); 41] = sources!(
     "record_trim",
     "redrive",
     "release",
+    "ring_pull",
     "secret",
     "set",
     "settle",
