@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::support::http::Http;
 use crate::support::mariadb::MariaDb;
 use crate::support::redis::RedisServer;
-use crate::support::{Daemon, Sink, add, eventually, free_port, on_redis};
+use crate::support::{Daemon, Sink, add, eventually, free_port};
 use mysql::prelude::Queryable;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};

@@ -43,6 +43,7 @@ mod losses;
 mod metrics;
 mod nodes;
 mod openapi;
+mod pull;
 mod quotas;
 mod receiver;
 mod record_crashes;
