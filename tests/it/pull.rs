@@ -8,10 +8,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::http::{Answer, Http};
-use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, now_ms};
+use crate::support::mariadb::MariaDb;
+use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, now_ms, on_redis};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+
+/// Returns the section of a registry, for daemons that have none by default.
+fn registry() -> String {
+    match on_redis() {
+        true => format!("[registry]\nurl = \"{}\"\n", MariaDb::shared().database().url()),
+        false => String::new(),
+    }
+}
 
 fn pulled(name: &str, more: &str) -> String {
     format!("[[topic]]\nname = \"{name}\"\nmode = \"pull\"\n{more}\n")
@@ -205,7 +214,7 @@ fn a_delayed_job_is_never_reserved_before_its_time() {
 #[test]
 fn a_topic_changes_between_push_and_pull_with_jobs_pending() {
     let sink = Sink::start();
-    let daemon = Daemon::start("");
+    let daemon = Daemon::start(&registry());
     let mut http = Http::unix(&daemon);
     let topic = json!({"name": "t", "callback": sink.url(), "mode": "pull"});
     http.ask("POST", "/v1/topics", &topic).is(201);
@@ -291,10 +300,10 @@ fn limits_and_pauses_hold_reserves_back() {
         all += got;
     }
     assert!(begun.elapsed() > SECOND, "{:?}", begun.elapsed());
-    http.ask("POST", "/v1/topics/pause/pause", &Value::Null).is(200);
+    http.ask("POST", "/v1/topics/pause/pause", &Value::Null).is(204);
     assert!(reserve(&mut worker, "pause", &json!({"wait": "300ms"})).is_empty());
     begin(&mut worker, "pause", &json!({"wait": "20s"}));
-    http.ask("POST", "/v1/topics/pause/resume", &Value::Null).is(200);
+    http.ask("POST", "/v1/topics/pause/resume", &Value::Null).is(204);
     assert_eq!(jobs(worker.receive()).len(), 1);
 }
 
@@ -318,7 +327,7 @@ fn a_rolling_restart_answers_those_who_wait() {
 
 #[test]
 fn a_token_reserves_the_topics_of_its_scope_alone() {
-    let more = "[http]\nauth = \"token\"\n".to_owned() + &pulled("a", "") + &pulled("b", "");
+    let more = "[http]\nauth = \"token\"\n".to_owned() + &registry() + &pulled("a", "") + &pulled("b", "");
     let daemon = Daemon::start(&more);
     let mut admin = Http::unix(&daemon);
     let made = admin.ask("POST", "/v1/tokens", &json!({"name": "w", "scopes": ["consume:a"]})).is(201);
@@ -366,16 +375,26 @@ fn work(daemon: &Daemon, stop: &AtomicBool, acked: &Mutex<HashSet<String>>) {
     }
 }
 
+/// Stops the workers, also if the test fails.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn kills_lose_no_job_and_an_acked_job_never_comes_again() {
     let daemon = Daemon::start(&pulled("t", "max_attempts = 100\nretry = [\"10ms\"]"));
     daemon.wait_all_up(SLOTS);
     let (stop, acked, mut added) = (AtomicBool::new(false), Mutex::default(), HashSet::new());
     std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
         for _ in 0..4 {
             scope.spawn(|| work(&daemon, &stop, &acked));
         }
-        let roles = ["dq-http-server", "dq-timer-1", "dq-server", "dq-timer-2", "dq-consume-1"];
+        let roles = ["dq-http-server", "dq-timer-0", "dq-server", "dq-timer-1", "dq-consume-1"];
         for kill in 0..15 {
             for n in 0..20 {
                 let id = format!("{kill}-{n}");
@@ -397,7 +416,6 @@ fn kills_lose_no_job_and_an_acked_job_never_comes_again() {
         }
         // Each job that would come again has two leases' time to do so.
         std::thread::sleep(4 * SECOND);
-        stop.store(true, Ordering::Relaxed);
     });
     let acked = acked.into_inner().unwrap();
     let mut client = daemon.client();
