@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -455,4 +456,69 @@ fn one_of_five_thousand_waiting_clients_gets_the_job() {
     let got: Vec<Value> = waiting.iter_mut().flat_map(|http| jobs(http.receive())).collect();
     assert_eq!(ids(&got), ["1"]);
     assert_eq!(got[0]["attempt"], 1);
+}
+
+/// Runs `dq` against a daemon. Returns its exit code and its output.
+fn dq(daemon: &Daemon, words: &[&str]) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+    command.args(words).arg("--run-dir").arg(daemon.dir.path().join("var/run")).stdin(Stdio::null());
+    let out = command.output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    (out.status.code().unwrap(), text)
+}
+
+#[test]
+fn the_command_line_reserves_and_reports() {
+    let daemon = Daemon::start(&pulled("t", "keep_done = \"1h\""));
+    let mut http = Http::unix(&daemon);
+    assert_eq!(dq(&daemon, &["reserve", "t"]), (1, "no job is ready\n".to_owned()));
+    put(&mut http, "t", "1", &json!({}));
+    let (code, text) = dq(&daemon, &["reserve", "t", "--wait", "10s", "--lease", "1m", "--json"]);
+    let job: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &job["id"]), (0, &json!("1")));
+    let token = job["token"].as_str().unwrap();
+    let (code, text) = dq(&daemon, &["extend", "t", "1", token, "--by", "2m"]);
+    assert!(code == 0 && text.starts_with("extended: t:1, leased until 20"), "{text}");
+    let (code, text) = dq(&daemon, &["nack", "t", "1", token, "--delay", "10ms", "--reason", "no stock"]);
+    assert_eq!((code, text.as_str()), (0, "retried: t:1\n"));
+    let (code, text) = dq(&daemon, &["reserve", "t", "--wait", "10s", "--json"]);
+    let job: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &job["attempt"]), (0, &json!(2)));
+    let (code, text) = dq(&daemon, &["ack", "t", "1", job["token"].as_str().unwrap(), "--answer", "ok"]);
+    assert_eq!((code, text.as_str()), (0, "done: t:1\n"));
+    assert_ne!(dq(&daemon, &["ack", "t", "1", "AAAA"]).0, 0);
+}
+
+#[test]
+fn a_command_is_run_for_each_job_and_its_exit_decides() {
+    let more = "keep_done = \"1h\"\nmax_attempts = 2\nretry = [\"10ms\"]\nttr = \"1s\"";
+    let mut daemon = Daemon::start(&pulled("t", more));
+    let mut http = Http::unix(&daemon);
+    (0..6).for_each(|n| put(&mut http, "t", &n.to_string(), &json!({"tags": ["a"]})));
+    // It takes longer than the lease, which is extended meanwhile. One job fails.
+    let script = "sleep 1.5; cat; echo \" $DQ_TOPIC $DQ_TAGS $DQ_ATTEMPT\"; test $DQ_ID != 3";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+    command.args(["reserve", "t", "--exec", script, "--workers", "3", "--run-dir"]);
+    command.arg(daemon.dir.path().join("var/run")).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut worker = command.spawn().unwrap();
+    let counts = |http: &mut Http| {
+        let stats = http.get("/v1/stats").is(200);
+        let of_t = stats["topics"].as_array().unwrap().iter().find(|t| t["topic"] == "t").cloned();
+        of_t.map(|t| [&t["ready"], &t["leased"], &t["delayed"], &t["dead"]].map(|n| n.as_u64().unwrap()))
+    };
+    eventually(60 * SECOND, "all jobs", || (counts(&mut http) == Some([0, 0, 0, 1])).then_some(()));
+    let records = http.get("/v1/topics/t/jobs/0/records").is(200);
+    let log = &records["records"][0]["log"];
+    assert_eq!(log.as_array().unwrap().len(), 1, "its lease did not run out: {records}");
+    assert_eq!(log[0]["answer"], "{\"of\":\"0\"} t a 1");
+    let dead = http.get("/v1/topics/t/jobs/3").is(200);
+    assert!(dead["log"][1]["error"].as_str().unwrap().starts_with("exit status: 1"), "{dead}");
+    // At TERM the command that runs is finished.
+    put(&mut http, "t", "last", &json!({}));
+    eventually(20 * SECOND, "the last job", || (counts(&mut http)? == [0, 1, 0, 1]).then_some(()));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.id() as i32), Signal::SIGTERM).unwrap();
+    assert!(worker.wait().unwrap().success());
+    assert_eq!(counts(&mut http), Some([0, 0, 0, 1]));
+    drop(http);
+    daemon.stop();
 }
