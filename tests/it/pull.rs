@@ -335,7 +335,9 @@ fn a_token_reserves_the_topics_of_its_scope_alone() {
     let bearer = format!("Authorization: Bearer {}\r\n", made["token"].as_str().unwrap());
     let mut http = Http::tcp(&daemon);
     let mut ask = |path: &str, body: Value| http.send("POST", path, &bearer, body.to_string().as_bytes());
-    eventually(10 * SECOND, "the token", || (ask("/v1/topics/a/reserve", json!({})).status == 200).then_some(()));
+    eventually(10 * SECOND, "the token", || {
+        (ask("/v1/topics/a/reserve", json!({})).status == 200).then_some(())
+    });
     ask("/v1/topics/b/reserve", json!({})).is_problem(403, "forbidden", None);
     ask("/v1/reserve", json!({"topics": ["a", "b"]})).is_problem(403, "forbidden", None);
     ask("/v1/reserve", json!({"topics": ["a"]})).is(200);

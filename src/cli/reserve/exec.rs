@@ -170,7 +170,11 @@ impl Worker {
 fn outcome(child: &mut Child) -> Result<(ExitStatus, String)> {
     let mut output = Vec::new();
     if let Some(mut stdout) = child.stdout.take() {
-        stdout.by_ref().take(OUTPUT_KEPT as u64).read_to_end(&mut output).context("cannot read its output")?;
+        stdout
+            .by_ref()
+            .take(OUTPUT_KEPT as u64)
+            .read_to_end(&mut output)
+            .context("cannot read its output")?;
         std::io::copy(&mut stdout, &mut std::io::sink()).context("cannot read its output")?;
     }
     let status = child.wait().context("cannot wait for the command")?;

@@ -275,7 +275,9 @@ impl Broker {
             Some(e) => {
                 let pause = match e {
                     StoreError::Moving(_) => lane.trouble.pause_for(&e),
-                    _ => lane.trouble.pause_after(&format_args!("cannot lease for clients that reserve: {e}")),
+                    _ => {
+                        lane.trouble.pause_after(&format_args!("cannot lease for clients that reserve: {e}"))
+                    }
                 };
                 lane.failing = Some((now + pause, e));
             }
@@ -335,7 +337,12 @@ impl Broker {
     }
 
     /// Takes the answers to questions for permits.
-    pub(super) fn permitted(&mut self, asks: &[PermitAsk], permits: Vec<Result<Permit, StoreError>>, now: Instant) {
+    pub(super) fn permitted(
+        &mut self,
+        asks: &[PermitAsk],
+        permits: Vec<Result<Permit, StoreError>>,
+        now: Instant,
+    ) {
         for (ask, permit) in asks.iter().zip(permits) {
             self.rates.answered(ask, permit.ok(), now);
         }
@@ -441,4 +448,3 @@ impl Broker {
         std::mem::take(&mut self.answers)
     }
 }
-

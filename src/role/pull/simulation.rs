@@ -98,9 +98,9 @@ impl World {
         };
         let mut answer = CallAnswer::default();
         for want in &call.wanted {
-            let room = want.max_leased.map_or(usize::MAX, |most| {
-                (most as usize).saturating_sub(everywhere(self, &want.topic))
-            });
+            let room = want
+                .max_leased
+                .map_or(usize::MAX, |most| (most as usize).saturating_sub(everywhere(self, &want.topic)));
             let most = (want.max as usize).min(call.limit - answer.jobs.len()).min(room);
             let ready = self.lanes[lane].ready.entry(want.topic.clone()).or_default();
             let taken: Vec<u32> = ready.drain(..most.min(ready.len())).collect();

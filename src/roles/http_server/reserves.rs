@@ -222,7 +222,8 @@ impl Api {
         reserve: Reserve,
     ) -> Result<ApiResponse, Problem> {
         let Some(_part) = self.reserves.take(reader.holder, 1) else {
-            let detail = "too many clients reserve, or half of the allowed number are this one's (http.max_reserves)";
+            let detail =
+                "too many clients reserve, or half of the allowed number are this one's (http.max_reserves)";
             return Err(Problem::unavailable("busy", detail));
         };
         place.give_up();
@@ -238,7 +239,10 @@ impl Api {
                 self.store_client.wake();
             }
         })?;
-        Ok(ApiResponse::new(StatusCode::OK, &ReservedJobs { jobs: jobs.iter().map(ReservedJob::new).collect() }))
+        Ok(ApiResponse::new(
+            StatusCode::OK,
+            &ReservedJobs { jobs: jobs.iter().map(ReservedJob::new).collect() },
+        ))
     }
 }
 
@@ -335,7 +339,12 @@ struct JobExtend {
 
 impl Api {
     /// Settles the lease that a token proves.
-    async fn settle_reserved(&self, key: JobKey, token: &str, report: Report) -> Result<ApiResponse, Problem> {
+    async fn settle_reserved(
+        &self,
+        key: JobKey,
+        token: &str,
+        report: Report,
+    ) -> Result<ApiResponse, Problem> {
         let shown = PresentedTicket::read(token).ok_or_else(no_ticket)?;
         let ticket = self.ticket(&shown).await?;
         if !ticket.is_reserved() || ticket.key != key {
