@@ -73,6 +73,7 @@ pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<Ht
         console: raw.console,
         session_key_file: session_key_file(&raw.session_key_file, base)?,
         max_requests: count("http.max_requests", raw.max_requests, 1, 1_000_000)?,
+        max_reserves: count("http.max_reserves", raw.max_reserves, 1, 1_000_000)?,
         idle_timeout: within("http.idle_timeout", raw.idle_timeout, IDLE.0, IDLE.1)?,
         tls,
     })

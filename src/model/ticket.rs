@@ -56,11 +56,20 @@ pub struct Ticket {
     pub limit: u32,
     /// When the attempt began, in Unix milliseconds.
     pub began_ms: i64,
-    /// When the attempt ends at the latest, in Unix milliseconds.
+    /// When the attempt ends at the latest, in Unix milliseconds. [`Ticket::RESERVED`]: a client has reserved the job, and
+    /// the lease tells when the attempt ends.
     pub until_ms: i64,
 }
 
 impl Ticket {
+    /// The value of `until_ms` in the ticket of a job that a client has reserved.
+    pub const RESERVED: i64 = 0;
+
+    /// Whether a client has reserved the job. Otherwise its receiver answers later.
+    pub fn is_reserved(&self) -> bool {
+        self.until_ms == Ticket::RESERVED
+    }
+
     /// Returns the signed text of the ticket, which is safe in the path of a URL.
     pub fn sign(&self, secret: &TicketSecret) -> String {
         let (topic, id) = (self.key.topic.as_str(), self.key.id.as_str());

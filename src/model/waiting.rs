@@ -270,6 +270,8 @@ impl WaitingReason {
         });
         let host = topic.host.as_ref().and_then(HostUse::reached);
         let busy = match topic.workers {
+            // No worker delivers its jobs.
+            _ if topic.undelivered == Some(Undelivered::Pull) => None,
             0 => Some(WaitingReason::NoConsumer),
             workers if topic.leased_of_all >= workers => {
                 Some(WaitingReason::WorkersBusy { workers, leased: topic.leased_of_all })
@@ -296,7 +298,9 @@ impl fmt::Display for WaitingReason {
             }
             WaitingReason::Unregistered => Undelivered::Unregistered.fmt(f),
             WaitingReason::Held { why } => Undelivered::Held(why.clone()).fmt(f),
-            WaitingReason::Pull => Undelivered::Pull.fmt(f),
+            WaitingReason::Pull => {
+                f.write_str("the mode of the topic is \"pull\": the job waits until a client reserves it")
+            }
             WaitingReason::Paused(Pause { by, since_ms }) => {
                 f.write_str("the topic is paused")?;
                 since_ms.map_or(Ok(()), |ms| write!(f, " since {}", rfc3339(ms)))?;

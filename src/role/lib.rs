@@ -11,6 +11,7 @@ pub mod bulk;
 mod live;
 mod metered_store;
 mod metered_upkeep;
+pub mod pull;
 mod refusal_log;
 mod spool;
 pub mod submit;
@@ -265,6 +266,22 @@ pub struct StoreOpener {
 }
 
 impl StoreOpener {
+    /// Returns the lanes of the store.
+    pub fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
+    /// Opens a handle to one lane.
+    pub fn open_lane(&self, lane: usize) -> store::Result<Box<dyn Store>> {
+        let store = store::open_lane(&self.settings.store, &self.settings.run_dir, lane)?;
+        Ok(Box::new(MeteredStore::new(store, self.counters.clone(), self.lanes.clone(), Some(lane))))
+    }
+
+    /// Makes a bell of one lane, with a name that no other process uses.
+    pub fn bell(&self, lane: usize, kind: BellKind, name: &str) -> std::io::Result<Box<dyn Bell>> {
+        store::hang_bell(&self.settings.store, &self.settings.run_dir, lane, kind, name)
+    }
+
     /// Opens a handle.
     pub fn open(&self) -> store::Result<Box<dyn Store>> {
         let store = store::open(&self.settings.store, &self.settings.run_dir)?;

@@ -108,6 +108,10 @@ impl Maintenance for MeteredStore {
         self.store.pass_on(topics);
     }
 
+    fn ring_pull(&mut self, topics: &[TopicName]) -> Result<()> {
+        self.store.ring_pull(topics)
+    }
+
     fn give_back(&mut self, rings: &[TopicRing]) -> Result<()> {
         self.store.give_back(rings)
     }

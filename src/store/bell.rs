@@ -10,6 +10,8 @@ use model::job::TopicName;
 pub enum BellKind {
     /// Jobs to lease.
     Push,
+    /// Jobs that clients wait for. A ring reaches all processes that listen.
+    Pull,
     /// Due times and lease deadlines that are earlier than the timer knows. Embedded: also a log that has grown.
     Timer,
 }
@@ -23,7 +25,7 @@ pub enum Ring {
     Of(TopicRing),
 }
 
-/// A ring for one topic, which only one of the listening processes received.
+/// A ring for one topic. A bell of [`BellKind::Push`] rings in one of the listening processes only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicRing {
     /// The topic that has ready jobs.

@@ -16,6 +16,9 @@ pub struct Wanted {
     pub max: u32,
     /// How long the lease lasts.
     pub hold: Duration,
+    /// How many jobs of the topic may be leased at once, those that are leased already included. None: no limit. (The
+    /// limit of callbacks in flight is another one: [`Limits::permits`](crate::Limits::permits).)
+    pub max_leased: Option<u32>,
     /// The topic's limit of attempts for expired leases. It is used if the job has no limit of its own.
     pub max_attempts: u32,
 }

@@ -236,6 +236,9 @@ pub struct Page {
     pub away: Vec<String>,
 }
 
+/// For how long the bells of clients that wait for jobs are rung after somebody has asked for it.
+pub const PULL_RINGS: Duration = Duration::from_secs(60);
+
 /// One handle to the store.
 pub trait Store:
     Jobs
@@ -288,6 +291,12 @@ pub trait Maintenance {
     /// Rings again for topics with ready jobs that this process may not take, so that another process takes them. The
     /// embedded store does nothing here, because each of its rings reaches all processes.
     fn pass_on(&mut self, _topics: &[TopicName]) {}
+
+    /// Has the bells of [`BellKind::Pull`] rung for these topics from now on, for [`PULL_RINGS`] after the last call. The
+    /// embedded store does nothing here, because it rings them for all topics.
+    fn ring_pull(&mut self, _topics: &[TopicName]) -> Result<()> {
+        Ok(())
+    }
 
     /// Gives back rings that are for other processes, so that one of them hears them. A ring whose topic has no ready
     /// jobs or is paused is dropped. Giving a ring back twice has the same effect as once.

@@ -74,7 +74,7 @@ fn send_all(settings: &StoreSettings) -> usize {
 /// Leases and accepts all ready jobs of a topic. Returns how many.
 fn accept_all(store: &mut dyn Store, topic: &str) -> usize {
     let topic = TopicName::new(topic).unwrap();
-    let wanted = Wanted { topic, max: 256, hold: 60 * SECOND, max_attempts: 9 };
+    let wanted = Wanted { topic, max: 256, hold: 60 * SECOND, max_attempts: 9, max_leased: None };
     let mut sum = 0;
     loop {
         let held = store.lease(std::slice::from_ref(&wanted), 256, None).unwrap().jobs;

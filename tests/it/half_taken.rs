@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::support::http::Http;
 use crate::support::mariadb::MariaDb;
 use crate::support::redis::RedisServer;
-use crate::support::{Daemon, Sink, add, eventually, free_port, on_redis};
+use crate::support::{Daemon, Sink, add, eventually, free_port};
 use mysql::prelude::Queryable;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -144,64 +144,6 @@ fn an_unsupported_flag_or_method_keeps_its_topic_offline() {
         (http.get("/readyz").is(200)["parts"]["topics"] == "ok").then_some(())
     });
     assert!(!dq(&daemon, &["topics", "list"]).contains("held:"));
-}
-
-#[test]
-fn unsupported_stored_settings_are_reported_and_block_no_start() {
-    if on_redis() {
-        // There the registry is MySQL, which the test above covers.
-        return;
-    }
-    let sink = Sink::start();
-    let mut daemon = Daemon::start("");
-    let mut http = Http::unix(&daemon);
-    for name in ["pulled", "other"] {
-        http.ask("POST", "/v1/topics", &json!({"name": name, "callback": sink.url()})).is(201);
-        let (field, value) = ("mode", json!("pull"));
-        let refused = http.ask("PATCH", &format!("/v1/topics/{name}"), &json!({ field: value }));
-        refused.is_problem(422, "bad_field", Some(field));
-        let detail = refused.json["detail"].as_str().unwrap();
-        assert!(detail.contains("this release") && detail.contains(value.as_str().unwrap()), "{detail}");
-        let checked = json!({"name": "x", "callback": sink.url(), field: value});
-        let told = http.ask("POST", "/v1/check/topic", &checked).is(200);
-        assert_eq!(told["problems"][0]["field"], field, "{told}");
-    }
-    let set = dq(&daemon, &["topics", "set", "pulled", "--mode", "pull"]);
-    assert!(set.contains("mode: \"pull\" is not supported by this release"), "{set}");
-    let help = dq(&daemon, &["topics", "set", "--help"]);
-    assert!(!help.contains("--mode") && help.contains("--keep-done"), "{help}");
-
-    daemon.stop();
-    let db = rusqlite::Connection::open(daemon.dir.path().join("var/registry.db")).unwrap();
-    db.execute("UPDATE topic SET spec = json_set(spec, '$.mode', 'pull') WHERE name = 'pulled'", []).unwrap();
-    let daemon = Daemon::again(&daemon);
-    daemon.wait_ready();
-    // Until the registry is read again, all processes use what was known before.
-    eventually(SOON, "both consumers without the pulled topic", || {
-        (daemon.log().matches(" 1 topics are served").count() == 2).then_some(())
-    });
-    answers(&daemon, "other", "1", None);
-    answers(&daemon, "pulled", "2", None);
-    sink.wait_for(1, SOON);
-    let mut http = eventually(SOON, "the API", || {
-        let mut http = Http::unix(&daemon);
-        (http.get("/readyz").status == 200).then_some(http)
-    });
-    let shown = http.get("/v1/topics/pulled").is(200);
-    assert!(
-        shown["problem"].as_str().unwrap().contains("its jobs are not delivered: mode: \"pull\""),
-        "{shown}"
-    );
-    let ready = eventually(SOON, "a word on the topic", || {
-        let ready = http.get("/readyz").is(200);
-        ready["parts"]["topics"].as_str()?.contains("1 with a setting").then_some(ready)
-    });
-    assert_eq!(ready["ready"], true);
-    eventually(3 * SOON, "that the pulled topic's job is told of", || {
-        let status = dq(&daemon, &["status"]);
-        status.contains("nobody delivers the due jobs of topic pulled").then_some(())
-    });
-    assert_eq!(sink.deliveries().keys().collect::<Vec<_>>(), ["1"]);
 }
 
 #[test]

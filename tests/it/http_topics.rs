@@ -70,7 +70,7 @@ fn a_topic_is_shown_as_it_was_given_and_its_secrets_never() {
         "name": "t", "title": "中 \"orders\"", "mode": "push", "callback": sink.url(), "method": "POST",
         "payload": "form", "headers": {"x-shop": "7"}, "job_headers": ["cookie"], "job_hosts": ["*.example.com", "[::1]:9000"], "tenant": "shop", "max_pending": 1000, "max_bytes": "10MiB", "add_rate": "30/m", "delay": "1h30m", "timeout": "1s500ms", "success": "non_empty",
         "connect_timeout": "200ms", "tls_verify": false, "re_notify_flag": "{res.code} != 0", "max_notifications": 100, "retry": "exponential", "retry_base": "2s", "retry_cap": "10m",
-        "max_attempts": 4, "retry_on": ["5xx", "connect"], "answer_later": "2h",
+        "max_attempts": 4, "retry_on": ["5xx", "connect"], "answer_later": "2h", "ttr": "30s",
         "max_in_flight": 5, "rate": "6/m", "breaker_failures": 3, "breaker_pause": "20s", "catch_up": "spread 10m", "durability": "fsync", "priority": "high", "alert": ["a@example.com"],
         "creator": "somebody", "status": "offline", "secrets": ["one-secret", "two-secrets"],
         "old_secrets_until": "2999-12-01T15:50:50.000Z"
@@ -267,6 +267,8 @@ fn whatever_is_wrong_with_a_request_is_named() {
         (r#""durability": "replicas:0""#, "durability"),
         (r#""keep_dead": "x""#, "keep_dead"),
         (r#""mode": "poll""#, "mode"),
+        (r#""ttr": "10ms""#, "ttr"),
+        (r#""ttr": "25h""#, "ttr"),
         (r#""status": "on""#, "status"),
         (r#""priority": 1"#, "priority"),
         (r#""max_attempts": 1001"#, "max_attempts"),

@@ -25,7 +25,7 @@ fn store_on(server: &RedisServer) -> Box<dyn Store> {
 /// Makes jobs with these ids die, each this many times.
 fn bury(store: &mut dyn Store, ids: &[String], times: usize) {
     let hold = 60 * SECOND;
-    let wanted = Wanted { topic: topic(), max: ids.len() as u32, hold, max_attempts: 3 };
+    let wanted = Wanted { topic: topic(), max: ids.len() as u32, hold, max_leased: None, max_attempts: 3 };
     for _ in 0..times {
         let jobs: Vec<_> =
             ids.iter().map(|id| new_job("t", id, "{}", Due::In(std::time::Duration::ZERO))).collect();

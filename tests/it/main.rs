@@ -47,6 +47,7 @@ mod losses;
 mod metrics;
 mod nodes;
 mod openapi;
+mod pull;
 mod quotas;
 mod receiver;
 mod record_crashes;

@@ -392,36 +392,22 @@ fn what_a_later_release_has_written_beside_is_kept() {
 }
 
 #[test]
-fn what_this_release_does_not_do_is_not_written_and_is_read() {
+fn a_topic_that_is_wrong_is_not_written_and_a_pull_topic_is() {
     on_each(|settings| {
         let mut registry = open(settings).unwrap();
-        for (topic, field) in [
-            (Topic { mode: Mode::Pull, ..topic("t") }, "mode"),
-            (Topic { method: Method::Other("PUT".into()), ..topic("t") }, "method"),
-        ] {
-            let refused = registry.put(&topic, Expected::Any);
-            assert!(
-                matches!(&refused, Err(RegistryError::InvalidTopic(unfit)) if unfit.field == field),
-                "{refused:?}"
-            );
-        }
+        let wrong = Topic { method: Method::Other("PUT".into()), ..topic("t") };
+        let refused = registry.put(&wrong, Expected::Any);
+        assert!(
+            matches!(&refused, Err(RegistryError::InvalidTopic(unfit)) if unfit.field == "method"),
+            "{refused:?}"
+        );
         assert!(registry.get(&name("t")).unwrap().is_none());
-        registry.put(&topic("t"), Expected::Absent).unwrap();
-        let spec = r#"{"callback":"http://127.0.0.1:9000/","mode":"pull"}"#;
-        match settings {
-            settings::RegistrySettings::Sqlite { path } => {
-                let set = "UPDATE topic SET spec = ?1";
-                rusqlite::Connection::open(path).unwrap().execute(set, [spec]).unwrap();
-            }
-            settings::RegistrySettings::Mysql(server) => {
-                let mut db = mysql::Conn::new(mysql::Opts::from_url(&server.url).unwrap()).unwrap();
-                db.exec_drop("UPDATE dq_topic SET dq_spec = ?", (spec,)).unwrap();
-            }
-        }
+        let ttr = Duration::from_secs(7);
+        let pulled = Topic { mode: Mode::Pull, callback: String::new(), ttr, ..topic("t") };
+        registry.put(&pulled, Expected::Absent).unwrap();
         let read = registry.get(&name("t")).unwrap().unwrap().topic;
-        assert_eq!(read.mode, Mode::Pull);
-        let problem = read.problem().unwrap();
-        assert!(problem.contains("mode: \"pull\""), "{problem}");
+        assert_eq!((read.mode, read.ttr, read.callback.as_str()), (Mode::Pull, ttr, ""));
+        assert_eq!(read.problem(), None);
     });
 }
 

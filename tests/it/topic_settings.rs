@@ -11,10 +11,6 @@ fn text(file: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
 }
 
-fn supported() -> impl Iterator<Item = &'static Setting> {
-    Topic::SETTINGS.iter().filter(|setting| setting.is_supported())
-}
-
 #[test]
 fn the_documented_file_shows_each_setting_of_a_topic() {
     let text = text("conf/dq.toml");
@@ -27,10 +23,10 @@ fn the_documented_file_shows_each_setting_of_a_topic() {
         .collect();
     let example: toml::Table = example.parse().unwrap();
     let shown: BTreeSet<&str> = example.keys().map(String::as_str).collect();
-    let declared = supported().map(|setting| setting.name).chain(["name"]).collect();
+    let declared = Topic::SETTINGS.iter().map(|setting| setting.name).chain(["name"]).collect();
     assert_eq!(shown, declared);
     // The values of spans, words and numbers are the defaults.
-    for setting in supported() {
+    for setting in Topic::SETTINGS {
         let default = setting.default();
         if matches!(
             setting.kind,
@@ -56,7 +52,7 @@ fn the_form_of_the_console_has_each_setting_and_its_default() {
     let lines: Vec<&str> = text.lines().filter(|line| line.contains("{ name: '")).collect();
     let form: BTreeSet<&str> = lines.iter().filter_map(|line| part(line, "name")).collect();
     let own = ["name", "retry_list"];
-    let declared: BTreeSet<&str> = supported().map(|setting| setting.name).chain(own).collect();
+    let declared: BTreeSet<&str> = Topic::SETTINGS.iter().map(|setting| setting.name).chain(own).collect();
     assert_eq!(form, declared);
     for line in lines {
         let name = part(line, "name").unwrap();
@@ -85,11 +81,6 @@ fn the_form_of_the_console_has_each_setting_and_its_default() {
         };
         assert!(is_of_kind, "{name} is entered as {kind}");
     }
-    let put_back = text.lines().find(|line| line.starts_with("const PUT_BACK")).unwrap();
-    for setting in Topic::SETTINGS {
-        let is_put_back = put_back.contains(&format!("'{}'", setting.name));
-        assert_eq!(is_put_back, !setting.is_supported(), "{}", setting.name);
-    }
 }
 
 #[test]
@@ -97,7 +88,7 @@ fn the_command_line_has_an_option_for_each_setting() {
     let help = Command::new(env!("CARGO_BIN_EXE_dq")).args(["topics", "set", "--help"]).output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     let options: Vec<&str> = help.split_whitespace().filter(|word| word.starts_with("--")).collect();
-    for setting in supported() {
+    for setting in Topic::SETTINGS {
         let option = match setting.kind {
             SettingKind::Headers => "--header".to_owned(),
             SettingKind::Secrets => "--secrets-file".to_owned(),

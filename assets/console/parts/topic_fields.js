@@ -13,7 +13,9 @@ export const GROUPS = [
   ['basics', [
     { name: 'name', kind: 'text', first: '', mono: true },
     { name: 'title', kind: 'text', first: '' },
+    { name: 'mode', kind: 'select', first: 'push', options: ['push', 'pull'] },
     { name: 'callback', kind: 'text', first: '', mono: true, wide: true },
+    { name: 'ttr', kind: 'span', first: '1m', shown: (form) => form.mode === 'pull' },
     { name: 'delay', kind: 'span', first: '0s' },
     { name: 'status', kind: 'select', first: 'online', options: ['online', 'offline'] },
     { name: 'creator', kind: 'text', first: '' },
@@ -71,9 +73,6 @@ export const GROUPS = [
 /** All of them. @type {TopicField[]} */
 export const FIELDS = GROUPS.flatMap(([, fields]) => fields);
 
-/** What this release does not do, and an older one may have written: the form puts it back to its default. */
-const PUT_BACK = ['mode'];
-
 /** The form of a new topic. @returns {Object<string, string>} */
 export function newForm() {
   return Object.fromEntries(FIELDS.map((field) => [field.name, field.first]));
@@ -121,7 +120,7 @@ function valueOf(field, text) {
  * @returns {Object<string, any>}
  */
 export function given(form, noSecrets = false) {
-  const topic = Object.fromEntries(PUT_BACK.map((name) => [name, null]));
+  const topic = {};
   for (const field of FIELDS) {
     if (field.kind === 'secrets' || field.name === 'retry_list' || (field.shown && !field.shown(form))) continue;
     topic[field.name] = valueOf(field, form[field.name]);

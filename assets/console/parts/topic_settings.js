@@ -23,6 +23,8 @@ export function topicSettings(topic, checked) {
   return card({ title: t('settings'), key: 'settings' },
     h('div', { class: 'grid grid--2', key: 'groups' },
       h('div', { key: 'delivery' }, h('h3', { class: 'sub' }, t('group.delivery')), facts([
+        topic.mode === 'pull' && [name('mode'), t('option.mode.pull')],
+        topic.mode === 'pull' && [name('ttr'), spanText(topic.ttr)],
         [name('callback'), topic.callback && h('span', { class: 'mono break' }, `${topic.method} ${topic.callback}`)],
         [name('payload'), t(`option.payload.${topic.payload}`)],
         [name('timeout'), t('settings.timeout', { all: spanText(topic.timeout), connect: spanText(topic.connect_timeout) })],

@@ -82,11 +82,8 @@ fn option(setting: &'static Setting) -> Arg {
         .long(name.replace('_', "-"))
         .value_name(value)
         .help(help)
-        .hide(!setting.is_supported())
         .action(if is_list { ArgAction::Append } else { ArgAction::Set });
     match setting.kind {
-        // dq does not support these settings. If one has a value, the daemon reports a problem.
-        _ if !setting.is_supported() => option,
         SettingKind::Words(words) => option.value_parser(PossibleValuesParser::new(words)).ignore_case(true),
         SettingKind::Switch => option.value_parser(PossibleValuesParser::new(["true", "false"])),
         SettingKind::Count { .. } => {

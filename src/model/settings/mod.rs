@@ -121,6 +121,8 @@ pub struct HttpSettings {
     pub max_connections_per_source: usize,
     /// The greatest number of requests that are being answered at the same time.
     pub max_requests: usize,
+    /// The greatest number of clients that reserve jobs and wait. They do not count for `max_requests`.
+    pub max_reserves: usize,
     /// A connection is closed if no complete request head arrives on it for this long, or if the client reads nothing
     /// of an answer for this long.
     pub idle_timeout: Duration,

@@ -41,8 +41,7 @@ impl Topic {
             let problem = format!("a name that ends with {DONE_SUFFIX} is for the events of another topic");
             return Err(InvalidTopic::new("name", problem));
         }
-        let mut wrong = self.flaws().into_iter().chain(self.not_done_yet());
-        wrong.next().map_or(Ok(()), Err)
+        self.flaws().into_iter().next().map_or(Ok(()), Err)
     }
 
     /// Returns the mistakes with which a topic can still exist. Programs other than dq write such topics, for

@@ -99,9 +99,9 @@ pub enum Status {
 settings! {
     /// A title for people.
     title: String = String::new(), SettingKind::Text { most: 255 };
-    /// Who starts a delivery. This release supports `push` alone: dq calls the callback.
-    mode: Mode = Mode::Push, SettingKind::Words(&["push"]);
-    /// The URL that is called, http or https.
+    /// Who starts a delivery. `push`: dq calls the callback. `pull`: clients reserve the jobs.
+    mode: Mode = Mode::Push, SettingKind::Words(&["push", "pull"]);
+    /// The URL that is called, http or https. With `pull` it may be empty.
     callback: String = String::new(), SettingKind::Text { most: 1024 };
     /// The HTTP method of a callback.
     method: Method = Method::Post, SettingKind::Words(&["POST", "GET"]);
@@ -148,9 +148,11 @@ settings! {
     /// How long a receiver that answers later may take. Zero: a receiver must not answer later, and callbacks have no
     /// `dq-ack-url`.
     answer_later: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
-    /// The most callbacks that run at the same time. Null: no limit.
+    /// With `pull`: how long the lease of a reserved job holds, unless the client asks for another time.
+    ttr: Duration = Duration::from_secs(60), SettingKind::Span { least: LEASES.0, most: LEASES.1 };
+    /// The most callbacks that run at the same time. With `pull`: the most jobs that are leased. Null: no limit.
     max_in_flight: Option<u32> = None, SettingKind::Count { least: 1, most: MILLION };
-    /// The most callbacks that begin in a span, such as `100/s`, `30/m` or `500/h`. Null: no limit.
+    /// The most callbacks that begin in a span (with `pull`: the most jobs that are reserved), such as `100/s`, `30/m` or `500/h`. Null: no limit.
     rate: Option<Rate> = None, SettingKind::Rate { most: MILLION };
     /// The most jobs that are delayed, ready or leased. More adds are refused. Null: no limit.
     max_pending: Option<u32> = None, SettingKind::Count { least: 1, most: 1_000_000_000 };
@@ -201,6 +203,9 @@ settings! {
     /// How long dead letters are kept. Zero: for ever.
     keep_dead: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
 }
+
+/// The shortest and the longest lease of a job that is reserved.
+pub const LEASES: (Duration, Duration) = (Duration::from_millis(100), HOUR.saturating_mul(24));
 
 /// The greatest value of most numbers.
 const MILLION: u32 = 1_000_000;

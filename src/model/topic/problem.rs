@@ -1,17 +1,10 @@
 //! Finds the settings of a topic that dq cannot follow, and what happens to the topic then. Such topics are in a
 //! registry that other programs write: the console of the PHP daemon, or another release of dq. Pure.
 
-use super::{InvalidTopic, Mode, Setting, Topic};
+use super::{InvalidTopic, Topic};
 
 /// The fields that decide how a job is delivered, or whether it is done. A topic is held if one of them is wrong.
 const DECISIVE: [&str; 3] = ["method", "success", "re_notify_flag"];
-
-impl Setting {
-    /// Returns whether this release supports other values than the default.
-    pub fn is_supported(&self) -> bool {
-        self.name != "mode"
-    }
-}
 
 impl InvalidTopic {
     /// Returns whether a topic is held because of this mistake.
@@ -29,24 +22,10 @@ impl Topic {
         Some(format!("{flaw} (until somebody {decision})"))
     }
 
-    /// Returns the settings of the topic that this release does not support yet.
-    pub fn not_done_yet(&self) -> Vec<InvalidTopic> {
-        let mut all = Vec::new();
-        if self.mode == Mode::Pull {
-            let problem = "\"pull\" is not supported by this release yet: use \"push\", or leave it out";
-            all.push(InvalidTopic::new("mode", problem));
-        }
-        all
-    }
-
     /// Returns which settings of the topic dq cannot follow, and what happens to the topic. None: dq follows all of
     /// them.
     pub fn problem(&self) -> Option<String> {
-        let held = self.held().map(|why| format!("held: {why}"));
-        let of_field = |unfit: InvalidTopic| format!("its jobs are not delivered: {unfit}");
-        let all: Vec<String> =
-            held.into_iter().chain(self.not_done_yet().into_iter().map(of_field)).collect();
-        (!all.is_empty()).then(|| all.join("; "))
+        self.held().map(|why| format!("held: {why}"))
     }
 }
 
@@ -71,19 +50,5 @@ mod tests {
         }
         let mail = Topic { alert: vec!["nobody".into()], ..plain.clone() };
         assert_eq!((mail.held(), mail.problem()), (None, None), "it is served without that");
-    }
-
-    #[test]
-    fn an_unsupported_value_is_refused_by_name_and_holds_no_topic() {
-        let plain = Topic::new(TopicName::new("t").unwrap(), "http://h/");
-        let topic = Topic { mode: Mode::Pull, ..plain };
-        let refused = topic.check().unwrap_err();
-        assert_eq!(refused.field, "mode");
-        assert!(
-            refused.problem.contains("\"pull\"") && refused.problem.contains("this release"),
-            "{refused}"
-        );
-        assert!(topic.check_values().is_ok() && topic.held().is_none());
-        assert!(topic.problem().unwrap().contains("\"pull\""));
     }
 }

@@ -18,7 +18,7 @@ pub enum Undelivered {
     Unregistered,
     /// The topic is held.
     Held(String),
-    /// The mode of the topic is `pull`.
+    /// The mode of the topic is `pull`: no consumer delivers its jobs, and clients reserve them.
     Pull,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Undelivered {
             Undelivered::Unregistered => f.write_str("the topic is not registered"),
             Undelivered::Held(why) => write!(f, "the topic is held: {why}"),
             Undelivered::Pull => {
-                f.write_str("the mode of the topic is \"pull\", which this release does not support yet")
+                f.write_str("the mode of the topic is \"pull\", and no client reserves its jobs")
             }
         }
     }
@@ -80,7 +80,12 @@ impl Topics {
         }
     }
 
-    /// Returns whether the jobs of a topic are delivered.
+    /// Returns whether clients may reserve the jobs of a topic.
+    pub fn is_pulled(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|known| known.held.is_none() && known.topic.mode == Mode::Pull)
+    }
+
+    /// Returns whether the consumers deliver the jobs of a topic.
     pub fn is_delivered(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(|known| known.held.is_none() && known.topic.mode == Mode::Push)
     }
@@ -149,6 +154,7 @@ mod tests {
             assert_eq!(topics.refusal(name).is_none(), taken, "{name}");
             assert_eq!(topics.undelivered(name).is_none(), delivered, "{name}");
             assert_eq!(topics.is_delivered(name), delivered, "{name}");
+            assert_eq!(topics.is_pulled(name), name == "pull", "{name}");
         }
         assert_eq!(topics.refusal("off").unwrap(), "topic off is offline");
         assert!(topics.refusal("flag").unwrap().contains("\"system({res.a})\""));

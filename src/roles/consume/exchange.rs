@@ -64,6 +64,7 @@ impl Dispatcher {
                 topic: quota.topic.clone(),
                 max: quota.max,
                 hold: topic.timeout + LEASE_MARGIN,
+                max_leased: None,
                 max_attempts: topic.lease_limit(),
             });
             self.limits.reserve(&quota.topic, quota.max);

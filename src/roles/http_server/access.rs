@@ -17,6 +17,7 @@ use super::admission::Hosts;
 use super::connections::ConnectionProof;
 use super::pool::{Holder, Pool};
 use super::problem::Problem;
+use super::reserves::RequestPlace;
 use super::route_rule::{RouteRule, rule};
 use super::sessions::Sessions;
 use model::failure_limiter::{FailureKind, FailureLimiter, Source};
@@ -339,7 +340,8 @@ async fn let_in_by<F: Future<Output = Response>>(
         parts.extensions.insert(Pass::from(token));
     }
     parts.extensions.insert(Permissions(token));
-    let answer = next(Request::from_parts(parts, body)).await;
-    drop(place);
-    answer
+    // It is free again when the request is done, or before.
+    let place = RequestPlace::new(place);
+    parts.extensions.insert(place.clone());
+    next(Request::from_parts(parts, body)).await
 }

@@ -52,7 +52,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 /// The outcome that a receiver reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum AckOutcome {
+pub(super) enum AckOutcome {
     Ack,
     Nack,
     Extend,
@@ -82,7 +82,7 @@ pub(super) struct AckRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = SettledOutcome)]
-enum SettledOutcome {
+pub(super) enum SettledOutcome {
     Done,
     Retried,
     Dead,
@@ -100,6 +100,12 @@ pub(super) struct AckResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     until_ms: Option<i64>,
+}
+
+impl AckResponse {
+    pub(super) fn new(key: &JobKey, outcome: SettledOutcome, until_ms: Option<i64>) -> AckResponse {
+        AckResponse { topic: key.topic.as_str().into(), id: key.id.as_str().into(), outcome, until_ms }
+    }
 }
 
 impl AckRequest {
@@ -174,6 +180,18 @@ impl Acks {
         }
     }
 
+    /// Returns the answer to a report that was made before. `None`: it is new. `Some(None)`: the attempt was settled in
+    /// another way.
+    pub(super) fn known(&self, shown: &PresentedTicket, said: AckOutcome) -> Option<Option<AckResponse>> {
+        let (before, came) = lock(&self.settled).all.get(&shown.signature()).cloned()?;
+        Some((before == said).then_some(came))
+    }
+
+    /// Keeps the answer to a report.
+    pub(super) fn remember(&self, shown: &PresentedTicket, said: AckOutcome, came: AckResponse) {
+        lock(&self.settled).keep(shown.signature(), said, came, Instant::now());
+    }
+
     fn learn(&self, lane: usize, secret: TicketSecret) {
         let mut secrets = lock(&self.secrets);
         let known = secrets.entry(lane).or_default();
@@ -207,7 +225,11 @@ pub(super) async fn with_ticket<F: Future<Output = Response>>(
     let params = RawPathParams::from_request_parts(&mut parts, &()).await;
     let text = params.as_ref().ok().and_then(|params| params.iter().next()).map_or("", |(_, text)| text);
     let proved = match PresentedTicket::read(text) {
-        Some(shown) => api.ticket(&shown).await.map(|ticket| ProvedTicket { shown, ticket }),
+        Some(shown) => match api.ticket(&shown).await {
+            // A client that has reserved a job reports elsewhere, with a scope.
+            Ok(ticket) if ticket.is_reserved() => Err(no_ticket()),
+            proved => proved.map(|ticket| ProvedTicket { shown, ticket }),
+        },
         None => Err(no_ticket()),
     };
     match proved {
@@ -220,11 +242,11 @@ pub(super) async fn with_ticket<F: Future<Output = Response>>(
     }
 }
 
-fn no_ticket() -> Problem {
+pub(super) fn no_ticket() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "no_ticket", "this is not the ticket of an attempt")
 }
 
-fn gone(key: &JobKey) -> Problem {
+pub(super) fn gone(key: &JobKey) -> Problem {
     let detail = format!(
         "the attempt at job {:?} of topic {} is over: it was settled, it ran out, or the job was replaced or deleted",
         key.id.as_str(),
@@ -236,7 +258,7 @@ fn gone(key: &JobKey) -> Problem {
 impl Api {
     /// Checks a ticket, and returns it. A forged ticket never reaches the store, which is only asked for the lane's
     /// secret.
-    async fn ticket(&self, shown: &PresentedTicket) -> Result<Ticket, Problem> {
+    pub(super) async fn ticket(&self, shown: &PresentedTicket) -> Result<Ticket, Problem> {
         let lane = self.lanes.of_token(&Token(shown.token().into())).ok_or_else(no_ticket)?;
         match self.acks.proved(lane, shown) {
             Ok(ticket) => return Ok(ticket),
@@ -290,13 +312,8 @@ async fn settle(
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
     let wanted = AckRequest::read(&json)?;
-    let before = lock(&api.acks.settled).all.get(&shown.signature()).cloned();
-    if let Some((said, came)) = before {
-        return if said == wanted.outcome() {
-            Ok(ApiResponse::new(StatusCode::OK, &came))
-        } else {
-            Err(gone(&ticket.key))
-        };
+    if let Some(known) = api.acks.known(&shown, wanted.outcome()) {
+        return known.map(|came| ApiResponse::new(StatusCode::OK, &came)).ok_or_else(|| gone(&ticket.key));
     }
     let (outcome, became, until_ms) = api.outcome(&ticket, &wanted);
     let attempt = (wanted.outcome() != AckOutcome::Extend).then(|| Attempt {
@@ -332,11 +349,10 @@ async fn settle(
         }
         SettledOutcome::Extended => {}
     }
-    let came =
-        AckResponse { topic: topic.as_str().into(), id: id.as_str().into(), outcome: became, until_ms };
+    let came = AckResponse::new(&ticket.key, became, until_ms);
     let told = ApiResponse::new(StatusCode::OK, &came);
     if became != SettledOutcome::Extended {
-        lock(&api.acks.settled).keep(shown.signature(), wanted.outcome(), came, Instant::now());
+        api.acks.remember(&shown, wanted.outcome(), came);
     }
     Ok(told)
 }

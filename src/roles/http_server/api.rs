@@ -33,6 +33,7 @@ use model::scope::Need;
 use model::settings::Settings;
 use model::token::Tokens;
 use model::topic::{Topic, Topics};
+use role::pull::Pull;
 use store::Lanes;
 use telemetry::counters::Counters;
 
@@ -60,6 +61,10 @@ pub(super) struct Parts {
     /// The time zone that the days of the statistics follow.
     pub zone: TimeZone,
     pub acks: Acks,
+    /// Serves clients that reserve jobs.
+    pub pull: Pull,
+    /// The places of clients that reserve jobs.
+    pub reserves: Pool,
     pub live: LiveCache,
     pub hosts: Arc<Hosts>,
     /// None: there is no console.

@@ -54,6 +54,8 @@ mod refused;
 mod registrar;
 mod removal;
 mod replays;
+mod reports;
+mod reserves;
 mod rotation;
 mod route_rule;
 mod schema;
@@ -99,12 +101,14 @@ use self::followed::{Followed, watched};
 use self::forecast::Forecasts;
 use self::health::Health;
 use self::metrics::Sources;
+use self::pool::Pool;
 use self::problem::Problem;
 use self::refused::{RefusedRequests, RequestLine};
 use self::registrar::Registrar;
 use self::replays::Replays;
 use self::sessions::Sessions;
 use self::store_client::StoreClient;
+use role::pull::Pull;
 use role::{Context, TroubleLog};
 
 /// Runs dq-http-server until it has drained.
@@ -134,6 +138,10 @@ pub fn run(mut context: Context) -> Result<()> {
         zone: context.zone()?,
         document: OnceLock::new(),
         acks: Acks::default(),
+        pull: Pull::start(context.opener()?, topics.now().borrow().clone())
+            .context("cannot start the thread for clients that reserve")?,
+        // No client can take all places.
+        reserves: Pool::new(settings.http.max_reserves, settings.http.max_reserves.div_ceil(2)),
         live: LiveCache::default(),
         hosts,
         sessions,
@@ -170,6 +178,8 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
         .merge(job_search::routes())
         .merge(find::routes())
         .merge(acks::routes())
+        .merge(reserves::routes())
+        .merge(reports::routes())
         .merge(nodes::routes())
         .merge(alerts::routes())
         .merge(tokens::routes())
@@ -255,6 +265,12 @@ async fn serve(
     let store_client = api.store_client.clone();
     tokio::spawn(store_client.clone().hand_over());
     tokio::spawn(console::first_account(api.clone()));
+    let (mut known, pull) = (api.topics.clone(), api.pull.clone());
+    tokio::spawn(async move {
+        while known.changed().await.is_ok() {
+            pull.serve(known.borrow_and_update().clone());
+        }
+    });
     let [link, signals] = context.fds().map(|fd| watched(fd.try_clone_to_owned()?));
     let (link, signals) = (link.context("cannot watch the link")?, signals.context("cannot watch signals")?);
     let mut accepting = TroubleLog::default();
@@ -263,7 +279,7 @@ async fn serve(
     context.ready()?;
     loop {
         let now = Instant::now();
-        if store_client.is_gone() {
+        if store_client.is_gone() || api.pull.is_gone() {
             // Clients that were answered with this error get a moment to receive it.
             tokio::time::sleep(role::LAST_WORDS).await;
             bail!("the store's file was replaced: the next start opens the new file");
@@ -272,6 +288,7 @@ async fn serve(
         if let Some(drain) = context.heed()? {
             api.closing.send_replace(true);
             api.bulk.close();
+            api.pull.drain();
             if let Some(listeners) = listeners.take() {
                 // Connections that the kernel has already accepted are served, and not reset.
                 while let Some(entered) = listeners.enter_now().await {

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
+use role::pull::MAX_WAIT;
 
 /// The longest path with its query, in bytes.
 const URI_MAX: usize = 8 << 10;
@@ -16,6 +17,9 @@ const HEADERS_MAX: usize = 16 << 10;
 
 /// How long a request may take. A slow body and a slow store have their own limits, which end earlier.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long one may take that waits for a job.
+const PULL_PATIENCE: Duration = PATIENCE.saturating_add(MAX_WAIT);
 
 /// Refuses a request that is too large, and gives up one that takes too long.
 pub(super) async fn keep<F: Future<Output = Response>>(
@@ -34,10 +38,11 @@ pub(super) async fn keep<F: Future<Output = Response>>(
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         return Problem::new(status, "headers_too_large", detail).into_response();
     }
-    match tokio::time::timeout(PATIENCE, next(request)).await {
+    let patience = if request.uri().path().ends_with("/reserve") { PULL_PATIENCE } else { PATIENCE };
+    match tokio::time::timeout(patience, next(request)).await {
         Ok(response) => response,
         Err(_) => {
-            let detail = format!("the request was not done within {PATIENCE:?}: its outcome is unknown");
+            let detail = format!("the request was not done within {patience:?}: its outcome is unknown");
             Problem::new(StatusCode::GATEWAY_TIMEOUT, "timeout", detail).into_response()
         }
     }

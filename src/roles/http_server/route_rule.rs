@@ -76,6 +76,8 @@ const RULES: &[(&str, &str, RouteRule)] = &[
     ("DELETE", "/v1/topics/{t}/jobs/{id}",        RouteRule::Produce),
     ("POST",   "/v1/topics/{t}/jobs/{id}/run",    RouteRule::Produce),
     ("POST",   "/v1/topics/{t}/reserve",          RouteRule::Consume),
+    // The route checks the scope for each of its topics.
+    ("POST",   "/v1/reserve",                     RouteRule::SomeJobs),
     ("POST",   "/v1/topics/{t}/jobs/{id}/ack",    RouteRule::Consume),
     ("POST",   "/v1/topics/{t}/jobs/{id}/nack",   RouteRule::Consume),
     ("POST",   "/v1/topics/{t}/jobs/{id}/extend", RouteRule::Consume),

@@ -201,6 +201,11 @@ impl StoreClient {
         self.ask(bytes, make).await?
     }
 
+    /// Wakes the main loop.
+    pub(super) fn wake(&self) {
+        self.answers.notify_one();
+    }
+
     /// Waits until there are answers.
     pub(super) async fn answered(&self) {
         self.answers.notified().await;

@@ -170,7 +170,7 @@ mod tests {
             (r#"{"headers": {"a b": "c"}}"#, "headers"),
             (r#"{"headers": {"a": "c\nd"}}"#, "headers"),
             (r#"{"max_attempts": 0}"#, "max_attempts"),
-            (r#"{"mode": "pull"}"#, "mode: \"pull\" is not supported by this release"),
+            (r#"{"mode": "poll"}"#, "mode"),
             (r#"{"keep_done_jobs": -1}"#, "keep_done_jobs"),
             (r#"{"method": "PUT"}"#, "method: \"PUT\""),
             (r#"{"secrets": 1}"#, "secrets"),

@@ -3,7 +3,8 @@
 //!
 //! A ring goes to one listener only, so that one ring wakes one process, however many wait. So a process listens only
 //! while it could take work. A process that hears of a topic that it may not take passes the ring on, and rests for a
-//! moment before it listens again.
+//! moment before it listens again. Rings for clients that wait for jobs are different: they are entries of a stream, and
+//! reach every listener.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -84,10 +85,14 @@ impl RedisBell {
         let shared = Arc::new(Shared::default());
         shared.mood().listens = true;
         for (shard, base) in nodes.nodes[lane].bases.iter().enumerate() {
-            let key = format!("{base}{}", if kind == BellKind::Push { "bell" } else { "tbell" });
+            let key = match kind {
+                BellKind::Push => format!("{base}bell"),
+                BellKind::Pull => format!("{base}pbell"),
+                BellKind::Timer => format!("{base}tbell"),
+            };
             let (nodes, ring, shared) = (Arc::clone(nodes), ring.try_clone()?, Arc::clone(&shared));
             shared.mood().listeners += 1;
-            let listener = Listener { nodes, node: lane, shard, key, ring, shared };
+            let listener = Listener { nodes, node: lane, shard, key, kind, ring, shared };
             let thread = std::thread::Builder::new().name("bell".into()).stack_size(STACK);
             thread.spawn(move || listener.listen())?;
         }
@@ -159,11 +164,26 @@ impl Drop for RedisBell {
     }
 }
 
+/// How many rings are read at once.
+const READ: usize = 1000;
+
+/// Returns the entries of a stream: the id of each, and its topic.
+fn entries(told: Value) -> Vec<(String, String)> {
+    let Value::Array(entries) = told else { return Vec::new() };
+    let entry = |entry: Value| {
+        let Value::Array(parts) = entry else { return None };
+        let [id, Value::Array(fields)] = <[Value; 2]>::try_from(parts).ok()? else { return None };
+        Some((answer::text(id).ok()?, answer::text(fields.into_iter().nth(1)?).ok()?))
+    };
+    entries.into_iter().filter_map(entry).collect()
+}
+
 struct Listener {
     nodes: Arc<Nodes>,
     node: usize,
     shard: usize,
     key: String,
+    kind: BellKind,
     ring: UnixStream,
     shared: Arc<Shared>,
 }
@@ -191,6 +211,9 @@ impl Listener {
         let mut waiting = self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.insert(self.shard, (server, number));
         drop(waiting);
+        if self.kind == BellKind::Pull {
+            return self.read_on(&mut connection);
+        }
         let mut wait = redis::cmd("BZPOPMIN");
         wait.arg(&self.key).arg(BELL_ROUND.as_secs());
         while self.may_listen() {
@@ -209,6 +232,31 @@ impl Listener {
                     .arg(redis::from_redis_value::<String>(score.clone())?)
                     .arg(&what[..]);
                 connection.req_command(&again)?.extract_error()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the stream of rings. Each listener gets each entry.
+    fn read_on(&self, connection: &mut impl ConnectionLike) -> redis::RedisResult<()> {
+        let mut newest = redis::cmd("XREVRANGE");
+        newest.arg(&self.key).arg("+").arg("-").arg("COUNT").arg(1);
+        let found = connection.req_command(&newest)?.extract_error()?;
+        let mut last = entries(found).pop().map_or_else(|| "0-0".to_owned(), |(id, _)| id);
+        // An entry that came before this one was read may be for work that nobody has looked for.
+        self.wake(None);
+        while self.may_listen() {
+            let mut wait = redis::cmd("XREAD");
+            wait.arg("COUNT").arg(READ).arg("BLOCK").arg(BELL_ROUND.as_millis() as u64);
+            wait.arg("STREAMS").arg(&self.key).arg(&last);
+            let Value::Array(streams) = connection.req_command(&wait)?.extract_error()? else { continue };
+            for stream in streams {
+                let Value::Array(named) = stream else { continue };
+                let Some(rings) = named.into_iter().nth(1) else { continue };
+                for (id, topic) in entries(rings) {
+                    self.wake(Some((id.clone(), &topic)));
+                    last = id;
+                }
             }
         }
         Ok(())

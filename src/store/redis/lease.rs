@@ -53,6 +53,27 @@ fn hold_of(wanted: &[Wanted], topic: &TopicName) -> i64 {
     wanted.iter().find(|want| want.topic == *topic).map_or(0, hold_ms)
 }
 
+/// How many jobs of a topic are leased on a shard.
+type LeasedByPlace = BTreeMap<(TopicName, Place), usize>;
+
+/// Returns what a lease asks of one shard: as much of the limits as the other shards leave.
+fn wanted_here(
+    wanted: &[Wanted],
+    leased: &LeasedByPlace,
+    here: Place,
+    jobs: &[(Priority, Leased)],
+) -> Vec<Wanted> {
+    let of = |want: &Wanted| {
+        let others = leased.iter().filter(|((topic, place), _)| *topic == want.topic && *place != here);
+        let new = jobs.iter().filter(|(_, job)| job.key.topic == want.topic).count();
+        let elsewhere = others.map(|(_, n)| *n).sum::<usize>() + new;
+        let left =
+            want.max_leased.map(|most| most.saturating_sub(u32::try_from(elsewhere).unwrap_or(u32::MAX)));
+        Wanted { max_leased: left, ..want.clone() }
+    };
+    wanted.iter().map(of).collect()
+}
+
 /// Returns the headers of the leased jobs that have some, by the number of the job in the answer.
 fn headers(told: Option<Value>) -> Result<BTreeMap<u32, Headers>> {
     let mut values = told.map_or_else(|| Ok(Vec::new()), array)?.into_iter();
@@ -92,6 +113,7 @@ impl RedisStore {
             let max = want.max.saturating_sub(taken);
             let hold = hold_ms(want);
             call.cmd.arg(want.topic.as_str()).arg(max).arg(hold).arg(want.max_attempts);
+            call.cmd.arg(want.max_leased.map_or(String::new(), |most| most.to_string()));
         }
         Ok((prefix, call))
     }
@@ -175,6 +197,23 @@ impl RedisStore {
             }
         }
         found
+    }
+
+    /// Returns how many jobs of the topics with a limit are leased, by shard, on the shards of all nodes. A shard that does
+    /// not answer counts as one without leases.
+    fn leased_everywhere(&self, homes: &Homes, wanted: &[Wanted]) -> LeasedByPlace {
+        let nodes = (0..self.nodes.count()).filter(|node| homes.has(*node));
+        let places: Vec<Place> = nodes.flat_map(|node| self.nodes.shards_of(node)).collect();
+        let mut leased = LeasedByPlace::new();
+        for want in wanted.iter().filter(|want| want.max_leased.is_some()) {
+            let key = format!("l:{}", want.topic);
+            let ask = |place: Place| (place, self.nodes.nodes[place.node].plain("ZCARD", place.shard, &key));
+            for (place, answer) in self.ask_all(places.iter().copied().map(ask).collect()) {
+                let n = answer.and_then(|n| count(&n)).unwrap_or(0);
+                leased.insert((want.topic.clone(), place), n);
+            }
+        }
+        leased
     }
 
     /// Returns the shards in an order that begins with another one each time.
@@ -272,7 +311,15 @@ impl Leases for RedisStore {
             _ => self.with_work(places, &mut found.worked, &mut found.failed),
         };
         let places = self.in_turn(places);
-        self.lease_on(&places, &homes, wanted, limit, owner, &mut found);
+        if wanted.iter().all(|want| want.max_leased.is_none()) {
+            self.lease_on(&places, &homes, wanted, limit, owner, &mut found);
+        } else {
+            let leased = self.leased_everywhere(&homes, wanted);
+            for place in places {
+                let here = wanted_here(wanted, &leased, place, &found.jobs);
+                self.lease_on(&[place], &homes, &here, limit, owner, &mut found);
+            }
+        }
         found.into_batch(wanted)
     }
 

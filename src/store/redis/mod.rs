@@ -227,6 +227,18 @@ impl Maintenance for RedisStore {
         self.ring(topics);
     }
 
+    fn ring_pull(&mut self, topics: &[TopicName]) -> Result<()> {
+        let call = |place| {
+            let mut call = self.call(Script::RingPull, place);
+            topics.iter().for_each(|topic| {
+                call.cmd.arg(topic.as_str());
+            });
+            (place, call)
+        };
+        let answers = self.ask_all(self.places().map(call).collect());
+        answers.into_iter().try_for_each(|(_, answer)| answer.map(drop))
+    }
+
     fn give_back(&mut self, rings: &[TopicRing]) -> Result<()> {
         let Some(node) = self.lane else { return Ok(()) };
         let call = |ring: &TopicRing| {

@@ -47,6 +47,7 @@ pub(super) enum Script {
     RecordTrim,
     Redrive,
     Release,
+    RingPull,
     Secret,
     Set,
     Settle,
@@ -60,7 +61,7 @@ macro_rules! sources {
 }
 
 /// The name and text of each script, in the order of [`Script`].
-const SOURCES: [(&str, &str); 45] = sources!(
+const SOURCES: [(&str, &str); 46] = sources!(
     "lua/",
     "add",
     "announce",
@@ -103,6 +104,7 @@ const SOURCES: [(&str, &str); 45] = sources!(
     "record_trim",
     "redrive",
     "release",
+    "ring_pull",
     "secret",
     "set",
     "settle",

@@ -15,6 +15,7 @@ use crate::BellKind;
 pub(super) fn prefix(kind: BellKind) -> &'static str {
     match kind {
         BellKind::Push => "push.",
+        BellKind::Pull => "pull.",
         BellKind::Timer => "timer.",
     }
 }
@@ -72,7 +73,8 @@ impl BellRinger {
             let entry = entry?;
             let name = entry.file_name();
             let is = |kind: BellKind| name.as_encoded_bytes().starts_with(prefix(kind).as_bytes());
-            if !(rings.push && is(BellKind::Push) || rings.timer && is(BellKind::Timer)) {
+            let is_push = is(BellKind::Push) || is(BellKind::Pull);
+            if !(rings.push && is_push || rings.timer && is(BellKind::Timer)) {
                 continue;
             }
             match socket.send_to(&[1], entry.path()) {
@@ -107,9 +109,10 @@ mod tests {
         let hang = |kind, name| HungBell::hang(dir.path(), kind, name).unwrap();
         let (a, b, timer) =
             (hang(BellKind::Push, "a"), hang(BellKind::Push, "b"), hang(BellKind::Timer, "a"));
+        let pull = hang(BellKind::Pull, "a");
         assert!(!a.answer().unwrap());
         ringer.ring(PUSH);
-        assert_eq!([&a, &b, &timer].map(|bell| bell.answer().unwrap()), [true, true, false]);
+        assert_eq!([&a, &b, &pull, &timer].map(|bell| bell.answer().unwrap()), [true, true, true, false]);
         assert!(!a.answer().unwrap());
     }
 

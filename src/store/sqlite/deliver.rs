@@ -98,6 +98,7 @@ pub(super) fn lease(
         let Some(tid) = w.topic(&want.topic)? else { continue };
         let deadline_ms = Due::In(want.hold).resolve(w.now_ns);
         let most = room.min(want.max as usize).min(if probe.is_some() { 1 } else { usize::MAX });
+        let most = most.min(may_lease(w, tid, want)?);
         if most == 0 {
             continue;
         }
@@ -116,6 +117,14 @@ pub(super) fn lease(
     }
     let (left, waiting) = found.left();
     Ok(Batch { jobs, left, waiting })
+}
+
+/// Returns how many more jobs of a topic may be leased.
+fn may_lease(w: &Write<'_>, tid: i64, want: &Wanted) -> rusqlite::Result<usize> {
+    let Some(most) = want.max_leased else { return Ok(usize::MAX) };
+    let sql = "SELECT leased FROM topic WHERE tid = ?1";
+    let leased: i64 = w.db.prepare_cached(sql)?.query_row([tid], |row| row.get(0))?;
+    Ok(usize::try_from(i64::from(most) - leased).unwrap_or(0))
 }
 
 fn take(

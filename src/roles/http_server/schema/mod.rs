@@ -13,7 +13,7 @@ use model::destination::DESTINATION_MAX;
 use model::follow::LIST_MAX;
 use model::tags::TAG_MAX;
 
-pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ShowProblems};
+pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ReserveProblems, ShowProblems};
 pub(super) use self::topic::{NewTopic, rate, topic_response};
 
 /// A duration such as `90s` or `1h30m`, or a number of seconds.

@@ -70,6 +70,22 @@ impl IntoResponses for AckProblems {
     }
 }
 
+/// The problems of the routes that reserve jobs.
+pub(in super::super) struct ReserveProblems;
+impl IntoResponses for ReserveProblems {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let own = [
+            (404, "A topic does not exist: `unknown_topic`"),
+            (
+                409,
+                "Clients do not reserve the jobs of the topic: `not_pull`. The same request is being done: `in_progress`",
+            ),
+            FIELD,
+        ];
+        problems(&[&own[..], &BODY[..]].concat())
+    }
+}
+
 /// The problems of a route that changes something.
 pub(in super::super) struct ChangeProblems;
 impl IntoResponses for ChangeProblems {

@@ -5,7 +5,8 @@
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 how many jobs at most   2 16 random bytes, never used twice   3 the owner's tag, '' for none
 --       4 for how many other topics at most to return what is left   5 how many bytes of big bodies at most
---       then for each topic: topic, max jobs, hold in ms, limit of attempts for jobs that have none of their own
+--       then for each topic: topic, max jobs, hold in ms, limit of attempts for jobs that have none of their own,
+--         how many of its jobs may be leased on this shard at once, '' for no limit
 -- Returns three arrays, or four
 --       1 for each topic of which it leased some: an array of topic, deadline, then for each job: id, record, attempt,
 --         due. The token of the n-th job of the whole answer, counted from 1, is ARGV 2 and n as four bytes, big-endian
@@ -100,7 +101,7 @@ end
 local leasable, idle = {}, {}
 -- A paused topic stays as it is until it is resumed. Its ring in `bell` has no use, and is removed below.
 local open, muted = nil, {}
-local asked = (#ARGV - 5) / 4
+local asked = (#ARGV - 5) / 5
 if 4 * asked >= call('SCARD', base .. 'leasable') then
   for _, topic in ipairs(call('SMEMBERS', base .. 'leasable')) do leasable[topic] = true end
   for _, topic in ipairs(call('SMEMBERS', base .. 'paused')) do
@@ -116,7 +117,7 @@ else
   -- If there are many topics, looks at those of the call, and at some random others, so that each one is returned
   -- sooner or later.
   local both = {}
-  for i = 6, #ARGV, 4 do leasable[ARGV[i]] = true end
+  for i = 6, #ARGV, 5 do leasable[ARGV[i]] = true end
   if others > 0 then
     local some = call('SRANDMEMBER', base .. 'leasable', math.min(others, math.max(asked, 16)))
     for _, topic in ipairs(some) do leasable[topic] = true end
@@ -153,8 +154,9 @@ for _, topic in ipairs(open or {}) do
     if ms > 0 then wait(topic, ms, 0) elseif till then probes[topic] = opens end
   end
 end
-for i = 6, #ARGV, 4 do
-  local topic, n = ARGV[i], math.min(tonumber(ARGV[i + 1]), room)
+for i = 6, #ARGV, 5 do
+  local topic, n, most = ARGV[i], math.min(tonumber(ARGV[i + 1]), room), ARGV[i + 4]
+  if most ~= '' then n = math.max(0, math.min(n, tonumber(most) - call('ZCARD', base .. 'l:' .. topic))) end
   local opens, before = probes[topic], number
   if opens then n = math.min(n, 1) end
   if leasable[topic] then
@@ -165,11 +167,11 @@ for i = 6, #ARGV, 4 do
       local till, _, _, since, why = circuit_of(topic)
       write_circuit(topic, till, moment('+' .. ARGV[i + 2]), opens, since, why)
       wait(topic, tonumber(ARGV[i + 2]), opens)
-    elseif tell(topic) then
+    elseif tell(topic) and (most == '' or number > before) then
       -- A removal comes first, if there was none before: see moves.
       if number == 0 then call('ZREM', base .. 'bell', topic) end
       ring(topic)
-    elseif not found then
+    elseif not found and most == '' then
       idle[#idle + 1] = topic
     end
   end

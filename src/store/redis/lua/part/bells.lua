@@ -1,5 +1,10 @@
 -- The bells. `bell` holds each topic once that has leasable work of which no consumer was told yet. A waiting consumer
--- takes one topic with BZPOPMIN. `tbell` holds at most one element, for the timers. Needs: clock.
+-- takes one topic with BZPOPMIN. `pbell` is a stream of the topics that clients wait for, which all processes that have
+-- such clients read with XREAD. `pull` has these topics, each with the time when somebody last asked for its rings.
+-- `tbell` holds at most one element, for the timers. Needs: clock.
+
+-- For how long the rings of a topic are wanted after somebody has asked for them, ms. The same as PULL_RINGS.
+local PULL_RINGS = 60000
 
 -- Rings for a topic that has ready jobs. Each topic with ready jobs is in `leasable`, and each topic in `leasable` is
 -- in `due`. (A topic without ready jobs may be in `bell` only: a listener that was told of it, and does not listen any
@@ -7,6 +12,10 @@
 local function ring(topic)
   call('ZADD', base .. 'bell', 'NX', now, topic)
   if call('SADD', base .. 'leasable', topic) == 1 then call('ZADD', base .. 'due', 'NX', 'inf', topic) end
+  local asked = call('ZSCORE', base .. 'pull', topic)
+  if asked and tonumber(asked) > now - PULL_RINGS then
+    call('XADD', base .. 'pbell', 'MAXLEN', '~', 1000, '*', 'topic', topic)
+  end
 end
 
 -- Notes in `due` or `end` that a topic has something at `score`. Rings the timers if this is now the first entry.

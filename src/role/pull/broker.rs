@@ -1,0 +1,401 @@
+//! Decides who waits for what, what is leased from which lane, and who gets the jobs. Pure: the input is events and the
+//! present moment, and the output is orders for the lanes and answers to clients. `simulation` drives it.
+//!
+//! A topic is hot on a lane if it may have ready jobs there: a client has just come, the bell rang, or the last lease has
+//! left some. Only hot topics are leased. The caller passes on each event, calls [`Broker::act`], carries out orders and
+//! answers, and waits until [`Broker::next`] or the next event.
+//!
+//! | event | what follows |
+//! |---|---|
+//! | a client comes | its topics are hot on all lanes |
+//! | the bell rings | the topic is hot on that lane, if somebody waits for it |
+//! | a lease brings jobs | the clients that it was for get them, the first first; what is left is handed back |
+//! | a client leaves | its place is free; jobs of a lease under way go to others of that lease, or are handed back |
+//! | a lease fails | its topics stay hot, and the lane pauses |
+//! | a lane does not answer | the clients that wait for it are free for other lanes; a late answer is used or handed back |
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use super::rates::Rates;
+use super::{Reserve, ReserveAnswer, Reserved};
+use crate::TroubleLog;
+use model::job::TopicName;
+use model::topic::Topics;
+use store::{Left, Outcome, Permit, PermitAsk, Ring, Settlement, StoreError, Wanted};
+
+/// How long clients wait for a lane that does not answer before they are free for other lanes.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long after its time a client waits for a lease that is under way.
+pub(super) const GRACE: Duration = Duration::from_secs(2);
+
+/// How often the topics that clients wait for are looked at although no bell rang: a process may have died before it
+/// rang.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// How often the store is asked for the rings of a topic. This must be well before it forgets the last request.
+pub(super) const REGISTER: Duration = Duration::from_secs(20);
+
+/// How long a topic rests whose ready jobs could not be leased because of a limit: at first, and at most.
+const HELD: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
+
+/// The most jobs of one lease call, and the most lease calls of one order.
+pub(super) const CALL_JOBS: u32 = 256;
+pub(super) const CALLS: usize = 32;
+
+/// What a lane is told to do.
+#[derive(Debug)]
+pub(super) enum LaneOrder {
+    /// Ask for the rings of these topics, and then lease.
+    Lease { register: Vec<TopicName>, calls: Vec<LeaseCall> },
+    /// Ask for permits of topics that have their home on this lane.
+    Permits(Vec<PermitAsk>),
+    /// Hand back leases that nobody uses.
+    HandBack(Vec<Settlement>),
+}
+
+/// One call that leases.
+#[derive(Debug, Clone)]
+pub(super) struct LeaseCall {
+    pub wanted: Vec<Wanted>,
+    pub limit: usize,
+}
+
+/// What a call has leased, and what it has left.
+#[derive(Debug, Default)]
+pub(super) struct CallAnswer {
+    pub jobs: Vec<Reserved>,
+    pub left: Left,
+}
+
+/// A client that waits.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) reserve: Reserve,
+    /// The lane whose lease under way may bring its jobs.
+    pub(super) on: Option<usize>,
+}
+
+/// A call under way, and the clients that it is for, the first first.
+#[derive(Debug)]
+pub(super) struct PlannedCall {
+    pub(super) call: LeaseCall,
+    pub(super) waiters: Vec<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    pub(super) since: Instant,
+    pub(super) calls: Vec<PlannedCall>,
+    /// Whether its clients were freed for other lanes.
+    pub(super) is_given_up: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    pub(super) hot: BTreeSet<TopicName>,
+    /// When the store was last asked for the rings of a topic.
+    pub(super) registered: HashMap<TopicName, Instant>,
+    pub(super) under_way: Option<UnderWay>,
+    /// Until when the lane pauses because its store failed, and why.
+    pub(super) failing: Option<(Instant, StoreError)>,
+    pub(super) trouble: TroubleLog,
+}
+
+/// A topic whose ready jobs cannot be leased now.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeldTopic {
+    pub(super) until: Instant,
+    pub(super) times: u32,
+}
+
+/// Returns the lane that grants the permits of a topic.
+pub(super) type HomeOf = Box<dyn Fn(&str) -> usize + Send>;
+
+pub(super) struct Broker {
+    pub(super) topics: Topics,
+    pub(super) lanes: Vec<Lane>,
+    pub(super) waiters: BTreeMap<u64, Waiter>,
+    /// The clients that wait for each topic.
+    pub(super) waiting: HashMap<TopicName, BTreeSet<u64>>,
+    pub(super) deadlines: BTreeSet<(Instant, u64)>,
+    /// The clients whose time is over, and that a lease or a permit under way may still serve.
+    pub(super) overdue: BTreeSet<u64>,
+    pub(super) held: HashMap<TopicName, HeldTopic>,
+    pub(super) rates: Rates,
+    pub(super) home_of: HomeOf,
+    pub(super) look_at: Instant,
+    pub(super) drains: bool,
+    pub(super) orders: Vec<(usize, LaneOrder)>,
+    pub(super) answers: Vec<(u64, ReserveAnswer)>,
+}
+
+impl Broker {
+    pub(super) fn new(lanes: usize, topics: Topics, home_of: HomeOf, now: Instant) -> Broker {
+        Broker {
+            topics,
+            lanes: (0..lanes).map(|_| Lane::default()).collect(),
+            waiters: BTreeMap::new(),
+            waiting: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            overdue: BTreeSet::new(),
+            held: HashMap::new(),
+            rates: Rates::default(),
+            home_of,
+            look_at: now,
+            drains: false,
+            orders: Vec::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    /// Takes a client that reserves.
+    pub(super) fn reserve(&mut self, id: u64, reserve: Reserve, now: Instant) {
+        if self.waiters.is_empty() {
+            self.look_at = now + LOOK;
+        }
+        for topic in &reserve.topics {
+            self.waiting.entry(topic.clone()).or_default().insert(id);
+            for lane in &mut self.lanes {
+                lane.hot.insert(topic.clone());
+            }
+        }
+        let until = if self.drains { now } else { reserve.until };
+        self.deadlines.insert((until, id));
+        self.waiters.insert(id, Waiter { reserve: Reserve { until, ..reserve }, on: None });
+    }
+
+    /// Removes a client. Returns whether it still waited.
+    pub(super) fn leave(&mut self, id: u64) -> bool {
+        let Some(waiter) = self.waiters.remove(&id) else { return false };
+        self.deadlines.remove(&(waiter.reserve.until, id));
+        self.deadlines.remove(&(waiter.reserve.until + GRACE, id));
+        self.overdue.remove(&id);
+        for topic in &waiter.reserve.topics {
+            if let Some(ids) = self.waiting.get_mut(topic) {
+                ids.remove(&id);
+                if ids.is_empty() {
+                    self.waiting.remove(topic);
+                }
+            }
+        }
+        true
+    }
+
+    /// Follows these topics from now on. Clients that wait only for topics without pull get an empty answer.
+    pub(super) fn serve(&mut self, topics: Topics) {
+        self.topics = topics;
+        let is_pulled = |topic: &TopicName| self.topics.is_pulled(topic.as_str());
+        let lost = |(id, w): (&u64, &Waiter)| (!w.reserve.topics.iter().any(is_pulled)).then_some(*id);
+        for id in self.waiters.iter().filter_map(lost).collect::<Vec<_>>() {
+            self.answer(id, Ok(Vec::new()));
+        }
+        // A limit may be gone.
+        self.held.clear();
+    }
+
+    /// Lets nobody wait from now on.
+    pub(super) fn drain(&mut self, now: Instant) {
+        self.drains = true;
+        for (id, waiter) in &mut self.waiters {
+            if self.deadlines.remove(&(waiter.reserve.until, *id)) {
+                waiter.reserve.until = waiter.reserve.until.min(now);
+                self.deadlines.insert((waiter.reserve.until, *id));
+            }
+        }
+    }
+
+    /// Notes that the bell of a lane rang.
+    pub(super) fn rang(&mut self, lane: usize, rings: Vec<Ring>) {
+        let hot = &mut self.lanes[lane].hot;
+        for ring in rings {
+            match ring {
+                Ring::All => hot.extend(self.waiting.keys().cloned()),
+                Ring::Of(ring) if self.waiting.contains_key(&ring.topic) => drop(hot.insert(ring.topic)),
+                Ring::Of(_) => {}
+            }
+        }
+    }
+
+    /// Notes that a lease of a topic was settled, so that there may be room for another one.
+    pub(super) fn settled(&mut self, topic: &TopicName) {
+        self.held.remove(topic);
+    }
+
+    /// Takes jobs that a client did not take, for example because it is gone.
+    pub(super) fn refuse(&mut self, lane: usize, jobs: Vec<Reserved>) {
+        if jobs.is_empty() {
+            return;
+        }
+        let back = |job: Reserved| Settlement {
+            key: job.leased.key,
+            token: job.leased.token,
+            outcome: Outcome::HandBack,
+            attempt: None,
+        };
+        self.orders.push((lane, LaneOrder::HandBack(jobs.into_iter().map(back).collect())));
+    }
+
+    /// Takes the answers of a lane to the calls of its last order, or the error because of which it made none.
+    pub(super) fn leased(
+        &mut self,
+        number: usize,
+        answers: Result<Vec<Result<CallAnswer, StoreError>>, StoreError>,
+        now: Instant,
+    ) {
+        let Some(under_way) = self.lanes[number].under_way.take() else { return };
+        let (mut failed, mut answers) = match answers {
+            Ok(answers) => (None, answers.into_iter()),
+            Err(e) => {
+                self.lanes[number].registered.clear();
+                (Some(e), Vec::new().into_iter())
+            }
+        };
+        for PlannedCall { call, waiters } in under_way.calls {
+            match answers.next() {
+                Some(Ok(answer)) => self.distribute(number, &call, &waiters, answer, now),
+                Some(Err(e)) => failed = Some(e),
+                None => {}
+            }
+            if failed.is_some() {
+                for want in &call.wanted {
+                    self.rates.give_back(&want.topic, want.max);
+                    self.lanes[number].hot.insert(want.topic.clone());
+                }
+            }
+            self.free(number, &waiters);
+        }
+        let lane = &mut self.lanes[number];
+        match failed {
+            None => {
+                lane.failing = None;
+                lane.trouble.over();
+            }
+            Some(e) => {
+                let pause = match e {
+                    StoreError::Moving(_) => lane.trouble.pause_for(&e),
+                    _ => {
+                        lane.trouble.pause_after(&format_args!("cannot lease for clients that reserve: {e}"))
+                    }
+                };
+                lane.failing = Some((now + pause, e));
+            }
+        }
+    }
+
+    /// Gives the jobs of a call to the clients that it was for.
+    fn distribute(
+        &mut self,
+        number: usize,
+        call: &LeaseCall,
+        waiters: &[u64],
+        answer: CallAnswer,
+        now: Instant,
+    ) {
+        let CallAnswer { mut jobs, left } = answer;
+        let is_full = jobs.len() >= call.limit;
+        for want in &call.wanted {
+            let brought = jobs.iter().filter(|job| job.leased.key.topic == want.topic).count() as u32;
+            let is_left = left.iter().any(|(topic, n)| *topic == want.topic && *n > 0);
+            self.rates.give_back(&want.topic, want.max.saturating_sub(brought));
+            if is_left {
+                self.lanes[number].hot.insert(want.topic.clone());
+            }
+            if is_left && brought < want.max && !is_full {
+                let held = self.held.entry(want.topic.clone()).or_insert(HeldTopic { until: now, times: 0 });
+                held.until = now + (HELD.0 * 2_u32.pow(held.times.min(3))).min(HELD.1);
+                held.times += 1;
+            } else if brought > 0 {
+                self.held.remove(&want.topic);
+            }
+        }
+        for id in waiters {
+            let Some(waiter) = self.waiters.get(id).filter(|w| w.on.is_none_or(|lane| lane == number)) else {
+                continue;
+            };
+            let mut own = Vec::new();
+            for topic in &waiter.reserve.topics {
+                let room = waiter.reserve.max as usize - own.len();
+                let is_own = |job: &mut Reserved| job.leased.key.topic == *topic;
+                own.extend(jobs.extract_if(.., is_own).take(room));
+            }
+            if !own.is_empty() {
+                self.answer(*id, Ok(own));
+            }
+        }
+        self.refuse(number, jobs);
+    }
+
+    /// Frees clients whose call is over.
+    pub(super) fn free(&mut self, number: usize, waiters: &[u64]) {
+        for id in waiters {
+            if let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.on == Some(number)) {
+                waiter.on = None;
+            }
+        }
+    }
+
+    /// Takes the answers to questions for permits.
+    pub(super) fn permitted(
+        &mut self,
+        asks: &[PermitAsk],
+        permits: Vec<Result<Permit, StoreError>>,
+        now: Instant,
+    ) {
+        for (ask, permit) in asks.iter().zip(permits) {
+            self.rates.answered(ask, permit.ok(), now);
+        }
+    }
+
+    /// Decides everything that is due now.
+    pub(super) fn act(&mut self, now: Instant) {
+        for number in 0..self.lanes.len() {
+            self.give_up(number, now);
+        }
+        if !self.waiters.is_empty() && self.look_at <= now {
+            self.look_at = now + LOOK;
+            (0..self.lanes.len()).for_each(|lane| self.rang(lane, vec![Ring::All]));
+        }
+        self.ask_permits(now);
+        for number in 0..self.lanes.len() {
+            self.plan(number, now);
+        }
+        self.end_waits(now);
+    }
+
+    pub(super) fn answer(&mut self, id: u64, answer: ReserveAnswer) {
+        if self.leave(id) {
+            self.answers.push((id, answer));
+        }
+    }
+
+    /// Returns when [`Broker::act`] must be called again, if no event comes before.
+    pub(super) fn next(&self, now: Instant) -> Option<Instant> {
+        if self.waiters.is_empty() {
+            return None;
+        }
+        let lanes = self.lanes.iter().flat_map(|lane| {
+            let given_up = lane.under_way.as_ref().filter(|under_way| !under_way.is_given_up);
+            let registers = lane.registered.values().min().map(|at| *at + REGISTER);
+            let idle = lane.under_way.is_none();
+            let failing = lane.failing.as_ref().map(|(until, _)| *until);
+            [given_up.map(|u| u.since + PATIENCE), registers.filter(|_| idle), failing.filter(|_| idle)]
+        });
+        let held = self.waiting.keys().filter_map(|topic| self.held.get(topic)).map(|held| held.until);
+        let rates = self.waiting.keys().filter_map(|topic| self.rates.again(topic, now));
+        let first = self.deadlines.first().map(|(at, _)| *at);
+        let all = lanes.flatten().chain(held).chain(rates).filter(|at| *at > now);
+        all.chain(first).chain([self.look_at]).min()
+    }
+
+    /// Returns the orders that have not been taken yet, each with its lane.
+    pub(super) fn take_orders(&mut self) -> Vec<(usize, LaneOrder)> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// Returns the answers that have not been taken yet, each with its client.
+    pub(super) fn take_answers(&mut self) -> Vec<(u64, ReserveAnswer)> {
+        std::mem::take(&mut self.answers)
+    }
+}

@@ -1,0 +1,158 @@
+//! Plans what is asked of the lanes: permits, rings and leases. Pure.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::Reserve;
+use super::broker::{Broker, CALL_JOBS, CALLS, Lane, LaneOrder, LeaseCall, PlannedCall, REGISTER, UnderWay};
+use model::job::TopicName;
+use model::topic::Topic;
+use store::Wanted;
+
+impl Broker {
+    /// Asks for permits of topics with a rate, and gives back those that are not used.
+    pub(super) fn ask_permits(&mut self, now: Instant) {
+        let limited = |topic: &TopicName| self.topics.get(topic.as_str()).and_then(|known| known.rate);
+        let mut topics: BTreeSet<TopicName> = self.rates.topics().into_iter().collect();
+        topics.extend(self.waiting.keys().filter(|topic| limited(topic).is_some()).cloned());
+        for topic in topics {
+            let Some(rate) = limited(&topic) else {
+                self.rates.forget(&topic);
+                continue;
+            };
+            let is_hot = self.lanes.iter().any(|lane| lane.hot.contains(&topic));
+            let want = match self.waiting.get(&topic) {
+                Some(ids) if is_hot && self.may_lease(&topic, now) => self.wanted_by(ids),
+                _ if self.lanes.iter().any(|lane| lane.uses(&topic)) => continue,
+                _ => 0,
+            };
+            if let Some(ask) = self.rates.ask(&topic, rate, want, now) {
+                self.orders.push(((self.home_of)(topic.as_str()), LaneOrder::Permits(vec![ask])));
+            }
+        }
+    }
+
+    /// Returns how many jobs these clients want, up to the most of one call.
+    fn wanted_by(&self, ids: &BTreeSet<u64>) -> u32 {
+        let max = |id: &u64| self.waiters.get(id).map_or(0, |waiter| waiter.reserve.max);
+        ids.iter().take(CALL_JOBS as usize).map(max).sum::<u32>().min(CALL_JOBS)
+    }
+
+    /// Returns a topic, if its jobs may be leased for clients.
+    fn pulled(&self, topic: &TopicName) -> Option<&Topic> {
+        let known = self.topics.get(topic.as_str()).filter(|_| self.topics.is_pulled(topic.as_str()));
+        known.map(|topic| &**topic)
+    }
+
+    /// Whether the jobs of a topic may be leased now, as far as its limits are known. (Rates are looked at apart.)
+    pub(super) fn may_lease(&self, topic: &TopicName, now: Instant) -> bool {
+        self.pulled(topic).is_some() && self.held.get(topic).is_none_or(|held| held.until <= now)
+    }
+
+    /// Returns how many permits of a topic may be used now. None: it has no rate.
+    pub(super) fn permits(&self, topic: &TopicName) -> Option<u32> {
+        self.pulled(topic).and_then(|known| known.rate).map(|_| self.rates.hand(topic))
+    }
+
+    /// Begins the next order of a lane, if it has something to do.
+    pub(super) fn plan(&mut self, number: usize, now: Instant) {
+        let lane = &mut self.lanes[number];
+        lane.hot.retain(|topic| self.waiting.contains_key(topic));
+        lane.registered.retain(|topic, _| self.waiting.contains_key(topic));
+        let is_failing = lane.failing.as_ref().is_some_and(|(until, _)| *until > now);
+        if lane.under_way.is_some() || is_failing {
+            return;
+        }
+        let due = |topic: &&TopicName| lane.registered.get(*topic).is_none_or(|at| *at + REGISTER <= now);
+        let register: Vec<TopicName> = self.waiting.keys().filter(due).cloned().collect();
+        let calls = self.calls(number, now);
+        if register.is_empty() && calls.is_empty() {
+            return;
+        }
+        let lane = &mut self.lanes[number];
+        lane.registered.extend(register.iter().map(|topic| (topic.clone(), now)));
+        let orders = calls.iter().map(|planned| planned.call.clone()).collect();
+        lane.under_way = Some(UnderWay { since: now, calls, is_given_up: false });
+        self.orders.push((number, LaneOrder::Lease { register, calls: orders }));
+    }
+
+    /// Plans the calls of an order. The clients come in their order. Those with one topic and the same lease share a
+    /// call. A client with several topics has one of its own, because its order of preference counts.
+    fn calls(&mut self, number: usize, now: Instant) -> Vec<PlannedCall> {
+        let may_lease = |topic: &&TopicName| self.may_lease(topic, now) && self.permits(topic) != Some(0);
+        let hot: BTreeSet<TopicName> = self.lanes[number].hot.iter().filter(may_lease).cloned().collect();
+        let ids: BTreeSet<u64> = hot
+            .iter()
+            .filter_map(|topic| self.waiting.get(topic))
+            .flat_map(|ids| ids.iter().take(2 * CALL_JOBS as usize).copied())
+            .collect();
+        let mut calls: Vec<PlannedCall> = Vec::new();
+        for id in ids {
+            let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.on.is_none()) else { continue };
+            let is_single = waiter.reserve.topics.len() == 1;
+            let wanted: Vec<Wanted> = waiter
+                .reserve
+                .topics
+                .iter()
+                .filter_map(|topic| self.want(topic, &waiter.reserve, &hot))
+                .collect();
+            let Some(first) = wanted.first() else { continue };
+            let max = waiter.reserve.max as usize;
+            let is_shared = is_single && calls.last().is_some_and(|last| last.takes(first));
+            if !is_shared && calls.len() == CALLS {
+                break;
+            }
+            for want in &wanted {
+                self.rates.take(&want.topic, want.max);
+            }
+            match calls.last_mut().filter(|_| is_shared) {
+                Some(last) => last.join(first, id),
+                None => {
+                    let limit = if is_single { first.max as usize } else { max };
+                    calls.push(PlannedCall { call: LeaseCall { wanted, limit }, waiters: vec![id] });
+                }
+            }
+            self.waiters.get_mut(&id).expect("it waits").on = Some(number);
+        }
+        for want in calls.iter().flat_map(|planned| &planned.call.wanted) {
+            self.lanes[number].hot.remove(&want.topic);
+        }
+        calls
+    }
+
+    /// Returns what a client wants of a topic. None: nothing, for now.
+    fn want(&self, topic: &TopicName, reserve: &Reserve, hot: &BTreeSet<TopicName>) -> Option<Wanted> {
+        let known = self.pulled(topic).filter(|_| hot.contains(topic))?;
+        let max = reserve.max.min(self.permits(topic).unwrap_or(u32::MAX));
+        let hold = reserve.lease.unwrap_or(known.ttr);
+        let (max_leased, max_attempts) = (known.max_in_flight, known.max_attempts);
+        (max > 0).then(|| Wanted { topic: topic.clone(), max, hold, max_leased, max_attempts })
+    }
+}
+
+impl Lane {
+    /// Whether a lease under way has permits of a topic.
+    fn uses(&self, topic: &TopicName) -> bool {
+        let calls = self.under_way.iter().flat_map(|under_way| &under_way.calls);
+        calls.flat_map(|planned| &planned.call.wanted).any(|want| want.topic == *topic)
+    }
+}
+
+impl PlannedCall {
+    /// Whether a client with one topic may share the call.
+    fn takes(&self, want: &Wanted) -> bool {
+        let sum: u32 = self.call.wanted.iter().map(|want| want.max).sum();
+        let is_shared = sum as usize == self.call.limit;
+        let alike = |known: &Wanted| known.topic != want.topic || known.hold == want.hold;
+        is_shared && sum + want.max <= CALL_JOBS && self.call.wanted.iter().all(alike)
+    }
+
+    fn join(&mut self, want: &Wanted, id: u64) {
+        match self.call.wanted.iter_mut().find(|known| known.topic == want.topic) {
+            Some(known) => known.max += want.max,
+            None => self.call.wanted.push(want.clone()),
+        }
+        self.call.limit += want.max as usize;
+        self.waiters.push(id);
+    }
+}

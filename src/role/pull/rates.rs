@@ -1,0 +1,139 @@
+//! The permits of pull topics with a `rate`. The home of a topic grants them, to consumers and to this process alike.
+//! Pure.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use model::flow::LimitName;
+use model::job::TopicName;
+use model::topic::Rate;
+use store::{Permit, PermitAsk};
+
+/// How long after a failed question, or after a refusal without a time, permits are asked for again.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// The permits of one topic.
+#[derive(Debug, Default)]
+struct Permits {
+    /// Permits that may be used now.
+    hand: u32,
+    /// Permits that were granted and not used. They are given back with the next question.
+    unused: u32,
+    /// Whether a question is under way.
+    is_asked: bool,
+    /// Permits are not asked for before this moment.
+    again: Option<Instant>,
+}
+
+/// The permits of all topics with a rate.
+#[derive(Debug, Default)]
+pub(super) struct Rates(HashMap<TopicName, Permits>);
+
+impl Rates {
+    /// Returns how many permits may be used now.
+    pub(super) fn hand(&self, topic: &TopicName) -> u32 {
+        self.0.get(topic).map_or(0, |permits| permits.hand)
+    }
+
+    /// Whether a question is under way, so that permits may come soon.
+    pub(super) fn is_asked(&self, topic: &TopicName) -> bool {
+        self.0.get(topic).is_some_and(|permits| permits.is_asked)
+    }
+
+    /// Takes permits for a lease.
+    pub(super) fn take(&mut self, topic: &TopicName, jobs: u32) {
+        if let Some(permits) = self.0.get_mut(topic) {
+            permits.hand = permits.hand.saturating_sub(jobs);
+        }
+    }
+
+    /// Notes that a lease brought fewer jobs than it had permits for.
+    pub(super) fn give_back(&mut self, topic: &TopicName, jobs: u32) {
+        if let Some(permits) = self.0.get_mut(topic) {
+            permits.unused += jobs;
+        }
+    }
+
+    /// Returns a question for `want` permits, if one may be asked now. Permits that are not used any more are given back
+    /// by a question for none.
+    pub(super) fn ask(
+        &mut self,
+        topic: &TopicName,
+        rate: Rate,
+        want: u32,
+        now: Instant,
+    ) -> Option<PermitAsk> {
+        let permits = self.0.entry(topic.clone()).or_default();
+        if want == 0 {
+            permits.unused += std::mem::take(&mut permits.hand);
+        }
+        let may_ask = want > 0 && permits.hand == 0 && permits.again.is_none_or(|again| again <= now);
+        if permits.is_asked || !may_ask && (want > 0 || permits.unused == 0) {
+            return None;
+        }
+        permits.is_asked = true;
+        Some(PermitAsk {
+            name: LimitName::from(topic),
+            held: 0,
+            want,
+            max_in_flight: None,
+            rate: Some(rate),
+            unused: std::mem::take(&mut permits.unused),
+        })
+    }
+
+    /// Takes the answer to a question. None: the home could not be asked.
+    pub(super) fn answered(&mut self, ask: &PermitAsk, permit: Option<Permit>, now: Instant) {
+        let Some(permits) = self.0.get_mut(ask.name.as_str()) else { return };
+        permits.is_asked = false;
+        let Some(Permit { granted, again }) = permit else {
+            permits.unused += ask.unused;
+            permits.again = Some(now + AGAIN);
+            return;
+        };
+        permits.hand += granted;
+        permits.again = (granted < ask.want).then(|| now + again.unwrap_or(AGAIN));
+    }
+
+    /// Returns when permits of a topic may be asked for again, if that is later than `now`.
+    pub(super) fn again(&self, topic: &TopicName, now: Instant) -> Option<Instant> {
+        self.0.get(topic)?.again.filter(|again| *again > now)
+    }
+
+    /// Returns the topics of which this process has permits, or knows when to ask for them.
+    pub(super) fn topics(&self) -> Vec<TopicName> {
+        self.0.keys().cloned().collect()
+    }
+
+    /// Forgets a topic that has no rate any more.
+    pub(super) fn forget(&mut self, topic: &TopicName) {
+        self.0.remove(topic);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permits_are_asked_for_used_and_given_back() {
+        let (topic, now) = (TopicName::new("t").unwrap(), Instant::now());
+        let (rate, mut rates) = (Rate::per_second(10), Rates::default());
+        let ask = rates.ask(&topic, rate, 3, now).unwrap();
+        assert_eq!((ask.want, ask.unused, rates.is_asked(&topic)), (3, 0, true));
+        assert_eq!(rates.ask(&topic, rate, 3, now), None, "one question at a time");
+        let soon = Duration::from_millis(50);
+        rates.answered(&ask, Some(Permit { granted: 2, again: Some(soon) }), now);
+        assert_eq!((rates.hand(&topic), rates.again(&topic, now)), (2, Some(now + soon)));
+        rates.take(&topic, 2);
+        assert_eq!(rates.ask(&topic, rate, 1, now), None, "not before the rate allows it");
+        rates.give_back(&topic, 1);
+        let ask = rates.ask(&topic, rate, 0, now).unwrap();
+        assert_eq!((ask.want, ask.unused), (0, 1));
+        rates.answered(&ask, None, now);
+        let again = rates.ask(&topic, rate, 0, now).unwrap();
+        assert_eq!(again.unused, 1, "an answer that did not come gave nothing back");
+        rates.answered(&again, Some(Permit::default()), now);
+        assert_eq!(rates.ask(&topic, rate, 0, now), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! What the report of a client means for the lease of a job that it reserved. Pure.
+
+use std::time::Duration;
+
+use model::job::{Attempt, Due};
+use model::ticket::Ticket;
+use model::topic::{LEASES, Topic};
+use store::{Outcome, Settlement, Token};
+
+/// How many characters of a text are kept with the job.
+const TEXT_KEPT: usize = 200;
+
+/// What a client wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    /// The job is done.
+    Ack,
+    /// The attempt failed.
+    Nack {
+        /// The delay until the next attempt. None: the topic's retry policy decides.
+        delay: Option<Duration>,
+    },
+    /// The client needs more time.
+    Extend {
+        /// How long the lease holds from now on. None: as long as the topic says.
+        lease: Option<Duration>,
+    },
+}
+
+/// What a client reports about a job that it reserved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// What it wants.
+    pub verb: Verb,
+    /// With `Ack`: the answer of the attempt. With `Nack`: the reason. The first 200 characters are kept with the job.
+    pub text: String,
+}
+
+/// What becomes of a job if its lease still holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Became {
+    /// It is done.
+    Done,
+    /// It is tried again.
+    Retried,
+    /// It is a dead letter.
+    Dead,
+    /// It stays leased.
+    Extended,
+}
+
+/// What the store is asked to do with a lease, and what becomes of the job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settling {
+    /// What the store is asked to do.
+    pub settlement: Settlement,
+    /// What becomes of the job.
+    pub became: Became,
+    /// With `Extended`: how long the lease holds from now on.
+    pub hold: Option<Duration>,
+}
+
+impl Settling {
+    /// Returns what a report means. `random` is as in [`model::retry::Retry::delay_after`].
+    pub fn new(ticket: &Ticket, topic: &Topic, report: &Report, random: f64, now_ms: i64) -> Settling {
+        let text: String = report.text.trim().chars().take(TEXT_KEPT).collect();
+        let attempt = |answer: String, error: String| Attempt {
+            number: ticket.attempt,
+            at_ms: ticket.began_ms,
+            took_ms: now_ms.saturating_sub(ticket.began_ms).max(0) as u64,
+            status: None,
+            answer,
+            error,
+            late: None,
+        };
+        let (outcome, became, attempt, hold) = match report.verb {
+            Verb::Ack => (Outcome::Ack, Became::Done, Some(attempt(text, String::new())), None),
+            Verb::Extend { lease } => {
+                let hold = lease.unwrap_or(topic.ttr).clamp(LEASES.0, LEASES.1);
+                (Outcome::Extend(hold), Became::Extended, None, Some(hold))
+            }
+            Verb::Nack { delay } => {
+                let reason = if text.is_empty() { "the client refused it".to_owned() } else { text };
+                let attempt = Some(attempt(String::new(), reason));
+                match topic.again_after(ticket.attempt, ticket.limit, random) {
+                    None => (Outcome::Bury, Became::Dead, attempt, None),
+                    Some(by_topic) => {
+                        let due = Due::In(delay.unwrap_or(by_topic));
+                        (Outcome::Retry(due), Became::Retried, attempt, None)
+                    }
+                }
+            }
+        };
+        let (key, token) = (ticket.key.clone(), Token(ticket.token.clone()));
+        Settling { settlement: Settlement { key, token, outcome, attempt }, became, hold }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::job::{JobId, JobKey, TopicName};
+    use model::retry::Retry;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn settling(attempt: u32, verb: Verb, text: &str) -> Settling {
+        let name = TopicName::new("t").unwrap();
+        let topic = Topic { retry: Retry::List(vec![SECOND]), ..Topic::new(name.clone(), "") };
+        let ticket = Ticket {
+            key: JobKey { topic: name, id: JobId::new("1").unwrap() },
+            token: Box::from([7]),
+            attempt,
+            limit: 3,
+            began_ms: 1000,
+            until_ms: Ticket::RESERVED,
+        };
+        Settling::new(&ticket, &topic, &Report { verb, text: text.to_owned() }, 0.0, 3500)
+    }
+
+    #[test]
+    fn a_report_settles_by_the_topic_and_is_kept_as_the_attempt() {
+        let done = settling(1, Verb::Ack, &"x".repeat(300));
+        let kept = done.settlement.attempt.unwrap();
+        assert_eq!((done.settlement.outcome, kept.answer.len(), kept.took_ms), (Outcome::Ack, 200, 2500));
+        let again = settling(2, Verb::Nack { delay: None }, " no stock ");
+        assert_eq!(again.settlement.outcome, Outcome::Retry(Due::In(SECOND)));
+        assert_eq!(again.settlement.attempt.unwrap().error, "no stock");
+        let delay = Some(9 * SECOND);
+        assert_eq!(
+            settling(2, Verb::Nack { delay }, "").settlement.outcome,
+            Outcome::Retry(Due::In(9 * SECOND))
+        );
+        let dead = settling(3, Verb::Nack { delay }, "");
+        assert_eq!((dead.settlement.outcome, dead.became), (Outcome::Bury, Became::Dead));
+        let extended = settling(1, Verb::Extend { lease: None }, "");
+        assert_eq!((extended.hold, extended.settlement.attempt), (Some(60 * SECOND), None));
+        let long = settling(1, Verb::Extend { lease: Some(1000 * 3600 * SECOND) }, "");
+        assert_eq!(long.hold, Some(LEASES.1));
+    }
+}

@@ -1,0 +1,364 @@
+//! The threads that serve reserves: one that owns the broker, and for each lane of the store one that asks it and one that
+//! listens to its bell. Each begins when it is first needed, and waits without polling.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use super::broker::{Broker, CallAnswer, LaneOrder, LeaseCall};
+use super::{Reserve, ReserveAnswer, Reserved};
+use crate::{StoreOpener, vital_thread};
+use host::{now_ms, random_name, wait_readable};
+use model::job::TopicName;
+use model::ticket::{Ticket, TicketSecret};
+use model::topic::Topics;
+use store::{BellKind, OwnerTag, Permit, PermitAsk, Ring, Settlement, Store, StoreError};
+
+/// How long a secret that was read is used before it is read again.
+const SECRET_KEPT: Duration = Duration::from_secs(60);
+
+/// How long after a failure a bell is hung again.
+const HANG_AGAIN: Duration = Duration::from_secs(1);
+
+/// Delivers an answer. Returns the jobs if the client is gone.
+type Deliver = Box<dyn FnOnce(ReserveAnswer) -> Result<(), ReserveAnswer> + Send>;
+
+enum Event {
+    Reserve(u64, Reserve, Deliver),
+    Leave(u64),
+    Refused(Vec<Reserved>),
+    Settled(TopicName),
+    Serve(Topics),
+    Drain,
+    Rang(usize, Vec<Ring>),
+    Leased(usize, Result<Vec<Result<CallAnswer, StoreError>>, StoreError>),
+    Permitted(Vec<PermitAsk>, Vec<Result<Permit, StoreError>>),
+}
+
+/// Serves clients that reserve. It is cheap to clone.
+#[derive(Clone)]
+pub struct Pull {
+    events: Sender<Event>,
+    next: Arc<AtomicU64>,
+    is_gone: Arc<AtomicBool>,
+}
+
+/// A reserve that waits. When it is dropped before its answer came, it takes no job with it.
+pub struct Waiting {
+    pull: Pull,
+    id: u64,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.pull.events.send(Event::Leave(self.id));
+    }
+}
+
+impl Pull {
+    /// Starts the thread of the broker. `store` opens the lanes when they are needed.
+    pub fn start(store: StoreOpener, topics: Topics) -> std::io::Result<Pull> {
+        let (events, received) = channel();
+        let is_gone = Arc::new(AtomicBool::new(false));
+        let threads = Threads {
+            store,
+            events: events.clone(),
+            lanes: Vec::new(),
+            delivers: HashMap::new(),
+            is_gone: Arc::clone(&is_gone),
+        };
+        vital_thread("pull", move || threads.run(&received, topics))?;
+        Ok(Pull { events, next: Arc::default(), is_gone })
+    }
+
+    /// Reserves. `deliver` gets the answer, on another thread, and returns it if nobody takes it.
+    pub fn reserve(
+        &self,
+        reserve: Reserve,
+        deliver: impl FnOnce(ReserveAnswer) -> Result<(), ReserveAnswer> + Send + 'static,
+    ) -> Waiting {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let _ = self.events.send(Event::Reserve(id, reserve, Box::new(deliver)));
+        Waiting { pull: self.clone(), id }
+    }
+
+    /// Hands back jobs that were delivered to a client that is gone.
+    pub fn refuse(&self, jobs: Vec<Reserved>) {
+        let _ = self.events.send(Event::Refused(jobs));
+    }
+
+    /// Notes that a lease of a topic was settled.
+    pub fn settled(&self, topic: &TopicName) {
+        let _ = self.events.send(Event::Settled(topic.clone()));
+    }
+
+    /// Follows these topics from now on.
+    pub fn serve(&self, topics: Topics) {
+        let _ = self.events.send(Event::Serve(topics));
+    }
+
+    /// Answers all clients that wait, and lets nobody wait from now on.
+    pub fn drain(&self) {
+        let _ = self.events.send(Event::Drain);
+    }
+
+    /// Whether the file of the store was removed or replaced, so that this process must be started again.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
+    }
+}
+
+/// The thread of the broker.
+struct Threads {
+    store: StoreOpener,
+    events: Sender<Event>,
+    lanes: Vec<Sender<LaneOrder>>,
+    delivers: HashMap<u64, Deliver>,
+    is_gone: Arc<AtomicBool>,
+}
+
+impl Threads {
+    fn run(mut self, received: &Receiver<Event>, topics: Topics) {
+        let lanes = self.store.lanes().clone();
+        let (count, home_lanes) = (lanes.count(), lanes);
+        let home_of = Box::new(move |name: &str| home_lanes.home_of(name));
+        let mut broker = Broker::new(count, topics, home_of, Instant::now());
+        loop {
+            let next = broker.next(Instant::now());
+            let first = match next {
+                None => received.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(at) => received.recv_timeout(at.saturating_duration_since(Instant::now())),
+            };
+            match first {
+                Ok(event) => self.take(event, &mut broker),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            while let Ok(event) = received.try_recv() {
+                self.take(event, &mut broker);
+            }
+            broker.act(Instant::now());
+            for (id, answer) in broker.take_answers() {
+                self.deliver(id, answer, &mut broker);
+            }
+            for (lane, order) in broker.take_orders() {
+                let _ = self.lanes[lane].send(order);
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event, broker: &mut Broker) {
+        let now = Instant::now();
+        match event {
+            Event::Reserve(id, reserve, deliver) => {
+                if self.lanes.is_empty() {
+                    self.start_lanes();
+                }
+                self.delivers.insert(id, deliver);
+                broker.reserve(id, reserve, now);
+            }
+            Event::Leave(id) => {
+                self.delivers.remove(&id);
+                broker.leave(id);
+            }
+            Event::Refused(jobs) => self.refuse(jobs, broker),
+            Event::Settled(topic) => broker.settled(&topic),
+            Event::Serve(topics) => broker.serve(topics),
+            Event::Drain => broker.drain(now),
+            Event::Rang(lane, rings) => broker.rang(lane, rings),
+            Event::Leased(lane, answers) => {
+                if matches!(answers, Err(StoreError::Gone(_))) {
+                    self.is_gone.store(true, Ordering::Relaxed);
+                }
+                broker.leased(lane, answers, now);
+            }
+            Event::Permitted(asks, permits) => broker.permitted(&asks, permits, now),
+        }
+    }
+
+    /// Gives a client its answer. Jobs of a client that is gone are handed back.
+    fn deliver(&mut self, id: u64, answer: ReserveAnswer, broker: &mut Broker) {
+        let refused = match self.delivers.remove(&id) {
+            Some(deliver) => deliver(answer).err(),
+            None => Some(answer),
+        };
+        if let Some(Ok(jobs)) = refused {
+            self.refuse(jobs, broker);
+        }
+    }
+
+    fn refuse(&mut self, jobs: Vec<Reserved>, broker: &mut Broker) {
+        let mut by_lane: HashMap<usize, Vec<Reserved>> = HashMap::new();
+        for job in jobs {
+            let lane = self.store.lanes().of_token(&job.leased.token).unwrap_or(0);
+            by_lane.entry(lane).or_default().push(job);
+        }
+        by_lane.into_iter().for_each(|(lane, jobs)| broker.refuse(lane, jobs));
+    }
+
+    fn start_lanes(&mut self) {
+        for number in 0..self.store.lanes().count() {
+            let (orders, received) = channel();
+            let lane = LaneThread {
+                number,
+                opener: self.store.clone(),
+                store: None,
+                owner: OwnerTag(random_name().unwrap_or_default()),
+                secret: None,
+                events: self.events.clone(),
+            };
+            let (opener, events) = (self.store.clone(), self.events.clone());
+            let started = vital_thread("pull-lane", move || lane.run(&received))
+                .and_then(|()| vital_thread("pull-bell", move || listen(&opener, number, &events)));
+            if let Err(e) = started {
+                log::error!("cannot start a thread for clients that reserve: {e}");
+            }
+            self.lanes.push(orders);
+        }
+    }
+}
+
+/// Listens to the bell of a lane.
+fn listen(opener: &StoreOpener, lane: usize, events: &Sender<Event>) {
+    loop {
+        let hung = random_name().and_then(|name| opener.bell(lane, BellKind::Pull, &name));
+        let trouble = match hung {
+            Err(e) => e,
+            Ok(bell) => loop {
+                let rang = wait_readable(&[bell.as_fd()], None).and_then(|_| bell.answer());
+                match rang {
+                    Ok(false) => {}
+                    Ok(true) if events.send(Event::Rang(lane, bell.rings())).is_ok() => {}
+                    Ok(true) => return,
+                    Err(e) => break e,
+                }
+            },
+        };
+        log::warn!("cannot listen to the bell for clients that reserve: {trouble}");
+        std::thread::sleep(HANG_AGAIN);
+        // Rings in the meantime were not heard.
+        if events.send(Event::Rang(lane, vec![Ring::All])).is_err() {
+            return;
+        }
+    }
+}
+
+/// The thread that asks one lane.
+struct LaneThread {
+    number: usize,
+    opener: StoreOpener,
+    store: Option<Box<dyn Store>>,
+    /// The name under which permits are asked for. It holds no leases.
+    owner: OwnerTag,
+    /// The secret that signs tickets, and when it was read.
+    secret: Option<(TicketSecret, Instant)>,
+    events: Sender<Event>,
+}
+
+impl LaneThread {
+    fn run(mut self, received: &Receiver<LaneOrder>) {
+        while let Ok(order) = received.recv() {
+            let told = match order {
+                LaneOrder::Lease { register, calls } => {
+                    Event::Leased(self.number, self.lease(&register, &calls))
+                }
+                LaneOrder::Permits(asks) => {
+                    let owner = self.owner.clone();
+                    let permits = match self.open() {
+                        Ok(()) => self.store().permits(&owner, &asks),
+                        Err(e) => asks.iter().map(|_| Err(e.clone())).collect(),
+                    };
+                    Event::Permitted(asks, permits)
+                }
+                LaneOrder::HandBack(settlements) => {
+                    self.hand_back(&settlements);
+                    continue;
+                }
+            };
+            if self.events.send(told).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn open(&mut self) -> Result<(), StoreError> {
+        if self.store.is_none() {
+            self.store = Some(self.opener.open_lane(self.number)?);
+        }
+        Ok(())
+    }
+
+    /// The store, which `open` has opened.
+    fn store(&mut self) -> &mut dyn Store {
+        self.store.as_mut().expect("it was opened").as_mut()
+    }
+
+    fn lease(
+        &mut self,
+        register: &[TopicName],
+        calls: &[LeaseCall],
+    ) -> Result<Vec<Result<CallAnswer, StoreError>>, StoreError> {
+        self.open()?;
+        if !register.is_empty() {
+            self.store().ring_pull(register)?;
+        }
+        if !calls.is_empty() && self.secret.as_ref().is_none_or(|(_, read)| read.elapsed() >= SECRET_KEPT) {
+            let number = self.number;
+            self.secret = Some((self.store().secret(number)?, Instant::now()));
+        }
+        let mut answers = Vec::new();
+        for call in calls {
+            let answer = self.call(call);
+            let has_failed = answer.is_err();
+            if let Err(e @ StoreError::Gone(_)) = answer {
+                return Err(e);
+            }
+            answers.push(answer);
+            if has_failed {
+                break;
+            }
+        }
+        Ok(answers)
+    }
+
+    fn call(&mut self, call: &LeaseCall) -> Result<CallAnswer, StoreError> {
+        let batch = self.store().lease(&call.wanted, call.limit, None)?;
+        for (topic, _) in &batch.waiting {
+            // A circuit of the time when the topic called receivers. There is none to protect now.
+            if call.wanted.iter().any(|want| want.topic == *topic) {
+                self.store().close_circuit(topic)?;
+            }
+        }
+        let Some((secret, _)) = &self.secret else { return Ok(CallAnswer::default()) };
+        let limits: HashMap<&TopicName, u32> =
+            call.wanted.iter().map(|want| (&want.topic, want.max_attempts)).collect();
+        let began_ms = now_ms();
+        let reserved = |leased: store::Leased| {
+            let by_topic = limits.get(&leased.key.topic).copied().unwrap_or(u32::MAX);
+            let ticket = Ticket {
+                key: leased.key.clone(),
+                token: leased.token.0.clone(),
+                attempt: leased.attempt,
+                limit: leased.max_attempts.unwrap_or(by_topic),
+                began_ms,
+                until_ms: Ticket::RESERVED,
+            };
+            Reserved { ticket: ticket.sign(secret), leased }
+        };
+        Ok(CallAnswer { jobs: batch.jobs.into_iter().map(reserved).collect(), left: batch.left })
+    }
+
+    /// Hands back leases. What cannot be handed back comes back at its deadline.
+    fn hand_back(&mut self, settlements: &[Settlement]) {
+        let failed = match self.open() {
+            Ok(()) => self.store().settle(settlements).into_iter().find_map(Result::err),
+            Err(e) => Some(e),
+        };
+        if let Some(e) = failed {
+            log::warn!("cannot hand back jobs that nobody took, so they come back at their deadlines: {e}");
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! The routes where clients reserve jobs of pull topics (docs/PULL.md). `reports` has those where they report outcomes.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::extract::{Extension, State};
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::api::{Api, InTopic, Reader};
+use super::api_response::ApiResponse;
+use super::body::Sent;
+use super::input;
+use super::pool::PoolPart;
+use super::problem::Problem;
+use super::schema;
+use super::typed_body::{self, Count, Span};
+use model::destination::Destination;
+use model::job::TopicName;
+use model::scope::Need;
+use model::tags::Tags;
+use model::topic::LEASES;
+use role::lock;
+use role::pull::{MAX_TOPICS, MAX_WAIT, Pull, Reserve, ReserveAnswer, Reserved, Waiting};
+use store::StoreError;
+
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(reserve)).routes(routes!(reserve_of_several))
+}
+
+/// The place of a request among `http.max_requests`. It is an extension of the request. A request that waits for long
+/// gives it up, and counts against another limit.
+#[derive(Debug, Clone)]
+pub(super) struct RequestPlace(Arc<Mutex<Option<PoolPart>>>);
+
+impl RequestPlace {
+    pub(super) fn new(place: Option<PoolPart>) -> RequestPlace {
+        RequestPlace(Arc::new(Mutex::new(place)))
+    }
+
+    fn give_up(&self) {
+        *lock(&self.0) = None;
+    }
+}
+
+/// What a client reserves.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = Reserve, example = json!({"max": 10, "wait": "30s", "lease": "2m"}))]
+struct ReserveRequest {
+    /// The most jobs of the answer. Default: 1.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 100)]
+    max: Option<Count<1, 100>>,
+    /// How long to wait for a job, at most one minute. Default: not at all.
+    #[schema(schema_with = schema::span, required = false)]
+    wait: Option<Span>,
+    /// How long the lease of each job holds, from 100 milliseconds to one day. Default: `ttr` of the topic.
+    #[schema(schema_with = schema::span, required = false)]
+    lease: Option<Span>,
+}
+
+/// What a client reserves of several topics.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ReserveOfSeveral, example = json!({"topics": ["orders.fast", "orders.slow"], "wait": "30s"}))]
+struct ReserveOfSeveralRequest {
+    /// The topics, in the order of preference.
+    #[schema(min_items = 1, max_items = 32)]
+    topics: Vec<String>,
+    /// The most jobs of the answer. Default: 1.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 100)]
+    max: Option<Count<1, 100>>,
+    /// How long to wait for a job, at most one minute. Default: not at all.
+    #[schema(schema_with = schema::span, required = false)]
+    wait: Option<Span>,
+    /// How long the lease of each job holds, from 100 milliseconds to one day. Default: `ttr` of the topic of the job.
+    #[schema(schema_with = schema::span, required = false)]
+    lease: Option<Span>,
+}
+
+/// A job that the client has reserved.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ReservedJob)]
+struct ReservedJob<'a> {
+    #[schema(value_type = String)]
+    topic: &'a TopicName,
+    id: &'a str,
+    #[schema(value_type = Value)]
+    body: &'a RawValue,
+    /// The job's own headers. Their names are in lower case.
+    #[schema(value_type = std::collections::BTreeMap<String, String>)]
+    headers: &'a std::collections::BTreeMap<String, String>,
+    /// The job's tags, sorted.
+    #[schema(value_type = Vec<String>)]
+    tags: &'a Tags,
+    /// The job's own path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    path: Option<&'a str>,
+    /// The job's own URL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    url: Option<&'a str>,
+    /// Which attempt this is, from 1.
+    attempt: u32,
+    /// When the attempt was due, Unix milliseconds.
+    due_ms: i64,
+    /// When the job was added, Unix milliseconds.
+    added_ms: i64,
+    /// The proof of the lease. The client reports the outcome with it.
+    token: &'a str,
+    /// When the lease ends, Unix milliseconds.
+    lease_until_ms: i64,
+}
+
+/// The jobs that the client has reserved. The list is empty if no job came in time.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ReservedJobs)]
+struct ReservedJobs<'a> {
+    jobs: Vec<ReservedJob<'a>>,
+}
+
+impl<'a> ReservedJob<'a> {
+    fn new(reserved: &'a Reserved) -> ReservedJob<'a> {
+        let Reserved { leased, ticket } = reserved;
+        let destination = leased.headers.destination();
+        ReservedJob {
+            topic: &leased.key.topic,
+            id: leased.key.id.as_str(),
+            body: serde_json::from_str(leased.body.as_str()).unwrap_or(RawValue::NULL),
+            headers: leased.headers.by_name(),
+            tags: leased.headers.tags(),
+            path: destination.and_then(Destination::path),
+            url: destination.and_then(Destination::own_url),
+            attempt: leased.attempt,
+            due_ms: leased.due_ms,
+            added_ms: leased.stamp_us / 1000,
+            token: ticket,
+            lease_until_ms: leased.deadline_ms,
+        }
+    }
+}
+
+/// Where the handler waits for its answer. If the client goes away, the jobs of an answer that has come are handed back.
+struct AnswerSlot {
+    answer: oneshot::Receiver<ReserveAnswer>,
+    pull: Pull,
+    _waiting: Waiting,
+}
+
+impl Drop for AnswerSlot {
+    fn drop(&mut self) {
+        self.answer.close();
+        if let Ok(Ok(jobs)) = self.answer.try_recv() {
+            self.pull.refuse(jobs);
+        }
+    }
+}
+
+/// How long a reserve waits, and how long its leases hold.
+fn times(wait: Option<Span>, lease: Option<Span>) -> Result<(Duration, Option<Duration>), Problem> {
+    let wait = wait.map_or(Duration::ZERO, |Span(wait)| wait);
+    if wait > MAX_WAIT {
+        return Err(Problem::field("wait", "wait is at most \"1m\""));
+    }
+    Ok((wait, lease_of(lease)?))
+}
+
+pub(super) fn lease_of(lease: Option<Span>) -> Result<Option<Duration>, Problem> {
+    match lease {
+        Some(Span(lease)) if !(LEASES.0..=LEASES.1).contains(&lease) => {
+            Err(Problem::field("lease", "lease is not within 100ms to 1day"))
+        }
+        lease => Ok(lease.map(|Span(lease)| lease)),
+    }
+}
+
+impl Api {
+    /// Returns those of these topics whose jobs clients may reserve.
+    fn pulled(&self, topics: Vec<TopicName>) -> Result<Vec<TopicName>, Problem> {
+        let known = self.topics.borrow();
+        if let Some(topic) = topics.iter().find(|topic| known.get(topic.as_str()).is_none()) {
+            return Err(Problem::unknown_topic(topic));
+        }
+        let (pulled, others): (Vec<_>, Vec<_>) =
+            topics.into_iter().partition(|topic| known.is_pulled(topic.as_str()));
+        match others.first().filter(|_| pulled.is_empty()) {
+            None => Ok(pulled),
+            Some(topic) => {
+                let why = match known.undelivered(topic.as_str()) {
+                    None => "its mode is \"push\"".to_owned(),
+                    Some(why) => why.to_string(),
+                };
+                let detail = format!("jobs of topic {topic} cannot be reserved: {why}");
+                Err(Problem::conflict("not_pull", detail))
+            }
+        }
+    }
+
+    async fn reserved(
+        &self,
+        reader: Reader,
+        place: &RequestPlace,
+        reserve: Reserve,
+    ) -> Result<ApiResponse, Problem> {
+        let Some(_part) = self.reserves.take(reader.holder, 1) else {
+            let detail =
+                "too many clients reserve, or half of the allowed number are this one's (http.max_reserves)";
+            return Err(Problem::unavailable("busy", detail));
+        };
+        place.give_up();
+        let (to, answer) = oneshot::channel();
+        let waiting = self.pull.reserve(reserve, move |answer| to.send(answer));
+        let mut slot = AnswerSlot { answer, pull: self.pull.clone(), _waiting: waiting };
+        let answer = match (&mut slot.answer).await {
+            Ok(answer) => answer,
+            Err(_) => return Err(Problem::unavailable("unknown", "nobody has answered the reserve")),
+        };
+        let jobs = answer.inspect_err(|e| {
+            if matches!(e, StoreError::Gone(_)) {
+                self.store_client.wake();
+            }
+        })?;
+        Ok(ApiResponse::new(
+            StatusCode::OK,
+            &ReservedJobs { jobs: jobs.iter().map(ReservedJob::new).collect() },
+        ))
+    }
+}
+
+/// Reserves jobs of a topic whose mode is `pull`. If there is none, waits for one.
+#[utoipa::path(post, path = "/v1/topics/{topic}/reserve", tag = "jobs", operation_id = "reserve_jobs",
+    params(schema::TopicPath, schema::IdempotencyKey),
+    request_body(content = Option<ReserveRequest>, content_type = "application/json"),
+    responses((status = 200, body = ReservedJobs, description = "The jobs; none if no job came in time"), schema::ReserveProblems))]
+async fn reserve(
+    State(api): State<Api>,
+    Extension(place): Extension<RequestPlace>,
+    reader: Reader,
+    InTopic(topic): InTopic,
+    Sent(json): Sent,
+) -> Result<ApiResponse, Problem> {
+    let ReserveRequest { max, wait, lease } = typed_body::read_or_empty(&json)?;
+    // The memory of the body is free for others while the client waits.
+    drop(json);
+    let (wait, lease) = times(wait, lease)?;
+    let topics = api.pulled(vec![topic])?;
+    let max = max.map_or(1, |Count(max)| max);
+    api.reserved(reader, &place, Reserve { topics, max, lease, until: Instant::now() + wait }).await
+}
+
+/// Reserves jobs of several topics, of the first one that has some.
+#[utoipa::path(post, path = "/v1/reserve", tag = "jobs", operation_id = "reserve_jobs_of_several",
+    params(schema::IdempotencyKey), request_body = ReserveOfSeveralRequest,
+    responses((status = 200, body = ReservedJobs, description = "The jobs; none if no job came in time"), schema::ReserveProblems))]
+async fn reserve_of_several(
+    State(api): State<Api>,
+    Extension(place): Extension<RequestPlace>,
+    reader: Reader,
+    Sent(json): Sent,
+) -> Result<ApiResponse, Problem> {
+    let ReserveOfSeveralRequest { topics, max, wait, lease } = typed_body::read(&json)?;
+    drop(json);
+    let (wait, lease) = times(wait, lease)?;
+    if topics.is_empty() || topics.len() > MAX_TOPICS {
+        let detail = format!("topics names {} topics, and not 1 to {MAX_TOPICS}", topics.len());
+        return Err(Problem::field("topics", detail));
+    }
+    let mut names: Vec<TopicName> = Vec::new();
+    for text in &topics {
+        let name = input::topic(text)?;
+        if !reader.permits(Need::Consume(name.as_str())) {
+            let detail = format!("the scope consume:{name} is needed");
+            return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail));
+        }
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let topics = api.pulled(names)?;
+    let max = max.map_or(1, |Count(max)| max);
+    api.reserved(reader, &place, Reserve { topics, max, lease, until: Instant::now() + wait }).await
+}

@@ -1,0 +1,526 @@
+//! Pull topics: clients reserve jobs over HTTP, and report their outcomes.
+
+use std::collections::{HashMap, HashSet};
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::http::{Answer, Http};
+use crate::support::mariadb::MariaDb;
+use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, now_ms, on_redis};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+/// Returns the section of a registry, for daemons that have none by default.
+fn registry() -> String {
+    match on_redis() {
+        true => format!("[registry]\nurl = \"{}\"\n", MariaDb::shared().database().url()),
+        false => String::new(),
+    }
+}
+
+fn pulled(name: &str, more: &str) -> String {
+    format!("[[topic]]\nname = \"{name}\"\nmode = \"pull\"\n{more}\n")
+}
+
+fn put(http: &mut Http, topic: &str, id: &str, more: &Value) {
+    let mut job = json!({"id": id, "body": {"of": id}});
+    job.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+    let answer = http.ask("POST", &format!("/v1/topics/{topic}/jobs"), &job);
+    assert!(matches!(answer.status, 200 | 201), "{answer:?}");
+}
+
+fn jobs(answer: Answer) -> Vec<Value> {
+    answer.is(200)["jobs"].as_array().unwrap().clone()
+}
+
+fn reserve(http: &mut Http, topic: &str, what: &Value) -> Vec<Value> {
+    jobs(http.ask("POST", &format!("/v1/topics/{topic}/reserve"), what))
+}
+
+/// Reserves one job, which must come within some seconds.
+fn one(http: &mut Http, topic: &str) -> Value {
+    let mut jobs = reserve(http, topic, &json!({"wait": "10s"}));
+    assert_eq!(jobs.len(), 1, "{jobs:?}");
+    jobs.remove(0)
+}
+
+fn begin(http: &mut Http, topic: &str, what: &Value) {
+    http.begin("POST", &format!("/v1/topics/{topic}/reserve"), "", what.to_string().as_bytes());
+}
+
+/// Reports the outcome of a reserved job.
+fn report(http: &mut Http, job: &Value, verb: &str, more: Value) -> Answer {
+    let (topic, id) = (job["topic"].as_str().unwrap(), job["id"].as_str().unwrap());
+    let mut body = json!({"token": job["token"]});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    http.ask("POST", &format!("/v1/topics/{topic}/jobs/{id}/{verb}"), &body)
+}
+
+fn ids(jobs: &[Value]) -> Vec<&str> {
+    jobs.iter().map(|job| job["id"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_waiting_reserve_gets_a_job_as_soon_as_it_is_added() {
+    let daemon = Daemon::start(&pulled("t", ""));
+    let (mut worker, mut client) = (Http::tcp(&daemon), Http::tcp(&daemon));
+    let mut fastest = Duration::MAX;
+    for n in 0..10 {
+        begin(&mut worker, "t", &json!({"wait": "30s"}));
+        put(&mut client, "t", &n.to_string(), &json!({"tags": ["a"], "headers": {"x-a": "1"}}));
+        let added = Instant::now();
+        let got = jobs(worker.receive());
+        fastest = fastest.min(added.elapsed());
+        assert_eq!(ids(&got), [n.to_string()]);
+        let job = &got[0];
+        assert_eq!((&job["body"], &job["attempt"]), (&json!({"of": n.to_string()}), &json!(1)));
+        assert_eq!((&job["tags"], &job["headers"]), (&json!(["a"]), &json!({"x-a": "1"})));
+        let left_ms = job["lease_until_ms"].as_i64().unwrap() - now_ms();
+        assert!((50_000..=60_100).contains(&left_ms), "{left_ms}");
+        assert_eq!(report(&mut worker, job, "ack", json!({})).is(200)["outcome"], "done");
+        client.get(&format!("/v1/topics/t/jobs/{n}")).is_problem(404, "not_found", None);
+    }
+    assert!(fastest < Duration::from_millis(200), "{fastest:?}");
+}
+
+#[test]
+fn a_reserve_without_a_job_ends_empty_when_its_time_is_over() {
+    let daemon = Daemon::start(&(pulled("t", "") + &pulled("u", "")));
+    let mut http = Http::tcp(&daemon);
+    let begun = Instant::now();
+    assert!(reserve(&mut http, "t", &json!({"wait": "400ms"})).is_empty());
+    let took = begun.elapsed();
+    assert!((Duration::from_millis(400)..5 * SECOND).contains(&took), "{took:?}");
+    assert!(reserve(&mut http, "t", &Value::Null).is_empty());
+    for (body, field) in [
+        (json!({"wait": "61s"}), "wait"),
+        (json!({"max": 101}), "max"),
+        (json!({"lease": "1ms"}), "lease"),
+        (json!({"lease": "25h"}), "lease"),
+        (json!({"topics": []}), "topics"),
+    ] {
+        let path = if field == "topics" { "/v1/reserve" } else { "/v1/topics/t/reserve" };
+        http.ask("POST", path, &body).is_problem(422, "bad_field", Some(field));
+    }
+    http.ask("POST", "/v1/topics/none/reserve", &Value::Null).is_problem(404, "unknown_topic", None);
+    let named = json!({"topics": ["t", "none"]});
+    http.ask("POST", "/v1/reserve", &named).is_problem(404, "unknown_topic", None);
+}
+
+#[test]
+fn several_topics_are_served_in_order_and_jobs_in_batches() {
+    let daemon = Daemon::start(&(pulled("a", "") + &pulled("b", "")));
+    let mut http = Http::tcp(&daemon);
+    for id in ["1", "2"] {
+        put(&mut http, "b", id, &json!({"priority": if id == "2" { "high" } else { "low" }}));
+    }
+    put(&mut http, "a", "1", &json!({}));
+    let ask = |http: &mut Http, max: u32| {
+        jobs(http.ask("POST", "/v1/reserve", &json!({"topics": ["a", "b"], "max": max, "wait": "5s"})))
+    };
+    let first = ask(&mut http, 1);
+    assert_eq!((first.len(), &first[0]["topic"]), (1, &json!("a")));
+    let more = ask(&mut http, 1);
+    assert_eq!((more.len(), &more[0]["topic"]), (1, &json!("b")));
+    for id in 0..30 {
+        put(&mut http, "a", &format!("x{id}"), &json!({}));
+    }
+    let mut seen = HashSet::new();
+    eventually(10 * SECOND, "all jobs", || {
+        let got = reserve(&mut http, "a", &json!({"max": 20}));
+        assert!(got.len() <= 20);
+        seen.extend(got.iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+        (seen.len() == 30).then_some(())
+    });
+}
+
+#[test]
+fn a_nack_brings_a_job_back_until_it_is_a_dead_letter() {
+    let daemon = Daemon::start(&pulled("t", "max_attempts = 2\nretry = [\"50ms\"]\nkeep_done = \"1h\""));
+    let mut http = Http::tcp(&daemon);
+    put(&mut http, "t", "1", &json!({}));
+    let job = one(&mut http, "t");
+    let nacked = Instant::now();
+    let delay = json!({"delay": "1s", "reason": "no stock"});
+    assert_eq!(report(&mut http, &job, "nack", delay.clone()).is(200)["outcome"], "retried");
+    // The same report gets the same answer, and another one does not.
+    assert_eq!(report(&mut http, &job, "nack", delay).is(200)["outcome"], "retried");
+    report(&mut http, &job, "ack", json!({})).is_problem(410, "gone", None);
+    let shown = http.get("/v1/topics/t/jobs/1").is(200);
+    assert_eq!((&shown["attempts"], &shown["log"][0]["error"]), (&json!(1), &json!("no stock")));
+    let again = one(&mut http, "t");
+    assert!(nacked.elapsed() >= SECOND, "{:?}", nacked.elapsed());
+    assert_eq!(again["attempt"], 2);
+    assert_eq!(report(&mut http, &again, "nack", json!({})).is(200)["outcome"], "dead");
+    assert_eq!(http.get("/v1/topics/t/jobs/1").is(200)["state"], "dead");
+    let redriven = http.ask("POST", "/v1/topics/t/dead/redrive", &json!({"ids": ["1"]}));
+    assert_eq!(redriven.is(200)["redriven"], 1);
+    let last = one(&mut http, "t");
+    report(&mut http, &last, "ack", json!({"answer": "shipped"})).is(200);
+    let records = http.get("/v1/topics/t/jobs/1/records").is(200);
+    let log = records["records"][0]["log"].as_array().unwrap();
+    assert_eq!(log.last().unwrap()["answer"], "shipped", "{records}");
+}
+
+#[test]
+fn a_lease_ends_at_its_deadline_unless_it_is_extended() {
+    let daemon = Daemon::start(&(pulled("t", "ttr = \"500ms\"") + &pulled("u", "")));
+    let mut http = Http::tcp(&daemon);
+    put(&mut http, "t", "1", &json!({}));
+    let job = one(&mut http, "t");
+    let told = report(&mut http, &job, "extend", json!({"lease": "1m"})).is(200);
+    assert_eq!(told["outcome"], "extended");
+    assert!(told["until_ms"].as_i64().unwrap() > now_ms() + 50_000);
+    assert!(reserve(&mut http, "t", &json!({"wait": "700ms"})).is_empty(), "it is leased");
+    let back = report(&mut http, &job, "extend", json!({})).is(200);
+    assert!(back["until_ms"].as_i64().unwrap() <= now_ms() + 500, "{back}");
+    let again = one(&mut http, "t");
+    assert_eq!(again["attempt"], 2);
+    report(&mut http, &job, "ack", json!({})).is_problem(410, "gone", None);
+    // A token proves the lease of its job alone.
+    let other = json!({"topic": "u", "id": "1", "token": again["token"]});
+    report(&mut http, &other, "ack", json!({})).is_problem(404, "no_ticket", None);
+    let forged = json!({"topic": "t", "id": "1", "token": "AAAA"});
+    report(&mut http, &forged, "ack", json!({})).is_problem(404, "no_ticket", None);
+    let ticket = again["token"].as_str().unwrap();
+    let elsewhere = http.ask("POST", &format!("/v1/ack/{ticket}"), &Value::Null);
+    elsewhere.is_problem(404, "no_ticket", None);
+    report(&mut http, &again, "ack", json!({})).is(200);
+}
+
+#[test]
+fn a_delayed_job_is_never_reserved_before_its_time() {
+    let daemon = Daemon::start(&pulled("t", ""));
+    let (mut client, mut worker) = (Http::tcp(&daemon), Http::tcp(&daemon));
+    let mut added = HashMap::new();
+    for n in 0..20 {
+        added.insert(n.to_string(), Instant::now());
+        put(&mut client, "t", &n.to_string(), &json!({"delay": "1s"}));
+    }
+    while !added.is_empty() {
+        let got = reserve(&mut worker, "t", &json!({"wait": "10s", "max": 3}));
+        assert!(!got.is_empty());
+        for job in got {
+            let since = added.remove(job["id"].as_str().unwrap()).unwrap();
+            assert!(since.elapsed() >= SECOND, "{:?}", since.elapsed());
+        }
+    }
+}
+
+#[test]
+fn a_topic_changes_between_push_and_pull_with_jobs_pending() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&registry());
+    let mut http = Http::unix(&daemon);
+    let topic = json!({"name": "t", "callback": sink.url(), "mode": "pull"});
+    http.ask("POST", "/v1/topics", &topic).is(201);
+    eventually(10 * SECOND, "the topic", || {
+        let answer = http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "1", "body": 1}));
+        (answer.status < 300).then_some(())
+    });
+    for id in ["2", "3"] {
+        put(&mut http, "t", id, &json!({}));
+    }
+    let held = one(&mut http, "t");
+    let mut waiting = Http::unix(&daemon);
+    put(&mut http, "t", "later", &json!({"delay": "1h"}));
+    http.ask("PATCH", "/v1/topics/t", &json!({"mode": "push"})).is(200);
+    sink.wait_for(2, 10 * SECOND);
+    assert!(!sink.deliveries().contains_key(held["id"].as_str().unwrap()), "it is leased");
+    report(&mut http, &held, "ack", json!({})).is(200);
+    eventually(10 * SECOND, "a refusal", || {
+        let answer = http.ask("POST", "/v1/topics/t/reserve", &Value::Null);
+        (answer.status == 409 && answer.json["code"] == "not_pull").then_some(())
+    });
+    http.ask("PATCH", "/v1/topics/t", &json!({"mode": "pull"})).is(200);
+    eventually(10 * SECOND, "pull again", || {
+        let answer = http.ask("POST", "/v1/topics/t/reserve", &Value::Null);
+        (answer.status == 200).then_some(())
+    });
+    http.ask("POST", "/v1/topics/t/jobs/later/run", &Value::Null).is(204);
+    assert_eq!(one(&mut http, "t")["id"], "later");
+    // A reserve that waits ends when the topic is not pulled any more.
+    begin(&mut waiting, "t", &json!({"wait": "60s"}));
+    http.ask("PATCH", "/v1/topics/t", &json!({"mode": "push"})).is(200);
+    let ended = waiting.receive();
+    assert!(ended.status == 409 || jobs(ended).is_empty());
+    assert_eq!(sink.deliveries().len(), 2);
+}
+
+#[test]
+fn a_client_that_goes_away_while_it_waits_takes_no_job() {
+    let daemon = Daemon::start(&pulled("t", ""));
+    let mut http = Http::unix(&daemon);
+    for n in 0..10 {
+        let gone: Vec<Http> = (0..5)
+            .map(|_| {
+                let mut gone = Http::tcp(&daemon);
+                begin(&mut gone, "t", &json!({"wait": "60s"}));
+                gone
+            })
+            .collect();
+        // Two of them wait for sure when this one is answered, because it came later.
+        assert!(reserve(&mut http, "t", &json!({"wait": "20ms"})).is_empty());
+        drop(gone);
+        put(&mut http, "t", &n.to_string(), &json!({}));
+        let job = one(&mut http, "t");
+        assert_eq!((&job["id"], &job["attempt"]), (&json!(n.to_string()), &json!(1)));
+        report(&mut http, &job, "ack", json!({})).is(200);
+    }
+}
+
+#[test]
+fn limits_and_pauses_hold_reserves_back() {
+    let more = pulled("most", "max_in_flight = 2") + &pulled("rate", "rate = \"5/s\"") + &pulled("pause", "");
+    let daemon = Daemon::start(&more);
+    let (mut http, mut worker) = (Http::unix(&daemon), Http::unix(&daemon));
+    for topic in ["most", "rate", "pause"] {
+        (0..8).for_each(|n| put(&mut http, topic, &n.to_string(), &json!({})));
+    }
+    let mut held = Vec::new();
+    eventually(10 * SECOND, "two jobs", || {
+        held.extend(reserve(&mut worker, "most", &json!({"max": 5})));
+        assert!(held.len() <= 2, "{held:?}");
+        (held.len() == 2).then_some(())
+    });
+    assert!(reserve(&mut worker, "most", &json!({"max": 5, "wait": "300ms"})).is_empty());
+    begin(&mut worker, "most", &json!({"max": 5, "wait": "20s"}));
+    report(&mut http, &held[0], "ack", json!({})).is(200);
+    assert_eq!(jobs(worker.receive()).len(), 1, "there is room for one");
+    // A rate: eight jobs at five in a second take more than a second.
+    let begun = Instant::now();
+    let mut all = 0;
+    while all < 8 {
+        let got = reserve(&mut worker, "rate", &json!({"max": 10, "wait": "10s"})).len();
+        assert!(got > 0);
+        all += got;
+    }
+    assert!(begun.elapsed() > SECOND, "{:?}", begun.elapsed());
+    http.ask("POST", "/v1/topics/pause/pause", &Value::Null).is(204);
+    assert!(reserve(&mut worker, "pause", &json!({"wait": "300ms"})).is_empty());
+    begin(&mut worker, "pause", &json!({"wait": "20s"}));
+    http.ask("POST", "/v1/topics/pause/resume", &Value::Null).is(204);
+    assert_eq!(jobs(worker.receive()).len(), 1);
+}
+
+#[test]
+fn a_rolling_restart_answers_those_who_wait() {
+    let daemon = Daemon::start(&pulled("t", ""));
+    let before = daemon.wait_all_up(SLOTS);
+    let mut waiting: Vec<Http> = (0..20).map(|_| Http::tcp(&daemon)).collect();
+    waiting.iter_mut().for_each(|http| begin(http, "t", &json!({"wait": "60s"})));
+    let begun = Instant::now();
+    daemon.signal(Signal::SIGUSR2);
+    for http in &mut waiting {
+        assert!(jobs(http.receive()).is_empty());
+    }
+    assert!(begun.elapsed() < 30 * SECOND, "{:?}", begun.elapsed());
+    all_new(&daemon, &before);
+    let mut http = Http::tcp(&daemon);
+    put(&mut http, "t", "1", &json!({}));
+    assert_eq!(one(&mut http, "t")["id"], "1");
+}
+
+#[test]
+fn a_token_reserves_the_topics_of_its_scope_alone() {
+    let more = "[http]\nauth = \"token\"\n".to_owned() + &registry() + &pulled("a", "") + &pulled("b", "");
+    let daemon = Daemon::start(&more);
+    let mut admin = Http::unix(&daemon);
+    let made = admin.ask("POST", "/v1/tokens", &json!({"name": "w", "scopes": ["consume:a"]})).is(201);
+    let bearer = format!("Authorization: Bearer {}\r\n", made["token"].as_str().unwrap());
+    let mut http = Http::tcp(&daemon);
+    let mut ask = |path: &str, body: Value| http.send("POST", path, &bearer, body.to_string().as_bytes());
+    eventually(10 * SECOND, "the token", || {
+        (ask("/v1/topics/a/reserve", json!({})).status == 200).then_some(())
+    });
+    ask("/v1/topics/b/reserve", json!({})).is_problem(403, "forbidden", None);
+    ask("/v1/reserve", json!({"topics": ["a", "b"]})).is_problem(403, "forbidden", None);
+    ask("/v1/reserve", json!({"topics": ["a"]})).is(200);
+    ask("/v1/topics/a/jobs", json!({"body": 1})).is_problem(403, "forbidden", None);
+    ask("/v1/topics/b/jobs/1/ack", json!({"token": "x"})).is_problem(403, "forbidden", None);
+}
+
+/// Works on jobs until it is told to stop, whatever happens to the daemon. Notes which jobs it has acked.
+fn work(daemon: &Daemon, stop: &AtomicBool, acked: &Mutex<HashSet<String>>) {
+    let ask = |path: &str, body: &Value| -> Option<Value> {
+        let body = body.to_string();
+        let mut stream = TcpStream::connect(("127.0.0.1", daemon.http)).ok()?;
+        stream.set_read_timeout(Some(20 * SECOND)).ok()?;
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            daemon.http,
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).ok()?;
+        let text = std::io::read_to_string(stream).ok()?;
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        head.starts_with("HTTP/1.1 200").then(|| serde_json::from_str(body).ok())?
+    };
+    while !stop.load(Ordering::Relaxed) {
+        let asked = json!({"max": 5, "wait": "1s", "lease": "1500ms"});
+        let Some(got) = ask("/v1/topics/t/reserve", &asked) else {
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        };
+        for job in got["jobs"].as_array().unwrap() {
+            let id = job["id"].as_str().unwrap();
+            assert!(!acked.lock().unwrap().contains(id), "{id} came again after its ack");
+            let path = format!("/v1/topics/t/jobs/{id}/ack");
+            if ask(&path, &json!({"token": job["token"]})).is_some() {
+                acked.lock().unwrap().insert(id.to_owned());
+            }
+        }
+    }
+}
+
+/// Stops the workers, also if the test fails.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn kills_lose_no_job_and_an_acked_job_never_comes_again() {
+    let daemon = Daemon::start(&pulled("t", "max_attempts = 100\nretry = [\"10ms\"]"));
+    daemon.wait_all_up(SLOTS);
+    let (stop, acked, mut added) = (AtomicBool::new(false), Mutex::default(), HashSet::new());
+    std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
+        for _ in 0..4 {
+            scope.spawn(|| work(&daemon, &stop, &acked));
+        }
+        let roles = ["dq-http-server", "dq-timer-0", "dq-server", "dq-timer-1", "dq-consume-1"];
+        for kill in 0..15 {
+            for n in 0..20 {
+                let id = format!("{kill}-{n}");
+                let request = add("t", &id, (n % 4) * 50);
+                let taken = eventually(20 * SECOND, "an add", || {
+                    let mut client =
+                        cli::Client::connect(daemon.address(), protocol::dq::Framing::Binary).ok()?;
+                    client.ask(&request).ok()
+                });
+                assert_eq!(taken["code"], 1, "{taken}");
+                added.insert(id);
+            }
+            daemon.kill_child(roles[kill % roles.len()]);
+        }
+        let done = || acked.lock().map(|acked: std::sync::MutexGuard<'_, HashSet<String>>| acked.len());
+        let until = Instant::now() + 60 * SECOND;
+        while done().is_ok_and(|n| n < added.len()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        // Each job that would come again has two leases' time to do so.
+        std::thread::sleep(4 * SECOND);
+    });
+    let acked = acked.into_inner().unwrap();
+    let mut client = daemon.client();
+    // A job whose ack was unknown is gone as well.
+    let left = crate::support::pending(&mut client, "t");
+    assert_eq!(left, 0, "{:?}", added.difference(&acked).collect::<Vec<_>>());
+    assert!(added.difference(&acked).count() <= 15, "{:?}", added.difference(&acked).collect::<Vec<_>>());
+}
+
+#[test]
+fn one_of_five_thousand_waiting_clients_gets_the_job() {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard.min(20_000).max(soft), hard).unwrap();
+    let clients = if hard >= 11_000 { 5_000 } else { (hard as usize - 500) / 2 };
+    let more = "[http]\nmax_connections = 12000\nmax_connections_per_source = 12000\nmax_reserves = 12000\n";
+    let daemon = Daemon::start(&(more.to_owned() + &pulled("t", "")));
+    let server = daemon.child("dq-http-server");
+    let mut waiting: Vec<Http> = (0..clients).map(|_| Http::tcp(&daemon)).collect();
+    waiting.iter_mut().for_each(|http| begin(http, "t", &json!({"wait": "60s"})));
+    let mut client = Http::unix(&daemon);
+    // It came after all the others, so they wait when it is answered.
+    let asked = Instant::now();
+    assert!(reserve(&mut client, "t", &json!({"wait": "10ms"})).is_empty());
+    assert!(asked.elapsed() < 10 * SECOND);
+    let spent = |pid: nix::unistd::Pid| -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let before = spent(server);
+    std::thread::sleep(3 * SECOND);
+    let idle = spent(server) - before;
+    assert!(idle <= 15, "{idle} hundredths of a second in 3 s, while nothing happens");
+    put(&mut client, "t", "1", &json!({}));
+    assert!(reserve(&mut client, "t", &json!({"wait": "300ms"})).is_empty(), "somebody has it");
+    daemon.signal(Signal::SIGUSR2);
+    let got: Vec<Value> = waiting.iter_mut().flat_map(|http| jobs(http.receive())).collect();
+    assert_eq!(ids(&got), ["1"]);
+    assert_eq!(got[0]["attempt"], 1);
+}
+
+/// Runs `dq` against a daemon. Returns its exit code and its output.
+fn dq(daemon: &Daemon, words: &[&str]) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+    command.args(words).arg("--run-dir").arg(daemon.dir.path().join("var/run")).stdin(Stdio::null());
+    let out = command.output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    (out.status.code().unwrap(), text)
+}
+
+#[test]
+fn the_command_line_reserves_and_reports() {
+    let daemon = Daemon::start(&pulled("t", "keep_done = \"1h\""));
+    let mut http = Http::unix(&daemon);
+    assert_eq!(dq(&daemon, &["reserve", "t"]), (1, "no job is ready\n".to_owned()));
+    put(&mut http, "t", "1", &json!({}));
+    let (code, text) = dq(&daemon, &["reserve", "t", "--wait", "10s", "--lease", "1m", "--json"]);
+    let job: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &job["id"]), (0, &json!("1")));
+    let token = job["token"].as_str().unwrap();
+    let (code, text) = dq(&daemon, &["extend", "t", "1", token, "--by", "2m"]);
+    assert!(code == 0 && text.starts_with("extended: t:1, leased until 20"), "{text}");
+    let (code, text) = dq(&daemon, &["nack", "t", "1", token, "--delay", "10ms", "--reason", "no stock"]);
+    assert_eq!((code, text.as_str()), (0, "retried: t:1\n"));
+    let (code, text) = dq(&daemon, &["reserve", "t", "--wait", "10s", "--json"]);
+    let job: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &job["attempt"]), (0, &json!(2)));
+    let (code, text) = dq(&daemon, &["ack", "t", "1", job["token"].as_str().unwrap(), "--answer", "ok"]);
+    assert_eq!((code, text.as_str()), (0, "done: t:1\n"));
+    assert_ne!(dq(&daemon, &["ack", "t", "1", "AAAA"]).0, 0);
+}
+
+#[test]
+fn a_command_is_run_for_each_job_and_its_exit_decides() {
+    let more = "keep_done = \"1h\"\nmax_attempts = 2\nretry = [\"10ms\"]\nttr = \"1s\"";
+    let mut daemon = Daemon::start(&pulled("t", more));
+    let mut http = Http::unix(&daemon);
+    (0..6).for_each(|n| put(&mut http, "t", &n.to_string(), &json!({"tags": ["a"]})));
+    // It takes longer than the lease, which is extended meanwhile. One job fails.
+    let script = "sleep 1.5; cat; echo \" $DQ_TOPIC $DQ_TAGS $DQ_ATTEMPT\"; test $DQ_ID != 3";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+    command.args(["reserve", "t", "--exec", script, "--workers", "3", "--run-dir"]);
+    command.arg(daemon.dir.path().join("var/run")).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut worker = command.spawn().unwrap();
+    let counts = |http: &mut Http| {
+        let stats = http.get("/v1/stats").is(200);
+        let of_t = stats["topics"].as_array().unwrap().iter().find(|t| t["topic"] == "t").cloned();
+        of_t.map(|t| [&t["ready"], &t["leased"], &t["delayed"], &t["dead"]].map(|n| n.as_u64().unwrap()))
+    };
+    eventually(60 * SECOND, "all jobs", || (counts(&mut http) == Some([0, 0, 0, 1])).then_some(()));
+    let records = http.get("/v1/topics/t/jobs/0/records").is(200);
+    let log = &records["records"][0]["log"];
+    assert_eq!(log.as_array().unwrap().len(), 1, "its lease did not run out: {records}");
+    assert_eq!(log[0]["answer"], "{\"of\":\"0\"} t a 1");
+    let dead = http.get("/v1/topics/t/jobs/3").is(200);
+    assert!(dead["log"][1]["error"].as_str().unwrap().starts_with("exit status: 1"), "{dead}");
+    // At TERM the command that runs is finished.
+    put(&mut http, "t", "last", &json!({}));
+    eventually(20 * SECOND, "the last job", || (counts(&mut http)? == [0, 1, 0, 1]).then_some(()));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.id() as i32), Signal::SIGTERM).unwrap();
+    assert!(worker.wait().unwrap().success());
+    assert_eq!(counts(&mut http), Some([0, 0, 0, 1]));
+    drop(http);
+    daemon.stop();
+}
