@@ -2,8 +2,7 @@
 //! present moment, and the output is orders for the lanes and answers to clients. `simulation` drives it.
 //!
 //! A topic is hot on a lane if it may have ready jobs there: a client has just come, the bell rang, or the last lease has
-//! left some. Only hot topics are leased. The caller passes on each event, calls [`Broker::act`], carries out orders and
-//! answers, and waits until [`Broker::next`] or the next event.
+//! left some. Only hot topics are leased. After each event, the caller calls [`Broker::act`], and carries out what it says.
 //!
 //! | event | what follows |
 //! |---|---|
