@@ -8,6 +8,8 @@
 //!
 //! Begin with the trait in this file, then `snapshot`.
 
+#![cfg_attr(test, recursion_limit = "256")]
+
 mod bulk;
 mod migrate;
 mod mysql;

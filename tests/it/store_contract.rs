@@ -15,8 +15,8 @@ use model::settings;
 use model::topic::Rate;
 use store::{
     Added, Batch, Bell, BellKind, Change, Changed, CircuitState, Counts, DeadLetter, DeadLetterOperation,
-    Deleted, HELD_MS, Lanes, Leased, LimitQuery, LimitUse, OUTAGE, Opening, Outcome, OwnerTag, PermitAsk, Ring,
-    Settled, Settlement, Store, StoreError, Token, Wanted, Which,
+    Deleted, HELD_MS, Lanes, Leased, LimitQuery, LimitUse, OUTAGE, Opening, Outcome, OwnerTag, PermitAsk,
+    Ring, Settled, Settlement, Store, StoreError, Token, Wanted, Which,
 };
 
 mod bulk;

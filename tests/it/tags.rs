@@ -275,7 +275,11 @@ fn pending_jobs_and_dead_letters_are_searched_in_all_topics() {
         (3, &["dea"], vec!["dead"]),
     ] {
         let (code, found, err) = lines(words);
-        assert_eq!((code, found), (code_expected, expected.iter().map(ToString::to_string).collect()), "{words:?} {err}");
+        assert_eq!(
+            (code, found),
+            (code_expected, expected.iter().map(ToString::to_string).collect()),
+            "{words:?} {err}"
+        );
     }
     let (code, out, _) = dq(&daemon, &["find", "--tag", "n:0", "--limit", "2"]);
     assert!(code == 0 && out.contains("TAGS") && out.contains("all n:0"), "{out}");

@@ -120,7 +120,13 @@ pub(super) fn each_end_makes_an_event_where_it_is_asked_for<F: Fixture>(f: &F) {
     }
     // A lease that runs out for the last time.
     add(&mut *s, &[NewJob { max_attempts: Some(1), ..job("t", "late", Due::In(Duration::ZERO)) }]);
-    let wanted = Wanted { topic: topic("t"), max: 1, hold: Duration::from_millis(1), max_attempts: 1, max_leased: None };
+    let wanted = Wanted {
+        topic: topic("t"),
+        max: 1,
+        hold: Duration::from_millis(1),
+        max_attempts: 1,
+        max_leased: None,
+    };
     assert_eq!(s.lease(&[wanted], 1, None).unwrap().jobs.len(), 1);
     eventually(Duration::from_secs(5), "the end of the lease", || {
         (s.expire(9).unwrap().jobs == 1).then_some(())
@@ -160,7 +166,13 @@ pub(super) fn several_senders_add_each_follower_once<F: Fixture>(f: &F) {
     let then = r#"[{"topic": "u", "body": 1}, {"topic": "u", "body": 2}, {"topic": "v", "body": 3}]"#;
     let jobs: Vec<NewJob> = (0..100).map(|n| with_then(&n.to_string(), then)).collect();
     add(&mut *s, &jobs);
-    let wanted = Wanted { topic: topic("t"), max: 256, hold: Duration::from_secs(60), max_attempts: 9, max_leased: None };
+    let wanted = Wanted {
+        topic: topic("t"),
+        max: 256,
+        hold: Duration::from_secs(60),
+        max_attempts: 9,
+        max_leased: None,
+    };
     let mut left = 100;
     while left > 0 {
         let held = s.lease(std::slice::from_ref(&wanted), 256, None).unwrap().jobs;
