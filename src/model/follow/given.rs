@@ -174,8 +174,8 @@ mod tests {
             0 => r#"{"topic":"t","body":1}"#.to_owned(),
             _ => format!(r#"{{"topic":"t","body":1,"then":{inner}}}"#),
         });
-        let many = format!("[{}]", vec![r#"{"topic":"t","body":1}"#; 9].join(","));
-        let eight = vec![r#"{"topic":"t","body":1}"#; 8].join(",");
+        let many = format!("[{}]", [r#"{"topic":"t","body":1}"#; 9].join(","));
+        let eight = [r#"{"topic":"t","body":1}"#; 8].join(",");
         let wide = vec![format!(r#"{{"topic":"t","body":1,"then":[{eight}]}}"#); 4].join(",");
         let long = format!(r#"{{"topic":"t","body":"{}"}}"#, "x".repeat(TEXT_MAX));
         for (json, field, word) in [
