@@ -1,7 +1,7 @@
 //! What follows a job: the jobs that its `then` names are added when it is accepted. Pure.
 //!
 //! [`Then`] is the text that a store keeps with the job. `given` reads what a client sends, `check` says whether the
-//! client may add it, and `event` makes the job of `on_done`. Begin with [`Then::parse`] and [`Then::jobs`].
+//! client may add it, and `event` makes the job of `on_done`. Begin with [`Then::parse`].
 
 mod check;
 mod event;

@@ -103,8 +103,9 @@ mod tests {
         assert_eq!(log.lateness(&busy, 0, Duration::from_millis(999), after(60)), None);
         assert_eq!(reason(&log, &busy, 0, 61, 60), Some((61_000, LateReason::NotStarted)));
         assert_eq!(reason(&log, &busy, 0, 5, 60), Some((5_000, LateReason::Unknown)));
-        log.note_workers_busy(after(59));
-        assert_eq!(reason(&log, &busy, 0, 5, 60), Some((5_000, LateReason::Unknown)), "only for a moment");
+        let mut moment = HoldLog::new(2, now);
+        moment.note_workers_busy(after(59));
+        assert_eq!(reason(&moment, &busy, 0, 5, 60), Some((5_000, LateReason::Unknown)), "only for a moment");
         let busy_since = |log: &mut HoldLog, from_ms: u64| {
             for ms in (from_ms..=60_000).step_by(900) {
                 log.note_workers_busy(now + Duration::from_millis(ms));
