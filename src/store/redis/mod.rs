@@ -24,6 +24,7 @@ mod mover;
 mod node;
 mod nodes;
 mod outbox;
+mod outbox_entry;
 mod outbox_plan;
 mod pauses;
 mod promote;

@@ -12,13 +12,13 @@ use super::answer::{self, array, bytes, count, number, strange};
 use super::change::add_words;
 use super::homes::Homes;
 use super::node::{BATCH, Call, Failure};
-use super::nodes::{Nodes, Place};
+use super::nodes::Place;
+use super::outbox_entry::understand;
 use super::outbox_plan::plan;
-use super::records::records_of;
 use super::script::Script;
 use super::set::{NodeSet, SET, home_of};
-use crate::{MakeFollower, Outbox, OutboxCause, OutboxEntry, OutboxState, Result, SentFollowers, StoreError};
-use model::job::{JobId, JobKey, NewJob, TopicName};
+use crate::{MakeFollower, Outbox, OutboxEntry, OutboxState, Result, SentFollowers, StoreError};
+use model::job::{NewJob, TopicName};
 
 /// How many entries, and about how many bytes of entries, are sent together.
 const PAGE: usize = 64;
@@ -76,48 +76,6 @@ enum Left {
     Blocked,
     /// Another one sends for this long.
     Busy(Duration),
-}
-
-fn understand(entry: &[u8], now_us: i64) -> Result<(i64, Option<OutboxEntry>)> {
-    fn taken<'a>(rest: &mut &'a [u8], n: usize) -> Result<&'a [u8]> {
-        let (some, left) = rest.split_at_checked(n).ok_or_else(|| strange("an entry of an outbox"))?;
-        *rest = left;
-        Ok(some)
-    }
-    fn whole(rest: &mut &[u8], n: usize) -> Result<i64> {
-        Ok(taken(rest, n)?.iter().fold(0, |all, byte| all << 8 | i64::from(*byte)))
-    }
-    fn text(rest: &mut &[u8], n: usize) -> Result<String> {
-        String::from_utf8(taken(rest, n)?.to_vec()).map_err(|_| strange("an entry of an outbox"))
-    }
-    let mut rest = entry;
-    let number = whole(&mut rest, 7)?;
-    let mut read = || -> Result<OutboxEntry> {
-        let kind = whole(&mut rest, 1)?;
-        let length = whole(&mut rest, 2)? as usize;
-        let topic = TopicName::new(&text(&mut rest, length)?).map_err(|_| strange("a topic"))?;
-        let length = whole(&mut rest, 2)? as usize;
-        let id = JobId::new(text(&mut rest, length)?).map_err(|_| strange("an id"))?;
-        let (stamp_us, place) = (whole(&mut rest, 7)?, whole(&mut rest, 1)? as usize);
-        let key = JobKey { topic, id };
-        let what = match kind {
-            1 => {
-                let length = rest.len();
-                OutboxCause::Then { place, text: text(&mut rest, length)? }
-            }
-            _ => {
-                let record = records_of(&key, rest)?.pop().ok_or_else(|| strange("a record"))?;
-                OutboxCause::Done(Box::new(record))
-            }
-        };
-        let ago = Duration::from_micros(u64::try_from(now_us - number).unwrap_or(0));
-        Ok(OutboxEntry { key, stamp_us, ago, what })
-    };
-    let entry = read();
-    if let Err(e) = &entry {
-        log::error!("entry {number} of an outbox cannot be read, and is dropped: {e}");
-    }
-    Ok((number, entry.ok()))
 }
 
 /// The name under which a source sends by a set.
@@ -347,31 +305,6 @@ impl RedisStore {
             (_, _, false) => Some(0),
             (_, _, true) => None,
         }
-    }
-}
-
-impl Nodes {
-    /// Returns how much waits in the outboxes of a node.
-    pub fn outbox_of(&self, name: &str) -> Result<OutboxState> {
-        let mut state = OutboxState::default();
-        let node = self.names.iter().position(|n| n == name);
-        for place in node.into_iter().flat_map(|node| self.shards_of(node)) {
-            let call = self.nodes[place.node].call(Script::OutboxState, place.shard, None);
-            let answer = self.nodes[place.node].run_one(call).map_err(Failure::into_error);
-            state.count(answer)?;
-        }
-        Ok(state)
-    }
-}
-
-impl OutboxState {
-    /// Adds what a shard reports.
-    fn count(&mut self, answer: Result<Value>) -> Result<()> {
-        let values = answer.and_then(array)?;
-        let [entries, oldest_ms] = values.as_slice() else { return Err(strange("an answer")) };
-        self.entries += count(entries)? as u64;
-        self.oldest = self.oldest.max(Duration::from_millis(count(oldest_ms)? as u64));
-        Ok(())
     }
 }
 

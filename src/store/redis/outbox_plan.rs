@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_is_down_or_blocked_holds_up_its_own_entries_alone() {
+    fn a_target_that_is_down_holds_up_its_own_entries_alone() {
         let entries = [(1, 'a'), (2, 'b'), (3, 'a'), (4, 'c')];
         let marks = BTreeMap::from([('a', 1), ('b', 0)]);
         let made = plan(&entries, &marks, &BTreeSet::from(['b']));

@@ -2,6 +2,7 @@
 //! compare them with what the daemon does.
 #![allow(dead_code)] // No value of these types exists: they only describe the API.
 
+mod follower;
 mod problems;
 mod topic;
 
@@ -13,6 +14,7 @@ use model::destination::DESTINATION_MAX;
 use model::follow::LIST_MAX;
 use model::tags::TAG_MAX;
 
+pub(super) use self::follower::Follower;
 pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ReserveProblems, ShowProblems};
 pub(super) use self::topic::{NewTopic, rate, topic_response};
 
@@ -219,31 +221,6 @@ pub(super) enum FormatWord {
     Json,
     Ndjson,
     Csv,
-}
-
-/// A job that follows another one.
-#[derive(ToSchema, Serialize)]
-pub(super) struct Follower {
-    topic: String,
-    id: String,
-    /// How long after the acceptance it is due, in milliseconds. If it is missing, the delay of its topic applies.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    delay_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tags: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Object, required = false)]
-    headers: Option<serde_json::Value>,
-    /// Any JSON value.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Value, required = false)]
-    body: Option<serde_json::Value>,
-    /// What follows this job in turn.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<Value>, required = false)]
-    then: Vec<serde_json::Value>,
 }
 
 /// An attempt to deliver a job.
