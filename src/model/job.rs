@@ -274,6 +274,23 @@ pub struct NewJob {
     pub quota: Option<Arc<Quota>>,
 }
 
+impl NewJob {
+    /// Returns a job that has nothing else of its own. It replaces a job with its id.
+    pub fn new(key: JobKey, body: Body, due: Due) -> NewJob {
+        NewJob {
+            key,
+            body,
+            due,
+            priority: Priority::Normal,
+            on_conflict: OnConflict::Replace,
+            max_attempts: None,
+            attempts: 0,
+            headers: Headers::default(),
+            quota: None,
+        }
+    }
+}
+
 /// One attempt, as it is stored with its job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {

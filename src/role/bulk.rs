@@ -8,7 +8,7 @@ use model::bulk::{
     BulkCounts, BulkOperation, BulkProgress, BulkRequest, Leg, PAGE_MAX, Planned, RATE_MAX, RECORDS_LEG,
     SeenJob, Verdict, Walk,
 };
-use model::job::{Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
+use model::job::{Due, JobId, JobKey, NewJob, OnConflict, TopicName};
 use model::letters::Pace;
 use store::{
     Added, Aim, DeadLetter, Direction, Listed, ListedChange, ListedChanged, Result, Store, StoreError, Which,
@@ -224,15 +224,9 @@ impl Bulk {
             match last.and_then(|record| Some((record.body?, record.headers))) {
                 None => left += 1,
                 Some((body, headers)) => jobs.push(NewJob {
-                    key,
-                    body,
-                    due: Due::In(Duration::ZERO),
-                    priority: Priority::Normal,
                     on_conflict: OnConflict::Keep,
-                    max_attempts: None,
-                    attempts: 0,
                     headers,
-                    quota: None,
+                    ..NewJob::new(key, body, Due::In(Duration::ZERO))
                 }),
             }
         }

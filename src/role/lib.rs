@@ -13,6 +13,7 @@ mod metered_store;
 mod metered_upkeep;
 pub mod pull;
 mod refusal_log;
+pub mod settling;
 mod spool;
 pub mod submit;
 pub mod tls;

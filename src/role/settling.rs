@@ -1,4 +1,5 @@
-//! What the report of a client means for the lease of a job that it reserved. Pure.
+//! What a report means for a lease: of a job that a client has reserved, or of an attempt that its receiver answers
+//! later. Pure.
 
 use std::time::Duration;
 
@@ -10,7 +11,10 @@ use store::{Outcome, Settlement, Token};
 /// How many characters of a text are kept with the job.
 const TEXT_KEPT: usize = 200;
 
-/// What a client wants.
+/// The status of an attempt whose receiver answers later: it has accepted the callback.
+const ACCEPTED: u16 = 202;
+
+/// What a client or a receiver reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     /// The job is done.
@@ -20,14 +24,15 @@ pub enum Verb {
         /// The delay until the next attempt. None: the topic's retry policy decides.
         delay: Option<Duration>,
     },
-    /// The client needs more time.
+    /// It needs more time.
     Extend {
-        /// How long the lease holds from now on. None: as long as the topic says.
+        /// How long the lease holds from now on. None: as long as the topic says. A receiver that answers later never
+        /// gets more than its ticket allows.
         lease: Option<Duration>,
     },
 }
 
-/// What a client reports about a job that it reserved.
+/// What a client reports about a job that it reserved, or a receiver about an attempt that it answers later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// What it wants.
@@ -64,11 +69,12 @@ impl Settling {
     /// Returns what a report means. `random` is as in [`model::retry::Retry::delay_after`].
     pub fn new(ticket: &Ticket, topic: &Topic, report: &Report, random: f64, now_ms: i64) -> Settling {
         let text: String = report.text.trim().chars().take(TEXT_KEPT).collect();
+        let is_reserved = ticket.is_reserved();
         let attempt = |answer: String, error: String| Attempt {
             number: ticket.attempt,
             at_ms: ticket.began_ms,
             took_ms: now_ms.saturating_sub(ticket.began_ms).max(0) as u64,
-            status: None,
+            status: (!is_reserved).then_some(ACCEPTED),
             answer,
             error,
             late: None,
@@ -76,11 +82,19 @@ impl Settling {
         let (outcome, became, attempt, hold) = match report.verb {
             Verb::Ack => (Outcome::Ack, Became::Done, Some(attempt(text, String::new())), None),
             Verb::Extend { lease } => {
-                let hold = lease.unwrap_or(topic.ttr).clamp(LEASES.0, LEASES.1);
+                let lease = lease.unwrap_or(topic.ttr);
+                let hold = match is_reserved {
+                    true => lease.clamp(LEASES.0, LEASES.1),
+                    false => lease.min(millis(ticket.until_ms.saturating_sub(now_ms))),
+                };
                 (Outcome::Extend(hold), Became::Extended, None, Some(hold))
             }
             Verb::Nack { delay } => {
-                let reason = if text.is_empty() { "the client refused it".to_owned() } else { text };
+                let reason = match (text.is_empty(), is_reserved) {
+                    (false, _) => text,
+                    (true, true) => "the client refused it".to_owned(),
+                    (true, false) => "refused later".to_owned(),
+                };
                 let attempt = Some(attempt(String::new(), reason));
                 match topic.again_after(ticket.attempt, ticket.limit, random) {
                     None => (Outcome::Bury, Became::Dead, attempt, None),
@@ -96,6 +110,11 @@ impl Settling {
     }
 }
 
+/// Returns a span in milliseconds. A negative one is zero.
+fn millis(ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +124,10 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn settling(attempt: u32, verb: Verb, text: &str) -> Settling {
+        settling_until(Ticket::RESERVED, attempt, verb, text)
+    }
+
+    fn settling_until(until_ms: i64, attempt: u32, verb: Verb, text: &str) -> Settling {
         let name = TopicName::new("t").unwrap();
         let topic = Topic { retry: Retry::List(vec![SECOND]), ..Topic::new(name.clone(), "") };
         let ticket = Ticket {
@@ -113,7 +136,7 @@ mod tests {
             attempt,
             limit: 3,
             began_ms: 1000,
-            until_ms: Ticket::RESERVED,
+            until_ms,
         };
         Settling::new(&ticket, &topic, &Report { verb, text: text.to_owned() }, 0.0, 3500)
     }
@@ -137,5 +160,19 @@ mod tests {
         assert_eq!((extended.hold, extended.settlement.attempt), (Some(60 * SECOND), None));
         let long = settling(1, Verb::Extend { lease: Some(1000 * 3600 * SECOND) }, "");
         assert_eq!(long.hold, Some(LEASES.1));
+    }
+
+    #[test]
+    fn a_ticket_bounds_what_a_receiver_that_answers_later_gets() {
+        let later = |verb, text| settling_until(5000, 1, verb, text);
+        let kept = |settling: Settling| settling.settlement.attempt.unwrap();
+        let done = kept(later(Verb::Ack, ""));
+        assert_eq!((done.status, done.answer.as_str(), done.error.as_str()), (Some(202), "", ""));
+        assert_eq!(kept(later(Verb::Nack { delay: None }, "")).error, "refused later");
+        for (asked, held) in [(SECOND, SECOND), (9 * SECOND, Duration::from_millis(1500))] {
+            assert_eq!(later(Verb::Extend { lease: Some(asked) }, "").hold, Some(held));
+        }
+        let over = settling_until(3000, 1, Verb::Extend { lease: Some(SECOND) }, "");
+        assert_eq!(over.settlement.outcome, Outcome::Extend(Duration::ZERO));
     }
 }

@@ -16,8 +16,7 @@ use super::load::{SendMode, StopCondition, Target, fire};
 use super::report::Report;
 use super::works::{WorkOutcome, await_jobs, jobs, store};
 use host::now_ms;
-use model::headers::Headers;
-use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use model::job::{Body, Due, JobId, JobKey, NewJob, State, TopicName};
 use store::Direction;
 
 /// The topic of the jobs, beside the one with quick callbacks. Its jobs do not become due.
@@ -40,17 +39,8 @@ fn fill(store: &mut dyn store::Store, count: u64, size: u32) -> Result<i64> {
     let first_ms = now_ms() + 2 * BY_MS;
     let body = Body::trusted(format!("\"{}\"", "x".repeat(size.saturating_sub(2) as usize)));
     let job = |n: u64| -> Result<NewJob> {
-        Ok(NewJob {
-            key: JobKey { topic: TopicName::new(TOPIC)?, id: JobId::new(n.to_string())? },
-            body: body.clone(),
-            due: Due::At(first_ms + n as i64),
-            priority: Priority::Normal,
-            on_conflict: OnConflict::Replace,
-            max_attempts: None,
-            attempts: 0,
-            headers: Headers::default(),
-            quota: None,
-        })
+        let key = JobKey { topic: TopicName::new(TOPIC)?, id: JobId::new(n.to_string())? };
+        Ok(NewJob::new(key, body.clone(), Due::At(first_ms + n as i64)))
     };
     let mut next = 0;
     while next < count {

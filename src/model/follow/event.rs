@@ -1,4 +1,4 @@
-//! `on_done`: the job that tells a URL of a topic that one of its jobs has ended. Pure.
+//! Makes the job that sends an event to the `on_done` URL of a topic when one of its jobs has ended. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Source;
 use crate::headers::Headers;
-use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TOPIC_MAX, TopicName};
+use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, TOPIC_MAX, TopicName};
 use crate::json_time::rfc3339;
 use crate::record::{Ending, JobRecord};
 use crate::tags::Tags;
@@ -114,16 +114,12 @@ impl<'a> DoneEvent<'a> {
         let hash = Sha256::digest(of);
         let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
         let after = JobKey { topic: self.data.topic.clone(), id: JobId::new(self.data.id).ok()? };
+        let key = JobKey { topic, id: JobId::new(format!("done-{hex}")).ok()? };
+        let body = Body::trusted(serde_json::to_string(self).ok()?);
         Some(NewJob {
-            key: JobKey { topic, id: JobId::new(format!("done-{hex}")).ok()? },
-            body: Body::trusted(serde_json::to_string(self).ok()?),
-            due: Due::In(Duration::ZERO),
-            priority: Priority::Normal,
             on_conflict: OnConflict::Keep,
-            max_attempts: None,
-            attempts: 0,
             headers: Headers::default().with_after(Some(after)),
-            quota: None,
+            ..NewJob::new(key, body, Due::In(Duration::ZERO))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Reads what a client says follows a job. A mistake is named by its field, such as `then[1].topic`. Pure.
+//! Reads the field `then` of a client's request. A mistake is named by its field, such as `then[1].topic`. Pure.
 
 use std::collections::BTreeMap;
 

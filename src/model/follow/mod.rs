@@ -20,7 +20,7 @@ pub use self::event::{DONE_SUFFIX, DoneEvent, done_topic};
 pub use self::given::{BadThen, DEPTH_MAX, LIST_MAX, TEXT_MAX, TREE_MAX};
 use crate::destination::Destination;
 use crate::headers::Headers;
-use crate::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
+use crate::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};
 use crate::tags::Tags;
 
 /// What follows a job, as a store keeps it: two texts without white space, quotation marks or backslashes. Scripts split
@@ -174,16 +174,11 @@ pub fn job_of(
         .with_then(Then::new(&one.then))
         .with_after(Some(source.key.clone()));
     let id = one.id.and_then(|id| JobId::new(id).ok()).unwrap_or_else(|| source.id_at(place));
+    let key = JobKey { topic: one.topic, id };
     Some(NewJob {
-        key: JobKey { topic: one.topic, id },
-        body: Body::from(one.body),
-        due: Due::In(due),
-        priority: Priority::Normal,
         on_conflict: OnConflict::Keep,
-        max_attempts: None,
-        attempts: 0,
         headers,
-        quota: None,
+        ..NewJob::new(key, Body::from(one.body), Due::In(due))
     })
 }
 

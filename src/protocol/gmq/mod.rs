@@ -7,10 +7,10 @@
 //! | [`Response`] | the result of a call | its bytes |
 //!
 //! A request that is no JSON object has no answer, as in Go: the connection is closed ([`DecodeError`]). Any other wrong
-//! request has an answer with an error ([`CallError`]), in Go's words where Go finds it.
+//! request has an answer with an error ([`CallError`]), with the words of Go's library if that library would find the mistake.
 //!
-//! Some requests that gmq-redis takes for something else are refused: it reads a delay that is no number as 0, and so
-//! would deliver the job at once.
+//! gmq-redis misreads some requests. dq refuses them. For example, gmq-redis reads a delay that is no number as 0, and would
+//! deliver the job at once.
 
 mod decoder;
 mod fields;

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | a client comes | its topics are hot on all lanes |
 //! | the bell rings | the topic is hot on that lane, if somebody waits for it |
-//! | a lease brings jobs | the clients that it was for get them, the first first; what is left is handed back |
+//! | a lease brings jobs | the clients that it was for get them, in the order in which they came; what is left is handed back |
 //! | a client leaves | its place is free; jobs of a lease under way go to others of that lease, or are handed back |
 //! | a lease fails | its topics stay hot, and the lane pauses |
 //! | a lane does not answer | the clients that wait for it are free for other lanes; a late answer is used or handed back |

@@ -3,8 +3,8 @@
 //!
 //! `broker` decides, and is pure: who waits for what, and who gets the jobs. `plan` has what it asks of the lanes. `threads`
 //! has the threads: one that owns the broker, and for each lane of the store one that talks to it and one that listens to
-//! its bell. They begin with the first reserve, so a process that serves none has none of them. `settling` says what a
-//! client's ack, nack or extend means for the lease.
+//! its bell. They begin with the first reserve, so a process that serves none has none of them. `crate::settling` says
+//! what a client's ack, nack or extend means for the lease.
 //!
 //! A lease made here has no owner. It ends when it is settled, or at its deadline. A job that was leased for a client that
 //! is gone is handed back. If that fails, it comes back at the deadline.
@@ -12,7 +12,6 @@
 mod broker;
 mod plan;
 mod rates;
-mod settling;
 #[cfg(test)]
 mod simulation;
 mod threads;
@@ -23,7 +22,6 @@ use std::time::{Duration, Instant};
 use model::job::TopicName;
 use store::{Leased, StoreError};
 
-pub use self::settling::{Became, Report, Settling, Verb};
 pub use self::threads::{Pull, Waiting};
 
 /// The most jobs of one reserve.

@@ -1,5 +1,5 @@
-//! The permits of pull topics with a `rate`. The home of a topic grants them, to consumers and to this process alike.
-//! Pure.
+//! The permits of pull topics with a `rate`. The home of a topic grants them to consumers and to
+//! this process, by the same rule. Pure.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

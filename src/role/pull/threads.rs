@@ -1,5 +1,6 @@
 //! The threads that serve reserves: one that owns the broker, and for each lane of the store one that asks it and one that
-//! listens to its bell. Each begins when it is first needed, and waits without polling.
+//! listens to its bell. The lanes' threads begin with the first reserve. All wait without polling; the broker checks once in ten
+//! seconds whether a ring was lost.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;

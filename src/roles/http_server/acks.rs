@@ -24,13 +24,14 @@ use super::store_client::Reply;
 use super::typed_body::{self, Span, word};
 use host::now_ms;
 use model::excerpt::Excerpt;
-use model::job::{Attempt, Due, JobKey};
+use model::job::JobKey;
 use model::json_time;
 use model::ticket::{PresentedTicket, Ticket, TicketSecret};
 use model::topic::Topic;
 use role::lock;
+use role::settling::{Became, Report, Settling, Verb};
 use role::submit::Request;
-use store::{Outcome, Settled, Settlement, Token};
+use store::{Settled, Token};
 
 /// The store is asked for a lane's secret again, at most this often, when no known secret proves a ticket.
 const ANEW: Duration = Duration::from_secs(10);
@@ -42,9 +43,6 @@ const SECRETS_MAX: usize = 4;
 const KEPT: Duration = Duration::from_secs(600);
 const KEPT_MAX: usize = 10_000;
 
-/// How many characters of a reason are kept with the job.
-const REASON_KEPT: usize = 200;
-
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(settle))
 }
@@ -52,10 +50,20 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 /// The outcome that a receiver reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum AckOutcome {
+enum AckOutcome {
     Ack,
     Nack,
     Extend,
+}
+
+impl From<Verb> for AckOutcome {
+    fn from(verb: Verb) -> AckOutcome {
+        match verb {
+            Verb::Ack => AckOutcome::Ack,
+            Verb::Nack { .. } => AckOutcome::Nack,
+            Verb::Extend { .. } => AckOutcome::Extend,
+        }
+    }
 }
 
 /// The outcome of the attempt. Without a body, it is `ack`.
@@ -82,11 +90,22 @@ pub(super) struct AckRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = SettledOutcome)]
-pub(super) enum SettledOutcome {
+enum SettledOutcome {
     Done,
     Retried,
     Dead,
     Extended,
+}
+
+impl From<Became> for SettledOutcome {
+    fn from(became: Became) -> SettledOutcome {
+        match became {
+            Became::Done => SettledOutcome::Done,
+            Became::Retried => SettledOutcome::Retried,
+            Became::Dead => SettledOutcome::Dead,
+            Became::Extended => SettledOutcome::Extended,
+        }
+    }
 }
 
 /// What happened to the job.
@@ -100,12 +119,6 @@ pub(super) struct AckResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     until_ms: Option<i64>,
-}
-
-impl AckResponse {
-    pub(super) fn new(key: &JobKey, outcome: SettledOutcome, until_ms: Option<i64>) -> AckResponse {
-        AckResponse { topic: key.topic.as_str().into(), id: key.id.as_str().into(), outcome, until_ms }
-    }
 }
 
 impl AckRequest {
@@ -130,6 +143,16 @@ impl AckRequest {
 
     fn outcome(&self) -> AckOutcome {
         self.outcome.unwrap_or(AckOutcome::Ack)
+    }
+
+    fn report(self) -> Report {
+        let span = |given: Option<Span>| given.map(|Span(span)| span);
+        let verb = match self.outcome() {
+            AckOutcome::Ack => Verb::Ack,
+            AckOutcome::Nack => Verb::Nack { delay: span(self.delay) },
+            AckOutcome::Extend => Verb::Extend { lease: span(self.by) },
+        };
+        Report { verb, text: self.reason.unwrap_or_default() }
     }
 }
 
@@ -178,18 +201,6 @@ impl Acks {
             Some(ticket) => Ok(ticket.clone()),
             None => Err(known.asked.is_none_or(|at| at.elapsed() >= ANEW)),
         }
-    }
-
-    /// Returns the answer to a report that was made before. `None`: it is new. `Some(None)`: the attempt was settled in
-    /// another way.
-    pub(super) fn known(&self, shown: &PresentedTicket, said: AckOutcome) -> Option<Option<AckResponse>> {
-        let (before, came) = lock(&self.settled).all.get(&shown.signature()).cloned()?;
-        Some((before == said).then_some(came))
-    }
-
-    /// Keeps the answer to a report.
-    pub(super) fn remember(&self, shown: &PresentedTicket, said: AckOutcome, came: AckResponse) {
-        lock(&self.settled).keep(shown.signature(), said, came, Instant::now());
     }
 
     fn learn(&self, lane: usize, secret: TicketSecret) {
@@ -246,7 +257,7 @@ pub(super) fn no_ticket() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "no_ticket", "this is not the ticket of an attempt")
 }
 
-pub(super) fn gone(key: &JobKey) -> Problem {
+fn gone(key: &JobKey) -> Problem {
     let detail = format!(
         "the attempt at job {:?} of topic {} is over: it was settled, it ran out, or the job was replaced or deleted",
         key.id.as_str(),
@@ -270,32 +281,62 @@ impl Api {
         self.acks.proved(lane, shown).map_err(|_| no_ticket())
     }
 
-    /// Returns how to settle the lease, the outcome for the answer, and the new deadline for `extended`. The topic
-    /// decides about retries.
-    fn outcome(&self, ticket: &Ticket, wanted: &AckRequest) -> (Outcome, SettledOutcome, Option<i64>) {
-        match wanted.outcome() {
-            AckOutcome::Ack => (Outcome::Ack, SettledOutcome::Done, None),
-            AckOutcome::Extend => {
-                let now = now_ms();
-                let left = Duration::from_millis(ticket.until_ms.saturating_sub(now).max(0) as u64);
-                let by = wanted.by.map_or(Duration::ZERO, |Span(by)| by).min(left);
-                (Outcome::Extend(by), SettledOutcome::Extended, Some(now + by.as_millis() as i64))
-            }
-            AckOutcome::Nack => {
-                let (number, limit) = (ticket.attempt, ticket.limit);
-                let topic = self.topics.borrow().get(ticket.key.topic.as_str()).cloned();
-                // If the topic was removed meanwhile, the default retry policy applies.
-                let topic = topic.unwrap_or_else(|| Topic::new(ticket.key.topic.clone(), "").into());
-                match topic.again_after(number, limit, fastrand::f64()) {
-                    None => (Outcome::Bury, SettledOutcome::Dead, None),
-                    Some(delay) => (
-                        Outcome::Retry(Due::In(wanted.delay.map_or(delay, |Span(given)| given))),
-                        SettledOutcome::Retried,
-                        None,
-                    ),
-                }
-            }
+    /// Settles the lease that a ticket proves. A report that was made before gets the same answer.
+    pub(super) async fn settle(
+        &self,
+        shown: &PresentedTicket,
+        ticket: &Ticket,
+        report: Report,
+    ) -> Result<ApiResponse, Problem> {
+        let (key, said) = (&ticket.key, AckOutcome::from(report.verb));
+        let before = lock(&self.acks.settled).all.get(&shown.signature()).cloned();
+        if let Some((outcome, came)) = before {
+            return if outcome == said {
+                Ok(ApiResponse::new(StatusCode::OK, &came))
+            } else {
+                Err(gone(key))
+            };
         }
+        let topic = self.topics.borrow().get(key.topic.as_str()).cloned();
+        // If the topic was removed meanwhile, the defaults apply.
+        let topic = topic.unwrap_or_else(|| Topic::new(key.topic.clone(), "").into());
+        let now = now_ms();
+        let Settling { settlement, became, hold } =
+            Settling::new(ticket, &topic, &report, fastrand::f64(), now);
+        let why = settlement.attempt.as_ref().map_or(String::new(), |attempt| attempt.error.clone());
+        let ask = |reply: Reply<_>| Request::settle(settlement, |settled| reply.with(settled));
+        if self.store_client.ask(report.text.len(), ask).await?? != Settled::Done {
+            return Err(gone(key));
+        }
+        log_outcome(ticket, became, &why);
+        let came = AckResponse {
+            topic: key.topic.as_str().into(),
+            id: key.id.as_str().into(),
+            outcome: became.into(),
+            until_ms: hold.map(|hold| now.saturating_add(hold.as_millis() as i64)),
+        };
+        let told = ApiResponse::new(StatusCode::OK, &came);
+        if became != Became::Extended {
+            lock(&self.acks.settled).keep(shown.signature(), said, came, Instant::now());
+        }
+        Ok(told)
+    }
+}
+
+/// Logs what became of a job.
+fn log_outcome(ticket: &Ticket, became: Became, why: &str) {
+    let (topic, id, number, why) = (&ticket.key.topic, Excerpt(&ticket.key.id), ticket.attempt, Excerpt(why));
+    let (done, failed) = match ticket.is_reserved() {
+        true => ("done by a client", "was refused"),
+        false => ("accepted later", "was reported as failed"),
+    };
+    match became {
+        Became::Done => log::debug!(target: "notify", "{topic}:{id} {done} at attempt {number}"),
+        Became::Dead => {
+            log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {number}: {why}")
+        }
+        Became::Retried => log::warn!(target: "notify", "{topic}:{id} {failed} at attempt {number}: {why}"),
+        Became::Extended => {}
     }
 }
 
@@ -311,56 +352,5 @@ async fn settle(
     Extension(ProvedTicket { shown, ticket }): Extension<ProvedTicket>,
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
-    let wanted = AckRequest::read(&json)?;
-    if let Some(known) = api.acks.known(&shown, wanted.outcome()) {
-        return known.map(|came| ApiResponse::new(StatusCode::OK, &came)).ok_or_else(|| gone(&ticket.key));
-    }
-    let (outcome, became, until_ms) = api.outcome(&ticket, &wanted);
-    let attempt = (wanted.outcome() != AckOutcome::Extend).then(|| Attempt {
-        number: ticket.attempt,
-        at_ms: ticket.began_ms,
-        took_ms: now_ms().saturating_sub(ticket.began_ms).max(0) as u64,
-        status: Some(StatusCode::ACCEPTED.as_u16()),
-        answer: String::new(),
-        error: match wanted.outcome() {
-            AckOutcome::Nack => reason(wanted.reason.as_deref()),
-            _ => String::new(),
-        },
-        late: None,
-    });
-    let why = attempt.as_ref().map_or(String::new(), |attempt| attempt.error.clone());
-    let settlement =
-        Settlement { key: ticket.key.clone(), token: Token(ticket.token.clone()), outcome, attempt };
-    let ask = |reply: Reply<_>| Request::settle(settlement, |settled| reply.with(settled));
-    if api.store_client.ask(json.len(), ask).await?? != Settled::Done {
-        return Err(gone(&ticket.key));
-    }
-    let JobKey { topic, id } = &ticket.key;
-    let (shown_id, why, number) = (Excerpt(id), Excerpt(&why), ticket.attempt);
-    match became {
-        SettledOutcome::Done => {
-            log::debug!(target: "notify", "{topic}:{shown_id} accepted later at attempt {number}")
-        }
-        SettledOutcome::Dead => {
-            log::error!(target: "notify", "{topic}:{shown_id} is a dead letter after attempt {number}: {why}")
-        }
-        SettledOutcome::Retried => {
-            log::warn!(target: "notify", "{topic}:{shown_id} was reported as failed at attempt {number}: {why}")
-        }
-        SettledOutcome::Extended => {}
-    }
-    let came = AckResponse::new(&ticket.key, became, until_ms);
-    let told = ApiResponse::new(StatusCode::OK, &came);
-    if became != SettledOutcome::Extended {
-        api.acks.remember(&shown, wanted.outcome(), came);
-    }
-    Ok(told)
-}
-
-/// Returns the text that the job keeps as the error of the attempt.
-fn reason(said: Option<&str>) -> String {
-    match said.map(str::trim).filter(|text| !text.is_empty()) {
-        Some(text) => text.chars().take(REASON_KEPT).collect(),
-        None => "refused later".to_owned(),
-    }
+    api.settle(&shown, &ticket, AckRequest::read(&json)?.report()).await
 }

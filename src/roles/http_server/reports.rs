@@ -1,29 +1,22 @@
 //! The routes where clients report the outcomes of jobs that they have reserved (docs/PULL.md).
 
 use axum::extract::State;
-use axum::http::StatusCode;
 use serde::Deserialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::acks::{AckOutcome, AckResponse, SettledOutcome, gone, no_ticket};
+use super::acks::{AckResponse, no_ticket};
 use super::api::{Api, OfJob};
 use super::api_response::ApiResponse;
 use super::body::Sent;
 use super::problem::Problem;
 use super::reserves::lease_of;
 use super::schema;
-use super::store_client::Reply;
 use super::typed_body::{self, Span};
-use host::now_ms;
-use model::excerpt::Excerpt;
 use model::job::JobKey;
 use model::ticket::PresentedTicket;
-use model::topic::Topic;
-use role::pull::{Became, Report, Settling, Verb};
-use role::submit::Request;
-use store::Settled;
+use role::settling::{Report, Verb};
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(ack)).routes(routes!(nack)).routes(routes!(extend))
@@ -79,46 +72,9 @@ impl Api {
         if !ticket.is_reserved() || ticket.key != key {
             return Err(no_ticket());
         }
-        let said = match report.verb {
-            Verb::Ack => AckOutcome::Ack,
-            Verb::Nack { .. } => AckOutcome::Nack,
-            Verb::Extend { .. } => AckOutcome::Extend,
-        };
-        if let Some(known) = self.acks.known(&shown, said) {
-            return known.map(|came| ApiResponse::new(StatusCode::OK, &came)).ok_or_else(|| gone(&key));
-        }
-        let topic = self.topics.borrow().get(key.topic.as_str()).cloned();
-        // If the topic was removed meanwhile, the defaults apply.
-        let topic = topic.unwrap_or_else(|| Topic::new(key.topic.clone(), "").into());
-        let now = now_ms();
-        let Settling { settlement, became, hold } =
-            Settling::new(&ticket, &topic, &report, fastrand::f64(), now);
-        let ask = |reply: Reply<_>| Request::settle(settlement, |settled| reply.with(settled));
-        if self.store_client.ask(report.text.len(), ask).await?? != Settled::Done {
-            return Err(gone(&key));
-        }
+        let settled = self.settle(&shown, &ticket, report).await?;
         self.pull.settled(&key.topic);
-        let (shown_id, why) = (Excerpt(&key.id), Excerpt(&report.text));
-        let (topic, attempt) = (&key.topic, ticket.attempt);
-        let became = match became {
-            Became::Done => SettledOutcome::Done,
-            Became::Retried => {
-                log::warn!(target: "notify", "{topic}:{shown_id} was refused at attempt {attempt}: {why}");
-                SettledOutcome::Retried
-            }
-            Became::Dead => {
-                log::error!(target: "notify", "{topic}:{shown_id} is a dead letter after attempt {attempt}: {why}");
-                SettledOutcome::Dead
-            }
-            Became::Extended => SettledOutcome::Extended,
-        };
-        let until_ms = hold.map(|hold| now.saturating_add(hold.as_millis() as i64));
-        let came = AckResponse::new(&key, became, until_ms);
-        let told = ApiResponse::new(StatusCode::OK, &came);
-        if became != SettledOutcome::Extended {
-            self.acks.remember(&shown, said, came);
-        }
-        Ok(told)
+        Ok(settled)
     }
 }
 

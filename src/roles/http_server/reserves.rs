@@ -162,13 +162,18 @@ impl Drop for AnswerSlot {
     }
 }
 
-/// How long a reserve waits, and how long its leases hold.
-fn times(wait: Option<Span>, lease: Option<Span>) -> Result<(Duration, Option<Duration>), Problem> {
+/// Returns what a client reserves, without the topics.
+fn without_topics(
+    max: Option<Count<1, 100>>,
+    wait: Option<Span>,
+    lease: Option<Span>,
+) -> Result<Reserve, Problem> {
     let wait = wait.map_or(Duration::ZERO, |Span(wait)| wait);
     if wait > MAX_WAIT {
         return Err(Problem::field("wait", "wait is at most \"1m\""));
     }
-    Ok((wait, lease_of(lease)?))
+    let max = max.map_or(1, |Count(max)| max);
+    Ok(Reserve { topics: Vec::new(), max, lease: lease_of(lease)?, until: Instant::now() + wait })
 }
 
 pub(super) fn lease_of(lease: Option<Span>) -> Result<Option<Duration>, Problem> {
@@ -248,10 +253,9 @@ async fn reserve(
     let ReserveRequest { max, wait, lease } = typed_body::read_or_empty(&json)?;
     // The memory of the body is free for others while the client waits.
     drop(json);
-    let (wait, lease) = times(wait, lease)?;
+    let reserve = without_topics(max, wait, lease)?;
     let topics = api.pulled(vec![topic])?;
-    let max = max.map_or(1, |Count(max)| max);
-    api.reserved(reader, &place, Reserve { topics, max, lease, until: Instant::now() + wait }).await
+    api.reserved(reader, &place, Reserve { topics, ..reserve }).await
 }
 
 /// Reserves jobs of several topics, of the first one that has some.
@@ -266,7 +270,7 @@ async fn reserve_of_several(
 ) -> Result<ApiResponse, Problem> {
     let ReserveOfSeveralRequest { topics, max, wait, lease } = typed_body::read(&json)?;
     drop(json);
-    let (wait, lease) = times(wait, lease)?;
+    let reserve = without_topics(max, wait, lease)?;
     if topics.is_empty() || topics.len() > MAX_TOPICS {
         let detail = format!("topics names {} topics, and not 1 to {MAX_TOPICS}", topics.len());
         return Err(Problem::field("topics", detail));
@@ -283,6 +287,5 @@ async fn reserve_of_several(
         }
     }
     let topics = api.pulled(names)?;
-    let max = max.map_or(1, |Count(max)| max);
-    api.reserved(reader, &place, Reserve { topics, max, lease, until: Instant::now() + wait }).await
+    api.reserved(reader, &place, Reserve { topics, ..reserve }).await
 }

@@ -1,6 +1,6 @@
 //! Adds what follows jobs that have ended, for one lane, on a thread of its own: the jobs that follow may belong to other
-//! nodes, and one that hangs must not delay promotions. The store knows how (`store::Outbox`), this module says which jobs
-//! follow.
+//! nodes, and a node that hangs must not delay promotions. The store knows how (`store::Outbox`), this module says which
+//! jobs follow.
 
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};

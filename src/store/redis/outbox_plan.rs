@@ -1,7 +1,7 @@
 //! Decides what is sent from an outbox, and what is removed from it. docs/internals/FOLLOW.md has the rules. Pure.
 //!
 //! A target is a shard that gets jobs. It keeps a mark for each source: the number of the last entry that it took from it.
-//! A batch for a target has all entries between its mark and the last one of the batch. The target takes the batch only if
+//! A batch for a target has all entries for it, from the one after its mark to the last one of the batch. The target takes the batch only if
 //! its mark still is the one that the sender has read. So it takes each entry once.
 
 use std::collections::{BTreeMap, BTreeSet};

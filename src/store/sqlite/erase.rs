@@ -1,12 +1,12 @@
 //! Removes rows so that their text is soon neither in the file nor in its log, nor in backups that are made later.
 //!
-//! SQLite only marks deleted rows as free. All connections use `secure_delete = fast`, which overwrites what is deleted
-//! from a page that is written anyway. A page that becomes free as a whole keeps its content, and the log keeps earlier
+//! SQLite only marks deleted rows as free. All connections use `secure_delete = fast`, which overwrites deleted text
+//! only in a page that SQLite writes for another reason. A page that becomes free as a whole keeps its content, and the log keeps earlier
 //! versions of pages until it is written again. So an erasure has two parts:
 //! 1. The transaction that deletes uses `secure_delete = on`, which overwrites pages that become free, too. It also
 //!    counts the erasure in `shard.erasures`.
-//! 2. The timer's maintenance gives all free pages back, because one of them may have the job itself, from before it
-//!    ended. Then it copies the log into the file, empties the log, and notes in `shard.erased` which erasures are
+//! 2. The timer's maintenance gives all free pages back, because a free page may still have the text of the job from
+//!    before it ended. Then it copies the log into the file, empties the log, and notes in `shard.erased` which erasures are
 //!    finished.
 //!
 //! A crash between any two steps leaves `erased` behind `erasures`, so the next maintenance continues.

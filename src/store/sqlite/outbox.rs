@@ -7,17 +7,19 @@ use rusqlite::{Row, params};
 
 use super::commit::Durability;
 use super::connect::refused;
+use super::record_rows::record_of;
 use super::records::EndedRow;
 use super::write::{Write, now_ms};
 use super::{SqliteStore, change, row};
 use crate::{Added, MakeFollower, Outbox, OutboxCause, OutboxEntry, OutboxState, Result, SentFollowers};
-use model::job::{Body, JobKey, TopicName};
-use model::record::{Ending, JobRecord};
+use model::job::{JobKey, TopicName};
+use model::record::Ending;
 
 /// How many entries a transaction sends at most.
 const STEP: usize = 64;
 
-const COLUMNS: &str = "number, topic, id, stamp_us, ended_ms, place, follower, ending, due_ms, attempts, attempts_log, body, headers";
+/// The columns of a record come first: see `record_of`.
+const COLUMNS: &str = "ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers, number, topic, id, place, follower";
 
 impl Write<'_> {
     /// Writes what follows a job that ends now.
@@ -71,22 +73,11 @@ impl Write<'_> {
 
 /// Reads an entry. `now_ms` is the present time.
 fn entry(r: &Row<'_>, now_ms: i64) -> rusqlite::Result<OutboxEntry> {
-    let key = JobKey { topic: row::topic_name(r, 1)?, id: row::id(r, 2)? };
-    let (stamp_us, ended_ms): (i64, i64) = (r.get(3)?, r.get(4)?);
-    let what = match r.get::<_, Option<i64>>(5)? {
-        Some(place) => OutboxCause::Then { place: place as usize, text: r.get(6)? },
-        None => OutboxCause::Done(Box::new(JobRecord {
-            key: key.clone(),
-            ending: row::ending(r, 7)?,
-            ended_ms,
-            order_ms: ended_ms,
-            stamp_us: Some(stamp_us),
-            due_ms: r.get(8)?,
-            attempts: r.get(9)?,
-            attempts_log: row::attempts_log(r.get(10)?),
-            body: r.get::<_, Option<String>>(11)?.map(Body::trusted),
-            headers: row::headers(r, 12, stamp_us)?,
-        })),
+    let key = JobKey { topic: row::topic_name(r, 9)?, id: row::id(r, 10)? };
+    let (ended_ms, stamp_us): (i64, i64) = (r.get(1)?, r.get(2)?);
+    let what = match r.get::<_, Option<i64>>(11)? {
+        Some(place) => OutboxCause::Then { place: place as usize, text: r.get(12)? },
+        None => OutboxCause::Done(Box::new(record_of(key.clone(), r)?)),
     };
     let ago = Duration::from_millis(u64::try_from(now_ms - ended_ms).unwrap_or(0));
     Ok(OutboxEntry { key, stamp_us, ago, what })
@@ -98,7 +89,7 @@ fn send(w: &mut Write<'_>, make: MakeFollower<'_>) -> rusqlite::Result<(Vec<Topi
     let sql = format!("SELECT {COLUMNS} FROM outbox ORDER BY number LIMIT ?1");
     let entries: Vec<(i64, rusqlite::Result<OutboxEntry>)> =
         w.db.prepare_cached(&sql)?
-            .query_map([STEP as i64], |r| Ok((r.get(0)?, entry(r, now_ms))))?
+            .query_map([STEP as i64], |r| Ok((r.get(8)?, entry(r, now_ms))))?
             .collect::<rusqlite::Result<_>>()?;
     let mut added = Vec::new();
     for (number, entry) in &entries {

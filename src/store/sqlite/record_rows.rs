@@ -9,23 +9,29 @@ use model::job::{Body, JobId, JobKey, TopicName};
 use model::record::JobRecord;
 
 const COLUMNS: &str =
-    "rid, id, ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers, order_ms";
+    "ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers, rid, id, order_ms";
+
+/// Reads the record of a job from its columns, which are the first ones: from `ending` to `headers`, as above.
+pub(super) fn record_of(key: JobKey, r: &Row<'_>) -> rusqlite::Result<JobRecord> {
+    let (ended_ms, stamp_us) = (r.get(1)?, r.get(2)?);
+    Ok(JobRecord {
+        key,
+        ending: row::ending(r, 0)?,
+        ended_ms,
+        order_ms: ended_ms,
+        stamp_us: Some(stamp_us),
+        due_ms: r.get(3)?,
+        attempts: r.get(4)?,
+        attempts_log: row::attempts_log(r.get(5)?),
+        body: r.get::<_, Option<String>>(6)?.map(Body::trusted),
+        headers: row::headers(r, 7, stamp_us)?,
+    })
+}
 
 fn record(topic: &TopicName, r: &Row<'_>) -> rusqlite::Result<(i64, JobRecord)> {
-    let (stamp_us, ended_ms) = (r.get(4)?, r.get(3)?);
-    let record = JobRecord {
-        key: JobKey { topic: topic.clone(), id: row::id(r, 1)? },
-        ending: row::ending(r, 2)?,
-        ended_ms,
-        order_ms: r.get::<_, Option<i64>>(10)?.unwrap_or(ended_ms),
-        stamp_us: Some(stamp_us),
-        due_ms: r.get(5)?,
-        attempts: r.get(6)?,
-        attempts_log: row::attempts_log(r.get(7)?),
-        body: r.get::<_, Option<String>>(8)?.map(Body::trusted),
-        headers: row::headers(r, 9, stamp_us)?,
-    };
-    Ok((r.get(0)?, record))
+    let record = record_of(JobKey { topic: topic.clone(), id: row::id(r, 9)? }, r)?;
+    let order_ms = r.get::<_, Option<i64>>(10)?.unwrap_or(record.ended_ms);
+    Ok((r.get(8)?, JobRecord { order_ms, ..record }))
 }
 
 /// Returns the records of an id, the last one first.

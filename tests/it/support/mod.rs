@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cli::{Answer, Call, Client, Receiver};
-use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
+use model::job::{Body, Due, JobId, JobKey, NewJob, TopicName};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use protocol::dq::Framing;
@@ -41,17 +41,8 @@ pub fn in_memory() -> tempfile::TempDir {
 
 /// Returns a job that replaces one with the same id.
 pub fn new_job(topic: &str, id: &str, body: &str, due: Due) -> NewJob {
-    NewJob {
-        key: JobKey { topic: TopicName::new(topic).unwrap(), id: JobId::new(id).unwrap() },
-        body: Body::parse(body).unwrap(),
-        due,
-        priority: Priority::Normal,
-        on_conflict: OnConflict::Replace,
-        max_attempts: None,
-        attempts: 0,
-        headers: model::headers::Headers::default(),
-        quota: None,
-    }
+    let key = JobKey { topic: TopicName::new(topic).unwrap(), id: JobId::new(id).unwrap() };
+    NewJob::new(key, Body::parse(body).unwrap(), due)
 }
 
 /// Returns the outcomes of added jobs, without their due times.

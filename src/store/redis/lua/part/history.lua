@@ -153,8 +153,8 @@ local function erase_of_largest(bytes, n)
   return 0
 end
 
--- Writes the outbox, and the records of the jobs that have ended, and erases old ones if there are too many. Call this after the other
--- changes: see moves.
+-- Writes the outbox and the records of the jobs that have ended, and erases old records if there are too many. Call this
+-- after the other changes: see moves.
 local function keep(m)
   local list, topic = m.ended, m.topic
   if m.out then write_outbox(m) end
