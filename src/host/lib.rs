@@ -82,6 +82,13 @@ pub fn use_small_pages() {
     let _ = nix::sys::prctl::set_thp_disable(true);
 }
 
+/// Gives the operating system the memory back that this thread has freed. The allocator itself does so only when it is
+/// asked for more.
+pub fn give_memory_back() {
+    // SAFETY: mi_collect may be called by any thread at any time.
+    unsafe { libmimalloc_sys::mi_collect(true) };
+}
+
 /// Returns the host's clock in Unix milliseconds: for times that are shown, never for waiting.
 pub fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)

@@ -219,9 +219,9 @@ fn memory(pid: Pid) -> u64 {
 /// No process uses huge pages. With them, each would have 15 MB and use two of them. (The pages of the executable are
 /// not counted, because they are larger in a build without optimisation.)
 #[test]
-fn an_idle_daemon_allocates_less_than_75_megabytes() {
+fn an_idle_daemon_allocates_less_than_60_megabytes() {
     let daemon = Daemon::start("");
     let bytes: u64 = daemon.processes().into_iter().map(memory).sum();
     println!("all processes have {bytes} bytes");
-    assert!(bytes < 75_000_000, "{bytes}");
+    assert!(bytes < 60_000_000, "{bytes}");
 }

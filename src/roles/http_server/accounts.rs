@@ -129,10 +129,9 @@ async fn put(
     let password = password.ok_or_else(|| Problem::missing("password", "8 to 256 characters"))?;
     let role = role.unwrap_or(Role::Admin);
     let salt = random()?;
-    // The hash takes long, on purpose.
-    let hashed = tokio::task::spawn_blocking(move || Hashed::new(&password, salt)).await;
+    let hashed = console::hash_apart(move || Hashed::new(&password, salt)).await;
     let hashed = hashed
-        .map_err(|_| Problem::unavailable("no_thread", "the thread that hashes the password failed"))?;
+        .ok_or_else(|| Problem::unavailable("no_thread", "the thread that hashes the password failed"))?;
     let hashed = hashed.map_err(|e| Problem::field("password", format!("password: {e}")))?;
     let account = Token {
         name: name.clone(),

@@ -183,7 +183,7 @@ async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Pr
     if let Some(until) = lock(&WRONG_PASSWORDS).blocked_until(key, Instant::now()) {
         return Ok(too_many_failures("passwords", peer, until));
     }
-    let checked = tokio::task::spawn_blocking(move || match account {
+    let checked = hash_apart(move || match account {
         Some(Token { proof: Proof::Password(ref hashed), .. }) => {
             hashed.is_of(&shown.password).then_some(account).flatten()
         }
@@ -192,7 +192,7 @@ async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Pr
             None
         }
     });
-    let account = checked.await.map_err(|_| busy())?;
+    let account = checked.await.ok_or_else(busy)?;
     let now_ms = now_ms();
     let begun = account.filter(|account| account.is_good_at(now_ms));
     let sessions = api.sessions.as_deref().ok_or_else(no_console)?;
@@ -285,6 +285,7 @@ pub(in super::super) async fn first_account(api: Api) {
                 return Ok(None);
             }
             let Some((password, account)) = made_up() else { return Ok(None) };
+            host::give_memory_back();
             match registry.put_token(&account) {
                 Ok(()) => Ok(Some(password)),
                 // Another host was faster.
@@ -318,13 +319,16 @@ pub(in super::super) async fn first_account(api: Api) {
 /// Writes the password to its file, and returns the file's path.
 fn keep_first_password(run_dir: &Path, password: &str) -> io::Result<PathBuf> {
     let path = run_dir.join(FIRST_PASSWORD);
-    // A file of that name may be open to others. A new one is not.
-    match fs::remove_file(&path) {
+    // Whoever sees the file finds the whole password in it. A file that is there may be open to others. A new one is
+    // not.
+    let new = path.with_extension("new");
+    match fs::remove_file(&new) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
     writeln!(file, "{password}")?;
+    fs::rename(new, &path)?;
     Ok(path)
 }
 
@@ -339,6 +343,18 @@ pub(in super::super) fn forget_first_password(run_dir: &Path, account: &TokenNam
             run_dir.join(FIRST_PASSWORD)
         );
     }
+}
+
+/// Hashes a password where nobody waits for it, and gives the memory back that this took. None: the thread failed.
+pub(in super::super) async fn hash_apart<T: Send + 'static>(
+    hash: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let hashed = tokio::task::spawn_blocking(|| {
+        let hashed = hash();
+        host::give_memory_back();
+        hashed
+    });
+    hashed.await.ok()
 }
 
 /// Makes a random password, and an account with it.
