@@ -116,6 +116,8 @@ VALKEY := target/tools/valkey/usr/bin/valkey-server
 
 PROMTOOL := target/tools/prometheus/usr/bin/promtool
 
+BEANSTALKD := target/tools/beanstalkd/usr/bin/beanstalkd
+
 tools:
 	@command -v cc >/dev/null || $(APT) gcc libc6-dev
 	@command -v unshare >/dev/null && command -v nsenter >/dev/null || $(APT) util-linux
@@ -137,6 +139,9 @@ tools:
 # Of Prometheus the one tool that checks a page of metrics; its package would bring a service.
 	@command -v promtool >/dev/null || [ -x $(PROMTOOL) ] || { mkdir -p target/tools && cd target/tools && \
 		apt-get download prometheus && dpkg-deb -x prometheus_*.deb prometheus && rm prometheus_*.deb; }
+# Of beanstalkd, whose protocol is played against it, the executable alone: its package would bring a service.
+	@command -v beanstalkd >/dev/null || [ -x $(BEANSTALKD) ] || { mkdir -p target/tools && cd target/tools && \
+		apt-get download beanstalkd && dpkg-deb -x beanstalkd_*.deb beanstalkd && rm beanstalkd_*.deb; }
 # What says how PHP reads dates, flags and answers.
 	@command -v php >/dev/null || $(APT) --no-install-recommends php-cli
 	@command -v systemd-analyze >/dev/null || $(APT) systemd

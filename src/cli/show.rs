@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use model::excerpt::is_escaped;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -36,7 +37,6 @@ impl Table {
 
     /// Adds a row.
     pub(super) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        // Control characters would break the line or change the terminal, so they are escaped.
         let plain = |cell: S| plain(&cell.into());
         self.rows.push(cells.into_iter().map(plain).collect());
     }
@@ -69,14 +69,13 @@ pub(super) fn lines<S: AsRef<str>>(pairs: &[(&str, S)]) -> String {
     pairs.iter().map(line).collect()
 }
 
-/// Returns a text with its control characters escaped.
+/// Returns a text with those characters escaped that would change the terminal, end the line, or turn the direction of
+/// writing.
 pub(super) fn plain(text: &str) -> String {
-    if !text.chars().any(char::is_control) {
+    if !text.chars().any(is_escaped) {
         return text.to_owned();
     }
-    text.chars()
-        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
-        .collect()
+    text.chars().map(|c| if is_escaped(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
 /// Returns as much of a text as fits into this many columns.
@@ -180,6 +179,17 @@ mod tests {
              orders  1200  a\\u{1b}[2Jb\n"
         );
         assert_eq!(lines(&[("a", "1"), ("long", "2")]), "a     1\nlong  2\n");
+    }
+
+    #[test]
+    fn what_turns_the_direction_of_writing_is_escaped() {
+        let id = "a\u{202e}b\u{2066}c\u{61c}d\u{2028}e";
+        let shown = "a\\u{202e}b\\u{2066}c\\u{61c}d\\u{2028}e";
+        let mut table = Table::new(&["ID"]);
+        table.row([id]);
+        assert_eq!(table.text(), format!("ID\n{shown}\n"));
+        assert_eq!(lines(&[("id", id)]), format!("id  {shown}\n"));
+        assert_eq!(cut(id, 100), shown);
     }
 
     #[test]

@@ -240,7 +240,8 @@ fn check_text(text: &str) -> Result<(), BadDestination> {
     if behind.all(is_escape) { Ok(()) } else { Err(BadDestination::Escape) }
 }
 
-/// Checks one layer of a path. Receivers drop what follows a `;` in a segment, and some drop spaces and dots at its end.
+/// Checks one layer of a path. Some receivers drop what follows a `;` in a segment, and some take it for a segment of its
+/// own. Some drop spaces and dots at its end.
 fn check_segments(path: &[u8]) -> Result<(), BadDestination> {
     let path = std::str::from_utf8(path).map_err(|_| BadDestination::Unescaped)?;
     if path.contains(|c: char| c.is_control() || c == '\\') {
@@ -248,12 +249,15 @@ fn check_segments(path: &[u8]) -> Result<(), BadDestination> {
     }
     let mut segments = path.strip_prefix('/').unwrap_or(path).split('/').peekable();
     while let Some(segment) = segments.next() {
-        let name = segment.split(';').next().unwrap_or(segment).trim();
-        if segment.is_empty() && segments.peek().is_some() {
-            return Err(BadDestination::EmptySegment);
-        }
-        if !name.is_empty() && name.chars().all(|c| c == '.' || c.is_whitespace()) {
+        let mut parts = segment.split(';').map(str::trim);
+        let is_dots = |part: &str| !part.is_empty() && part.chars().all(|c| c == '.' || c.is_whitespace());
+        if parts.clone().any(is_dots) {
             return Err(BadDestination::Dots);
+        }
+        let name = parts.next().unwrap_or_default();
+        let is_dropped = segment.is_empty() || segment.contains(';');
+        if name.is_empty() && is_dropped && segments.peek().is_some() {
+            return Err(BadDestination::EmptySegment);
         }
     }
     Ok(())
@@ -306,6 +310,7 @@ mod tests {
             ("http://[::1]:9/a", "/b", "http://[::1]:9/a/b"),
             ("https://h", "/", "https://h/"),
             ("https://h", "/a%2Fb/%E4%B8%AD/%20x/100%25", "https://h/a%2Fb/%E4%B8%AD/%20x/100%25"),
+            ("https://h", "/a;b=..c/d;v=1.2;x", "https://h/a;b=..c/d;v=1.2;x"),
             ("https://h", "/v1.2/...x/.well-known/a..b", "https://h/v1.2/...x/.well-known/a..b"),
             ("https://h", "?to=../a//b&x=%0a%5c", "https://h?to=../a//b&x=%0a%5c"),
         ] {
@@ -352,6 +357,13 @@ mod tests {
             ("/..;/admin", Dots),
             ("/..;a=b/admin", Dots),
             ("/..%3b/admin", Dots),
+            ("/;..", Dots),
+            ("/;../admin", Dots),
+            ("/a;../admin", Dots),
+            ("/a;b;%2e%2e/admin", Dots),
+            ("/%3b..", Dots),
+            ("/;a=b/evil.example", EmptySegment),
+            ("/a/;/b", EmptySegment),
             ("/..%20/admin", Dots),
             ("/%20../admin", Dots),
             ("/.../admin", Dots),

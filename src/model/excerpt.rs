@@ -33,7 +33,8 @@ impl<T: fmt::Display> fmt::Debug for Excerpt<T> {
 pub fn is_escaped(c: char) -> bool {
     // The listed characters are not control characters. They set the direction of writing, or end a line for programs
     // that follow Unicode.
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Passes on a limited number of characters, and refuses the rest.

@@ -133,10 +133,8 @@ impl RecordFilter {
     pub fn admits(&self, record: &JobRecord) -> bool {
         let last = record.attempts_log.last();
         let has = |text: &String| {
-            let text = text.to_lowercase();
-            last.is_some_and(|a| {
-                a.answer.to_lowercase().contains(&text) || a.error.to_lowercase().contains(&text)
-            })
+            let text = folded(text);
+            last.is_some_and(|a| folded(&a.answer).contains(&text) || folded(&a.error).contains(&text))
         };
         self.id_prefix.as_ref().is_none_or(|prefix| record.key.id.as_str().starts_with(prefix))
             && self.ending.is_none_or(|ending| record.ending == ending)
@@ -146,6 +144,12 @@ impl RecordFilter {
             && self.text.as_ref().is_none_or(has)
             && self.tag.as_ref().is_none_or(|tag| record.headers.tags().has(tag))
     }
+}
+
+/// Returns a text in lower case. Σ has two lower cases, one at the end of a word and one elsewhere. Both become the same,
+/// because what is searched for may be a part of a word.
+fn folded(text: &str) -> String {
+    text.to_lowercase().replace('ς', "σ")
 }
 
 #[cfg(test)]
@@ -218,5 +222,22 @@ mod tests {
             assert_eq!(Ending::from_word(ending.word()), Some(ending));
         }
         assert_eq!((Ending::from_number(5), Ending::from_word("done")), (None, None));
+    }
+
+    #[test]
+    fn a_text_is_found_whatever_the_case_of_its_letters() {
+        for (answer, text) in [
+            ("ΟΔΟΣ ΑΘΗΝΑΣ", "οδος"),
+            ("ΟΔΟΣ ΑΘΗΝΑΣ", "οδοσ"),
+            ("οδος", "ΟΔΟΣ"),
+            ("ΣΙΣΥΦΟΣ", "σισ"),
+            ("Σίσυφος", "ΣΊΣΥΦΟΣ"),
+            ("ÄRGER", "ärger"),
+        ] {
+            let mut record = record();
+            record.attempts_log[0].answer = answer.to_owned();
+            let filter = RecordFilter { text: Some(text.to_owned()), ..RecordFilter::default() };
+            assert!(filter.admits(&record), "{text} in {answer}");
+        }
     }
 }

@@ -1,11 +1,14 @@
-//! The wire protocol of dq-server: bytes to commands, and answers to bytes.
+//! The wire protocols of TCP clients: bytes to commands, and answers to bytes.
 //!
 //! Everything here is pure: no I/O, no store, no clock. A parser reports what is wrong with a request; it never decides
 //! what a connection does next.
 //!
-//! Begin with [`dq::parse`].
+//! Begin with [`dq::parse`]. [`beanstalk`] and [`gmq`] are the protocols of other servers, for their clients.
 
+pub mod beanstalk;
+mod bounded;
 pub mod dq;
 mod fix_time;
+pub mod gmq;
 
 pub use fix_time::LocalClock;

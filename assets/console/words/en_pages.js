@@ -195,7 +195,7 @@ export default {
   'field.headers': 'Headers',
   'field.headers.help': 'Sent with each callback, one “name: value” a line. No job can replace them.',
   'field.job_headers': 'Guarded headers of jobs',
-  'field.job_headers.help': 'Jobs may not set authorization, cookie, forwarded, via, x-forwarded-… or x-real-ip. This list says which of them they may set after all.',
+  'field.job_headers.help': 'Jobs may not set headers that a receiver may trust, such as authorization, cookie, forwarded, x-forwarded-… or x-original-url. This list says which of them they may set after all.',
   'field.job_headers.hint': 'authorization',
   'field.job_hosts': 'Hosts of jobs',
   'field.job_hosts.help': 'Jobs may go to these hosts with a URL of their own. They also get the headers of the topic. * stands for any first label.',

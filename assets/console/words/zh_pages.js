@@ -195,7 +195,7 @@ export default {
   'field.headers': '请求头',
   'field.headers.help': '随每次回调发送，每行一个“名称: 值”。任务不能覆盖它们。',
   'field.job_headers': '任务可设的受保护请求头',
-  'field.job_headers.help': '任务不能设置 authorization、cookie、forwarded、via、x-forwarded-…、x-real-ip。此处列出允许任务设置的例外。',
+  'field.job_headers.help': '任务不能设置接收方可能信任的请求头，例如 authorization、cookie、forwarded、x-forwarded-…、x-original-url。此处列出允许任务设置的例外。',
   'field.job_headers.hint': 'authorization',
   'field.job_hosts': '任务可用的主机',
   'field.job_hosts.help': '任务可通过自己的 URL 发往这些主机，主题的请求头也会发给它们。* 代表任意的首个标签。',

@@ -21,9 +21,25 @@ const OWN: [&str; 14] = [
     "upgrade",
 ];
 
-/// Headers that speak for the one who sends a callback. Headers that begin with `x-forwarded-` are also guarded.
-const GUARDED: [&str; 8] =
-    ["authorization", "cookie", "cookie2", "forwarded", "proxy", "via", "x-forwarded", "x-real-ip"];
+/// Headers that speak for the one who sends a callback, or that some receivers take in place of its method, host or
+/// path. Headers that begin with `x-forwarded-` are also guarded.
+const GUARDED: [&str; 15] = [
+    "authorization",
+    "cookie",
+    "cookie2",
+    "forwarded",
+    "proxy",
+    "via",
+    "x-forwarded",
+    "x-host",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-host",
+    "x-original-url",
+    "x-real-ip",
+    "x-rewrite-url",
+];
 
 /// Returns whether two names of headers are the same to a receiver. CGI and PHP do not tell `_` from `-`, PHP does not
 /// tell `.` from them, and nobody tells upper from lower case. So all characters except letters and digits are the same.
@@ -98,10 +114,18 @@ mod tests {
             "X_Real.IP",
             "proxy",
             "forwarded",
+            "X-Original-URL",
+            "x_rewrite_url",
+            "X-HTTP-Method-Override",
+            "x-http-method",
+            "x-method-override",
+            "X-Original-Host",
+            "x-host",
         ] {
             assert!(is_guarded_header(name) && !is_own_header(name), "{name}");
         }
-        assert!(!is_guarded_header("x-shop") && !is_guarded_header("traceparent"));
+        assert!(!is_guarded_header("x-shop") && !is_guarded_header("x-original-id"));
+        assert!(!is_guarded_header("x-host-id") && !is_guarded_header("traceparent"));
         for name in ["x-shop", "Authorization", "traceparent", "user-agent", "accept"] {
             assert_eq!(refuse_header(name, "a b\tc"), None, "{name}");
         }

@@ -38,15 +38,22 @@ impl ListFormat {
 
     /// Returns the format for a request that does not name one.
     pub(super) fn from_headers(headers: &HeaderMap) -> ListFormat {
-        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-        accept.and_then(ListFormat::from_accept).unwrap_or(ListFormat::Json)
+        let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|one| one.to_str().ok()).collect();
+        ListFormat::from_accept(&accept.join(",")).unwrap_or(ListFormat::Json)
     }
 
-    /// Returns the first format that an `Accept` header names. None: it names none of them.
+    /// Returns the format that an `Accept` header prefers (RFC 9110, 12.5.1): the one with the highest weight, and of
+    /// these the first that is named by itself. None: it accepts none of them.
     fn from_accept(accept: &str) -> Option<ListFormat> {
-        let kind = |text: &str| text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        let format = |part: &str| ListFormat::ALL.into_iter().find(|f| kind(f.content_type()) == kind(part));
-        accept.split(',').find_map(format)
+        let ranges: Vec<MediaRange> = accept.split(',').map(MediaRange::parse).collect();
+        let mut best: Option<(ListFormat, Preference)> = None;
+        for format in ListFormat::ALL {
+            let Some(preference) = Preference::find(format.content_type(), &ranges) else { continue };
+            if best.is_none_or(|(_, known)| preference > known) {
+                best = Some((format, preference));
+            }
+        }
+        best.map(|(format, _)| format)
     }
 
     /// Makes the answer. `page` is the whole list as JSON, `rows` are its parts. Where the form has no place for it,
@@ -74,6 +81,56 @@ impl ListFormat {
         headers.extend(next.map(|next| ("dq-next", next.to_owned())));
         headers.extend((!away.is_empty()).then(|| ("dq-away", away.join(", "))));
         ApiResponse::text(self.content_type(), text, headers)
+    }
+}
+
+/// A part of an `Accept` header: a type, `text/*` or `*/*`, and its weight in thousandths.
+struct MediaRange {
+    kind: String,
+    weight: u16,
+}
+
+impl MediaRange {
+    fn parse(text: &str) -> MediaRange {
+        let mut parts = text.split(';').map(|part| part.trim().to_ascii_lowercase());
+        let kind = parts.next().unwrap_or_default();
+        let weight = parts.find_map(|part| part.strip_prefix("q=").map(str::to_owned));
+        // A weight that is no number counts as if it were not there.
+        let weight = weight.and_then(|weight| weight.trim().parse::<f32>().ok()).filter(|w| !w.is_nan());
+        MediaRange { kind, weight: (weight.unwrap_or(1.0).clamp(0.0, 1.0) * 1000.0).round() as u16 }
+    }
+
+    /// Returns how exactly the range names a type. None: it does not.
+    fn precision(&self, content_type: &str) -> Option<u8> {
+        let kind = content_type.split(';').next().unwrap_or_default();
+        let group = kind.split('/').next().unwrap_or_default();
+        match self.kind.strip_suffix("/*") {
+            _ if self.kind == kind => Some(2),
+            Some(named) if named == group => Some(1),
+            Some("*") => Some(0),
+            _ => None,
+        }
+    }
+}
+
+/// How much a client prefers a type. Of two preferences, the greater one wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Preference {
+    weight: u16,
+    precision: u8,
+    /// The place of the range in the header.
+    place: std::cmp::Reverse<usize>,
+}
+
+impl Preference {
+    /// Returns the preference for a type, by the range that names it most exactly. None: it is not accepted.
+    fn find(content_type: &str, ranges: &[MediaRange]) -> Option<Preference> {
+        let of_range = |(place, range): (usize, &MediaRange)| {
+            let place = std::cmp::Reverse(place);
+            range.precision(content_type).map(|precision| (precision, place, range.weight))
+        };
+        let (precision, place, weight) = ranges.iter().enumerate().filter_map(of_range).max()?;
+        (weight > 0).then_some(Preference { weight, precision, place })
     }
 }
 
@@ -129,12 +186,27 @@ mod tests {
     }
 
     #[test]
-    fn the_first_known_type_of_an_accept_header_counts() {
+    fn the_type_that_a_client_prefers_is_chosen() {
+        use ListFormat::{Csv, Json, Ndjson};
         for (accept, format) in [
-            ("text/csv", Some(ListFormat::Csv)),
-            ("text/html, Application/X-NDJSON;q=0.9, text/csv", Some(ListFormat::Ndjson)),
-            ("application/json", Some(ListFormat::Json)),
-            ("*/*", None),
+            ("text/csv", Some(Csv)),
+            ("text/html, Application/X-NDJSON, text/csv", Some(Ndjson)),
+            ("text/html, Application/X-NDJSON;q=0.9, text/csv", Some(Csv)),
+            ("text/csv;q=0.1, application/json", Some(Json)),
+            ("text/csv;q=0.1, application/json;q=0.2, application/x-ndjson; Q=0.3", Some(Ndjson)),
+            ("text/csv;q=0, application/json;q=0.1", Some(Json)),
+            ("text/csv;q=0", None),
+            ("text/csv;header=present;q=0.5, application/x-ndjson;q=0.6", Some(Ndjson)),
+            ("text/csv;q=0.5, */*", Some(Json)),
+            ("text/csv, */*", Some(Csv)),
+            ("text/*", Some(Csv)),
+            ("text/*, text/csv;q=0", None),
+            ("application/*;q=0.5, text/csv;q=0.4", Some(Json)),
+            ("application/json;q=0, */*;q=0.5", Some(Ndjson)),
+            ("text/csv;q=x, application/json;q=NaN", Some(Csv)),
+            ("application/json", Some(Json)),
+            ("*/*", Some(Json)),
+            ("image/png", None),
             ("", None),
         ] {
             assert_eq!(ListFormat::from_accept(accept), format, "{accept}");

@@ -1,0 +1,218 @@
+//! The commands, and how a line becomes one. Names are compared as beanstalkd compares them: a line belongs to the first
+//! command of the table whose name it begins with. So `statsx` is a wrong `stats`, and `quitter` is a `quit`.
+
+use super::number::{strtol, strtoul, unsigned, unsigned_32};
+use super::response::Response;
+use super::tube::{TubeName, is_name_byte};
+
+/// The longest line, in bytes, with its CRLF.
+pub const LINE_MAX: usize = 224;
+
+/// What a client asks for. All times are in seconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Store a job in the used tube.
+    Put(Put),
+    /// Use this tube for later puts.
+    Use(TubeName),
+    /// Lease a job of the watched tubes, and wait for one without limit.
+    Reserve,
+    /// Lease a job of the watched tubes, and wait at most so long. None: without limit.
+    ReserveWithTimeout(Option<u32>),
+    /// Lease this job.
+    ReserveJob(u64),
+    /// Remove a job.
+    Delete(u64),
+    /// Give back a leased job.
+    Release {
+        /// The job.
+        id: u64,
+        /// Its new priority: 0 is the most urgent.
+        priority: u32,
+        /// How long it is delayed.
+        delay_s: u32,
+    },
+    /// Put a leased job aside, until it is kicked.
+    Bury {
+        /// The job.
+        id: u64,
+        /// Its new priority.
+        priority: u32,
+    },
+    /// Extend a lease.
+    Touch(u64),
+    /// Watch a tube.
+    Watch(TubeName),
+    /// Stop watching a tube.
+    Ignore(TubeName),
+    /// Show this job.
+    Peek(u64),
+    /// Show the next ready job of the used tube.
+    PeekReady,
+    /// Show the delayed job of the used tube that is due first.
+    PeekDelayed,
+    /// Show the first buried job of the used tube.
+    PeekBuried,
+    /// Make at most so many jobs of the used tube ready: buried ones, or if there are none, delayed ones.
+    Kick(u32),
+    /// Make this buried or delayed job ready.
+    KickJob(u64),
+    /// Statistics of a job.
+    StatsJob(u64),
+    /// Statistics of a tube.
+    StatsTube(TubeName),
+    /// Statistics of the server.
+    Stats,
+    /// All tubes.
+    ListTubes,
+    /// The tube that puts go to.
+    ListTubeUsed,
+    /// The tubes that jobs are leased from.
+    ListTubesWatched,
+    /// Lease no new job of a tube for so long.
+    PauseTube {
+        /// The tube.
+        tube: TubeName,
+        /// How long. beanstalkd takes 0 for the shortest possible pause.
+        delay_s: u32,
+    },
+    /// Close the connection, without a response.
+    Quit,
+}
+
+/// A job as a client puts it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Put {
+    /// 0 is the most urgent.
+    pub priority: u32,
+    /// How long the job is delayed.
+    pub delay_s: u32,
+    /// How long a lease of it lasts: at least 1, because 0 counts as 1.
+    pub ttr_s: u32,
+    /// Any bytes.
+    pub body: Vec<u8>,
+}
+
+/// Why a command is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// The line is too long, holds a NUL, or its arguments are wrong.
+    #[error("BAD_FORMAT")]
+    BadFormat,
+    /// There is no such command.
+    #[error("UNKNOWN_COMMAND")]
+    UnknownCommand,
+    /// The body exceeds the limit. It was skipped.
+    #[error("JOB_TOO_BIG")]
+    JobTooBig,
+    /// No CRLF follows the body. The body and the two bytes that stand there instead were skipped.
+    #[error("EXPECTED_CRLF")]
+    ExpectedCrlf,
+}
+
+impl From<CommandError> for Response<'_> {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::BadFormat => Response::BadFormat,
+            CommandError::UnknownCommand => Response::UnknownCommand,
+            CommandError::JobTooBig => Response::JobTooBig,
+            CommandError::ExpectedCrlf => Response::ExpectedCrlf,
+        }
+    }
+}
+
+/// What a line means.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// A whole command.
+    Command(Command),
+    /// A put. Its body, of `size` bytes and a CRLF, follows. The body of `put` is empty so far.
+    Body { put: Put, size: u32 },
+    /// A put that is too big. This many bytes follow, which are skipped.
+    TooBig { skipped: u64 },
+}
+
+type Arguments = fn(&mut &[u8]) -> Option<Command>;
+
+/// Each name, and how its arguments are read. Of two names of which one begins with the other, the longer comes first.
+const COMMANDS: [(&str, Arguments); 24] = [
+    ("peek ", |rest| last_id(rest).map(Command::Peek)),
+    ("peek-ready", |rest| alone(rest, Command::PeekReady)),
+    ("peek-delayed", |rest| alone(rest, Command::PeekDelayed)),
+    ("peek-buried", |rest| alone(rest, Command::PeekBuried)),
+    ("reserve-with-timeout ", |rest| timeout(rest).map(Command::ReserveWithTimeout)),
+    ("reserve-job ", |rest| last_id(rest).map(Command::ReserveJob)),
+    ("reserve", |rest| alone(rest, Command::Reserve)),
+    ("delete ", |rest| last_id(rest).map(Command::Delete)),
+    ("release ", |rest| {
+        let (id, priority, delay_s) = (unsigned(rest, u64::MAX)?, unsigned_32(rest)?, unsigned_32(rest)?);
+        alone(rest, Command::Release { id, priority, delay_s })
+    }),
+    ("bury ", |rest| {
+        let (id, priority) = (unsigned(rest, u64::MAX)?, unsigned_32(rest)?);
+        alone(rest, Command::Bury { id, priority })
+    }),
+    // The number is cut to 32 bits, as in beanstalkd.
+    ("kick ", |rest| strtoul(rest).map(|count| Command::Kick(count as u32))),
+    ("kick-job ", |rest| last_id(rest).map(Command::KickJob)),
+    ("touch ", |rest| last_id(rest).map(Command::Touch)),
+    ("stats-job ", |rest| last_id(rest).map(Command::StatsJob)),
+    ("stats-tube ", |rest| TubeName::new(rest).map(Command::StatsTube)),
+    ("stats", |rest| alone(rest, Command::Stats)),
+    ("use ", |rest| TubeName::new(rest).map(Command::Use)),
+    ("watch ", |rest| TubeName::new(rest).map(Command::Watch)),
+    ("ignore ", |rest| TubeName::new(rest).map(Command::Ignore)),
+    ("list-tubes-watched", |rest| alone(rest, Command::ListTubesWatched)),
+    ("list-tube-used", |rest| alone(rest, Command::ListTubeUsed)),
+    ("list-tubes", |rest| alone(rest, Command::ListTubes)),
+    ("quit", |_| Some(Command::Quit)),
+    ("pause-tube ", pause_tube),
+];
+
+/// Parses a line without its CRLF.
+pub(super) fn parse(line: &[u8], max_job_size: u32) -> Result<Line, CommandError> {
+    if line.contains(&0) {
+        return Err(CommandError::BadFormat);
+    }
+    if let Some(rest) = line.strip_prefix(b"put ") {
+        return put(rest, max_job_size).ok_or(CommandError::BadFormat);
+    }
+    let of_line = |(name, arguments): &(&str, Arguments)| {
+        line.strip_prefix(name.as_bytes()).map(|rest| (*arguments, rest))
+    };
+    let (arguments, mut rest) = COMMANDS.iter().find_map(of_line).ok_or(CommandError::UnknownCommand)?;
+    arguments(&mut rest).map(Line::Command).ok_or(CommandError::BadFormat)
+}
+
+fn put(mut rest: &[u8], max_job_size: u32) -> Option<Line> {
+    let (priority, delay_s) = (unsigned_32(&mut rest)?, unsigned_32(&mut rest)?);
+    let (ttr_s, size) = (unsigned_32(&mut rest)?.max(1), unsigned_32(&mut rest)?);
+    // The size is looked at before what follows it: whatever that is, the body must be skipped.
+    if size > max_job_size {
+        return Some(Line::TooBig { skipped: u64::from(size) + 2 });
+    }
+    let put = Put { priority, delay_s, ttr_s, body: Vec::new() };
+    rest.is_empty().then_some(Line::Body { put, size })
+}
+
+fn alone(rest: &[u8], command: Command) -> Option<Command> {
+    rest.is_empty().then_some(command)
+}
+
+/// Reads an id with nothing behind it.
+fn last_id(rest: &mut &[u8]) -> Option<u64> {
+    unsigned(rest, u64::MAX).filter(|_| rest.is_empty())
+}
+
+/// Reads a timeout. The number is cut to 32 bits, as in beanstalkd, and a negative one means no limit.
+fn timeout(rest: &[u8]) -> Option<Option<u32>> {
+    strtol(rest).map(|seconds| u32::try_from(seconds as i32).ok())
+}
+
+fn pause_tube(rest: &mut &[u8]) -> Option<Command> {
+    let begin = rest.iter().take_while(|byte| **byte == b' ').count();
+    let length = rest[begin..].iter().take_while(|byte| is_name_byte(**byte)).count();
+    let (name, mut delay) = rest[begin..].split_at(length);
+    let delay_s = unsigned_32(&mut delay)?;
+    alone(delay, Command::PauseTube { tube: TubeName::new(name)?, delay_s })
+}

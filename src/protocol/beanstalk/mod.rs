@@ -1,0 +1,30 @@
+//! The text protocol of beanstalkd, as its versions 1.12 and 1.13 speak it. A command is a line that ends in CRLF; the
+//! line of a `put` is followed by the body. Each command but `quit` gets exactly one response, in the same order.
+//!
+//! | type | from | to |
+//! |---|---|---|
+//! | [`Decoder`] | the bytes of a client, cut anywhere | [`Command`] or [`CommandError`] |
+//! | [`Response`] | a response | its bytes, and back |
+//! | [`Document`] | a list or a dictionary of a response | its YAML, and back |
+//! | [`JobStats`], [`TubeStats`], [`ServerStats`] | typed statistics | a [`Document`], and back |
+//!
+//! `tests/beanstalk/conversations.txt` is a table of conversations. A test plays it against a real beanstalkd, and the
+//! codec reads and writes it too. Where beanstalkd never ends a line (it looks at the first CR only, and loses a CRLF
+//! that lies across byte 224), this decoder ends it, so that no client hangs.
+
+mod command;
+mod decoder;
+mod number;
+mod response;
+mod response_reader;
+mod stats;
+mod tube;
+mod yaml;
+
+pub use self::command::{Command, CommandError, LINE_MAX, Put};
+pub use self::decoder::Decoder;
+pub use self::response::Response;
+pub use self::response_reader::ResponseError;
+pub use self::stats::{JobState, JobStats, ProcessorTime, Quoted, ServerStats, TubeStats};
+pub use self::tube::{TUBE_MAX, TubeName};
+pub use self::yaml::Document;

@@ -1,0 +1,135 @@
+//! The responses, and how they are written.
+
+use std::borrow::Cow;
+use std::io::Write;
+
+use super::tube::TubeName;
+use super::yaml::Document;
+
+/// What the server says to a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Response<'a> {
+    /// To `put`: the job is stored under this id.
+    Inserted(u64),
+    /// To `put`: the job is stored, but buried, because memory is short.
+    PutBuried(u64),
+    /// To `use` and `list-tube-used`: the tube that puts go to.
+    Using(TubeName),
+    /// A leased job.
+    Reserved {
+        /// Its id.
+        id: u64,
+        /// Its body.
+        body: Cow<'a, [u8]>,
+    },
+    /// A job that is only shown.
+    Found {
+        /// Its id.
+        id: u64,
+        /// Its body.
+        body: Cow<'a, [u8]>,
+    },
+    /// To `watch` and `ignore`: so many tubes are watched.
+    Watching(u64),
+    /// To `kick`: so many jobs were made ready.
+    Kicked(u64),
+    /// A list or a dictionary.
+    Ok(Document),
+    /// To `kick-job`: the job was made ready.
+    JobKicked,
+    /// The job was removed.
+    Deleted,
+    /// The job was given back.
+    Released,
+    /// The job was put aside.
+    Buried,
+    /// The lease was extended.
+    Touched,
+    /// The tube is paused.
+    Paused,
+    /// There is no such job or tube, or the client has no lease of the job.
+    NotFound,
+    /// To `ignore`: at least one tube must be watched.
+    NotIgnored,
+    /// To a reserve: a lease of this client ends within a second, and there is no other job.
+    DeadlineSoon,
+    /// To `reserve-with-timeout`: no job came in time.
+    TimedOut,
+    /// To `put`: the server takes no new jobs.
+    Draining,
+    /// The command is wrong. See [`CommandError`](super::CommandError), also for the next three.
+    BadFormat,
+    /// There is no such command.
+    UnknownCommand,
+    /// The body is too big.
+    JobTooBig,
+    /// No CRLF follows the body.
+    ExpectedCrlf,
+    /// The server has no memory left.
+    OutOfMemory,
+    /// The server has failed.
+    InternalError,
+}
+
+/// The responses that are a word alone.
+pub(super) const WORDS: [(&str, Response<'static>); 17] = [
+    ("KICKED", Response::JobKicked),
+    ("DELETED", Response::Deleted),
+    ("RELEASED", Response::Released),
+    ("BURIED", Response::Buried),
+    ("TOUCHED", Response::Touched),
+    ("PAUSED", Response::Paused),
+    ("NOT_FOUND", Response::NotFound),
+    ("NOT_IGNORED", Response::NotIgnored),
+    ("DEADLINE_SOON", Response::DeadlineSoon),
+    ("TIMED_OUT", Response::TimedOut),
+    ("DRAINING", Response::Draining),
+    ("BAD_FORMAT", Response::BadFormat),
+    ("UNKNOWN_COMMAND", Response::UnknownCommand),
+    ("JOB_TOO_BIG", Response::JobTooBig),
+    ("EXPECTED_CRLF", Response::ExpectedCrlf),
+    ("OUT_OF_MEMORY", Response::OutOfMemory),
+    ("INTERNAL_ERROR", Response::InternalError),
+];
+
+impl Response<'_> {
+    /// Appends the response to the bytes for a client.
+    pub fn append(&self, out: &mut Vec<u8>) {
+        match self {
+            Response::Inserted(id) => line(out, format_args!("INSERTED {id}")),
+            Response::PutBuried(id) => line(out, format_args!("BURIED {id}")),
+            Response::Using(tube) => line(out, format_args!("USING {tube}")),
+            Response::Watching(count) => line(out, format_args!("WATCHING {count}")),
+            Response::Kicked(count) => line(out, format_args!("KICKED {count}")),
+            Response::Reserved { id, body } => {
+                line(out, format_args!("RESERVED {id} {}", body.len()));
+                block(out, body);
+            }
+            Response::Found { id, body } => {
+                line(out, format_args!("FOUND {id} {}", body.len()));
+                block(out, body);
+            }
+            Response::Ok(document) => {
+                let yaml = document.to_yaml();
+                line(out, format_args!("OK {}", yaml.len()));
+                block(out, yaml.as_bytes());
+            }
+            word => {
+                let (text, _) = WORDS
+                    .iter()
+                    .find(|(_, response)| response == word)
+                    .expect("WORDS has all other variants");
+                line(out, format_args!("{text}"));
+            }
+        }
+    }
+}
+
+fn line(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    write!(out, "{text}\r\n").expect("a Vec takes all bytes");
+}
+
+fn block(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,66 @@
+//! Reads responses, as a client does. A server needs it only to check what it writes.
+
+use std::borrow::Cow;
+
+use super::number::unsigned;
+use super::response::{Response, WORDS};
+use super::tube::TubeName;
+use super::yaml::Document;
+
+/// The bytes are no response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the bytes are no response of beanstalkd")]
+pub struct ResponseError;
+
+impl<'a> Response<'a> {
+    /// Reads the first response of `bytes`, and returns it with its length. None: it has not arrived in full.
+    pub fn parse(bytes: &'a [u8]) -> Result<Option<(Response<'a>, usize)>, ResponseError> {
+        let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
+        let (line, rest) = (&bytes[..end], &bytes[end + 2..]);
+        let (word, arguments) = match line.iter().position(|byte| *byte == b' ') {
+            Some(blank) => (&line[..blank], Some(&line[blank + 1..])),
+            None => (line, None),
+        };
+        let Some(arguments) = arguments else {
+            let word = WORDS.iter().find(|(text, _)| text.as_bytes() == word).ok_or(ResponseError)?;
+            return Ok(Some((word.1.clone(), end + 2)));
+        };
+        let numbers: Option<Vec<u64>> = arguments.split(|byte| *byte == b' ').map(number).collect();
+        let response = match (word, numbers.as_deref().unwrap_or_default()) {
+            (b"INSERTED", [id]) => Response::Inserted(*id),
+            (b"BURIED", [id]) => Response::PutBuried(*id),
+            (b"WATCHING", [count]) => Response::Watching(*count),
+            (b"KICKED", [count]) => Response::Kicked(*count),
+            (b"USING", _) => Response::Using(TubeName::new(arguments).ok_or(ResponseError)?),
+            (b"RESERVED" | b"FOUND" | b"OK", [of_job @ .., size]) => {
+                let Some(block) = block(rest, *size)? else { return Ok(None) };
+                let body = Cow::Borrowed(block);
+                let response = match (word, of_job) {
+                    (b"RESERVED", [id]) => Response::Reserved { id: *id, body },
+                    (b"FOUND", [id]) => Response::Found { id: *id, body },
+                    (b"OK", []) => Response::Ok(Document::parse(block).ok_or(ResponseError)?),
+                    _ => return Err(ResponseError),
+                };
+                return Ok(Some((response, end + 2 + block.len() + 2)));
+            }
+            _ => return Err(ResponseError),
+        };
+        Ok(Some((response, end + 2)))
+    }
+}
+
+fn number(mut text: &[u8]) -> Option<u64> {
+    let is_number = text.first().is_some_and(u8::is_ascii_digit);
+    unsigned(&mut text, u64::MAX).filter(|_| is_number && text.is_empty())
+}
+
+/// Returns the `size` bytes before a CRLF. None: they have not arrived in full.
+fn block(bytes: &[u8], size: u64) -> Result<Option<&[u8]>, ResponseError> {
+    let Some(size) = usize::try_from(size).ok().filter(|size| bytes.len().saturating_sub(*size) >= 2) else {
+        return Ok(None);
+    };
+    match &bytes[size..size + 2] {
+        b"\r\n" => Ok(Some(&bytes[..size])),
+        _ => Err(ResponseError),
+    }
+}

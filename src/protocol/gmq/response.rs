@@ -1,0 +1,131 @@
+//! The responses, and how they are written.
+
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use super::request::RequestId;
+
+/// The result of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Response<'a> {
+    /// To a push: the job is stored.
+    Pushed,
+    /// To a pop: this job.
+    Popped(PoppedJob<'a>),
+    /// To a pop: no topic had a job in time.
+    Empty,
+    /// To an ack: the job is done.
+    Acked,
+    /// To any call: an error, in these words.
+    Failed(&'a str),
+}
+
+/// A job as a pop returns it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoppedJob<'a> {
+    /// The id.
+    pub id: &'a str,
+    /// The topic.
+    pub topic: &'a str,
+    /// The body.
+    pub body: &'a str,
+    /// The delay with which it was pushed.
+    pub delay: Duration,
+    /// How long its lease lasts. Zero: it has none.
+    pub ttr: Duration,
+    /// How often it was popped before.
+    pub consume_num: u64,
+}
+
+/// What gmq-redis writes for the state of a job that is leased.
+const RESERVED: &str = "3";
+
+/// A map of strings, in the order in which Go writes it.
+#[derive(Serialize)]
+struct JobMap<'a> {
+    #[serde(rename = "TTR")]
+    ttr: String,
+    body: &'a str,
+    consume_num: String,
+    delay: String,
+    id: &'a str,
+    status: &'a str,
+    topic: &'a str,
+}
+
+impl Serialize for PoppedJob<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let map = JobMap {
+            ttr: self.ttr.as_secs().to_string(),
+            body: self.body,
+            consume_num: self.consume_num.to_string(),
+            delay: self.delay.as_secs().to_string(),
+            id: self.id,
+            status: RESERVED,
+            topic: self.topic,
+        };
+        map.serialize(to)
+    }
+}
+
+impl Response<'_> {
+    /// Appends the response to the request with this id, as one line.
+    pub fn append(&self, id: &RequestId, out: &mut Vec<u8>) {
+        let (result, error) = match self {
+            Response::Pushed => (json(&"success"), None),
+            Response::Popped(job) => (json(job), None),
+            Response::Acked => (json(&true), None),
+            Response::Empty => (json(&()), Some("empty")),
+            Response::Failed(error) => (json(&()), Some(*error)),
+        };
+        let line = format!("{{\"id\":{id},\"result\":{result},\"error\":{}}}\n", json(&error));
+        out.extend_from_slice(line.as_bytes());
+    }
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("responses are plain values")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gmq::Decoder;
+
+    fn written(response: &Response<'_>, id: &str) -> String {
+        let request = format!(r#"{{"method":"Service.Ack","params":["1"],"id":{id}}}"#);
+        let request = Decoder::new(1000).decode(&mut request.as_bytes()).unwrap().unwrap();
+        let mut out = Vec::new();
+        response.append(&request.id, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn responses_are_lines_as_go_writes_them() {
+        let job = PoppedJob {
+            id: "1",
+            topic: "t",
+            body: "{\"a\":\"\n\"}",
+            delay: Duration::from_secs(5),
+            ttr: Duration::from_secs(60),
+            consume_num: 2,
+        };
+        let map = r#"{"TTR":"60","body":"{\"a\":\"\n\"}","consume_num":"2","delay":"5","id":"1","status":"3","topic":"t"}"#;
+        for (response, id, line) in [
+            (Response::Pushed, "1", r#"{"id":1,"result":"success","error":null}"#.to_owned()),
+            (Response::Acked, r#""a""#, r#"{"id":"a","result":true,"error":null}"#.to_owned()),
+            (Response::Empty, "null", r#"{"id":null,"result":null,"error":"empty"}"#.to_owned()),
+            (
+                Response::Failed("a \"b\""),
+                "[1, 2]",
+                r#"{"id":[1,2],"result":null,"error":"a \"b\""}"#.to_owned(),
+            ),
+            (Response::Popped(job), "18446744073709551616", {
+                format!(r#"{{"id":18446744073709551616,"result":{map},"error":null}}"#)
+            }),
+        ] {
+            assert_eq!(written(&response, id), line + "\n");
+        }
+    }
+}
