@@ -26,6 +26,7 @@ mod durability;
 mod export;
 mod failover;
 mod free_pages;
+mod gmq;
 mod half_taken;
 mod hostile;
 mod hostile_minute;
