@@ -236,7 +236,12 @@ mod tests {
             ("[gmq]\nlisten = \"0.0.0.0:9503\"", "gmq.listen", "0.0.0.0:9503", "gmq.allow"),
             ("[gmq]\nlisten = \"127.0.0.1:8088\"", "gmq.listen", "127.0.0.1:8088", "http.listen"),
             ("[gmq]\nlisten = \"127.0.0.1:6789\"", "gmq.listen", "127.0.0.1:6789", "server.listen"),
-            ("[http]\nlisten = \"\"\n[gmq]\nlisten = \"127.0.0.1:9503\"", "gmq.listen", "9503", "http.listen"),
+            (
+                "[http]\nlisten = \"\"\n[gmq]\nlisten = \"127.0.0.1:9503\"",
+                "gmq.listen",
+                "9503",
+                "http.listen",
+            ),
             ("[gmq]\nscopes = [\"admin\"]", "gmq.scopes", "admin", "consume:"),
             ("[gmq]\nallow = [\"x\"]", "gmq.allow", "x", "10.0.0.0/8"),
             ("[http]\nlisten = \"127.0.0.1:6789\"", "http.listen", "127.0.0.1:6789", "server.listen"),

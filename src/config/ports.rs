@@ -101,12 +101,14 @@ pub(super) fn gmq(raw: raw::Gmq, http: Option<SocketAddr>) -> Result<GmqSettings
         );
         return port.wrong("listen", problem);
     }
-    let scope = |text: &String| match text.parse() {
+    let scope = |text: &String| {
+        match text.parse() {
         Ok(scope @ (Scope::Produce(_) | Scope::Consume(_))) => Ok(scope),
         _ => port.wrong(
             "scopes",
             format!("{text:?} is neither \"produce:<topic>\" nor \"consume:<topic>\", such as \"consume:orders.*\""),
         ),
+    }
     };
     let scopes = raw.scopes.iter().map(scope).collect::<Result<_, _>>()?;
     let (max_connections, max_connections_per_source) =

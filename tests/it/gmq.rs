@@ -221,7 +221,8 @@ fn a_restart_loses_no_job_and_no_ack() {
 
 #[test]
 fn scopes_and_places_bound_what_clients_do() {
-    let section = "scopes = [\"produce:a\", \"consume:b\"]\nmax_connections_per_source = 2\nidle_timeout = \"3s\"";
+    let section =
+        "scopes = [\"produce:a\", \"consume:b\"]\nmax_connections_per_source = 2\nidle_timeout = \"3s\"";
     let gmq = Gmq::start(section, "");
     let (mut client, mut second) = (gmq.client(), gmq.client());
     client.push("a", "1", 0, 60);

@@ -2,6 +2,7 @@
 //! sealed memory and hands them to its child processes, and nobody changes them.
 
 mod alert;
+mod gmq;
 mod registry;
 mod safety;
 
@@ -14,9 +15,9 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 pub use self::alert::{AlertSettings, AlertWebhook, SmtpSettings, SmtpTls};
+pub use self::gmq::GmqSettings;
 pub use self::registry::{MysqlServer, RegistrySettings};
 pub use self::safety::Safety;
-use crate::scope::Scope;
 use crate::topic::{HostPattern, Rate, Topic};
 
 /// All settings of one generation. Paths are absolute.
@@ -138,24 +139,6 @@ pub struct HttpSettings {
     pub tls: Option<Certificate>,
     /// The URL at which receivers reach the port, without a slash at its end. None: receivers cannot reach it.
     pub public_url: Option<String>,
-}
-
-/// The port for clients of gmq-redis, whose protocol has no credentials.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GmqSettings {
-    /// The address to listen on. None: there is no such port.
-    pub listen: Option<SocketAddr>,
-    /// The addresses of clients that may connect. Empty: all clients that can reach the port.
-    pub allow: Vec<IpNet>,
-    /// What each client may do.
-    pub scopes: Vec<Scope>,
-    /// The greatest number of connections that are open at the same time.
-    pub max_connections: usize,
-    /// The greatest number of connections that are open at the same time from one address, or from one IPv6 network of
-    /// 64 bits.
-    pub max_connections_per_source: usize,
-    /// A connection without any traffic for this long is closed.
-    pub idle_timeout: Duration,
 }
 
 /// How clients prove who they are.

@@ -9,8 +9,8 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -36,9 +36,9 @@ use super::unread;
 use super::write_timeout::WriteTimeout;
 use model::excerpt::Excerpt;
 use model::settings::HttpSettings;
+use role::Drain;
 use role::submit::STORE_TIMEOUT;
 use role::tls::HANDSHAKE;
-use role::Drain;
 
 /// If a new dq-http-server has taken over: how long the drain waits for one more request on each kept connection.
 const LAST_REQUESTS: Duration = Duration::from_secs(5);
@@ -120,12 +120,7 @@ impl Connections {
             app: TowerToHyperService::new(app),
             unread: unread::pool(),
             tls: http.tls.as_ref().map(tls::acceptor).transpose()?,
-            places: Places::new(
-                "http",
-                &http.allow,
-                http.max_connections,
-                http.max_connections_per_source,
-            ),
+            places: Places::new("http", &http.allow, http.max_connections, http.max_connections_per_source),
             idle_timeout: http.idle_timeout,
             stage: watch::Sender::new(ConnectionStage::Open),
             open: JoinSet::new(),

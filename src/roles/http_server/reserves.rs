@@ -224,12 +224,16 @@ impl Api {
         let _place = self.reserve_place(reader.holder)?;
         place.give_up();
         let jobs = self.wait_for_jobs(reserve).await?;
-        Ok(ApiResponse::new(StatusCode::OK, &ReservedJobs { jobs: jobs.iter().map(ReservedJob::new).collect() }))
+        Ok(ApiResponse::new(
+            StatusCode::OK,
+            &ReservedJobs { jobs: jobs.iter().map(ReservedJob::new).collect() },
+        ))
     }
 
     /// Returns a place among the clients that reserve.
     pub(super) fn reserve_place(&self, holder: Option<Holder>) -> Result<PoolPart, Problem> {
-        let detail = "too many clients reserve, or half of the allowed number are this one's (http.max_reserves)";
+        let detail =
+            "too many clients reserve, or half of the allowed number are this one's (http.max_reserves)";
         self.reserves.take(holder, 1).ok_or_else(|| Problem::unavailable("busy", detail))
     }
 
@@ -344,7 +348,12 @@ struct JobExtend {
 
 impl Api {
     /// Settles the lease that a token proves.
-    async fn settle_reserved(&self, key: JobKey, token: &str, report: Report) -> Result<ApiResponse, Problem> {
+    async fn settle_reserved(
+        &self,
+        key: JobKey,
+        token: &str,
+        report: Report,
+    ) -> Result<ApiResponse, Problem> {
         let shown = PresentedTicket::read(token).ok_or_else(no_ticket)?;
         let ticket = self.ticket(&shown).await?;
         if !ticket.is_reserved() || ticket.key != key {

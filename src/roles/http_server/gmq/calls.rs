@@ -74,7 +74,7 @@ impl Popped {
     }
 
     /// The client has the job.
-    pub(super) fn is_told(mut self) {
+    pub(super) fn take_by_client(mut self) {
         self.reserved = None;
     }
 }
@@ -105,7 +105,8 @@ fn text(body: &Body) -> String {
 
 fn headers(push: &Push) -> Result<Headers, Problem> {
     if push.ttr > LEASES.1 {
-        let detail = format!("job.TTR is {} seconds, and not 0 to {}", push.ttr.as_secs(), LEASES.1.as_secs());
+        let detail =
+            format!("job.TTR is {} seconds, and not 0 to {}", push.ttr.as_secs(), LEASES.1.as_secs());
         return Err(Problem::field("TTR", detail));
     }
     let mut pairs = vec![(TTR.to_owned(), push.ttr.as_secs().to_string())];
@@ -198,8 +199,7 @@ impl Port {
         let until = now + POP_WAIT;
         let mut place = self.api.reserve_place(Some(holder.clone()))?;
         loop {
-            let reserve = Reserve { topics: names.clone(), max: 1, lease: None, until };
-            let Some(reserved) = self.api.wait_for_jobs(reserve).await?.pop() else { return Ok(None) };
+            let Some(reserved) = self.lease(&names, until).await? else { return Ok(None) };
             let popped = self.popped(reserved, place);
             if self.set_ttr(&popped).await? {
                 return Ok(Some(popped));
@@ -211,6 +211,21 @@ impl Port {
             }
             place = self.api.reserve_place(Some(holder.clone()))?;
         }
+    }
+
+    /// Leases a job of the first topic that has one.
+    async fn lease(&self, topics: &[TopicName], until: Instant) -> Result<Option<Reserved>, Problem> {
+        let reserve = |topics: &[TopicName], until| Reserve { topics: topics.to_vec(), max: 1, lease: None, until };
+        // One lane serves the topics in their order. With several lanes, the first lane with a job would win.
+        if self.api.lanes.count() > 1 && topics.len() > 1 {
+            for topic in topics {
+                let now = reserve(std::slice::from_ref(topic), Instant::now());
+                if let Some(reserved) = self.api.wait_for_jobs(now).await?.pop() {
+                    return Ok(Some(reserved));
+                }
+            }
+        }
+        Ok(self.api.wait_for_jobs(reserve(topics, until)).await?.pop())
     }
 
     fn popped(&self, reserved: Reserved, place: PoolPart) -> Popped {

@@ -40,6 +40,9 @@ impl LastReserve {
     }
 }
 
+/// A lease as text: topic, id, token, attempt, `began_ms`, `known_until_ms`.
+type Row<'a> = (&'a str, String, Box<[u8]>, u32, i64, i64);
+
 /// The last lease of each id.
 #[derive(Debug, Default)]
 pub(super) struct LastReserves {
@@ -100,7 +103,7 @@ impl LastReserves {
     /// older. Lines that cannot be read are skipped.
     pub(super) fn note_text(&mut self, text: &str, now_ms: i64) {
         for line in text.lines() {
-            let row: Result<(&str, String, Box<[u8]>, u32, i64, i64), _> = serde_json::from_str(line);
+            let row = serde_json::from_str::<Row>(line);
             let Ok((topic, id, token, attempt, began_ms, known_until_ms)) = row else { continue };
             let (Ok(topic), Ok(id)) = (TopicName::new(topic), JobId::new(id)) else { continue };
             if known_until_ms > now_ms && !self.by_id.contains_key(&id) {

@@ -51,12 +51,8 @@ const WRITE: usize = 64 << 10;
 /// master, so the next dq-http-server accepts the connections that wait.
 pub(super) async fn run(api: Api, listener: TcpListener) {
     let settings = api.settings.gmq.clone();
-    let mut places = Places::new(
-        "gmq",
-        &settings.allow,
-        settings.max_connections,
-        settings.max_connections_per_source,
-    );
+    let mut places =
+        Places::new("gmq", &settings.allow, settings.max_connections, settings.max_connections_per_source);
     let port = Port {
         api: api.clone(),
         scopes: settings.scopes.into(),
@@ -94,14 +90,7 @@ async fn serve(port: Port, stream: TcpStream, ip: IpAddr, place: Place, idle_tim
         log::debug!("gmq: cannot set TCP_NODELAY: {e}");
     }
     let holder = Holder::Source(Peer::Address(ip).source());
-    let connection = Connection {
-        stream,
-        idle_timeout,
-        port,
-        holder,
-        pops: JoinSet::new(),
-        out: Vec::new(),
-    };
+    let connection = Connection { stream, idle_timeout, port, holder, pops: JoinSet::new(), out: Vec::new() };
     if let Err(e) = connection.serve().await {
         log::debug!("gmq: the connection of {ip} is closed: {}", Excerpt(e));
     }
@@ -228,7 +217,7 @@ impl Connection {
         }
         self.write().await?;
         if let Ok(Some(popped)) = popped {
-            popped.is_told();
+            popped.take_by_client();
         }
         Ok(())
     }

@@ -57,7 +57,10 @@ impl Succession {
         let this = self.clone();
         let passed = tokio::task::spawn_blocking(move || this.write(&mut state)).await;
         if let Ok(Err(e)) = passed {
-            log::warn!("gmq: cannot write {}, so jobs that are acked late come back: {e}", self.path.display());
+            log::warn!(
+                "gmq: cannot write {}, so jobs that are acked late come back: {e}",
+                self.path.display()
+            );
         }
     }
 
