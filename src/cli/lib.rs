@@ -40,6 +40,7 @@ mod progress;
 mod receiver;
 mod record_filter;
 mod records;
+mod reserve;
 mod show;
 mod spool;
 mod status;
@@ -79,6 +80,10 @@ enum Command {
     Del(job::del::Arguments),
     Reschedule(job::reschedule::Arguments),
     Run(job::run::Arguments),
+    Reserve(reserve::Arguments),
+    Ack(reserve::Ack),
+    Nack(reserve::Nack),
+    Extend(reserve::Extend),
     List(list::Arguments),
     Records(records::Arguments),
     Find(records::find::Arguments),
@@ -115,6 +120,10 @@ impl Command {
             Command::Del(arguments) => done(job::del::run(&arguments)),
             Command::Reschedule(arguments) => done(job::reschedule::run(&arguments)),
             Command::Run(arguments) => done(job::run::run(&arguments)),
+            Command::Reserve(arguments) => reserve::run(&arguments),
+            Command::Ack(arguments) => done(reserve::ack(&arguments)),
+            Command::Nack(arguments) => done(reserve::nack(&arguments)),
+            Command::Extend(arguments) => done(reserve::extend(&arguments)),
             Command::List(arguments) => done(list::run(&arguments)),
             Command::Records(arguments) => done(records::run(&arguments)),
             Command::Find(arguments) => done(records::find::run(&arguments)),

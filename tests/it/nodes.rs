@@ -196,7 +196,8 @@ fn all_that_is_known_of_a_job_moves_with_it() {
     };
     let ids: Vec<String> = (0..60).map(|n| n.to_string()).collect();
     let lease = |store: &mut dyn Store, max| {
-        let wanted = Wanted { topic: key("0").topic, max, hold: 600 * SECOND, max_leased: None, max_attempts: 9 };
+        let wanted =
+            Wanted { topic: key("0").topic, max, hold: 600 * SECOND, max_leased: None, max_attempts: 9 };
         store.lease(&[wanted], max as usize, None).unwrap().jobs
     };
     // Dead letters: three for each of ten ids.
@@ -453,7 +454,8 @@ fn while_jobs_are_moved_nothing_else_is_done_with_them() {
     let ready = new_job("t", "r", "1", Due::In(std::time::Duration::ZERO));
     let all: Vec<_> = (0..40).map(|n| later(&n.to_string(), "1")).chain([ready]).collect();
     assert!(store.add(&all).iter().all(Result::is_ok));
-    let wanted = || Wanted { topic: key("r").topic, max: 9, hold: 60 * SECOND, max_leased: None, max_attempts: 9 };
+    let wanted =
+        || Wanted { topic: key("r").topic, max: 9, hold: 60 * SECOND, max_leased: None, max_attempts: 9 };
     let leased = store.lease(&[wanted()], 9, None).unwrap().jobs.remove(0);
     // The state that a mover leaves when it dies after it has set its fence.
     let set = fleet.nodes[0].cli(&["--raw", "get", "dq:{r0.0}:set"]);

@@ -3,15 +3,25 @@
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::http::{Answer, Http};
-use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, now_ms};
+use crate::support::mariadb::MariaDb;
+use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, now_ms, on_redis};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+
+/// Returns the section of a registry, for daemons that have none by default.
+fn registry() -> String {
+    match on_redis() {
+        true => format!("[registry]\nurl = \"{}\"\n", MariaDb::shared().database().url()),
+        false => String::new(),
+    }
+}
 
 fn pulled(name: &str, more: &str) -> String {
     format!("[[topic]]\nname = \"{name}\"\nmode = \"pull\"\n{more}\n")
@@ -205,7 +215,7 @@ fn a_delayed_job_is_never_reserved_before_its_time() {
 #[test]
 fn a_topic_changes_between_push_and_pull_with_jobs_pending() {
     let sink = Sink::start();
-    let daemon = Daemon::start("");
+    let daemon = Daemon::start(&registry());
     let mut http = Http::unix(&daemon);
     let topic = json!({"name": "t", "callback": sink.url(), "mode": "pull"});
     http.ask("POST", "/v1/topics", &topic).is(201);
@@ -291,10 +301,10 @@ fn limits_and_pauses_hold_reserves_back() {
         all += got;
     }
     assert!(begun.elapsed() > SECOND, "{:?}", begun.elapsed());
-    http.ask("POST", "/v1/topics/pause/pause", &Value::Null).is(200);
+    http.ask("POST", "/v1/topics/pause/pause", &Value::Null).is(204);
     assert!(reserve(&mut worker, "pause", &json!({"wait": "300ms"})).is_empty());
     begin(&mut worker, "pause", &json!({"wait": "20s"}));
-    http.ask("POST", "/v1/topics/pause/resume", &Value::Null).is(200);
+    http.ask("POST", "/v1/topics/pause/resume", &Value::Null).is(204);
     assert_eq!(jobs(worker.receive()).len(), 1);
 }
 
@@ -318,14 +328,16 @@ fn a_rolling_restart_answers_those_who_wait() {
 
 #[test]
 fn a_token_reserves_the_topics_of_its_scope_alone() {
-    let more = "[http]\nauth = \"token\"\n".to_owned() + &pulled("a", "") + &pulled("b", "");
+    let more = "[http]\nauth = \"token\"\n".to_owned() + &registry() + &pulled("a", "") + &pulled("b", "");
     let daemon = Daemon::start(&more);
     let mut admin = Http::unix(&daemon);
     let made = admin.ask("POST", "/v1/tokens", &json!({"name": "w", "scopes": ["consume:a"]})).is(201);
     let bearer = format!("Authorization: Bearer {}\r\n", made["token"].as_str().unwrap());
     let mut http = Http::tcp(&daemon);
     let mut ask = |path: &str, body: Value| http.send("POST", path, &bearer, body.to_string().as_bytes());
-    eventually(10 * SECOND, "the token", || (ask("/v1/topics/a/reserve", json!({})).status == 200).then_some(()));
+    eventually(10 * SECOND, "the token", || {
+        (ask("/v1/topics/a/reserve", json!({})).status == 200).then_some(())
+    });
     ask("/v1/topics/b/reserve", json!({})).is_problem(403, "forbidden", None);
     ask("/v1/reserve", json!({"topics": ["a", "b"]})).is_problem(403, "forbidden", None);
     ask("/v1/reserve", json!({"topics": ["a"]})).is(200);
@@ -366,16 +378,26 @@ fn work(daemon: &Daemon, stop: &AtomicBool, acked: &Mutex<HashSet<String>>) {
     }
 }
 
+/// Stops the workers, also if the test fails.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn kills_lose_no_job_and_an_acked_job_never_comes_again() {
     let daemon = Daemon::start(&pulled("t", "max_attempts = 100\nretry = [\"10ms\"]"));
     daemon.wait_all_up(SLOTS);
     let (stop, acked, mut added) = (AtomicBool::new(false), Mutex::default(), HashSet::new());
     std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
         for _ in 0..4 {
             scope.spawn(|| work(&daemon, &stop, &acked));
         }
-        let roles = ["dq-http-server", "dq-timer-1", "dq-server", "dq-timer-2", "dq-consume-1"];
+        let roles = ["dq-http-server", "dq-timer-0", "dq-server", "dq-timer-1", "dq-consume-1"];
         for kill in 0..15 {
             for n in 0..20 {
                 let id = format!("{kill}-{n}");
@@ -397,7 +419,6 @@ fn kills_lose_no_job_and_an_acked_job_never_comes_again() {
         }
         // Each job that would come again has two leases' time to do so.
         std::thread::sleep(4 * SECOND);
-        stop.store(true, Ordering::Relaxed);
     });
     let acked = acked.into_inner().unwrap();
     let mut client = daemon.client();
@@ -437,4 +458,85 @@ fn one_of_five_thousand_waiting_clients_gets_the_job() {
     let got: Vec<Value> = waiting.iter_mut().flat_map(|http| jobs(http.receive())).collect();
     assert_eq!(ids(&got), ["1"]);
     assert_eq!(got[0]["attempt"], 1);
+}
+
+/// Runs `dq` against a daemon. Returns its exit code and its output.
+fn dq(daemon: &Daemon, words: &[&str]) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+    command.args(words).arg("--run-dir").arg(daemon.dir.path().join("var/run")).stdin(Stdio::null());
+    let out = command.output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    (out.status.code().unwrap(), text)
+}
+
+#[test]
+fn the_command_line_reserves_and_reports() {
+    let daemon = Daemon::start(&pulled("t", "keep_done = \"1h\""));
+    let mut http = Http::unix(&daemon);
+    assert_eq!(dq(&daemon, &["reserve", "t"]), (1, "no job is ready\n".to_owned()));
+    put(&mut http, "t", "1", &json!({}));
+    let (code, text) = dq(&daemon, &["reserve", "t", "--wait", "10s", "--lease", "1m", "--json"]);
+    let job: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &job["id"]), (0, &json!("1")));
+    let token = job["token"].as_str().unwrap();
+    let (code, text) = dq(&daemon, &["extend", "t", "1", token, "--by", "2m"]);
+    assert!(code == 0 && text.starts_with("extended: t:1, leased until 20"), "{text}");
+    let (code, text) = dq(&daemon, &["nack", "t", "1", token, "--delay", "10ms", "--reason", "no stock"]);
+    assert_eq!((code, text.as_str()), (0, "retried: t:1\n"));
+    let (code, text) = dq(&daemon, &["reserve", "t", "--wait", "10s", "--json"]);
+    let job: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &job["attempt"]), (0, &json!(2)));
+    let (code, text) = dq(&daemon, &["ack", "t", "1", job["token"].as_str().unwrap(), "--answer", "ok"]);
+    assert_eq!((code, text.as_str()), (0, "done: t:1\n"));
+    assert_ne!(dq(&daemon, &["ack", "t", "1", "AAAA"]).0, 0);
+}
+
+#[test]
+fn a_command_is_run_for_each_job_and_its_exit_decides() {
+    let more = "keep_done = \"1h\"\nmax_attempts = 2\nretry = [\"10ms\"]\nttr = \"1s\"";
+    let mut daemon = Daemon::start(&pulled("t", more));
+    let mut http = Http::unix(&daemon);
+    (0..6).for_each(|n| put(&mut http, "t", &n.to_string(), &json!({"tags": ["a"]})));
+    // It takes longer than the lease, which is extended meanwhile. One job fails.
+    let script = "sleep 1.5; cat; echo \" $DQ_TOPIC $DQ_TAGS $DQ_ATTEMPT\"; test $DQ_ID != 3";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+    command.args(["reserve", "t", "--exec", script, "--workers", "3", "--run-dir"]);
+    command.arg(daemon.dir.path().join("var/run")).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut worker = command.spawn().unwrap();
+    let counts = |http: &mut Http| {
+        let stats = http.get("/v1/stats").is(200);
+        let of_t = stats["topics"].as_array().unwrap().iter().find(|t| t["topic"] == "t").cloned();
+        of_t.map(|t| [&t["ready"], &t["leased"], &t["delayed"], &t["dead"]].map(|n| n.as_u64().unwrap()))
+    };
+    eventually(60 * SECOND, "all jobs", || (counts(&mut http) == Some([0, 0, 0, 1])).then_some(()));
+    let records = http.get("/v1/topics/t/jobs/0/records").is(200);
+    let log = &records["records"][0]["log"];
+    assert_eq!(log.as_array().unwrap().len(), 1, "its lease did not run out: {records}");
+    assert_eq!(log[0]["answer"], "{\"of\":\"0\"} t a 1");
+    let dead = http.get("/v1/topics/t/jobs/3").is(200);
+    assert!(dead["log"][1]["error"].as_str().unwrap().starts_with("exit status: 1"), "{dead}");
+    // At TERM the command that runs is finished.
+    put(&mut http, "t", "last", &json!({}));
+    eventually(20 * SECOND, "the last job", || (counts(&mut http)? == [0, 1, 0, 1]).then_some(()));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.id() as i32), Signal::SIGTERM).unwrap();
+    assert!(worker.wait().unwrap().success());
+    assert_eq!(counts(&mut http), Some([0, 0, 0, 1]));
+    drop(http);
+    daemon.stop();
+}
+
+#[test]
+fn due_jobs_that_nobody_reserves_are_told_of() {
+    let daemon = Daemon::start(&(pulled("worked", "") + &pulled("alone", "")));
+    let mut http = Http::unix(&daemon);
+    for topic in ["worked", "alone"] {
+        (0..2).for_each(|n| put(&mut http, topic, &n.to_string(), &json!({})));
+    }
+    one(&mut http, "worked");
+    let status = eventually(40 * SECOND, "the topic alone", || {
+        let (_, text) = dq(&daemon, &["status"]);
+        text.contains("nobody delivers the due jobs of topic alone").then_some(text)
+    });
+    assert!(status.contains("no client reserves its jobs"), "{status}");
+    assert!(!status.contains("due jobs of topic worked"), "{status}");
 }

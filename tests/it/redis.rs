@@ -358,7 +358,13 @@ fn a_thousand_jobs_cost_few_round_trips_and_few_commands() {
     });
     let mut leased = Vec::new();
     counted("lease", (150, 12), &mut |s| {
-        let wanted = store::Wanted { topic: topic.clone(), max: 256, hold: SECOND * 60, max_leased: None, max_attempts: 3 };
+        let wanted = store::Wanted {
+            topic: topic.clone(),
+            max: 256,
+            hold: SECOND * 60,
+            max_leased: None,
+            max_attempts: 3,
+        };
         while leased.len() < 1000 {
             leased.extend(s.lease(std::slice::from_ref(&wanted), 256, None).unwrap().jobs);
         }
@@ -449,7 +455,13 @@ fn a_node_that_missed_a_pause_delivers_no_jobs_of_the_topic() {
     let key = job.key.clone();
     eventually(10 * SECOND, "a stored job", || store.add(std::slice::from_ref(&job)).remove(0).ok());
     let lease = |store: &mut Box<dyn Store>| {
-        let wanted = Wanted { topic: key.topic.clone(), max: 9, hold: 60 * SECOND, max_leased: None, max_attempts: 10 };
+        let wanted = Wanted {
+            topic: key.topic.clone(),
+            max: 9,
+            hold: 60 * SECOND,
+            max_leased: None,
+            max_attempts: 10,
+        };
         store.lease(&[wanted], 9, None).map_or(0, |batch| batch.jobs.len())
     };
     pair.nodes[1].kill();

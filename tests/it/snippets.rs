@@ -7,11 +7,12 @@ use std::path::Path;
 use std::process::Command;
 
 /// The documents, in the order in which somebody reads them who tries dq.
-const DOCUMENTS: [&str; 10] = [
+const DOCUMENTS: [&str; 11] = [
     "README.md",
     "docs/HTTP.md",
     "docs/HISTORY.md",
     "docs/BULK.md",
+    "docs/PULL.md",
     "docs/AUTH.md",
     "docs/ANSWER_LATER.md",
     "docs/CALLBACKS.md",

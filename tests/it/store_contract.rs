@@ -15,8 +15,8 @@ use model::settings;
 use model::topic::Rate;
 use store::{
     Added, Batch, Bell, BellKind, Change, Changed, CircuitState, Counts, DeadLetter, DeadLetterOperation,
-    Deleted, HELD_MS, Lanes, Leased, OUTAGE, Opening, Outcome, OwnerTag, PermitAsk, Settled, Settlement,
-    Store, StoreError, Token, Wanted, Which,
+    Deleted, HELD_MS, Lanes, Leased, OUTAGE, Opening, Outcome, OwnerTag, PermitAsk, Ring, Settled,
+    Settlement, Store, StoreError, Token, Wanted, Which,
 };
 
 mod bulk;
@@ -56,11 +56,17 @@ trait Fixture {
     fn open(&self) -> Box<dyn Store> {
         store::open(&self.settings(), self.run_dir()).unwrap()
     }
+    /// Whether it is the embedded store.
+    const IS_EMBEDDED: bool = false;
+
     /// Hangs a bell on each lane.
     fn bell(&self, kind: BellKind) -> Bells {
+        self.bell_named(kind, "test")
+    }
+    fn bell_named(&self, kind: BellKind, name: &str) -> Bells {
         let settings = self.settings();
         let lanes = Lanes::new(&settings).unwrap().count();
-        let hang = |lane| store::hang_bell(&settings, self.run_dir(), lane, kind, "test").unwrap();
+        let hang = |lane| store::hang_bell(&settings, self.run_dir(), lane, kind, name).unwrap();
         Bells((0..lanes).map(hang).collect())
     }
 }
@@ -81,6 +87,7 @@ impl Fixture for Embedded {
         self.dir.path()
     }
     const SHARDS: usize = 1;
+    const IS_EMBEDDED: bool = true;
 }
 
 /// Makes jobs with limits, one for each id.
@@ -1576,6 +1583,60 @@ fn delayed_jobs_are_listed_from_a_due_time<F: Fixture>(f: &F) {
     assert_eq!(s.list(&topic("none"), State::Delayed, Some(&none), 9).unwrap().jobs, []);
 }
 
+fn the_rings_of_a_pulled_topic_reach_every_process<F: Fixture>(f: &F) {
+    let bells = [f.bell(BellKind::Pull), f.bell_named(BellKind::Pull, "other")];
+    let mut s = f.open();
+    s.ring_pull(&[topic("t")]).unwrap();
+    let mut n = 0;
+    let mut heard = [false, false];
+    let is_of = |ring: &Ring| match ring {
+        Ring::Of(ring) => ring.topic == topic("t"),
+        // The embedded store rings without a topic.
+        Ring::All => F::IS_EMBEDDED,
+    };
+    eventually(Duration::from_secs(10), "rings in both", || {
+        n += 1;
+        add(&mut *s, &[job("t", &format!("j{n}"), NOW), job("u", &format!("j{n}"), NOW)]);
+        std::thread::sleep(Duration::from_millis(20));
+        for (bells, heard) in bells.iter().zip(&mut heard) {
+            for bell in &bells.0 {
+                if bell.answer().unwrap() {
+                    *heard |= bell.rings().iter().any(is_of);
+                }
+            }
+        }
+        (heard == [true, true]).then_some(())
+    });
+    // A topic that nobody waits for rings nobody.
+    add(&mut *s, &[job("u", "last", NOW)]);
+    for bell in bells.iter().flat_map(|bells| &bells.0) {
+        let of_u = |ring: &Ring| matches!(ring, Ring::Of(ring) if ring.topic == topic("u"));
+        assert!(!bell.rings().iter().any(of_u));
+    }
+}
+
+fn no_more_jobs_are_leased_than_the_limit_allows<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let jobs: Vec<NewJob> = (0..20).map(|n| job("t", &format!("j{n}"), NOW)).collect();
+    add(&mut *s, &jobs);
+    let limited = |most| Wanted { max_leased: Some(most), ..want("t", 10) };
+    let first = s.lease(&[limited(4)], 10, None).unwrap();
+    assert_eq!(first.jobs.len(), 4);
+    let none = s.lease(&[limited(4)], 10, None).unwrap();
+    assert_eq!(none.jobs.len(), 0);
+    assert!(none.left.iter().any(|(t, n)| *t == topic("t") && *n > 0), "{:?}", none.left);
+    let done = Settlement {
+        key: first.jobs[0].key.clone(),
+        token: first.jobs[0].token.clone(),
+        outcome: Outcome::Ack,
+        attempt: None,
+    };
+    assert_eq!(s.settle(&[done]), [Ok(Settled::Done)]);
+    assert_eq!(s.lease(&[limited(4)], 10, None).unwrap().jobs.len(), 1);
+    assert_eq!(s.lease(&[limited(6)], 10, None).unwrap().jobs.len(), 2);
+    assert_eq!(s.lease(&[want("t", 10)], 10, None).unwrap().jobs.len(), 10, "without a limit");
+}
+
 fn bells_ring_when_there_is_work<F: Fixture>(f: &F) {
     let (push, timer) = (f.bell(BellKind::Push), f.bell(BellKind::Timer));
     let mut s = f.open();
@@ -1910,6 +1971,8 @@ macro_rules! contract {
 }
 
 contract! {
+    the_rings_of_a_pulled_topic_reach_every_process
+    no_more_jobs_are_leased_than_the_limit_allows
     an_added_job_is_read_back_by_every_handle
     a_due_job_is_ready_at_once
     a_job_that_is_added_late_is_due_from_its_add

@@ -36,7 +36,13 @@ impl Stage {
 
     /// Leases jobs of a topic that allows one attempt. Returns their attempts.
     fn lease(&mut self) -> store::Result<Vec<u32>> {
-        let wanted = Wanted { topic: self.key.topic.clone(), max: 9, hold: 60 * SECOND, max_leased: None, max_attempts: 1 };
+        let wanted = Wanted {
+            topic: self.key.topic.clone(),
+            max: 9,
+            hold: 60 * SECOND,
+            max_leased: None,
+            max_attempts: 1,
+        };
         let batch = self.store.lease(&[wanted], 9, Some(&OwnerTag("me".into())))?;
         Ok(batch.jobs.iter().map(|job| job.attempt).collect())
     }

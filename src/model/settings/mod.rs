@@ -2,6 +2,7 @@
 //! sealed memory and hands them to its child processes, and nobody changes them.
 
 mod alert;
+mod certificate;
 mod gmq;
 mod registry;
 mod safety;
@@ -15,6 +16,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 pub use self::alert::{AlertSettings, AlertWebhook, SmtpSettings, SmtpTls};
+pub use self::certificate::Certificate;
 pub use self::gmq::GmqSettings;
 pub use self::registry::{MysqlServer, RegistrySettings};
 pub use self::safety::Safety;
@@ -125,8 +127,7 @@ pub struct HttpSettings {
     pub max_connections_per_source: usize,
     /// The greatest number of requests that are being answered at the same time.
     pub max_requests: usize,
-    /// The greatest number of clients that reserve jobs at the same time. They do not count for `max_requests` while they
-    /// wait.
+    /// The greatest number of clients that reserve jobs and wait. They do not count for `max_requests`.
     pub max_reserves: usize,
     /// A connection is closed if no complete request head arrives on it for this long, or if the client reads nothing
     /// of an answer for this long.
@@ -149,22 +150,6 @@ pub enum Auth {
     None,
     /// Each client must present a token.
     Token,
-}
-
-/// A certificate and its key, in the PEM format.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Certificate {
-    /// The certificate, and those that sign it.
-    pub chain: String,
-    /// The key of the certificate.
-    pub key: String,
-}
-
-/// Hides the key.
-impl fmt::Debug for Certificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Certificate(..)")
-    }
 }
 
 /// The timers.

@@ -2,8 +2,7 @@
 //! present moment, and the output is orders for the lanes and answers to clients. `simulation` drives it.
 //!
 //! A topic is hot on a lane if it may have ready jobs there: a client has just come, the bell rang, or the last lease has
-//! left some. Only hot topics are leased. The caller passes on each event, calls [`Broker::act`], carries out orders and
-//! answers, and waits until [`Broker::next`] or the next event.
+//! left some. Only hot topics are leased. After each event, the caller calls [`Broker::act`], and carries out what it says.
 //!
 //! | event | what follows |
 //! |---|---|
@@ -25,10 +24,10 @@ use model::topic::Topics;
 use store::{Left, Outcome, Permit, PermitAsk, Ring, Settlement, StoreError, Wanted};
 
 /// How long clients wait for a lane that does not answer before they are free for other lanes.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long after its time a client waits for a lease that is under way.
-const GRACE: Duration = Duration::from_secs(2);
+pub(super) const GRACE: Duration = Duration::from_secs(2);
 
 /// How often the topics that clients wait for are looked at although no bell rang: a process may have died before it
 /// rang.
@@ -275,7 +274,9 @@ impl Broker {
             Some(e) => {
                 let pause = match e {
                     StoreError::Moving(_) => lane.trouble.pause_for(&e),
-                    _ => lane.trouble.pause_after(&format_args!("cannot lease for clients that reserve: {e}")),
+                    _ => {
+                        lane.trouble.pause_after(&format_args!("cannot lease for clients that reserve: {e}"))
+                    }
                 };
                 lane.failing = Some((now + pause, e));
             }
@@ -326,7 +327,7 @@ impl Broker {
     }
 
     /// Frees clients whose call is over.
-    fn free(&mut self, number: usize, waiters: &[u64]) {
+    pub(super) fn free(&mut self, number: usize, waiters: &[u64]) {
         for id in waiters {
             if let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.on == Some(number)) {
                 waiter.on = None;
@@ -335,7 +336,12 @@ impl Broker {
     }
 
     /// Takes the answers to questions for permits.
-    pub(super) fn permitted(&mut self, asks: &[PermitAsk], permits: Vec<Result<Permit, StoreError>>, now: Instant) {
+    pub(super) fn permitted(
+        &mut self,
+        asks: &[PermitAsk],
+        permits: Vec<Result<Permit, StoreError>>,
+        now: Instant,
+    ) {
         for (ask, permit) in asks.iter().zip(permits) {
             self.rates.answered(ask, permit.ok(), now);
         }
@@ -357,56 +363,7 @@ impl Broker {
         self.end_waits(now);
     }
 
-    /// Frees the clients of a lane that does not answer.
-    fn give_up(&mut self, number: usize, now: Instant) {
-        let Some(under_way) = self.lanes[number].under_way.as_mut() else { return };
-        if under_way.is_given_up || under_way.since + PATIENCE > now {
-            return;
-        }
-        under_way.is_given_up = true;
-        let waiters: Vec<u64> = under_way.calls.iter().flat_map(|call| call.waiters.clone()).collect();
-        self.free(number, &waiters);
-    }
-
-    /// Answers the clients whose time is over.
-    fn end_waits(&mut self, now: Instant) {
-        while let Some((at, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
-            self.deadlines.pop_first();
-            let Some(waiter) = self.waiters.get(&id) else { continue };
-            if at >= waiter.reserve.until + GRACE {
-                self.end_wait(id);
-            } else {
-                self.deadlines.insert((waiter.reserve.until + GRACE, id));
-                self.overdue.insert(id);
-            }
-        }
-        let over: Vec<u64> = self.overdue.iter().copied().filter(|id| !self.may_come(*id, now)).collect();
-        over.into_iter().for_each(|id| self.end_wait(id));
-    }
-
-    /// Whether something under way may bring jobs to a client.
-    fn may_come(&self, id: u64, now: Instant) -> bool {
-        let Some(waiter) = self.waiters.get(&id) else { return false };
-        let may = |lane: &Lane, topic: &TopicName| {
-            let has_permits = self.permits(topic) != Some(0) || self.rates.is_asked(topic);
-            lane.hot.contains(topic) && self.may_lease(topic, now) && has_permits
-        };
-        let answers = |lane: &&Lane| lane.failing.as_ref().is_none_or(|(until, _)| *until <= now);
-        let mut lanes = self.lanes.iter().filter(answers);
-        waiter.on.is_some() || lanes.any(|lane| waiter.reserve.topics.iter().any(|topic| may(lane, topic)))
-    }
-
-    /// Answers a client for which no job came.
-    fn end_wait(&mut self, id: u64) {
-        let mut errors = self.lanes.iter().map(|lane| lane.failing.as_ref().map(|(_, e)| e.clone()));
-        let failed = match errors.next().flatten() {
-            Some(first) if errors.all(|e| e.is_some()) => Some(first),
-            _ => None,
-        };
-        self.answer(id, failed.map_or_else(|| Ok(Vec::new()), Err));
-    }
-
-    fn answer(&mut self, id: u64, answer: ReserveAnswer) {
+    pub(super) fn answer(&mut self, id: u64, answer: ReserveAnswer) {
         if self.leave(id) {
             self.answers.push((id, answer));
         }
@@ -441,4 +398,3 @@ impl Broker {
         std::mem::take(&mut self.answers)
     }
 }
-

@@ -16,6 +16,7 @@ mod settling;
 #[cfg(test)]
 mod simulation;
 mod threads;
+mod waits;
 
 use std::time::{Duration, Instant};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::broker::{Broker, CALL_JOBS, CALLS, Lane, LaneOrder, LeaseCall, PlannedCall, REGISTER, UnderWay};
 use super::Reserve;
+use super::broker::{Broker, CALL_JOBS, CALLS, Lane, LaneOrder, LeaseCall, PlannedCall, REGISTER, UnderWay};
 use model::job::TopicName;
 use model::topic::Topic;
 use store::Wanted;
@@ -90,8 +90,12 @@ impl Broker {
         for id in ids {
             let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.on.is_none()) else { continue };
             let is_single = waiter.reserve.topics.len() == 1;
-            let wanted: Vec<Wanted> =
-                waiter.reserve.topics.iter().filter_map(|topic| self.want(topic, &waiter.reserve, &hot)).collect();
+            let wanted: Vec<Wanted> = waiter
+                .reserve
+                .topics
+                .iter()
+                .filter_map(|topic| self.want(topic, &waiter.reserve, &hot))
+                .collect();
             let Some(first) = wanted.first() else { continue };
             let max = waiter.reserve.max as usize;
             let is_shared = is_single && calls.last().is_some_and(|last| last.takes(first));

@@ -56,7 +56,13 @@ impl Rates {
 
     /// Returns a question for `want` permits, if one may be asked now. Permits that are not used any more are given back
     /// by a question for none.
-    pub(super) fn ask(&mut self, topic: &TopicName, rate: Rate, want: u32, now: Instant) -> Option<PermitAsk> {
+    pub(super) fn ask(
+        &mut self,
+        topic: &TopicName,
+        rate: Rate,
+        want: u32,
+        now: Instant,
+    ) -> Option<PermitAsk> {
         let permits = self.0.entry(topic.clone()).or_default();
         if want == 0 {
             permits.unused += std::mem::take(&mut permits.hand);

@@ -262,7 +262,9 @@ impl LaneThread {
     fn run(mut self, received: &Receiver<LaneOrder>) {
         while let Ok(order) = received.recv() {
             let told = match order {
-                LaneOrder::Lease { register, calls } => Event::Leased(self.number, self.lease(&register, &calls)),
+                LaneOrder::Lease { register, calls } => {
+                    Event::Leased(self.number, self.lease(&register, &calls))
+                }
                 LaneOrder::Permits(asks) => {
                     let owner = self.owner.clone();
                     let permits = match self.open() {

@@ -56,6 +56,7 @@ mod refused;
 mod registrar;
 mod removal;
 mod replays;
+mod reports;
 mod reserves;
 mod rotation;
 mod route_rule;
@@ -181,6 +182,7 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
         .merge(find::routes())
         .merge(acks::routes())
         .merge(reserves::routes())
+        .merge(reports::routes())
         .merge(nodes::routes())
         .merge(alerts::routes())
         .merge(tokens::routes())

@@ -15,6 +15,7 @@ use super::quotas::{Held, held, nearly_used};
 use super::stranded::{Waiting, problems, stranded};
 use host::now_ms;
 use model::job::TopicName;
+use model::topic::Undelivered;
 use role::{self, Context, lock};
 use store::{self, CircuitState, Counts, Store, StoreError};
 use telemetry::history::add_rates;
@@ -26,6 +27,8 @@ const PERIODS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 #[derive(Debug, Default)]
 struct LaneReport {
     waiting: Waiting,
+    /// The topics that have leased jobs.
+    leased: BTreeSet<TopicName>,
     /// What the topics hold.
     held: Held,
     /// The topics that are paused.
@@ -75,8 +78,11 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
             now.extend(circuits(lanes.iter().map(|(_, told)| &told.open), registered));
             // Before the registry was read for the first time, it is not known which topics exist.
             if topics.is_whole() {
-                now.extend(stranded(&waiting, now_ms(), |name| {
-                    known.undelivered(name).map(|why| why.to_string())
+                let is_leased = |name: &str| lanes.iter().any(|(_, told)| told.leased.contains(name));
+                now.extend(stranded(&waiting, now_ms(), |name| match known.undelivered(name)? {
+                    // Clients that work on jobs of the topic reserve the others later.
+                    Undelivered::Pull if is_leased(name) => None,
+                    why => Some(why.to_string()),
                 }));
             }
             now.extend(problems(known));
@@ -103,11 +109,12 @@ fn lane_report(store: &mut dyn Store) -> store::Result<LaneReport> {
     let of = |counts: Counts| Some((counts.topic, (counts.ready, counts.oldest_ready_ms?)));
     let counts = store.counts()?;
     let held = held(&counts);
+    let leased = counts.iter().filter(|one| one.leased > 0).map(|one| one.topic.clone()).collect();
     let waiting: Waiting = counts.into_iter().filter_map(of).collect();
     // A circuit whose pause is over is closed by the next job. Without waiting jobs, it holds nothing back.
     open.retain(|circuit| circuit.state == CircuitState::Open || waiting.contains_key(&circuit.topic));
     let open = open.into_iter().map(|circuit| (circuit.topic, circuit.reason)).collect();
-    Ok(LaneReport { waiting, held, paused: store.paused()?.into_iter().collect(), open })
+    Ok(LaneReport { waiting, leased, held, paused: store.paused()?.into_iter().collect(), open })
 }
 
 /// Adds up what waits on all lanes.

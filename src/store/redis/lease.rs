@@ -67,7 +67,8 @@ fn wanted_here(
         let others = leased.iter().filter(|((topic, place), _)| *topic == want.topic && *place != here);
         let new = jobs.iter().filter(|(_, job)| job.key.topic == want.topic).count();
         let elsewhere = others.map(|(_, n)| *n).sum::<usize>() + new;
-        let left = want.max_leased.map(|most| most.saturating_sub(u32::try_from(elsewhere).unwrap_or(u32::MAX)));
+        let left =
+            want.max_leased.map(|most| most.saturating_sub(u32::try_from(elsewhere).unwrap_or(u32::MAX)));
         Wanted { max_leased: left, ..want.clone() }
     };
     wanted.iter().map(of).collect()

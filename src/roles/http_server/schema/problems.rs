@@ -76,7 +76,10 @@ impl IntoResponses for ReserveProblems {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let own = [
             (404, "A topic does not exist: `unknown_topic`"),
-            (409, "Clients do not reserve the jobs of the topic: `not_pull`. The same request is being done: `in_progress`"),
+            (
+                409,
+                "Clients do not reserve the jobs of the topic: `not_pull`. The same request is being done: `in_progress`",
+            ),
             FIELD,
         ];
         problems(&[&own[..], &BODY[..]].concat())

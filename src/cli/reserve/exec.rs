@@ -1,0 +1,191 @@
+//! `dq reserve --exec`: runs a command for each job. Each worker is a thread with one job at a time.
+//!
+//! At SIGTERM or SIGINT no worker begins another command. The commands that run are finished and reported. A worker that
+//! is killed loses no job: the job comes back when its lease ends.
+
+use std::io::{Read, Write as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::super::api::Api;
+use super::super::failure::Failure;
+use super::super::show::plain;
+use super::super::target::TargetOptions;
+use super::{MARGIN, Reserved, WAIT_MAX, reserve, span};
+use host::{Signals, now_ms, wait_readable};
+
+/// How long a worker waits for a job before it looks whether it must stop.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// How long after a failure a worker asks again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// How many bytes of a command's output are kept as its answer.
+const OUTPUT_KEPT: usize = 4096;
+
+/// Runs commands until a signal comes. Returns whether all is well.
+pub(super) fn run(
+    at: &TargetOptions,
+    topics: &[String],
+    lease: Option<Duration>,
+    command: &str,
+    workers: u32,
+) -> Result<bool> {
+    let mut signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGINT]).context("cannot catch signals")?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (failed, failures) = channel::<anyhow::Error>();
+    let mut threads: Vec<JoinHandle<()>> = Vec::new();
+    let (ended, wakes) = std::os::unix::net::UnixStream::pair().context("cannot make a pipe")?;
+    for _ in 0..workers {
+        let worker = Worker {
+            api: Api::patient(at, WAIT_MAX + MARGIN)?,
+            topics: topics.to_vec(),
+            lease,
+            command: command.to_owned(),
+            stop: Arc::clone(&stop),
+        };
+        let (failed, wakes) = (failed.clone(), wakes.try_clone().context("cannot make a pipe")?);
+        threads.push(std::thread::spawn(move || {
+            if let Err(e) = worker.work() {
+                let _ = failed.send(e);
+                let _ = (&wakes).write(&[1]);
+            }
+        }));
+    }
+    drop(failed);
+    loop {
+        wait_readable(&[std::os::fd::AsFd::as_fd(&signals), std::os::fd::AsFd::as_fd(&ended)], None)?;
+        let has_failed = failures.try_recv();
+        if has_failed.is_ok() || !signals.take()?.is_empty() {
+            stop.store(true, Ordering::Relaxed);
+            eprintln!("the commands that run are finished first");
+            threads.into_iter().for_each(|thread| drop(thread.join()));
+            return match has_failed {
+                Ok(e) => Err(e),
+                Err(_) => Ok(true),
+            };
+        }
+    }
+}
+
+struct Worker {
+    api: Api,
+    topics: Vec<String>,
+    lease: Option<Duration>,
+    command: String,
+    stop: Arc<AtomicBool>,
+}
+
+impl Worker {
+    /// Works until it must stop. Fails if the daemon refuses its requests.
+    fn work(&self) -> Result<()> {
+        while !self.stop.load(Ordering::Relaxed) {
+            let jobs = match reserve(&self.api, &self.topics, 1, WAIT, self.lease) {
+                Ok(jobs) => jobs,
+                Err(e) if is_final(&e) => return Err(e),
+                Err(e) => {
+                    eprintln!("cannot reserve: {e:#}");
+                    std::thread::sleep(AGAIN);
+                    continue;
+                }
+            };
+            for job in jobs {
+                self.handle(&serde_json::from_str(job.get())?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the command for a job, and reports how it ended.
+    fn handle(&self, job: &Reserved) {
+        let name = format!("{}:{}", job.topic, plain(&job.id));
+        let (verb, more): (&str, Vec<(&str, Value)>) = match self.run_command(job) {
+            Ok((status, output)) if status.success() => ("ack", vec![("answer", json!(output))]),
+            Ok((status, output)) => {
+                let reason = format!("{status}: {output}");
+                eprintln!("{name}: {}", plain(&reason));
+                ("nack", vec![("reason", json!(reason))])
+            }
+            Err(e) => {
+                eprintln!("{name}: {e:#}");
+                ("nack", vec![("reason", json!(format!("{e:#}")))])
+            }
+        };
+        for _ in 0..5 {
+            match job.report(&self.api, verb, &more) {
+                Ok(told) => return println!("{}: {name}", told["outcome"].as_str().unwrap_or_default()),
+                Err(e) if is_final(&e) => return eprintln!("{name}: cannot report {verb}: {e:#}"),
+                // The same report gets the same answer.
+                Err(e) => eprintln!("{name}: cannot report {verb} yet: {e:#}"),
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    fn run_command(&self, job: &Reserved) -> Result<(ExitStatus, String)> {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(&self.command);
+        command.env("DQ_TOPIC", &job.topic).env("DQ_ID", &job.id);
+        command.env("DQ_ATTEMPT", job.attempt.to_string()).env("DQ_DUE_MS", job.due_ms.to_string());
+        command.env("DQ_TAGS", job.tags.join(",")).env("DQ_HEADERS", json!(job.headers).to_string());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        // A signal from the terminal goes to dq, which lets the command finish.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command.spawn().context("cannot run the command")?;
+        std::thread::scope(|scope| {
+            let (done, ends) = channel::<()>();
+            scope.spawn(move || self.keep_lease(job, &ends));
+            let stdin = child.stdin.take();
+            scope.spawn(move || {
+                // The command may read nothing of it.
+                let _ = stdin.map(|mut stdin| stdin.write_all(job.body.get().as_bytes()));
+            });
+            let ended = outcome(&mut child);
+            drop::<Sender<()>>(done);
+            ended
+        })
+    }
+
+    /// Extends the lease while the command runs: each time when half of it has passed.
+    fn keep_lease(&self, job: &Reserved, ends: &std::sync::mpsc::Receiver<()>) {
+        let left = |until_ms: i64| Duration::from_millis((until_ms - now_ms()).max(100) as u64);
+        let hold = self.lease.unwrap_or_else(|| left(job.lease_until_ms));
+        while ends.recv_timeout(hold / 2) == Err(RecvTimeoutError::Timeout) {
+            if let Err(e) = job.report(&self.api, "extend", &[("lease", span(hold))]) {
+                eprintln!("{}:{}: cannot extend the lease: {e:#}", job.topic, plain(&job.id));
+            }
+        }
+    }
+}
+
+/// Waits for the end of a command. Returns the first bytes of its output. It may write more, which is read and dropped.
+fn outcome(child: &mut Child) -> Result<(ExitStatus, String)> {
+    let mut output = Vec::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        stdout
+            .by_ref()
+            .take(OUTPUT_KEPT as u64)
+            .read_to_end(&mut output)
+            .context("cannot read its output")?;
+        std::io::copy(&mut stdout, &mut std::io::sink()).context("cannot read its output")?;
+    }
+    let status = child.wait().context("cannot wait for the command")?;
+    Ok((status, String::from_utf8_lossy(&output).trim().to_owned()))
+}
+
+/// Whether the same request would be refused again.
+fn is_final(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<Failure>() {
+        Some(Failure::Refused(problem)) => problem.status < 500 && problem.status != 429,
+        Some(Failure::Usage(_)) => true,
+        _ => false,
+    }
+}

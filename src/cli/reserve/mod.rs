@@ -1,0 +1,149 @@
+//! `dq reserve`: reserves jobs of pull topics. `dq ack`, `dq nack` and `dq extend` report their outcomes.
+
+mod exec;
+mod settle;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::api::{Api, part};
+use super::show::{json_line, plain};
+use super::target::TargetOptions;
+
+pub(super) use self::settle::{Ack, Extend, Nack, ack, extend, nack};
+
+/// The longest time that the daemon lets a request wait, and how much longer the answer may take.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+const MARGIN: Duration = Duration::from_secs(20);
+
+/// Reserve jobs of topics whose mode is pull
+///
+/// Prints the jobs, each with the token by which `dq ack`, `dq nack` and `dq extend` report its outcome. With --exec,
+/// runs a command for each job instead, until SIGTERM or SIGINT: its stdin is the body, its exit code decides (0: the job
+/// is done; other codes: it is tried again), and the first bytes of its output are kept with the job. While it runs, the
+/// lease is extended.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  dq reserve orders --wait 30s --json
+  dq reserve orders.fast orders.slow --exec './ship-order' --workers 4
+
+The command gets DQ_TOPIC, DQ_ID, DQ_ATTEMPT, DQ_DUE_MS, DQ_TAGS and DQ_HEADERS (a JSON object).")]
+pub(super) struct Arguments {
+    /// The topics, in the order of preference
+    #[arg(required = true, num_args = 1..=32)]
+    topics: Vec<String>,
+
+    /// The most jobs; with --exec, each worker reserves one at a time
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100), conflicts_with = "exec")]
+    max: u32,
+
+    /// How long to wait for a job, at most 60s. Default: not at all; with --exec, again and again
+    #[arg(long, value_name = "SPAN", value_parser = humantime::parse_duration, conflicts_with = "exec")]
+    wait: Option<Duration>,
+
+    /// How long each lease holds. Default: the topic's ttr
+    #[arg(long, value_name = "SPAN", value_parser = humantime::parse_duration)]
+    lease: Option<Duration>,
+
+    /// A command for each job, run by sh -c
+    #[arg(long, value_name = "COMMAND")]
+    exec: Option<String>,
+
+    /// How many commands run at the same time
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=256), requires = "exec")]
+    workers: u32,
+
+    #[command(flatten)]
+    at: TargetOptions,
+}
+
+/// A reserved job, as the API shows it.
+#[derive(Debug, Deserialize)]
+struct Reserved {
+    topic: String,
+    id: String,
+    body: Box<RawValue>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(default)]
+    tags: Vec<String>,
+    attempt: u32,
+    due_ms: i64,
+    token: String,
+    lease_until_ms: i64,
+}
+
+impl Reserved {
+    /// Reports the outcome.
+    fn report(&self, api: &Api, verb: &str, more: &[(&str, Value)]) -> Result<Value> {
+        report(api, &self.topic, &self.id, verb, &self.token, more)
+    }
+}
+
+fn report(
+    api: &Api,
+    topic: &str,
+    id: &str,
+    verb: &str,
+    token: &str,
+    more: &[(&str, Value)],
+) -> Result<Value> {
+    let mut body = Map::from_iter([("token".to_owned(), json!(token))]);
+    body.extend(more.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+    api.ask("POST", &format!("/v1/topics/{}/jobs/{}/{verb}", part(topic), part(id)), &body)?.json()
+}
+
+/// The written form of a span.
+fn span(span: Duration) -> Value {
+    json!(format!("{}ms", span.as_millis()))
+}
+
+/// Asks for jobs once. Returns them as they were sent.
+fn reserve(
+    api: &Api,
+    topics: &[String],
+    max: u32,
+    wait: Duration,
+    lease: Option<Duration>,
+) -> Result<Vec<Box<RawValue>>> {
+    #[derive(Deserialize)]
+    struct Answer {
+        jobs: Vec<Box<RawValue>>,
+    }
+    let mut body = json!({"topics": topics, "max": max, "wait": span(wait)});
+    if let Some(lease) = lease {
+        body["lease"] = span(lease);
+    }
+    let Answer { jobs } = api.ask("POST", "/v1/reserve", &body)?.json()?;
+    Ok(jobs)
+}
+
+/// Runs `dq reserve`. Returns whether there were jobs.
+pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    let api = Api::patient(&arguments.at, WAIT_MAX + MARGIN)?;
+    if let Some(command) = &arguments.exec {
+        return exec::run(&arguments.at, &arguments.topics, arguments.lease, command, arguments.workers);
+    }
+    let wait = arguments.wait.unwrap_or_default();
+    let jobs = reserve(&api, &arguments.topics, arguments.max, wait, arguments.lease)?;
+    if arguments.at.json {
+        jobs.iter().try_for_each(json_line)?;
+        return Ok(!jobs.is_empty());
+    }
+    for job in &jobs {
+        let job: Reserved = serde_json::from_str(job.get())?;
+        let until = model::json_time::rfc3339(job.lease_until_ms);
+        println!("{}:{}, attempt {}, leased until {until}", job.topic, plain(&job.id), job.attempt);
+        println!("  body: {}", plain(job.body.get()));
+        println!("  token: {}", job.token);
+    }
+    if jobs.is_empty() {
+        eprintln!("no job is ready");
+    }
+    Ok(!jobs.is_empty())
+}
