@@ -1,4 +1,4 @@
-//! Checks who may connect to the TCP and the HTTP port.
+//! Checks who may connect to the TCP port, the HTTP port and the port for clients of gmq-redis.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,9 @@ use super::bounds::{HOUR, count, size, within};
 use super::certificate::{ConfiguredFile, certificate};
 use super::raw;
 use super::units::Size;
+use model::scope::Scope;
 use model::session::KEY_LEAST;
-use model::settings::{Auth, HttpSettings, ServerSettings};
+use model::settings::{Auth, GmqSettings, HttpSettings, ServerSettings};
 
 /// The smallest and the largest `max_frame`. A frame is shorter than 16 MiB, so its binary length begins with the byte
 /// 0. In the other framing, the first byte is a digit.
@@ -79,6 +80,48 @@ pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<Ht
     })
 }
 
+/// Checks the port for clients of gmq-redis. `http`: the address of the API, whose process serves this port too.
+pub(super) fn gmq(raw: raw::Gmq, http: Option<SocketAddr>) -> Result<GmqSettings, ConfigError> {
+    let port = ListenPort { name: "gmq", example: "127.0.0.1:9503" };
+    let allow = networks("gmq.allow", &raw.allow)?;
+    let listen = port.address(&raw.listen)?;
+    if is_wide(listen) && allow.is_empty() {
+        let problem = format!(
+            "\"{}\" is wider than loopback, and clients of gmq-redis have no credentials: say who may connect, such as \
+             gmq.allow = [\"10.0.0.0/8\"]",
+            raw.listen
+        );
+        return port.wrong("listen", problem);
+    }
+    if listen.is_some() && http.is_none() {
+        let problem = format!(
+            "\"{}\" needs the HTTP API, whose process serves this port too: set http.listen, such as \
+             \"127.0.0.1:8088\"",
+            raw.listen
+        );
+        return port.wrong("listen", problem);
+    }
+    let scope = |text: &String| {
+        match text.parse() {
+        Ok(scope @ (Scope::Produce(_) | Scope::Consume(_))) => Ok(scope),
+        _ => port.wrong(
+            "scopes",
+            format!("{text:?} is neither \"produce:<topic>\" nor \"consume:<topic>\", such as \"consume:orders.*\""),
+        ),
+    }
+    };
+    let scopes = raw.scopes.iter().map(scope).collect::<Result<_, _>>()?;
+    let (max_connections, max_connections_per_source) =
+        port.connections(raw.max_connections, raw.max_connections_per_source)?;
+    let idle_timeout = within("gmq.idle_timeout", raw.idle_timeout, IDLE.0, IDLE.1)?;
+    Ok(GmqSettings { listen, allow, scopes, max_connections, max_connections_per_source, idle_timeout })
+}
+
+/// Whether a port can be reached from other hosts.
+fn is_wide(listen: Option<SocketAddr>) -> bool {
+    listen.is_some_and(|a| !a.ip().to_canonical().is_loopback())
+}
+
 /// Returns the path of the key of sessions. The file is read by dq-http-server.
 fn session_key_file(text: &str, base: &Path) -> Result<Option<PathBuf>, ConfigError> {
     if text.is_empty() {
@@ -114,7 +157,7 @@ fn public_url(said: &str, listen: Option<SocketAddr>, has_tls: bool) -> Result<O
     Ok(Some(said.trim_end_matches('/').to_owned()))
 }
 
-/// The TCP port or the HTTP port.
+/// A port.
 struct ListenPort {
     name: &'static str,
     example: &'static str,
@@ -135,6 +178,20 @@ impl ListenPort {
         })
     }
 
+    /// Returns the address of the port. None: there is no such port.
+    fn address(&self, listen: &str) -> Result<Option<SocketAddr>, ConfigError> {
+        if listen.is_empty() {
+            return Ok(None);
+        }
+        match listen.parse().ok().filter(|a: &SocketAddr| a.port() != 0) {
+            Some(address) => Ok(Some(address)),
+            None => {
+                let example = self.example;
+                self.wrong("listen", format!("{listen:?} is not an address and port, such as \"{example}\""))
+            }
+        }
+    }
+
     /// Returns the address of the port, and who may connect.
     fn check(
         &self,
@@ -144,19 +201,7 @@ impl ListenPort {
         has_registry: bool,
     ) -> Result<(Option<SocketAddr>, Auth, Vec<IpNet>), ConfigError> {
         let name = self.name;
-        let address = match listen {
-            "" => None,
-            text => match text.parse().ok().filter(|a: &SocketAddr| a.port() != 0) {
-                Some(address) => Some(address),
-                None => {
-                    let example = self.example;
-                    return self.wrong(
-                        "listen",
-                        format!("{text:?} is not an address and port, such as \"{example}\""),
-                    );
-                }
-            },
-        };
+        let address = self.address(listen)?;
         let auth = match auth {
             "none" => Auth::None,
             "token" if has_registry => Auth::Token,
@@ -168,8 +213,7 @@ impl ListenPort {
             other => return self.wrong("auth", format!("{other:?} is neither \"none\" nor \"token\"")),
         };
         let allow = networks(&format!("{name}.allow"), allow)?;
-        let is_wide = address.is_some_and(|a| !a.ip().to_canonical().is_loopback());
-        if is_wide && auth == Auth::None && allow.is_empty() {
+        if is_wide(address) && auth == Auth::None && allow.is_empty() {
             let problem = format!(
                 "\"{listen}\" is wider than loopback: set {name}.auth = \"token\", or say who may connect, such as \
                  {name}.allow = [\"10.0.0.0/8\"]"

@@ -28,6 +28,7 @@ pub struct Raw {
     pub(super) watch_config: bool,
     pub(super) server: Server,
     pub(super) http: Http,
+    pub(super) gmq: Gmq,
     pub(super) timer: Timer,
     pub(super) consume: Consume,
     pub(super) store: Store,
@@ -74,6 +75,17 @@ pub(super) struct Http {
     pub session_key_file: String,
     pub public_url: String,
     pub tls: PortTls,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Gmq {
+    pub listen: String,
+    pub allow: Vec<String>,
+    pub scopes: Vec<String>,
+    pub max_connections: usize,
+    pub max_connections_per_source: usize,
+    pub idle_timeout: Span,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -222,6 +234,7 @@ impl Default for Raw {
             watch_config: false,
             server: Server::default(),
             http: Http::default(),
+            gmq: Gmq::default(),
             timer: Timer::default(),
             consume: Consume::default(),
             store: Store::default(),
@@ -263,6 +276,19 @@ impl Default for Http {
             session_key_file: String::new(),
             public_url: String::new(),
             tls: PortTls::default(),
+        }
+    }
+}
+
+impl Default for Gmq {
+    fn default() -> Gmq {
+        Gmq {
+            listen: String::new(),
+            allow: Vec::new(),
+            scopes: vec!["produce:*".into(), "consume:*".into()],
+            max_connections: 1000,
+            max_connections_per_source: 0,
+            idle_timeout: seconds(600),
         }
     }
 }

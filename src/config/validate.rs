@@ -69,7 +69,8 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
         redis.nodes =
             nodes::from_registry(shards, registry.as_ref(), |registry| ask_nodes(registry, &run_dir))?;
     }
-    let raw_http_listen = raw.http.listen.clone();
+    let (raw_http_listen, raw_gmq_listen) = (raw.http.listen.clone(), raw.gmq.listen.clone());
+    let http = ports::http(raw.http, registry.is_some(), base)?;
     let callback = callback::callback(&raw.callback, base)?;
     let settings = Settings {
         instance: if raw.instance.is_empty() { host_name() } else { raw.instance },
@@ -88,7 +89,8 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
         },
         watch_config: raw.watch_config,
         server: ports::server(raw.server, registry.is_some(), base)?,
-        http: ports::http(raw.http, registry.is_some(), base)?,
+        gmq: ports::gmq(raw.gmq, http.listen)?,
+        http,
         timer: TimerSettings { processes: count("timer.processes", raw.timer.processes, 0, 64)? },
         consume: ConsumeSettings {
             processes: count("consume.processes", raw.consume.processes, 0, 64)?,
@@ -111,6 +113,14 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
     {
         let problem = format!("{:?} has the port of server.listen; use another port", raw_http_listen);
         return Err(ConfigError::key("http.listen", problem));
+    }
+    for (name, other) in [("server", settings.server.listen), ("http", settings.http.listen)] {
+        if let (Some(gmq), Some(other)) = (settings.gmq.listen, other)
+            && same(gmq, other)
+        {
+            let problem = format!("{raw_gmq_listen:?} has the port of {name}.listen; use another port");
+            return Err(ConfigError::key("gmq.listen", problem));
+        }
     }
     Ok(settings)
 }

@@ -98,12 +98,12 @@ impl Plan {
 
 fn sockets_of(role: Role, settings: &Settings) -> impl Iterator<Item = Socket> {
     let sockets = match role {
-        Role::Server => [settings.server.listen.map(Socket::Server), None],
+        Role::Server => [settings.server.listen.map(Socket::Server), None, None],
         Role::HttpServer => {
             let unix = Socket::HttpUnix(settings.run_dir.join("http.sock"));
-            [settings.http.listen.map(Socket::Http), Some(unix)]
+            [settings.http.listen.map(Socket::Http), Some(unix), settings.gmq.listen.map(Socket::Gmq)]
         }
-        Role::Timer | Role::Consume | Role::RedisChecker => [None, None],
+        Role::Timer | Role::Consume | Role::RedisChecker => [None, None, None],
     };
     sockets.into_iter().flatten()
 }

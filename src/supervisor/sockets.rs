@@ -20,6 +20,8 @@ pub enum Socket {
     Server(SocketAddr),
     /// The HTTP port (`http.listen`).
     Http(SocketAddr),
+    /// The port for clients of gmq-redis (`gmq.listen`).
+    Gmq(SocketAddr),
     /// The Unix socket of the HTTP API.
     HttpUnix(PathBuf),
 }
@@ -30,6 +32,7 @@ impl Socket {
         match self {
             Socket::Server(_) => "server",
             Socket::Http(_) => "http",
+            Socket::Gmq(_) => "gmq",
             Socket::HttpUnix(_) => "http.unix",
         }
     }
@@ -41,7 +44,7 @@ impl Socket {
     /// Returns the address where it is bound.
     pub fn address(&self) -> String {
         match self {
-            Socket::Server(address) | Socket::Http(address) => address.to_string(),
+            Socket::Server(address) | Socket::Http(address) | Socket::Gmq(address) => address.to_string(),
             Socket::HttpUnix(path) => path.display().to_string(),
         }
     }
@@ -59,6 +62,7 @@ impl Socket {
         match self {
             Socket::Server(address) => tcp("server.listen", *address),
             Socket::Http(address) => tcp("http.listen", *address),
+            Socket::Gmq(address) => tcp("gmq.listen", *address),
             Socket::HttpUnix(path) => {
                 Ok(host::bind_unix(path).with_context(|| format!("cannot bind {}", path.display()))?.into())
             }
@@ -87,7 +91,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Takes the sockets that the service manager has bound, by their names: `server` and `http`. Each must be bound to
+    /// Takes the sockets that the service manager has bound, by their names: `server`, `http` and `gmq`. Each must be bound to
     /// the address in the configuration, because the configuration was checked with that address.
     pub fn take(&mut self, given: Vec<(String, OwnedFd)>, wanted: &[(Role, Socket)]) -> Result<()> {
         for (name, fd) in given {

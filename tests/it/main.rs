@@ -30,6 +30,7 @@ mod follow;
 mod follow_crashes;
 mod follow_moves;
 mod free_pages;
+mod gmq;
 mod half_taken;
 mod hostile;
 mod hostile_minute;

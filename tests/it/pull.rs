@@ -524,3 +524,19 @@ fn a_command_is_run_for_each_job_and_its_exit_decides() {
     drop(http);
     daemon.stop();
 }
+
+#[test]
+fn due_jobs_that_nobody_reserves_are_told_of() {
+    let daemon = Daemon::start(&(pulled("worked", "") + &pulled("alone", "")));
+    let mut http = Http::unix(&daemon);
+    for topic in ["worked", "alone"] {
+        (0..2).for_each(|n| put(&mut http, topic, &n.to_string(), &json!({})));
+    }
+    one(&mut http, "worked");
+    let status = eventually(40 * SECOND, "the topic alone", || {
+        let (_, text) = dq(&daemon, &["status"]);
+        text.contains("nobody delivers the due jobs of topic alone").then_some(text)
+    });
+    assert!(status.contains("no client reserves its jobs"), "{status}");
+    assert!(!status.contains("due jobs of topic worked"), "{status}");
+}

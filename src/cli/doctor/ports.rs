@@ -10,7 +10,8 @@ use model::status::Status;
 
 /// Checks the ports of the configuration.
 pub(super) fn check(settings: &Settings, status: Option<&Status>) -> Vec<CheckResult> {
-    let all = [("server", settings.server.listen), ("http", settings.http.listen)];
+    let all =
+        [("server", settings.server.listen), ("http", settings.http.listen), ("gmq", settings.gmq.listen)];
     let line = |(name, address): (&str, Option<SocketAddr>)| {
         let address = address?;
         let ours = status.is_some_and(|status| {

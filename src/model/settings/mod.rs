@@ -2,6 +2,8 @@
 //! sealed memory and hands them to its child processes, and nobody changes them.
 
 mod alert;
+mod certificate;
+mod gmq;
 mod registry;
 mod safety;
 
@@ -14,6 +16,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 pub use self::alert::{AlertSettings, AlertWebhook, SmtpSettings, SmtpTls};
+pub use self::certificate::Certificate;
+pub use self::gmq::GmqSettings;
 pub use self::registry::{MysqlServer, RegistrySettings};
 pub use self::safety::Safety;
 use crate::topic::{HostPattern, Rate, Topic};
@@ -43,6 +47,8 @@ pub struct Settings {
     pub server: ServerSettings,
     /// The settings of the HTTP port.
     pub http: HttpSettings,
+    /// The settings of the port for clients of gmq-redis.
+    pub gmq: GmqSettings,
     /// The settings of the timers.
     pub timer: TimerSettings,
     /// The settings of the consumers.
@@ -144,22 +150,6 @@ pub enum Auth {
     None,
     /// Each client must present a token.
     Token,
-}
-
-/// A certificate and its key, in the PEM format.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Certificate {
-    /// The certificate, and those that sign it.
-    pub chain: String,
-    /// The key of the certificate.
-    pub key: String,
-}
-
-/// Hides the key.
-impl fmt::Debug for Certificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Certificate(..)")
-    }
 }
 
 /// The timers.

@@ -61,6 +61,11 @@ impl Decoder {
         Decoder { buffer: BoundedBuffer::new(max_request), max_request, scan: Scan::default() }
     }
 
+    /// Returns how many bytes of an incomplete request it holds.
+    pub fn held(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Reads the next request, and moves `input` behind it. None: `input` is used up, and the next request is not
     /// complete. The decoder keeps what it read of it. After an error, the decoder is of no use any more.
     pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<Request>, DecodeError> {

@@ -1,4 +1,4 @@
-//! Connections: which clients may connect, how connections are served, and how they end.
+//! Connections: how connections are served, and how they end.
 //!
 //! A dq-http-server that is replaced by a new one answers one more request on each connection. This answer has
 //! `Connection: close`, so that no client finds a connection closed just when it sends a request. A connection that
@@ -9,8 +9,8 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -29,17 +29,16 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::access::Peer;
+use super::places::Places;
 use super::pool::{Holder, Pool};
 use super::tls;
 use super::unread;
 use super::write_timeout::WriteTimeout;
 use model::excerpt::Excerpt;
-use model::failure_limiter::Source;
-use model::open_connections::OpenConnections;
 use model::settings::HttpSettings;
+use role::Drain;
 use role::submit::STORE_TIMEOUT;
 use role::tls::HANDSHAKE;
-use role::{Drain, lock};
 
 /// If a new dq-http-server has taken over: how long the drain waits for one more request on each kept connection.
 const LAST_REQUESTS: Duration = Duration::from_secs(5);
@@ -107,11 +106,10 @@ pub(super) enum ConnectionStage {
 pub(super) struct Connections {
     app: TowerToHyperService<Router>,
     unread: Pool,
-    http: HttpSettings,
+    idle_timeout: Duration,
     tls: Option<TlsAcceptor>,
-    /// The connections of the port.
-    of_port: Arc<Mutex<OpenConnections>>,
-    turned_away: u64,
+    /// The places of the port.
+    places: Places,
     stage: watch::Sender<ConnectionStage>,
     pub open: JoinSet<()>,
 }
@@ -122,12 +120,8 @@ impl Connections {
             app: TowerToHyperService::new(app),
             unread: unread::pool(),
             tls: http.tls.as_ref().map(tls::acceptor).transpose()?,
-            of_port: Arc::new(Mutex::new(OpenConnections::new(
-                http.max_connections,
-                http.max_connections_per_source,
-            ))),
-            http: http.clone(),
-            turned_away: 0,
+            places: Places::new("http", &http.allow, http.max_connections, http.max_connections_per_source),
+            idle_timeout: http.idle_timeout,
             stage: watch::Sender::new(ConnectionStage::Open),
             open: JoinSet::new(),
         })
@@ -144,53 +138,20 @@ impl Connections {
                 let user = stream.peer_cred().map(|peer| peer.uid()).ok();
                 self.open.spawn(self.course(Peer::User(user)).serve(stream));
             }
-            AcceptedStream::Tcp(stream, ip) => match self.admit(ip) {
-                Ok(room) => {
-                    let (course, tls) = (self.course(Peer::Address(ip)), self.tls.clone());
-                    self.open.spawn(async move {
-                        let _room = room;
-                        course.begin(stream, tls).await;
-                    });
-                }
-                Err(why) => {
-                    self.turned_away += 1;
-                    // Only every power of two is logged, so that a flood of connections does not flood the log.
-                    if self.turned_away.is_power_of_two() {
-                        log::warn!("{ip} is turned away: {why} ({} so far)", self.turned_away);
-                    }
-                }
-            },
+            AcceptedStream::Tcp(stream, ip) => {
+                let Some(place) = self.places.admit(ip) else { return };
+                let (course, tls) = (self.course(Peer::Address(ip)), self.tls.clone());
+                self.open.spawn(async move {
+                    let _place = place;
+                    course.begin(stream, tls).await;
+                });
+            }
         }
-    }
-
-    /// Returns a place for a client of the port, or the reason why it may not connect.
-    fn admit(&self, ip: IpAddr) -> std::result::Result<Place, String> {
-        let allow = &self.http.allow;
-        if !allow.is_empty() && !allow.iter().any(|net| net.contains(&ip)) {
-            return Err("http.allow does not name it".to_owned());
-        }
-        let source = Source::address(ip);
-        let mut open = lock(&self.of_port);
-        open.check(source, 0).map_err(|no_place| no_place.to_string())?;
-        open.opened(source);
-        Ok(Place { of_port: Arc::clone(&self.of_port), source })
     }
 
     fn course(&self, peer: Peer) -> ConnectionTask {
         let (app, stage) = (self.app.clone(), self.stage.subscribe());
-        ConnectionTask { app, unread: self.unread.clone(), peer, stage, idle_timeout: self.http.idle_timeout }
-    }
-}
-
-/// The place of a connection of the port. It is free again when this is dropped.
-struct Place {
-    of_port: Arc<Mutex<OpenConnections>>,
-    source: Source,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        lock(&self.of_port).closed(self.source);
+        ConnectionTask { app, unread: self.unread.clone(), peer, stage, idle_timeout: self.idle_timeout }
     }
 }
 

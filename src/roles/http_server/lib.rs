@@ -33,6 +33,7 @@ mod events;
 mod find;
 mod followed;
 mod forecast;
+mod gmq;
 mod health;
 mod history;
 mod input;
@@ -45,6 +46,7 @@ mod metrics;
 mod nodes;
 mod openapi;
 mod pauses;
+mod places;
 mod pool;
 mod problem;
 mod receiver;
@@ -115,6 +117,7 @@ use role::{Context, TroubleLog};
 pub fn run(mut context: Context) -> Result<()> {
     let tcp = context.socket("http")?;
     let unix = context.socket("http.unix")?;
+    let gmq = context.settings.gmq.listen.map(|_| context.socket("gmq")).transpose()?;
     let store_client = StoreClient::start(&mut context)?;
     let topics = Followed::new(context.topics()?);
     let settings = Arc::clone(&context.settings);
@@ -156,7 +159,7 @@ pub fn run(mut context: Context) -> Result<()> {
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
     let counted = Arc::clone(&refused);
     runtime.spawn(async move { counted.log_each_minute().await });
-    let served = runtime.block_on(serve(&mut context, connections, api, topics, (tcp, unix)));
+    let served = runtime.block_on(serve(&mut context, connections, api, topics, (tcp, unix, gmq)));
     refused.log_rest();
     // The process does not wait for a callback under test or for a node that hangs.
     runtime.shutdown_background();
@@ -256,11 +259,15 @@ async fn serve(
     mut connections: Connections,
     api: Api,
     mut topics: Followed,
-    (tcp, unix): (OwnedFd, OwnedFd),
+    (tcp, unix, gmq): (OwnedFd, OwnedFd, Option<OwnedFd>),
 ) -> Result<()> {
     topics.watch().context("cannot watch the topics")?;
     let tcp = tokio::net::TcpListener::from_std(TcpListener::from(tcp)).context("cannot listen")?;
     let unix = tokio::net::UnixListener::from_std(UnixListener::from(unix)).context("cannot listen")?;
+    if let Some(gmq) = gmq {
+        let gmq = tokio::net::TcpListener::from_std(TcpListener::from(gmq)).context("cannot listen")?;
+        connections.open.spawn(gmq::run(api.clone(), gmq));
+    }
     let mut listeners = Some(Listeners { tcp, unix });
     let store_client = api.store_client.clone();
     tokio::spawn(store_client.clone().hand_over());

@@ -16,7 +16,7 @@ use super::api::{Api, InTopic, Reader};
 use super::api_response::ApiResponse;
 use super::body::Sent;
 use super::input;
-use super::pool::PoolPart;
+use super::pool::{Holder, PoolPart};
 use super::problem::Problem;
 use super::schema;
 use super::typed_body::{self, Count, Span};
@@ -213,12 +213,24 @@ impl Api {
         place: &RequestPlace,
         reserve: Reserve,
     ) -> Result<ApiResponse, Problem> {
-        let Some(_part) = self.reserves.take(reader.holder, 1) else {
-            let detail =
-                "too many clients reserve, or half of the allowed number are this one's (http.max_reserves)";
-            return Err(Problem::unavailable("busy", detail));
-        };
+        let _place = self.reserve_place(reader.holder)?;
         place.give_up();
+        let jobs = self.wait_for_jobs(reserve).await?;
+        Ok(ApiResponse::new(
+            StatusCode::OK,
+            &ReservedJobs { jobs: jobs.iter().map(ReservedJob::new).collect() },
+        ))
+    }
+
+    /// Returns a place among the clients that reserve.
+    pub(super) fn reserve_place(&self, holder: Option<Holder>) -> Result<PoolPart, Problem> {
+        let detail =
+            "too many clients reserve, or half of the allowed number are this one's (http.max_reserves)";
+        self.reserves.take(holder, 1).ok_or_else(|| Problem::unavailable("busy", detail))
+    }
+
+    /// Reserves jobs, and waits for them.
+    pub(super) async fn wait_for_jobs(&self, reserve: Reserve) -> Result<Vec<Reserved>, Problem> {
         let (to, answer) = oneshot::channel();
         let waiting = self.pull.reserve(reserve, move |answer| to.send(answer));
         let mut slot = AnswerSlot { answer, pull: self.pull.clone(), _waiting: waiting };
@@ -231,10 +243,7 @@ impl Api {
                 self.store_client.wake();
             }
         })?;
-        Ok(ApiResponse::new(
-            StatusCode::OK,
-            &ReservedJobs { jobs: jobs.iter().map(ReservedJob::new).collect() },
-        ))
+        Ok(jobs)
     }
 }
 

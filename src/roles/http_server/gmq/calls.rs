@@ -1,0 +1,306 @@
+//! What the calls of a client do: push, pop and ack.
+//!
+//! The TTR and the delay of a job are its headers `gmq-ttr` and `gmq-delay`, in seconds. When a job is leased, its TTR
+//! is not known yet, so it is leased for `ttr` of its topic. Before the client learns of the job, the lease gets the
+//! length of the TTR; with TTR 0, the job is settled.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
+
+use super::super::api::Api;
+use super::super::input;
+use super::super::pool::{Holder, PoolPart};
+use super::super::problem::Problem;
+use super::super::store_client::Reply;
+use super::last_reserves::LastReserve;
+use super::succession::Succession;
+use host::now_ms;
+use model::headers::Headers;
+use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
+use model::quota::Quota;
+use model::scope::{Need, Scope};
+use model::topic::{LEASES, Topic};
+use protocol::gmq::{PoppedJob, Push};
+use role::lock;
+use role::pull::{MAX_TOPICS, Pull, Reserve, Reserved};
+use role::submit::Request;
+use store::{Added, Leased, Outcome, Settled, Settlement};
+
+/// How long a pop waits for a job.
+const POP_WAIT: Duration = Duration::from_secs(2);
+
+/// The headers that keep the TTR and the delay of a job, in seconds.
+const TTR: &str = "gmq-ttr";
+const DELAY: &str = "gmq-delay";
+
+/// The port, as its connections share it. It is cheap to clone.
+#[derive(Clone)]
+pub(super) struct Port {
+    pub api: Api,
+    /// What each client may do.
+    pub scopes: Arc<[Scope]>,
+    pub succession: Succession,
+}
+
+/// A popped job. If the client does not get it, it is handed back.
+pub(super) struct Popped {
+    reserved: Option<Reserved>,
+    body: String,
+    delay: Duration,
+    ttr: Duration,
+    pull: Pull,
+    /// The place among `http.max_reserves`, which bounds the answers that clients do not read.
+    _place: PoolPart,
+}
+
+impl Popped {
+    /// Returns the job as the answer shows it.
+    pub(super) fn job(&self) -> PoppedJob<'_> {
+        let Leased { key, attempt, .. } = self.leased();
+        PoppedJob {
+            id: key.id.as_str(),
+            topic: key.topic.as_str(),
+            body: &self.body,
+            delay: self.delay,
+            ttr: self.ttr,
+            consume_num: u64::from(attempt.saturating_sub(1)),
+        }
+    }
+
+    fn leased(&self) -> &Leased {
+        &self.reserved.as_ref().expect("it is there until the client has it").leased
+    }
+
+    /// The client has the job.
+    pub(super) fn take_by_client(mut self) {
+        self.reserved = None;
+    }
+}
+
+impl Drop for Popped {
+    fn drop(&mut self) {
+        if let Some(reserved) = self.reserved.take() {
+            // With TTR 0 the job is settled, so this has no effect.
+            self.pull.refuse(vec![reserved]);
+        }
+    }
+}
+
+/// Returns what a client is told about a problem.
+pub(super) fn failed(problem: Problem) -> String {
+    problem.detail
+}
+
+/// Returns the seconds that a header of a job names.
+fn seconds(headers: &Headers, name: &str) -> Option<Duration> {
+    headers.by_name().get(name)?.parse().ok().map(Duration::from_secs)
+}
+
+/// Returns the body as a client gets it: the text of a string, or the JSON of another value.
+fn text(body: &Body) -> String {
+    serde_json::from_str(body.as_str()).unwrap_or_else(|_| body.as_str().to_owned())
+}
+
+fn headers(push: &Push) -> Result<Headers, Problem> {
+    if push.ttr > LEASES.1 {
+        let detail =
+            format!("job.TTR is {} seconds, and not 0 to {}", push.ttr.as_secs(), LEASES.1.as_secs());
+        return Err(Problem::field("TTR", detail));
+    }
+    let mut pairs = vec![(TTR.to_owned(), push.ttr.as_secs().to_string())];
+    if push.delay > Duration::ZERO {
+        pairs.push((DELAY.to_owned(), push.delay.as_secs().to_string()));
+    }
+    Headers::new(pairs).map_err(|e| Problem::field("TTR", e.to_string()))
+}
+
+impl Port {
+    fn permits(&self, need: Need<'_>) -> Result<(), Problem> {
+        if self.scopes.iter().any(|scope| scope.permits(need)) {
+            return Ok(());
+        }
+        let detail = format!("gmq.scopes does not permit {need}");
+        Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail))
+    }
+
+    /// Returns a topic whose jobs clients of this port may push and pop.
+    fn topic(&self, name: &TopicName) -> Result<Arc<Topic>, Problem> {
+        let known = self.api.topics.borrow();
+        let Some(topic) = known.get(name.as_str()) else {
+            let detail = format!(
+                "topic {name} is not registered: add it with `dq topics add {name} --mode pull`, or to the \
+                 configuration as a [[topic]] with mode = \"pull\""
+            );
+            return Err(Problem::new(StatusCode::NOT_FOUND, "unknown_topic", detail));
+        };
+        if known.is_pulled(name.as_str()) {
+            return Ok(Arc::clone(topic));
+        }
+        let why = match known.undelivered(name.as_str()) {
+            None => "its mode is \"push\", so dq calls a receiver: set mode = \"pull\"".to_owned(),
+            Some(why) => why.to_string(),
+        };
+        Err(Problem::conflict("not_pull", format!("the jobs of topic {name} cannot be popped: {why}")))
+    }
+
+    /// Stores a job. An id that the topic has already is refused.
+    pub(super) async fn push(&self, push: Push) -> Result<(), Problem> {
+        let (name, id, length) = (push.topic.clone(), push.id.clone(), push.body.len());
+        let job = self.api.counted(&name, self.new_job(push))?;
+        let ask = |reply: Reply<_>| Request::add(job, |added| reply.with(added));
+        match self.api.store_client.ask(length, ask).await?? {
+            Added::Rejected => {
+                let detail = format!("job {:?} exists already in topic {name}", id.as_str());
+                Err(Problem::conflict("exists", detail))
+            }
+            Added::New { .. } | Added::Replaced { .. } | Added::Kept { .. } | Added::Spooled { .. } => Ok(()),
+        }
+    }
+
+    fn new_job(&self, push: Push) -> Result<NewJob, Problem> {
+        self.permits(Need::Produce(push.topic.as_str()))?;
+        let topic = self.topic(&push.topic)?;
+        input::takes_jobs(&self.api.topics.borrow(), &push.topic)?;
+        let headers = headers(&push)?;
+        Ok(NewJob {
+            key: JobKey { topic: push.topic, id: push.id },
+            body: Body::trusted(serde_json::Value::from(push.body).to_string()),
+            due: Due::In(push.delay),
+            priority: Priority::default(),
+            on_conflict: OnConflict::Reject,
+            max_attempts: None,
+            attempts: 0,
+            headers,
+            quota: Quota::of(&topic, None),
+        })
+    }
+
+    /// Pops a job of the first topic that has one. Waits for up to two seconds. None: no job came.
+    pub(super) async fn pop(
+        &self,
+        topics: Vec<TopicName>,
+        holder: Holder,
+        now: Instant,
+    ) -> Result<Option<Popped>, Problem> {
+        if topics.len() > MAX_TOPICS {
+            let detail = format!("topics has {} topics, which is more than {MAX_TOPICS}", topics.len());
+            return Err(Problem::field("topics", detail));
+        }
+        let mut names: Vec<TopicName> = Vec::new();
+        for name in topics {
+            self.permits(Need::Consume(name.as_str()))?;
+            self.topic(&name)?;
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let until = now + POP_WAIT;
+        let mut place = self.api.reserve_place(Some(holder.clone()))?;
+        loop {
+            let Some(reserved) = self.lease(&names, until).await? else { return Ok(None) };
+            let popped = self.popped(reserved, place);
+            if self.set_ttr(&popped).await? {
+                return Ok(Some(popped));
+            }
+            // The lease had ended. Its job comes again, perhaps to another client.
+            drop(popped);
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            place = self.api.reserve_place(Some(holder.clone()))?;
+        }
+    }
+
+    /// Leases a job of the first topic that has one.
+    async fn lease(&self, topics: &[TopicName], until: Instant) -> Result<Option<Reserved>, Problem> {
+        let reserve =
+            |topics: &[TopicName], until| Reserve { topics: topics.to_vec(), max: 1, lease: None, until };
+        // One lane serves the topics in their order. With several lanes, the first lane with a job would win.
+        if self.api.lanes.count() > 1 && topics.len() > 1 {
+            for topic in topics {
+                let now = reserve(std::slice::from_ref(topic), Instant::now());
+                if let Some(reserved) = self.api.wait_for_jobs(now).await?.pop() {
+                    return Ok(Some(reserved));
+                }
+            }
+        }
+        Ok(self.api.wait_for_jobs(reserve(topics, until)).await?.pop())
+    }
+
+    fn popped(&self, reserved: Reserved, place: PoolPart) -> Popped {
+        let leased = &reserved.leased;
+        let by_topic = || self.api.topics.borrow().get(leased.key.topic.as_str()).map(|topic| topic.ttr);
+        let ttr = seconds(&leased.headers, TTR).or_else(by_topic).unwrap_or(LEASES.1).min(LEASES.1);
+        Popped {
+            body: text(&leased.body),
+            delay: seconds(&leased.headers, DELAY).unwrap_or_default(),
+            ttr,
+            pull: self.api.pull.clone(),
+            reserved: Some(reserved),
+            _place: place,
+        }
+    }
+
+    /// Gives a lease the length of the job's TTR. With TTR 0, the job is done. Returns whether the lease still held.
+    async fn set_ttr(&self, popped: &Popped) -> Result<bool, Problem> {
+        let now = now_ms();
+        let last = LastReserve::new(popped.leased(), now, popped.ttr);
+        if popped.ttr.is_zero() {
+            return self.settle(&last, Outcome::Ack).await;
+        }
+        // The job can be acked as soon as the client has it.
+        lock(self.succession.last()).note(last.clone(), now);
+        let holds = self.settle(&last, Outcome::Extend(popped.ttr)).await?;
+        if !holds {
+            lock(self.succession.last()).forget(&last);
+        }
+        Ok(holds)
+    }
+
+    /// Settles the last lease of an id.
+    pub(super) async fn ack(&self, id: JobId) -> Result<(), Problem> {
+        let over = || {
+            let detail = format!(
+                "job {:?} is not popped: it was acked, its TTR ran out, or it was popped elsewhere",
+                id.as_str()
+            );
+            Problem::new(StatusCode::GONE, "gone", detail)
+        };
+        let find = || lock(self.succession.last()).find(&id);
+        let last = match find() {
+            Some(last) => last,
+            None => {
+                self.succession.learn().await;
+                find().ok_or_else(over)?
+            }
+        };
+        self.permits(Need::Consume(last.key.topic.as_str()))?;
+        let is_done = self.settle(&last, Outcome::Ack).await?;
+        lock(self.succession.last()).forget(&last);
+        if is_done { Ok(()) } else { Err(over()) }
+    }
+
+    /// Settles a lease. Returns whether it still held.
+    async fn settle(&self, last: &LastReserve, outcome: Outcome) -> Result<bool, Problem> {
+        let LastReserve { key, token, .. } = last.clone();
+        let is_over = outcome == Outcome::Ack;
+        let attempt = is_over.then(|| Attempt {
+            number: last.attempt,
+            at_ms: last.began_ms,
+            took_ms: now_ms().saturating_sub(last.began_ms).max(0) as u64,
+            status: None,
+            answer: String::new(),
+            error: String::new(),
+            late: None,
+        });
+        let settlement = Settlement { key, token, outcome, attempt };
+        let ask = |reply: Reply<_>| Request::settle(settlement, |settled| reply.with(settled));
+        let is_done = self.api.store_client.ask(0, ask).await?? == Settled::Done;
+        if is_done && is_over {
+            self.api.pull.settled(&last.key.topic);
+        }
+        Ok(is_done)
+    }
+}

@@ -1,0 +1,241 @@
+//! The port for clients of gmq-redis (docs/GMQ.md). They push, pop and ack jobs of pull topics.
+//!
+//! `calls` carries out the calls. `last_reserves` knows which lease an ack means. This file has the connections. A
+//! connection has no state: after it is closed, all that it could do can be done on another one. When this process drains,
+//! it closes each connection as soon as no call is in progress on it. Before, it passes on the last leases (`succession`).
+//!
+//! Pushes and acks of a connection are carried out in their order. A pop that waits delays no other call, because
+//! clients in Go use one connection for many calls at a time.
+//!
+//! | a crash, or the end of the connection, | then |
+//! |---|---|
+//! | before a push is stored | the client has no answer, and pushes again |
+//! | after a push is stored | the client has no answer; when it pushes again, the id is refused as a duplicate |
+//! | after the lease, before the TTR is set | the job is handed back, or comes back after `ttr` of its topic |
+//! | after the TTR is set, before the answer | the job is handed back, or comes back after its TTR |
+//! | TTR 0: after the job is settled, before the answer | the job is gone, as with gmq-redis |
+//! | after an ack is settled, before the answer | the job is done; a repeated ack is refused |
+
+mod calls;
+mod last_reserves;
+mod succession;
+
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use self::calls::{Popped, Port, failed};
+use self::succession::Succession;
+use super::access::Peer;
+use super::api::Api;
+use super::places::{Place, Places};
+use super::pool::Holder;
+use model::excerpt::Excerpt;
+use protocol::gmq::{Call, Decoder, Request, RequestId, Response};
+use role::TroubleLog;
+
+/// How many bytes are read at a time.
+const READ: usize = 16 << 10;
+
+/// How many pops of a connection may wait at the same time. Until one of them is answered, nothing more is read.
+const POPS_MAX: usize = 16;
+
+/// Answers of more bytes are written before the next call is carried out.
+const WRITE: usize = 64 << 10;
+
+/// Serves the port until this process drains and its connections are closed. The listening socket stays open in the
+/// master, so the next dq-http-server accepts the connections that wait.
+pub(super) async fn run(api: Api, listener: TcpListener) {
+    let settings = api.settings.gmq.clone();
+    let mut places =
+        Places::new("gmq", &settings.allow, settings.max_connections, settings.max_connections_per_source);
+    let port = Port {
+        api: api.clone(),
+        scopes: settings.scopes.into(),
+        succession: Succession::new(&api.settings.run_dir),
+    };
+    let (mut closing, mut open, mut accepting) =
+        (api.closing.subscribe(), JoinSet::new(), TroubleLog::default());
+    loop {
+        tokio::select! {
+            () = closed(&mut closing) => break,
+            Some(_) = open.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    accepting.over();
+                    let ip = peer.ip().to_canonical();
+                    if let Some(place) = places.admit(ip) {
+                        open.spawn(serve(port.clone(), stream, ip, place, settings.idle_timeout));
+                    }
+                }
+                Err(e) => {
+                    let pause = accepting.pause_after(&format_args!("gmq: cannot accept: {e}"));
+                    tokio::time::sleep(pause).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    while open.join_next().await.is_some() {}
+}
+
+/// Serves a connection to its end.
+async fn serve(port: Port, stream: TcpStream, ip: IpAddr, place: Place, idle_timeout: Duration) {
+    let _place = place;
+    if let Err(e) = stream.set_nodelay(true) {
+        log::debug!("gmq: cannot set TCP_NODELAY: {e}");
+    }
+    let holder = Holder::Source(Peer::Address(ip).source());
+    let connection = Connection { stream, idle_timeout, port, holder, pops: JoinSet::new(), out: Vec::new() };
+    if let Err(e) = connection.serve().await {
+        log::debug!("gmq: the connection of {ip} is closed: {}", Excerpt(e));
+    }
+}
+
+/// Waits until this process drains.
+async fn closed(closing: &mut watch::Receiver<bool>) {
+    // Without its sender, the process ends.
+    let _ = closing.wait_for(|closing| *closing).await;
+}
+
+/// Reads what has arrived. Waits until there is something. 0: the client has closed the connection.
+async fn read(stream: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        stream.readable().await?;
+        match stream.try_read(buffer) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+            read => return read,
+        }
+    }
+}
+
+/// An open connection.
+struct Connection {
+    stream: TcpStream,
+    /// How long the connection may be idle, and how long its client may take nothing of an answer.
+    idle_timeout: Duration,
+    port: Port,
+    holder: Holder,
+    /// The pops that wait. When the connection ends, their jobs are handed back.
+    pops: JoinSet<(RequestId, Result<Option<Popped>, String>)>,
+    /// The answers that are not written yet.
+    out: Vec<u8>,
+}
+
+impl Connection {
+    async fn serve(mut self) -> anyhow::Result<()> {
+        let mut decoder = Decoder::new(self.port.api.max_body);
+        let mut closing = self.port.api.closing.subscribe();
+        let mut buffer = vec![0; READ];
+        let bodies = self.port.api.bodies.clone();
+        let mut memory = bodies.take_beyond(Some(self.holder.clone()), 0);
+        loop {
+            let is_idle = self.pops.is_empty();
+            tokio::select! {
+                Some(popped) = self.pops.join_next() => {
+                    let (id, popped) = popped?;
+                    self.answer_pop(&id, popped).await?;
+                }
+                // Nothing of a request that is still incomplete was done.
+                () = closed(&mut closing), if is_idle => {
+                    self.port.succession.pass_on().await;
+                    return Ok(());
+                }
+                () = tokio::time::sleep(self.idle_timeout), if is_idle => anyhow::bail!("it was idle"),
+                read = read(&self.stream, &mut buffer), if self.pops.len() < POPS_MAX => {
+                    let count = read?;
+                    if count == 0 {
+                        return Ok(());
+                    }
+                    if !memory.grow(count) {
+                        anyhow::bail!("the memory for requests is used up");
+                    }
+                    let mut input = &buffer[..count];
+                    loop {
+                        match decoder.decode(&mut input) {
+                            Ok(Some(request)) => self.take(request).await?,
+                            Ok(None) => break,
+                            Err(e) => {
+                                self.write().await?;
+                                return Err(e.into());
+                            }
+                        }
+                    }
+                    if decoder.held() == 0 {
+                        memory = bodies.take_beyond(Some(self.holder.clone()), 0);
+                    }
+                    self.write().await?;
+                }
+            }
+        }
+    }
+
+    /// Carries out a call. A pop begins to wait.
+    async fn take(&mut self, Request { id, call }: Request) -> anyhow::Result<()> {
+        let done = match call {
+            Ok(Call::Push(push)) => self.port.push(push).await.map(|()| Response::Pushed).map_err(failed),
+            Ok(Call::Ack(job)) => self.port.ack(job).await.map(|()| Response::Acked).map_err(failed),
+            Ok(Call::Pop(topics)) => {
+                if self.pops.len() >= POPS_MAX {
+                    self.wait_for_pop().await?;
+                }
+                let (port, holder, now) = (self.port.clone(), self.holder.clone(), Instant::now());
+                self.pops.spawn(async move { (id, port.pop(topics, holder, now).await.map_err(failed)) });
+                return Ok(());
+            }
+            Err(e) => Err(e.to_string()),
+        };
+        match &done {
+            Ok(response) => response.append(&id, &mut self.out),
+            Err(why) => Response::Failed(why).append(&id, &mut self.out),
+        }
+        if self.out.len() > WRITE { self.write().await } else { Ok(()) }
+    }
+
+    /// Answers one of the pops that wait.
+    async fn wait_for_pop(&mut self) -> anyhow::Result<()> {
+        if let Some(popped) = self.pops.join_next().await {
+            let (id, popped) = popped?;
+            self.answer_pop(&id, popped).await?;
+        }
+        Ok(())
+    }
+
+    async fn answer_pop(
+        &mut self,
+        id: &RequestId,
+        popped: Result<Option<Popped>, String>,
+    ) -> anyhow::Result<()> {
+        match &popped {
+            Ok(Some(popped)) => Response::Popped(popped.job()).append(id, &mut self.out),
+            Ok(None) => Response::Empty.append(id, &mut self.out),
+            Err(why) => Response::Failed(why).append(id, &mut self.out),
+        }
+        self.write().await?;
+        if let Ok(Some(popped)) = popped {
+            popped.take_by_client();
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self) -> anyhow::Result<()> {
+        let mut rest = &self.out[..];
+        while !rest.is_empty() {
+            match self.stream.try_write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    tokio::time::timeout(self.idle_timeout, self.stream.writable()).await??;
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        // A long answer does not keep its memory for the life of the connection.
+        self.out.clear();
+        self.out.shrink_to(WRITE);
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! The places of a TCP port: which clients may connect, and how many at the same time.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use ipnet::IpNet;
+
+use model::failure_limiter::Source;
+use model::open_connections::OpenConnections;
+use role::lock;
+
+/// The places of a port.
+pub(super) struct Places {
+    /// The section of the configuration.
+    name: &'static str,
+    allow: Vec<IpNet>,
+    open: Arc<Mutex<OpenConnections>>,
+    turned_away: u64,
+}
+
+impl Places {
+    pub(super) fn new(name: &'static str, allow: &[IpNet], most: usize, per_source: usize) -> Places {
+        let open = Arc::new(Mutex::new(OpenConnections::new(most, per_source)));
+        Places { name, allow: allow.to_vec(), open, turned_away: 0 }
+    }
+
+    /// Returns a place for a client. None: it may not connect, and the log says why.
+    pub(super) fn admit(&mut self, ip: IpAddr) -> Option<Place> {
+        match self.find(ip) {
+            Ok(place) => Some(place),
+            Err(why) => {
+                self.turned_away += 1;
+                // Only every power of two is logged, so that a flood of connections does not flood the log.
+                if self.turned_away.is_power_of_two() {
+                    log::warn!("{ip} is turned away: {why} ({} so far)", self.turned_away);
+                }
+                None
+            }
+        }
+    }
+
+    fn find(&self, ip: IpAddr) -> Result<Place, String> {
+        if !self.allow.is_empty() && !self.allow.iter().any(|net| net.contains(&ip)) {
+            return Err(format!("{}.allow does not name it", self.name));
+        }
+        let source = Source::address(ip);
+        let mut open = lock(&self.open);
+        open.check(source, 0).map_err(|no_place| no_place.to_string())?;
+        open.opened(source);
+        Ok(Place { open: Arc::clone(&self.open), source })
+    }
+}
+
+/// The place of a connection of a port. It is free again when this is dropped.
+pub(super) struct Place {
+    open: Arc<Mutex<OpenConnections>>,
+    source: Source,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.open).closed(self.source);
+    }
+}
