@@ -81,7 +81,7 @@ fn a_backup_under_load_has_every_acknowledged_job() {
     let mut daemon = Daemon::start(&config);
     let mut http = Http::tcp(&daemon);
     http.ask("PUT", "/v1/topics/registered", &json!({"callback": sink.url()})).is(201);
-    http.ask("POST", "/v1/topics/registered/jobs", &json!({"id": "later", "delay": "1h"})).is(201);
+    http.ask("POST", "/v1/topics/registered/jobs", &json!({"id": "later", "delay": "1h", "body": 1})).is(201);
     // One job is being delivered at the moment of the backup.
     assert_eq!(daemon.client().ask(&add("t", "slow", 0)).unwrap()["code"], 1);
     eventually(10 * SECOND, "a callback in flight", || (!sink.calls().is_empty()).then_some(()));

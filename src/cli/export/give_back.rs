@@ -27,6 +27,9 @@ use store::{Deleted, HELD_MS, Store, View};
 /// How many jobs are read and written at once.
 const BATCH: usize = 256;
 
+/// What the records of the jobs say that were moved.
+const EXPORTED: &str = "exported to the PHP daemon's Redis (dq export php-dq)";
+
 /// The summary names at most this many jobs that were not moved.
 const NAMED: usize = 10;
 
@@ -189,7 +192,7 @@ impl Export {
             }
         }
         self.remove_elsewhere(&keys)?;
-        for (key, deleted) in keys.iter().zip(self.store.delete(&keys)) {
+        for (key, deleted) in keys.iter().zip(self.store.delete_with_note(&keys, EXPORTED)) {
             if !matches!(deleted, Ok(Deleted::Done)) {
                 self.summary.moved -= 1;
                 let reason = "it is written, but could not be removed: run the export again";
