@@ -71,7 +71,7 @@ fn summary(settings: &Settings) -> Vec<(&'static str, String)> {
         ("consumers", format!("{}, {} callbacks each", consume.processes, consume.concurrency)),
         ("store", settings.store.to_string()),
         ("registry", or_none(settings.registry.as_ref())),
-        ("topics", format!("{} in the file", topics.len())),
+        ("topics", topics_line(topics.len(), settings.registry.is_some())),
     ];
     let odd = [
         (
@@ -87,6 +87,13 @@ fn summary(settings: &Settings) -> Vec<(&'static str, String)> {
     ];
     facts.extend(odd.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| ("note", what.to_owned())));
     facts
+}
+
+/// Returns how many topics the file has. The check asks no server, so those of a registry are not counted.
+fn topics_line(of_file: usize, has_registry: bool) -> String {
+    let others =
+        if has_registry { "; those of the registry are not counted here (dq topics list)" } else { "" };
+    format!("{of_file} in the file{others}")
 }
 
 fn object(settings: &Settings) -> Value {

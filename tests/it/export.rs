@@ -51,6 +51,9 @@ fn goes_back(target: &Target) {
         home(id).waits(&format!("orders:{id}"), r#"{"a":1,"exp_notify_nums":3}"#, YEAR_2033);
     }
     home("ready").is_ready("orders:ready", r#"{"a":2}"#, 1);
+    // The PHP daemon had its nodes in another order.
+    let other = |id: &str| &nodes[(crc32(&format!("orders:{id}")) as usize + 1) % 2];
+    other("swapped").waits("orders:swapped", r#"{"a":3}"#, YEAR_2033);
     let froms: Vec<String> = nodes.iter().flat_map(|php| ["--from".to_owned(), php.url()]).collect();
     let mut import = Command::new(env!("CARGO_BIN_EXE_dq"));
     import.args(["import", "php-dq", "--config"]).arg(target.config()).args(&froms);
@@ -72,12 +75,12 @@ fn goes_back(target: &Target) {
 
     let before: Vec<_> = nodes.iter().map(Php::all).collect();
     let told = export(target, &both, &["--dry-run"]);
-    told.counts(&[("moved", 4), ("reduced", 1), ("removed", 3), ("left", 1)]);
+    told.counts(&[("moved", 5), ("reduced", 1), ("removed", 3), ("left", 1)]);
     assert_eq!((told.code, nodes.iter().map(Php::all).collect::<Vec<_>>()), (1, before));
-    assert_eq!(target.jobs("orders").len(), 5);
+    assert_eq!(target.jobs("orders").len(), 6);
 
     let told = export(target, &both, &[]);
-    told.counts(&[("moved", 4), ("reduced", 1), ("removed", 3), ("left", 1)]);
+    told.counts(&[("moved", 5), ("reduced", 1), ("removed", 3), ("left", 1)]);
     assert!(told.code == 1 && told.out.contains("orders:text"), "{}", told.out);
     assert_eq!(target.jobs("orders").keys().collect::<Vec<_>>(), ["text"]);
     let found = |id: &str| entry(home(id), id);
@@ -88,6 +91,13 @@ fn goes_back(target: &Target) {
     assert_eq!(found("new").map(|(body, at)| (body["zh"].clone(), at)), Some((json!("中文"), YEAR_2033)));
     assert_eq!((found("delivered"), found("deleted")), (None, None));
     assert_eq!(found("again"), Some((json!({"a": 9}), YEAR_2033 + 9)), "it is another job");
+    assert_eq!(found("swapped").map(|(body, at)| (body["a"].clone(), at)), Some((json!(3), YEAR_2033)));
+    assert_eq!(entry(other("swapped"), "swapped"), None, "it is in one Redis only");
+    let records = target.store().records(&key("stays")).unwrap();
+    assert_eq!((records.len(), records[0].ending.word(), records[0].attempts), (1, "deleted", 3));
+    assert!(records[0].note().unwrap().starts_with("exported") && records[0].made_attempts().is_empty());
+    let records = target.store().records(&key("deleted")).unwrap();
+    assert_eq!(records[0].note(), None, "a client has deleted it");
     // It waits in a bucket now, and no more in the list.
     assert_eq!(found("ready").unwrap().1, YEAR_2033);
     assert_eq!(home("ready").run::<usize>(&["LLEN", "dq_1ready_queue"]), 0);
@@ -97,7 +107,7 @@ fn goes_back(target: &Target) {
     export(target, &both, &[]).counts(&[]);
     assert!(nodes.iter().all(|php| php.run::<usize>(&["EXISTS", "dq_imported"]) == 0));
     assert!(import.output().unwrap().status.success());
-    assert_eq!(target.jobs("orders").len(), 5);
+    assert_eq!(target.jobs("orders").len(), 6);
 }
 
 #[test]

@@ -360,6 +360,11 @@ fn a_different_store_is_refused_and_a_replaced_store_is_noticed() {
     let told = first.import(&php, &[]);
     let stopped = told.json()["stopped"].to_string();
     assert!(told.code == 1 && stopped.contains("never had a job of topic orders"), "{}", told.out);
+    let mut dq = std::process::Command::new(env!("CARGO_BIN_EXE_dq"));
+    dq.args(["import", "php-dq", "--config"]).arg(first.config()).args(["--redis", &php.url()]);
+    let out = String::from_utf8(dq.output().unwrap().stdout).unwrap();
+    assert!(out.trim_end().ends_with("is refused again until you correct that"), "{out}");
+    assert!(!out.contains("goes on where it was"), "{out}");
     php.run::<()>(&["DEL", "dq_imported"]);
     first.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
 }

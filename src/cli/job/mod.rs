@@ -64,6 +64,8 @@ pub(super) struct Job {
 /// Why a job waits, as the API shows it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Waiting {
+    #[serde(default)]
+    pub code: String,
     pub text: String,
     #[serde(default)]
     pub also: Vec<Waiting>,

@@ -158,12 +158,12 @@ impl RedisStore {
         Ok(answer::views(&key.topic, values)?.pop())
     }
 
-    /// Deletes jobs.
-    pub(super) fn delete_all(&self, keys: &[JobKey]) -> Vec<Result<bool>> {
-        self.by_homes(keys, |homes, keys| self.delete_some(homes, keys))
+    /// Deletes jobs. `note`: why, for their records, or nothing.
+    pub(super) fn delete_all(&self, keys: &[JobKey], note: &str) -> Vec<Result<bool>> {
+        self.by_homes(keys, |homes, keys| self.delete_some(homes, keys, note))
     }
 
-    fn delete_some(&self, homes: &Homes, keys: &[&JobKey]) -> Vec<Result<bool>> {
+    fn delete_some(&self, homes: &Homes, keys: &[&JobKey], note: &str) -> Vec<Result<bool>> {
         let mut out: Vec<Result<bool>> = keys.iter().map(|_| Ok(false)).collect();
         let mut left: Vec<usize> = (0..keys.len()).collect();
         while !left.is_empty() {
@@ -171,7 +171,7 @@ impl RedisStore {
             let ids = by_words(|key: &JobKey, cmd| {
                 cmd.arg(key.id.as_str());
             });
-            let digits = self.each(Script::Delete, homes, &some, |key| key, &[], ids);
+            let digits = self.each(Script::Delete, homes, &some, |key| key, &[note], ids);
             // One call does not remove all dead letters of an id if there are very many. The answer 2 says this.
             let mut again = Vec::new();
             for (i, digit) in left.into_iter().zip(digits) {

@@ -110,11 +110,12 @@ fn due_of(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<i64> {
     w.db.prepare_cached(due)?.query_row(params![tid, id.as_str()], |row| row.get(0))
 }
 
-/// Deletes one live job, or its dead letters if there is no live job. Returns whether there were any.
-pub(super) fn delete(w: &mut Write<'_>, key: &JobKey) -> rusqlite::Result<bool> {
+/// Deletes one live job, or its dead letters if there is no live job. `note`: why, for its record. Returns whether there
+/// were any.
+pub(super) fn delete(w: &mut Write<'_>, key: &JobKey, note: Option<&str>) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     if let Some((seq, state)) = live(w, tid, &key.id)? {
-        w.record((tid, seq), key.id.as_str(), Ending::Deleted)?;
+        w.record_with_note((tid, seq), key.id.as_str(), Ending::Deleted, note)?;
         w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
         w.moved(tid, Some(state), None);
         return Ok(true);
@@ -205,7 +206,12 @@ impl Jobs for SqliteStore {
     }
 
     fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<Deleted>> {
-        let deleted = self.in_chunks(Durability::Full, keys, delete);
+        let deleted = self.in_chunks(Durability::Full, keys, |w, key| delete(w, key, None));
+        deleted.into_iter().map(|one| one.map(Deleted::from_found)).collect()
+    }
+
+    fn delete_with_note(&mut self, keys: &[JobKey], note: &str) -> Vec<Result<Deleted>> {
+        let deleted = self.in_chunks(Durability::Full, keys, |w, key| delete(w, key, Some(note)));
         deleted.into_iter().map(|one| one.map(Deleted::from_found)).collect()
     }
 

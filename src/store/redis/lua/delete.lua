@@ -3,7 +3,7 @@
 -- such a deletion follows an add of the same host that never came here, and only that job was meant.)
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch of the spool only: see batch
--- ARGV  for each topic: topic, n, and n ids
+-- ARGV  1 why the jobs are removed, for their records; '' for nothing. Then for each topic: topic, n, and n ids
 -- Returns one digit for each id, in their order: 1 it was there, 0 it was not there, 2 there were so many dead letters
 -- that some are left
 --
@@ -37,7 +37,7 @@ local function exhume(topic, id)
 end
 
 local digits, sum = {}, 0
-local i = 1
+local i = 2
 while ARGV[i] do
   local topic, n = ARGV[i], tonumber(ARGV[i + 1])
   local first = i + 1
@@ -71,7 +71,7 @@ while ARGV[i] do
         digit = KEYS[3] and 0 or exhume(topic, id)
       end
       if delayed[x] or ready[x] or leases[x] then
-        ends_unsettled(m, id, DELETED, delayed[x], ready[x], leases[x])
+        ends_unsettled(m, id, DELETED, delayed[x], ready[x], leases[x], nil, ARGV[1])
         add(m, 'gone', id)
         add(m, 'forgotten', id)
       end
