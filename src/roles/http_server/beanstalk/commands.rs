@@ -8,7 +8,7 @@ use super::super::problem::Problem;
 use super::super::store_client::Reply;
 use super::held::{HeldJob, HeldJobs};
 use super::kicks::shown;
-use super::port::Port;
+use super::port::{Port, default_tube};
 use super::reserving::tube_named;
 use super::stored_job::Note;
 use host::now_ms;
@@ -46,7 +46,7 @@ pub(super) fn failed(problem: &Problem) -> Response<'static> {
 
 impl Session {
     pub(super) fn new(port: Port, holder: Holder) -> Session {
-        let default = TubeName::new(b"default").expect("it is a valid name");
+        let default = default_tube();
         port.with_tube(&default, |tube| {
             tube.using += 1;
             tube.watching += 1;

@@ -4,11 +4,11 @@
 //! |---|---|
 //! | 48 to 62 | the tag of the topic, from 1: a hash of its name |
 //! | 18 to 47 | the second in which the job was put. It repeats after 34 years |
-//! | 0 to 17 | random |
+//! | 0 to 17 | a count that begins at random in each process |
 //!
 //! The number in decimal digits is the job's id. So a number leads to the topics with its tag, which are nearly always
 //! one, and nobody keeps a table of numbers. In a topic, a number is unique, because the job is added only if its id is
-//! free. Topics with the same tag share the random part: the n-th of k such topics uses only numbers that are n modulo k.
+//! free. Topics with the same tag share the count: the n-th of k such topics uses only numbers that are n modulo k.
 //! After a second, a number is never used again, so a late command about an old job does not hit a new one.
 
 use std::collections::HashMap;
@@ -58,13 +58,13 @@ impl TopicTags {
         self.0.get(&(number >> (SLOT_BITS + SECOND_BITS))).map_or(&[], Vec::as_slice)
     }
 
-    /// Makes a number for a job of a topic.
-    pub(super) fn number(&self, topic: &TopicName, now_ms: i64, random: u64) -> u64 {
+    /// Makes a number for a job of a topic. `count` differs at each call.
+    pub(super) fn number(&self, topic: &TopicName, now_ms: i64, count: u64) -> u64 {
         let tag = tag_of(topic);
         let alike = self.0.get(&tag).map_or(&[][..], Vec::as_slice);
         let rank = alike.iter().position(|name| name == topic).unwrap_or(0) as u64;
-        let count = alike.len().max(1) as u64;
-        let slot = random % ((1 << SLOT_BITS) / count) * count + rank;
+        let topics = alike.len().max(1) as u64;
+        let slot = count % ((1 << SLOT_BITS) / topics) * topics + rank;
         let second = (now_ms / 1000) as u64 % (1 << SECOND_BITS);
         (tag << (SLOT_BITS + SECOND_BITS)) | (second << SLOT_BITS) | slot
     }

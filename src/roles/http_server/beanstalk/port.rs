@@ -34,6 +34,15 @@ struct Numbers {
     topics: watch::Receiver<Topics>,
     tags: TopicTags,
     aliases: Aliases,
+    /// The next slot. It begins at random, so that processes rarely make the same numbers in the same second.
+    next: u64,
+}
+
+impl Numbers {
+    fn make(&mut self, topic: &TopicName) -> u64 {
+        self.next = self.next.wrapping_add(1);
+        self.tags.number(topic, now_ms(), self.next)
+    }
 }
 
 /// What is known of the tubes and the connections. Nothing of it outlives the process.
@@ -65,11 +74,16 @@ impl TubeState {
     }
 }
 
+/// Returns the tube that each connection begins with. It is always there.
+pub(super) fn default_tube() -> TubeName {
+    TubeName::new(b"default").expect("it is a valid name")
+}
+
 impl Port {
     pub(super) fn new(api: Api) -> Port {
         let topics = api.topics.clone();
         let tags = TopicTags::new(&topics.borrow());
-        let numbers = Numbers { topics, tags, aliases: Aliases::default() };
+        let numbers = Numbers { topics, tags, aliases: Aliases::default(), next: fastrand::u64(..) };
         Port {
             api,
             state: Arc::default(),
@@ -136,7 +150,8 @@ impl Port {
 
     /// Whether there is a tube: its topic is registered, or somebody uses or watches it.
     pub(super) fn exists(&self, tube: &TubeName) -> bool {
-        self.is_registered(tube) || self.tube(tube, |known| known.using + known.watching > 0) == Some(true)
+        let is_in_use = || self.tube(tube, |known| known.using + known.watching > 0) == Some(true);
+        *tube == default_tube() || self.is_registered(tube) || is_in_use()
     }
 
     /// Returns the pull topics whose jobs the clients may see.
@@ -151,6 +166,7 @@ impl Port {
     /// Returns all tubes, sorted by name.
     pub(super) fn tubes(&self) -> BTreeSet<TubeName> {
         let mut tubes: BTreeSet<TubeName> = self.topics().iter().filter_map(|topic| tube_of(topic)).collect();
+        tubes.insert(default_tube());
         self.with_state(|state| {
             let in_use = state.tubes.iter().filter(|(_, known)| known.using + known.watching > 0);
             tubes.extend(in_use.map(|(tube, _)| tube.clone()));
@@ -167,16 +183,29 @@ impl Port {
         work(&mut numbers)
     }
 
-    /// Makes a number for a job of a topic, whose home answers if possible.
+    /// Makes a number for a job of a topic.
     pub(super) fn new_number(&self, topic: &TopicName) -> u64 {
-        self.with_numbers(|numbers| numbers.tags.number(topic, now_ms(), fastrand::u64(..)))
+        self.with_numbers(|numbers| numbers.make(topic))
+    }
+
+    /// Goes on with other numbers, because another process makes the same ones.
+    pub(super) fn change_numbers(&self) {
+        self.with_numbers(|numbers| numbers.next = fastrand::u64(..));
     }
 
     /// Returns the number of a job. One that was added in another way gets a number of this process.
     pub(super) fn number_of(&self, key: &JobKey) -> u64 {
         number_of(key).unwrap_or_else(|| {
-            self.with_numbers(|Numbers { tags, aliases, .. }| {
-                aliases.number(key, || tags.number(&key.topic, now_ms(), fastrand::u64(..)))
+            self.with_numbers(|numbers| match numbers.aliases.number(key) {
+                Some(number) => number,
+                None => {
+                    let mut number = numbers.make(&key.topic);
+                    while numbers.aliases.find(number).is_some() {
+                        number = numbers.make(&key.topic);
+                    }
+                    numbers.aliases.insert(number, key);
+                    number
+                }
             })
         })
     }

@@ -71,6 +71,7 @@ impl Session {
             if pending.is_empty() {
                 break;
             }
+            self.port().change_numbers();
         }
         let stored = responses.iter().filter(|response| matches!(response, Response::Inserted(_))).count();
         self.port().with_tube(&tube, |known| known.total_jobs += stored as u64);
