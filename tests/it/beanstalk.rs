@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::support::http::Http;
+use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, SLOTS, all_new, eventually, free_port, on_redis};
 use nix::sys::signal::{Signal, kill};
 use serde_json::json;
@@ -24,11 +25,28 @@ const MS: Duration = Duration::from_millis(1);
 struct Beanstalk {
     daemon: Daemon,
     port: u16,
+    /// The server of its store, if this daemon does not share one.
+    _redis: Option<RedisServer>,
 }
 
 impl Beanstalk {
     /// Starts a daemon. On Redis there is no registry that could have new topics, so these topics are in its file.
     fn start(section: &str, topics: &[&str]) -> Beanstalk {
+        Beanstalk::start_on(None, section, topics)
+    }
+
+    /// Does the same with one shard, so that all jobs of a topic have one order.
+    fn start_ordered(topics: &[&str]) -> Beanstalk {
+        Beanstalk::start_on(on_redis().then(RedisServer::start), "", topics)
+    }
+
+    fn start_on(redis: Option<RedisServer>, section: &str, topics: &[&str]) -> Beanstalk {
+        let store = redis.as_ref().map_or(String::new(), |server| {
+            let url = server.url();
+            format!(
+                "[store]\nbackend = \"redis\"\nshards_per_node = 1\n[[store.node]]\nname = \"a\"\nurl = \"{url}\"\n"
+            )
+        });
         let port = free_port();
         let (create, topics) = match on_redis() {
             false => ("create = true\n", String::new()),
@@ -37,8 +55,8 @@ impl Beanstalk {
                 ("", topics.iter().map(topic).collect())
             }
         };
-        let text = format!("[beanstalk]\nlisten = \"127.0.0.1:{port}\"\n{create}{section}\n{topics}");
-        Beanstalk { daemon: Daemon::start(&text), port }
+        let text = format!("[beanstalk]\nlisten = \"127.0.0.1:{port}\"\n{create}{section}\n{store}{topics}");
+        Beanstalk { daemon: Daemon::start(&text), port, _redis: redis }
     }
 
     fn connect(&self) -> TcpStream {
@@ -147,7 +165,7 @@ fn the_port_follows_the_table_of_conversations() {
     }
     let mut failed = Vec::new();
     for (topics, conversations) in groups {
-        let server = Beanstalk::start("", topics);
+        let server = Beanstalk::start_ordered(topics);
         for conversation in conversations {
             if let Err(why) = play(&conversation, Server::Dq, || server.connect()) {
                 failed.push(why);
@@ -193,7 +211,7 @@ fn a_delay_of_a_second_is_a_second() {
 
 #[test]
 fn a_ttr_is_as_long_as_the_client_says() {
-    let server = Beanstalk::start("", &["default"]);
+    let server = Beanstalk::start_ordered(&["default"]);
     let (mut client, mut other) = (server.client(), server.client());
     let number = client.put(0, 0, 3, "x");
     // The topic of a new tube has the TTR of its first job, and this job has another one.
@@ -352,7 +370,7 @@ fn scopes_bound_what_clients_do() {
         "[beanstalk]\nlisten = \"127.0.0.1:{port}\"\nscopes = [\"produce:a\", \"consume:b\", \"produce:push\", \
          \"produce:none\"]\n{topics}"
     );
-    let server = Beanstalk { daemon: Daemon::start(&text), port };
+    let server = Beanstalk { daemon: Daemon::start(&text), port, _redis: None };
     let mut http = Http::tcp(&server.daemon);
     for topic in ["a", "b", "c"] {
         let job = json!({"id": "one", "body": {"of": topic}, "delay": 0});
@@ -414,14 +432,14 @@ fn a_job_is_seen_over_http_as_it_is_stored() {
 
 #[test]
 fn pipelined_puts_come_out_in_their_order() {
-    let server = Beanstalk::start("", &["default"]);
+    let server = Beanstalk::start_ordered(&["default"]);
     let mut client = server.client();
     let puts: String = (0..500).map(|n| format!("put 0 0 60 3\r\n{n:03}\r\n")).collect();
     client.send(&puts);
     let numbers: HashSet<String> = (0..500).map(|_| client.line()).collect();
     assert_eq!(numbers.len(), 500);
     if on_redis() {
-        return; // Each node has an order of its own.
+        return; // There, jobs of the same millisecond are sorted by their ids.
     }
     for n in 0..500 {
         let (number, body) = client.reserve(5).unwrap();

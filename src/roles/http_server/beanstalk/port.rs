@@ -48,7 +48,7 @@ impl Numbers {
 /// What is known of the tubes and the connections. Nothing of it outlives the process.
 #[derive(Default)]
 pub(super) struct PortState {
-    /// The tubes that are in use, paused, or were put into. The others have no entry.
+    /// The tubes that are in use or registered. The others have no entry.
     tubes: HashMap<TubeName, TubeState>,
     /// The counts of commands, and those of connections.
     pub counts: ServerStats,
@@ -97,14 +97,15 @@ impl Port {
         work(&mut lock(&self.state))
     }
 
-    /// Changes what is known of a tube. An entry that says nothing is removed.
+    /// Changes what is known of a tube. The entry of a tube that nobody uses and that has no topic is removed, also if it
+    /// is paused.
     pub(super) fn with_tube<T>(&self, tube: &TubeName, work: impl FnOnce(&mut TubeState) -> T) -> T {
         let is_registered = self.is_registered(tube);
         self.with_state(|state| {
             let entry = state.tubes.entry(tube.clone()).or_default();
             let done = work(entry);
             let is_in_use = entry.using + entry.watching + entry.waiting > 0;
-            if !is_in_use && !is_registered && entry.paused_until(Instant::now()).is_none() {
+            if !is_in_use && !is_registered {
                 state.tubes.remove(tube);
             }
             done
