@@ -74,7 +74,7 @@ impl Drop for WaitCount<'_> {
 
 /// How a wait ended.
 enum WaitResult {
-    Job(NewlyReserved),
+    Job(Box<NewlyReserved>),
     /// No job came.
     Nothing,
     /// The topics or the pauses have changed.
@@ -170,7 +170,8 @@ impl Session {
             biased;
             jobs = jobs => Ok(match jobs?.pop() {
                 Some(reserved) => {
-                    WaitResult::Job(NewlyReserved { reserved: Some(reserved), pull: api.pull.clone() })
+                    let job = NewlyReserved { reserved: Some(reserved), pull: api.pull.clone() };
+                    WaitResult::Job(Box::new(job))
                 }
                 None if *closing.borrow() => WaitResult::Closing,
                 None => WaitResult::Nothing,
