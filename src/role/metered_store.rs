@@ -10,9 +10,9 @@ use model::letters::Pace;
 use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation, PurgeCause};
 use store::{
     Added, Batch, Change, Changed, CircuitView, Counts, DeadLetter, DeadLetterOperation, DeadLetters,
-    Deleted, Forecast, Jobs, Lanes, Leases, LimitQuery, LimitUse, Limits, Moved, Opening, Outcome, OwnerTag,
-    Page, Pauses, Permit, PermitAsk, Promotion, Rescheduled, Result, Settled, Settlement, Settlements, Store,
-    StoreError, View, Views, Wanted, Which,
+    Deleted, Forecast, Jobs, Lanes, Leased, Leases, LimitQuery, LimitUse, Limits, Moved, Opening, Outcome,
+    OwnerTag, Page, Pauses, Permit, PermitAsk, Promotion, Rescheduled, Result, Settled, Settlement,
+    Settlements, Store, StoreError, View, Views, Wanted, Which,
 };
 use telemetry::counters::Counters;
 
@@ -220,6 +220,16 @@ impl Jobs for MeteredStore {
 impl Leases for MeteredStore {
     fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
         self.timed(Operation::Lease, None, |store| store.lease(wanted, limit, owner))
+    }
+
+    fn lease_job(
+        &mut self,
+        key: &JobKey,
+        hold: Duration,
+        max_attempts: u32,
+        owner: Option<&OwnerTag>,
+    ) -> Result<Option<Leased>> {
+        self.timed(Operation::Lease, Some(key), |store| store.lease_job(key, hold, max_attempts, owner))
     }
 
     fn take_back_unanswered(&mut self) -> Result<()> {

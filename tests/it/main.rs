@@ -7,6 +7,7 @@ mod alerts;
 mod as_php;
 mod auth;
 mod backup;
+mod beanstalk;
 mod bells;
 mod bench;
 mod bulk;

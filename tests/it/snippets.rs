@@ -7,12 +7,13 @@ use std::path::Path;
 use std::process::Command;
 
 /// The documents, in the order in which somebody reads them who tries dq.
-const DOCUMENTS: [&str; 11] = [
+const DOCUMENTS: [&str; 12] = [
     "README.md",
     "docs/HTTP.md",
     "docs/HISTORY.md",
     "docs/BULK.md",
     "docs/PULL.md",
+    "docs/BEANSTALK.md",
     "docs/AUTH.md",
     "docs/ANSWER_LATER.md",
     "docs/CALLBACKS.md",
@@ -31,9 +32,10 @@ const NOT_RUN: [(&str, &str); 2] = [
 const AT_TERMINAL: [&str; 2] = ["dq nodes forget", "dq nodes move --adopt"];
 
 /// What somebody does before a block that begins with these words.
-const BEFORE: [(&str, &str); 9] = [
+const BEFORE: [(&str, &str); 10] = [
     ("curl --json '{\"id\": \"42\"", "wait_for_the_first_job"),
     ("dq restore", "stop_dq"),
+    ("DQ_BEANSTALK__LISTEN", "stop_dq"),
     ("U=http:", "start_dq"),
     ("curl --json '{\"outcome\"", "take_a_job_for_later"),
     ("dq import php-dq", "start_the_redis_of_the_php_daemon"),

@@ -20,6 +20,7 @@ use store::{
 };
 
 mod bulk;
+mod named_leases;
 mod outbox;
 mod records;
 mod tags;
@@ -28,6 +29,9 @@ use self::bulk::{
     a_listed_job_is_changed_only_as_it_was_listed, a_listed_job_is_deleted_and_leaves_a_record,
     each_state_is_listed_without_bodies, jobs_are_listed_forward_and_backward_without_a_gap,
     many_listed_jobs_are_changed_at_once,
+};
+use self::named_leases::{
+    a_named_job_is_leased_although_others_come_first, a_named_lease_ends_with_its_owner_or_at_its_deadline,
 };
 use self::outbox::{
     a_job_that_ends_otherwise_is_followed_by_nothing, each_end_makes_an_event_where_it_is_asked_for,
@@ -2039,6 +2043,8 @@ contract! {
     redriven_letters_are_due_one_after_the_other_at_their_pace
     dead_letters_that_were_kept_long_enough_go_and_the_oldest_first
     a_lease_keeps_to_its_quotas_and_tells_what_is_left
+    a_named_job_is_leased_although_others_come_first
+    a_named_lease_ends_with_its_owner_or_at_its_deadline
     a_lease_of_none_reports_how_many_jobs_are_ready
     leases_go_by_priority_and_then_by_due_time
     reschedule_and_run_move_what_is_not_leased

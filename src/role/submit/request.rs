@@ -6,14 +6,16 @@ use super::letters::{DeadLetterTask, FoundDeadLetters, find, undertake};
 use super::list::list;
 use super::records::{self, FoundIds, FoundRecords, RecordQuery, SearchedTopic};
 use crate::bulk::Bulk;
+use std::time::Duration;
+
 use model::bulk::{BulkProgress, BulkRequest};
 use model::job::{JobId, JobKey, NewJob, State, TopicName};
 use model::letters::Filter;
 use model::record::JobRecord;
 use model::ticket::TicketSecret;
 use store::{
-    Added, Change, Changed, CircuitView, Counts, Deleted, Lanes, LimitQuery, LimitUse, Page, Result, Settled,
-    Settlement, Store, StoreError, View, Which,
+    Added, Change, Changed, CircuitView, Counts, Deleted, Lanes, Leased, LimitQuery, LimitUse, OwnerTag,
+    Page, Result, Settled, Settlement, Store, StoreError, View, Which,
 };
 
 /// A request to the store. Its answer becomes a response of type `R`, on the thread that asks the store: so a long
@@ -190,6 +192,21 @@ impl<R: 'static> Request<R> {
         respond: impl FnOnce(&JobKey, Result<Changed>) -> R + Send + 'static,
     ) -> Request<R> {
         Request::about(key, move |store, key| store.change(key, &change), respond)
+    }
+
+    /// Leases a delayed or ready job, although others may come before it. `max_attempts` is as in [`store::Wanted`].
+    pub fn lease_job(
+        key: JobKey,
+        hold: Duration,
+        max_attempts: u32,
+        owner: Option<OwnerTag>,
+        respond: impl FnOnce(Result<Option<Leased>>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::about(
+            key,
+            move |store, key| store.lease_job(key, hold, max_attempts, owner.as_ref()),
+            |_, leased| respond(leased),
+        )
     }
 
     /// Settles a leased job.

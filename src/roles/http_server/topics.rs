@@ -159,6 +159,12 @@ impl Api {
         }
     }
 
+    /// Waits until this process knows a topic, for [`SEEN`] at most.
+    pub(super) async fn seen_any(&self, name: &TopicName) {
+        let mut topics = self.topics.clone();
+        let _ = tokio::time::timeout(SEEN, topics.wait_for(|now| now.get(name.as_str()).is_some())).await;
+    }
+
     async fn write(
         &self,
         name: &TopicName,

@@ -12,12 +12,17 @@ use super::node::Call;
 use super::nodes::{Nodes, Place};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
-use crate::{Batch, Leased, Leases, Left, OwnerTag, Result, StoreError, Token, WaitingTopics, Wanted};
+use crate::{
+    Batch, HELD_MS, Leased, Leases, Left, OwnerTag, Result, StoreError, Token, WaitingTopics, Wanted,
+};
 use model::headers::Headers;
 use model::job::{JobKey, LATEST_MS, Priority, TopicName};
 
 /// With at most this many shards, each one is asked for jobs. With more, dq first looks which of them have ready jobs.
 pub(super) const FEW: usize = 4;
+
+/// How often a lease of a named job is tried in all, if the set of nodes changes meanwhile.
+const LEASE_JOB_TRIES: usize = 4;
 
 /// The length of the part of a lease token that the script knows. The token: this part (20 bytes), the shard (2), the
 /// node's name.
@@ -42,6 +47,12 @@ impl Nodes {
     pub fn lane_of_token(&self, token: &Token) -> Option<usize> {
         self.place_of(token).map(|place| place.node)
     }
+}
+
+fn new_prefix() -> Result<Prefix> {
+    let mut prefix = [0; 16];
+    getrandom::fill(&mut prefix).map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
+    Ok(prefix)
 }
 
 /// Returns how long a lease holds, in milliseconds, as the script takes it.
@@ -102,9 +113,7 @@ impl RedisStore {
         owner: Option<&OwnerTag>,
         jobs: &[(Priority, Leased)],
     ) -> Result<(Prefix, Call)> {
-        let mut prefix = [0; 16];
-        getrandom::fill(&mut prefix)
-            .map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
+        let prefix = new_prefix()?;
         let mut call = self.nodes.call(Script::Lease, place, homes);
         let tag = owner.map_or("", |o| o.0.as_str());
         call.cmd.arg(limit.min(CHUNK)).arg(&prefix[..]).arg(tag).arg(CHUNK).arg(BYTES);
@@ -301,6 +310,47 @@ impl LeaseProgress {
     }
 }
 
+impl RedisStore {
+    fn lease_job_at_home(
+        &mut self,
+        key: &JobKey,
+        hold: Duration,
+        max_attempts: u32,
+        owner: Option<&OwnerTag>,
+    ) -> Result<Option<Leased>> {
+        let homes = self.nodes.open_homes()?;
+        let place = self.nodes.place(homes.home(key)?, key);
+        self.is_answered(place)?;
+        let prefix = new_prefix()?;
+        let hold_ms = hold.as_millis().min(LATEST_MS as u128) as i64;
+        let mut call = self.nodes.call(Script::LeaseJob, place, &homes);
+        call.cmd.arg(key.topic.as_str()).arg(key.id.as_str()).arg(hold_ms).arg(&prefix[..]);
+        call.cmd.arg(owner.map_or("", |owner| owner.0.as_str())).arg(max_attempts).arg(HELD_MS);
+        let answer = self.ask_by(place, call);
+        self.note_unanswered(place, &homes, prefix, owner, &answer);
+        let mut values = array(answer?)?.into_iter();
+        let Some(deadline) = values.next() else { return Ok(None) };
+        let mut next = || values.next().ok_or_else(|| strange("a lease"));
+        let (deadline_ms, record) = (number(&deadline)?, Record::parse(&answer::bytes(next()?)?)?);
+        let (attempt, due_ms) = (count(&next()?)? as u32, number(&next()?)?);
+        let headers = answer::bytes(next()?)?;
+        Ok(Some(Leased {
+            key: key.clone(),
+            body: record.body,
+            token: self.token(place, &prefix, 1),
+            attempt,
+            due_ms,
+            stamp_us: record.stamp_us,
+            // The shard has added the hold to its own time.
+            leased_ms: deadline_ms.saturating_sub(hold_ms),
+            deadline_ms,
+            max_attempts: record.max_attempts,
+            probe: None,
+            headers: if headers.is_empty() { Headers::default() } else { answer::headers(&headers) },
+        }))
+    }
+}
+
 impl Leases for RedisStore {
     fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
         let (homes, places) = self.delivering()?;
@@ -321,6 +371,27 @@ impl Leases for RedisStore {
             }
         }
         found.into_batch(wanted)
+    }
+
+    fn lease_job(
+        &mut self,
+        key: &JobKey,
+        hold: Duration,
+        max_attempts: u32,
+        owner: Option<&OwnerTag>,
+    ) -> Result<Option<Leased>> {
+        self.take_back_before_lease();
+        let mut leased = Err(strange("no answer"));
+        for _ in 0..LEASE_JOB_TRIES {
+            leased = self.lease_job_at_home(key, hold, max_attempts, owner);
+            if !matches!(leased, Err(StoreError::Moving(_))) {
+                break;
+            }
+        }
+        if matches!(leased, Err(StoreError::Unknown(_))) {
+            self.take_back_before_lease();
+        }
+        leased
     }
 
     fn take_back_unanswered(&mut self) -> Result<()> {

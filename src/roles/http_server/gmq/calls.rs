@@ -215,8 +215,13 @@ impl Port {
 
     /// Leases a job of the first topic that has one.
     async fn lease(&self, topics: &[TopicName], until: Instant) -> Result<Option<Reserved>, Problem> {
-        let reserve =
-            |topics: &[TopicName], until| Reserve { topics: topics.to_vec(), max: 1, lease: None, until };
+        let reserve = |topics: &[TopicName], until| Reserve {
+            topics: topics.to_vec(),
+            max: 1,
+            lease: None,
+            is_owned: false,
+            until,
+        };
         // One lane serves the topics in their order. With several lanes, the first lane with a job would win.
         if self.api.lanes.count() > 1 && topics.len() > 1 {
             for topic in topics {
