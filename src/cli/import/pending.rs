@@ -95,7 +95,7 @@ impl Entry {
             key: JobKey { topic, id },
             body,
             due: self.due(notify_ms, clock.now_ms)?,
-            priority: self.list.unwrap_or_default(),
+            priority: self.list.unwrap_or_default().into(),
             on_conflict: OnConflict::Keep,
             max_attempts: None,
             attempts: failures,

@@ -111,7 +111,7 @@ const SOURCES: [(&str, &str); 46] = sources!(
     "take_back"
 );
 
-const PARTS: [(&str, &str); 21] = sources!(
+const PARTS: [(&str, &str); 22] = sources!(
     "lua/part/",
     "batch",
     "bells",
@@ -125,6 +125,7 @@ const PARTS: [(&str, &str); 21] = sources!(
     "lives",
     "meter",
     "moves",
+    "numbered",
     "owned",
     "places",
     "quota",
