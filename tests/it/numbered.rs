@@ -207,4 +207,4 @@ fn jobs_with_levels_need_no_further_command() {
 }
 
 /// How many commands the scripts of one round made in the release before numbers.
-const MADE_BEFORE: u64 = 0;
+const MADE_BEFORE: u64 = 74;
