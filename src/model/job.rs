@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::headers::Headers;
+use crate::job_priority::JobPriority;
 use crate::late_start::LateStart;
 use crate::quota::Quota;
 
@@ -178,7 +179,7 @@ impl Due {
     }
 }
 
-/// Which of a topic's jobs are leased first.
+/// The three levels of priority: of topics, and of jobs without a number ([`JobPriority`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
@@ -261,7 +262,7 @@ pub struct NewJob {
     /// When it is due.
     pub due: Due,
     /// Its priority among the ready jobs of its topic.
-    pub priority: Priority,
+    pub priority: JobPriority,
     /// What happens if there is already a job with its id.
     pub on_conflict: OnConflict,
     /// Its own limit of attempts. None: the topic's.
@@ -281,7 +282,7 @@ impl NewJob {
             key,
             body,
             due,
-            priority: Priority::Normal,
+            priority: JobPriority::default(),
             on_conflict: OnConflict::Replace,
             max_attempts: None,
             attempts: 0,

@@ -17,6 +17,7 @@ pub mod guard;
 pub mod headers;
 pub mod job;
 pub mod job_filter;
+pub mod job_priority;
 pub mod json_time;
 pub mod late_start;
 pub mod letters;

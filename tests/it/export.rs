@@ -4,7 +4,8 @@ use std::process::{Command, Stdio};
 
 use crate::support::php::{Php, Target, Told, YEAR_2033, bucket_of, crc32};
 use crate::support::{Daemon, SECOND, eventually};
-use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
+use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};
+use model::job_priority::JobPriority;
 use serde_json::{Value, json};
 
 fn command(target: &Target, nodes: &[&Php], more: &[&str]) -> Command {
@@ -26,7 +27,7 @@ fn job(id: &str, body: &str, due_ms: i64) -> NewJob {
         key: JobKey { topic: TopicName::new("orders").unwrap(), id: JobId::new(id).unwrap() },
         body: Body::parse(body).unwrap(),
         due: Due::At(due_ms),
-        priority: Priority::Normal,
+        priority: JobPriority::default(),
         on_conflict: OnConflict::Replace,
         max_attempts: None,
         attempts: 0,

@@ -36,10 +36,10 @@ fn takes_over_all(target: &Target) {
 
     let jobs = target.jobs("orders");
     assert_eq!(jobs.len(), 7);
-    let is = |id: &str, body: &str, state, due_ms: Option<i64>, priority, attempts| {
+    let is = |id: &str, body: &str, state, due_ms: Option<i64>, priority: Priority, attempts| {
         let job = &jobs[id];
         assert_eq!((job.body.as_str(), job.state), (body, state), "{id}");
-        assert_eq!((job.priority, job.attempts, job.max_attempts), (priority, attempts, None), "{id}");
+        assert_eq!((job.priority, job.attempts, job.max_attempts), (priority.into(), attempts, None), "{id}");
         match due_ms {
             Some(due_ms) => assert_eq!(job.due_ms, due_ms, "{id}"),
             None => assert!((began..=now_ms()).contains(&job.due_ms), "{id}"),
@@ -97,7 +97,7 @@ fn long_lists_are_read_to_their_end() {
     php.run_all(&pipe);
     let told = target.import(&php, &[]);
     told.counts(&[("jobs", 2500), ("ready", 2500), ("taken", 2500), ("orphaned", 2500)]);
-    assert!(target.jobs("orders").values().all(|job| job.priority == Priority::Low));
+    assert!(target.jobs("orders").values().all(|job| job.priority == Priority::Low.into()));
     let told = import(&target.config(), &["--from", &php.url()]);
     assert!(told.out.contains("and 2490 more"), "{}", told.out);
 }

@@ -213,7 +213,7 @@ impl RedisStore {
         call.durability = self.nodes.level(&key.topic);
         call.cmd.arg(key.topic.as_str()).arg(key.id.as_str());
         call.cmd.arg(change.due.map(answer::due).unwrap_or_default());
-        call.cmd.arg(change.priority.map(|p| (p as u8).to_string()).unwrap_or_default());
+        call.cmd.arg(change.priority.map(answer::priority_word).unwrap_or_default());
         call.cmd.arg(change.body.as_ref().map_or("", |body| body.as_str()));
         call.cmd.arg(match change.max_attempts {
             None => String::new(),

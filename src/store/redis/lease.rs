@@ -16,7 +16,8 @@ use crate::{
     Batch, HELD_MS, Leased, Leases, Left, OwnerTag, Result, StoreError, Token, WaitingTopics, Wanted,
 };
 use model::headers::Headers;
-use model::job::{JobKey, LATEST_MS, Priority, TopicName};
+use model::job::{JobKey, LATEST_MS, TopicName};
+use model::job_priority::JobPriority;
 
 /// With at most this many shards, each one is asked for jobs. With more, dq first looks which of them have ready jobs.
 pub(super) const FEW: usize = 4;
@@ -72,7 +73,7 @@ fn wanted_here(
     wanted: &[Wanted],
     leased: &LeasedByPlace,
     here: Place,
-    jobs: &[(Priority, Leased)],
+    jobs: &[(JobPriority, Leased)],
 ) -> Vec<Wanted> {
     let of = |want: &Wanted| {
         let others = leased.iter().filter(|((topic, place), _)| *topic == want.topic && *place != here);
@@ -85,12 +86,12 @@ fn wanted_here(
     wanted.iter().map(of).collect()
 }
 
-/// Returns the headers of the leased jobs that have some, by the number of the job in the answer.
-fn headers(told: Option<Value>) -> Result<BTreeMap<u32, Headers>> {
+/// Returns the text of the headers of the leased jobs that have some, by the number of the job in the answer.
+fn headers(told: Option<Value>) -> Result<BTreeMap<u32, Vec<u8>>> {
     let mut values = told.map_or_else(|| Ok(Vec::new()), array)?.into_iter();
     let mut headers = BTreeMap::new();
     while let (Some(number), Some(text)) = (values.next(), values.next()) {
-        headers.insert(count(&number)? as u32, answer::headers(&answer::bytes(text)?));
+        headers.insert(count(&number)? as u32, answer::bytes(text)?);
     }
     Ok(headers)
 }
@@ -111,7 +112,7 @@ impl RedisStore {
         wanted: &[Wanted],
         limit: usize,
         owner: Option<&OwnerTag>,
-        jobs: &[(Priority, Leased)],
+        jobs: &[(JobPriority, Leased)],
     ) -> Result<(Prefix, Call)> {
         let prefix = new_prefix()?;
         let mut call = self.nodes.call(Script::Lease, place, homes);
@@ -135,7 +136,7 @@ impl RedisStore {
         prefix: &Prefix,
         wanted: &[Wanted],
         answer: Value,
-        jobs: &mut Vec<(Priority, Leased)>,
+        jobs: &mut Vec<(JobPriority, Leased)>,
     ) -> Result<(usize, Left, WaitingTopics)> {
         let before = jobs.len();
         let mut parts = array(answer)?.into_iter();
@@ -155,6 +156,7 @@ impl RedisStore {
                 let mut next = || values.next().ok_or_else(|| strange("a lease"));
                 let record = Record::parse(&answer::bytes(next()?)?)?;
                 token += 1;
+                let own = headers.remove(&token).unwrap_or_default();
                 let leased = Leased {
                     key: JobKey { topic: topic.clone(), id: answer::id(id)? },
                     body: record.body,
@@ -166,9 +168,9 @@ impl RedisStore {
                     deadline_ms,
                     max_attempts: record.max_attempts,
                     probe: None,
-                    headers: headers.remove(&token).unwrap_or_default(),
+                    headers: answer::headers(&own),
                 };
-                jobs.push((record.priority, leased));
+                jobs.push((answer::priority(record.level, &own), leased));
             }
         }
         let (mut told, mut left) = (Vec::new(), array(left)?.into_iter());
@@ -270,7 +272,7 @@ impl RedisStore {
 /// The results of a lease so far.
 #[derive(Default)]
 pub(super) struct LeaseProgress {
-    pub jobs: Vec<(Priority, Leased)>,
+    pub jobs: Vec<(JobPriority, Leased)>,
     left: BTreeMap<TopicName, u64>,
     waiting: BTreeMap<TopicName, Duration>,
     /// Whether any shard has answered.

@@ -113,7 +113,7 @@ const SOURCES: [(&str, &str); 47] = sources!(
     "take_back"
 );
 
-const PARTS: [(&str, &str); 21] = sources!(
+const PARTS: [(&str, &str); 22] = sources!(
     "lua/part/",
     "batch",
     "bells",
@@ -127,6 +127,7 @@ const PARTS: [(&str, &str); 21] = sources!(
     "lives",
     "meter",
     "moves",
+    "numbered",
     "owned",
     "places",
     "quota",

@@ -10,6 +10,7 @@ use super::write::Write;
 use super::{CHUNK, SqliteStore, browse, letters, quota, row};
 use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, StoreError, View};
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
+use model::job_priority::JobPriority;
 use model::quota::{OverQuota, QuotaLimit};
 use model::record::Ending;
 
@@ -41,7 +42,7 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Result<Ad
 fn add_to(w: &mut Write<'_>, tid: i64, job: &NewJob) -> rusqlite::Result<Added> {
     let (state, at_ms) = w.place_from_now(job.due);
     let stamp_us = (w.now_ns / 1000) as i64;
-    let (id, priority, body) = (job.key.id.as_str(), job.priority as i64, job.body.as_str());
+    let (id, priority, body) = (job.key.id.as_str(), job.priority.stored(), job.body.as_str());
     let headers = row::headers_text(&job.headers, stamp_us);
     let inserted = w
         .db
@@ -142,7 +143,7 @@ pub(super) fn change(
         return Ok(Err(OverQuota::full(QuotaLimit::Bytes)));
     }
     let body = change.body.as_ref().map(|body| body.as_str());
-    let priority = change.priority.map(|priority| priority as i64);
+    let priority = change.priority.map(JobPriority::stored);
     if body.is_some() || priority.is_some() || change.max_attempts.is_some() {
         let write = "UPDATE job SET body = coalesce(?2, body), priority = coalesce(?3, priority),
                                     max_attempts = CASE WHEN ?4 THEN ?5 ELSE max_attempts END WHERE seq = ?1";

@@ -18,7 +18,8 @@ use super::last_reserves::LastReserve;
 use super::succession::Succession;
 use host::now_ms;
 use model::headers::Headers;
-use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
+use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};
+use model::job_priority::JobPriority;
 use model::quota::Quota;
 use model::scope::{Need, Scope};
 use model::topic::{LEASES, Topic};
@@ -168,7 +169,7 @@ impl Port {
             key: JobKey { topic: push.topic, id: push.id },
             body: Body::trusted(serde_json::Value::from(push.body).to_string()),
             due: Due::In(push.delay),
-            priority: Priority::default(),
+            priority: JobPriority::default(),
             on_conflict: OnConflict::Reject,
             max_attempts: None,
             attempts: 0,

@@ -1,4 +1,4 @@
---@ use clock fence batch bells scores places meter moves leases history lives
+--@ use clock fence batch bells scores places meter numbered moves leases history lives
 -- Removes jobs in any state. If there is no job of an id, removes its dead letters. (But not for a batch of the spool:
 -- such a deletion follows an add of the same host that never came here, and only that job was meant.)
 --
@@ -64,7 +64,7 @@ while ARGV[i] do
       if delayed[x] then
         add(m, 'from_delayed', id)
       elseif ready[x] then
-        add(m, 'from_ready', id)
+        leave_ready(m, id, ready[x])
       elseif leases[x] then
         unlease(m, id, lease_of(leases[x]))
       else

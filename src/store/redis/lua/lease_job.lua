@@ -1,4 +1,4 @@
---@ use clock fence bells scores places records leases
+--@ use clock fence bells scores numbered places records leases
 -- Leases one delayed or ready job, also if others come before it, or its topic is paused. A job that is held back stays
 -- as it is.
 --
@@ -17,6 +17,7 @@ local from, due, rank = base .. 'r:' .. topic, nil, nil
 local score = call('ZSCORE', from, id)
 if score then
   due, rank = from_ready(tonumber(score))
+  if rank == 0 then unqueue(topic, { id, due }) end
 else
   from = base .. 'd:' .. topic
   score = call('ZSCORE', from, id)

@@ -1,4 +1,4 @@
---@ use clock fence bells scores places leases meter moves views seek graves
+--@ use clock fence bells scores places leases meter numbered moves views seek graves
 -- Makes dead letters ready, or delayed, with their attempts reset. A letter whose id has a live job stays. Of several
 -- letters of one id, only one is redriven.
 --
@@ -25,8 +25,10 @@ local function revive(member, id)
   local grave = grave_of(call('HGET', graves, member))
   if take_out(graves, letters, id, { member }) == 0 then return false end
   add(m, 'records', id, grave.record)
-  if grave.log ~= '' then add(m, 'notes', id, struct.pack('>I4B', 0, 0) .. grave.log) end
-  place(m, id, now + math.ceil((after + jobs * every) / 1000), string.byte(grave.record) % 4)
+  local noted = struct.pack('>I4B', 0, 0) .. grave.log
+  if grave.log ~= '' then add(m, 'notes', id, noted) end
+  local rank = number_of(noted) and 0 or string.byte(grave.record) % 4
+  place(m, id, now + math.ceil((after + jobs * every) / 1000), rank)
   revived[id] = true
   jobs, left, bytes = jobs + 1, left - 1, bytes - #grave.record
   return true
