@@ -47,6 +47,7 @@ mod live_topics;
 mod losses;
 mod metrics;
 mod nodes;
+mod numbered;
 mod openapi;
 mod pull;
 mod quotas;

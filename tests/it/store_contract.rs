@@ -20,7 +20,7 @@ use store::{
 };
 
 mod bulk;
-mod numbered;
+pub(crate) mod numbered;
 mod outbox;
 mod records;
 mod tags;
