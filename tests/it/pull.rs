@@ -139,7 +139,7 @@ fn numbers_are_priorities_over_http_and_tcp() {
     let all = [&all[..], &[json!(4_294_967_295_u32)]].concat();
     assert_eq!(listed_priorities(&mut http, "t", "ready"), all);
     let patch = |http: &mut Http, id: &str, priority: Value| {
-        http.ask("PATCH", &format!("/v1/topics/t/jobs/{id}"), &json!({"priority": priority})).is(200);
+        http.ask("PATCH", &format!("/v1/topics/t/jobs/{id}"), &json!({"priority": priority})).is(204);
     };
     patch(&mut http, "a", json!(7));
     patch(&mut http, "c", json!("low"));

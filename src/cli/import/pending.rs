@@ -235,7 +235,10 @@ mod tests {
         }
         let both = Entry { list: Some(Priority::High), ..entry("t:i", "1") };
         let job = job(&both).unwrap();
-        assert_eq!((both.place(), job.due, job.priority), (Place::Ready, Due::At(1500), Priority::High));
+        assert_eq!(
+            (both.place(), job.due, job.priority),
+            (Place::Ready, Due::At(1500), Priority::High.into())
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // No value of these types exists: they only describe the API.
 
 mod follower;
+mod priority;
 mod problems;
 mod topic;
 
@@ -15,6 +16,7 @@ use model::follow::LIST_MAX;
 use model::tags::TAG_MAX;
 
 pub(super) use self::follower::Follower;
+pub(super) use self::priority::{job_priority, job_priority_or_null};
 pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ReserveProblems, ShowProblems};
 pub(super) use self::topic::{NewTopic, rate, topic_response};
 
@@ -169,31 +171,6 @@ pub(super) fn tags() -> Schema {
         ))
         .examples([serde_json::json!(["shop:7", "campaign:spring"])])
         .into()
-}
-
-/// Which ready jobs of a topic are delivered first.
-pub(super) fn job_priority() -> Schema {
-    priority_with(None)
-}
-
-/// The same for requests, where null counts as missing.
-pub(super) fn job_priority_or_null() -> Schema {
-    priority_with(Some(Type::Null))
-}
-
-fn priority_with(null: Option<Type>) -> Schema {
-    let level = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["high", "normal", "low"]));
-    let number =
-        ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0)).maximum(Some(u32::MAX as usize));
-    let both = OneOfBuilder::new().item(level).item(number).description(Some(
-        "Which ready jobs of the topic are delivered first: those with the lowest number. The levels `high`, `normal` \
-         and `low` are 2147483647, 2147483648 and 2147483649.",
-    ));
-    match null {
-        None => both,
-        Some(null) => both.item(ObjectBuilder::new().schema_type(null)),
-    }
-    .into()
 }
 
 /// What an add does when a job with the same id exists.
