@@ -10,6 +10,7 @@ use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, new_job, pending, topic};
 use cli::Client;
 use model::job::{Due, JobId, JobKey, OnConflict, State, TopicName};
+use model::job_priority::JobPriority;
 use model::settings;
 use nix::sys::signal::Signal;
 use store::{self, Lanes, MoveAsk, Outcome, Settled, Settlement, Store, Wanted};
@@ -272,6 +273,72 @@ fn all_that_is_known_of_a_job_moves_with_it() {
         let redriven = both.redrive(&key("0").topic, &store::Which::All, 100, pace).unwrap();
         assert_eq!((redriven, letters(both.as_mut()).len()), (expected, 20));
     }
+}
+
+/// Compares the order of the ready jobs with numbers with the ready jobs, on all shards of a node. Returns how many there
+/// are, and what is wrong.
+fn numbered_on(node: &RedisServer) -> (usize, String) {
+    let script = "local n, wrong = 0, '' for _, key in ipairs(redis.call('KEYS', '*:r:t')) do \
+                  local order, seen = string.gsub(key, ':r:t$', ':q:t'), {} \
+                  for _, member in ipairs(redis.call('ZRANGE', order, 0, -1)) do \
+                  local id, due = string.sub(member, 16), string.format('%.0f', (struct.unpack('>I6', member))) \
+                  if redis.call('ZSCORE', key, id) ~= due then wrong = wrong .. ' surplus ' .. id end \
+                  seen[id] = true end \
+                  for _, id in ipairs(redis.call('ZRANGE', key, '-inf', '(1000000000000000', 'BYSCORE')) do n = n + 1 \
+                  if not seen[id] then wrong = wrong .. ' missing ' .. id end end end \
+                  return n .. wrong";
+    let told = node.cli(&["eval", script, "0"]);
+    let (n, wrong) = told.trim().split_once(' ').unwrap_or((told.trim(), ""));
+    (n.parse().unwrap_or_else(|_| panic!("{told}")), wrong.to_owned())
+}
+
+#[test]
+fn numbers_and_their_order_move_with_the_jobs() {
+    let fleet = Fleet::start(2);
+    let (mut store, mut both) = (fleet.store(&[0], 3), fleet.store(&[0, 1], 4));
+    let numbered = |n: u32| model::job::NewJob {
+        priority: JobPriority::from_number(n * 37 % 50),
+        ..new_job(
+            "t",
+            &n.to_string(),
+            "1",
+            Due::In(if n.is_multiple_of(4) { 600 * SECOND } else { std::time::Duration::ZERO }),
+        )
+    };
+    let jobs: Vec<_> = (0..100).map(numbered).collect();
+    assert!(store.add(&jobs).iter().all(Result::is_ok));
+    let lease = |store: &mut dyn Store, max: u32| {
+        let wanted =
+            Wanted { topic: key("0").topic, max, hold: 600 * SECOND, max_leased: None, max_attempts: 9 };
+        store.lease(&[wanted], max as usize, None).unwrap().jobs
+    };
+    let leased = lease(store.as_mut(), 15);
+    assert_eq!(numbered_on(&fleet.nodes[0]), (60, String::new()));
+    let views = |store: &mut dyn Store| -> Vec<store::View> {
+        jobs.iter().map(|job| store.get(&job.key).unwrap().unwrap()).collect()
+    };
+    let before = views(store.as_mut());
+    fleet.does(&["move", "--add", "r1"]);
+    assert_eq!(views(both.as_mut()), before);
+    let [here, there] = [0, 1].map(|node| numbered_on(&fleet.nodes[node]));
+    assert!(here.0 > 5 && there.0 > 5 && here.0 + there.0 == 60, "{here:?} {there:?}");
+    assert_eq!((here.1.as_str(), there.1.as_str()), ("", ""));
+    let priority = |id: &JobId| before.iter().find(|view| view.key.id == *id).unwrap().priority;
+    let listed = both.list(&key("0").topic, State::Ready, None, 100).unwrap().jobs;
+    assert!(listed.len() == 60 && listed.is_sorted_by_key(|view| view.priority));
+    let rest = lease(both.as_mut(), 100);
+    assert!(rest.len() == 60 && rest.is_sorted_by_key(|job| priority(&job.key.id)));
+    // The leases have moved too, and their jobs have their numbers when these end.
+    let back = |job: store::Leased| Settlement {
+        key: job.key,
+        token: job.token,
+        outcome: Outcome::HandBack,
+        attempt: None,
+    };
+    let settlements: Vec<_> = leased.into_iter().map(back).collect();
+    assert!(both.settle(&settlements).iter().all(|one| *one == Ok(Settled::Done)));
+    let [here, there] = [0, 1].map(|node| numbered_on(&fleet.nodes[node]));
+    assert_eq!((here.0 + there.0, here.1 + &there.1), (15, String::new()));
 }
 
 #[test]
