@@ -324,7 +324,7 @@ fn a_killed_process_loses_no_job_and_repeats_no_delete() {
 
 #[test]
 fn a_restart_finishes_what_clients_have_reserved() {
-    let server = Beanstalk::start("", &["default"]);
+    let server = Beanstalk::start_ordered(&["default"]);
     let (mut worker, mut waiting, mut idle) = (server.client(), server.client(), server.client());
     let (first, second) = (worker.put(0, 0, 3600, "1"), worker.put(0, 0, 3600, "2"));
     assert_eq!(worker.job("reserve").unwrap().0, first);
