@@ -263,6 +263,29 @@ fn a_closed_connection_gives_back_its_jobs() {
 }
 
 #[test]
+fn a_client_that_sends_no_more_gets_its_answers() {
+    let server = Beanstalk::start("", &["default"]);
+    for (sent, expected) in [
+        ("reserve\r\nlist-tube-used\r\nreserve\r\n", "TIMED_OUT\r\nUSING default\r\nTIMED_OUT\r\n"),
+        (
+            "put 0 0 60 1\r\nx\r\nreserve\r\nlist-tube-used\r\n",
+            "INSERTED N\r\nRESERVED N 1\r\nx\r\nUSING default\r\n",
+        ),
+    ] {
+        let mut stream = server.connect();
+        stream.set_read_timeout(Some(20 * SECOND)).unwrap();
+        stream.write_all(sent.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut got = String::new();
+        stream.read_to_string(&mut got).unwrap();
+        let number = got.split(['\r', ' ']).nth(1).filter(|_| got.starts_with("INSERTED")).unwrap_or("N");
+        assert_eq!(got.replace(number, "N"), expected);
+    }
+    // Its job is given back.
+    assert!(server.client().reserve(10).is_some());
+}
+
+#[test]
 fn a_killed_process_loses_no_job_and_repeats_no_delete() {
     let server = Beanstalk::start("", &["default"]);
     let mut inserted: HashSet<u64> = HashSet::new();
@@ -301,7 +324,7 @@ fn a_killed_process_loses_no_job_and_repeats_no_delete() {
 
 #[test]
 fn a_restart_finishes_what_clients_have_reserved() {
-    let server = Beanstalk::start("", &["default"]);
+    let server = Beanstalk::start_ordered(&["default"]);
     let (mut worker, mut waiting, mut idle) = (server.client(), server.client(), server.client());
     let (first, second) = (worker.put(0, 0, 3600, "1"), worker.put(0, 0, 3600, "2"));
     assert_eq!(worker.job("reserve").unwrap().0, first);

@@ -92,7 +92,14 @@ async fn serve(port: Port, stream: TcpStream, ip: IpAddr, place: Place) {
     let idle_timeout = port.api.settings.beanstalk.idle_timeout;
     let holder = Holder::Source(Peer::Address(ip).source());
     let mut session = Session::new(port, holder.clone());
-    let mut connection = Connection { stream, idle_timeout, holder, input: VecDeque::new(), out: Vec::new() };
+    let mut connection = Connection {
+        stream,
+        idle_timeout,
+        holder,
+        input: VecDeque::new(),
+        out: Vec::new(),
+        is_half_closed: false,
+    };
     if let Err(e) = connection.serve(&mut session).await {
         log::debug!("beanstalk: the connection of {ip} is closed: {}", Excerpt(e));
     }
@@ -128,6 +135,8 @@ struct Connection {
     input: VecDeque<u8>,
     /// The responses that are not written yet.
     out: Vec<u8>,
+    /// Whether the client has closed its side.
+    is_half_closed: bool,
 }
 
 impl Connection {
@@ -139,6 +148,9 @@ impl Connection {
         let mut buffer = vec![0; READ];
         loop {
             if self.input.is_empty() {
+                if self.is_half_closed {
+                    return Ok(());
+                }
                 let may_end = !session.has_jobs();
                 tokio::select! {
                     // Nothing of a command that is still incomplete was done.
@@ -226,11 +238,23 @@ impl Connection {
     async fn reserve(&mut self, session: &mut Session, timeout: Option<Duration>) -> anyhow::Result<bool> {
         // The client gets the responses to its earlier commands before it waits.
         self.write().await?;
-        let (stream, input) = (&self.stream, &mut self.input);
-        let reserved = tokio::select! {
-            biased;
-            reserved = session.reserve(timeout) => reserved,
-            gone = wait_for_end(stream, input) => return gone.map(|()| false).map_err(Into::into),
+        let mut reserved = None;
+        if !self.is_half_closed {
+            let (stream, input) = (&self.stream, &mut self.input);
+            tokio::select! {
+                biased;
+                done = session.reserve(timeout) => reserved = Some(done),
+                ended = wait_for_end(stream, input) => ended?,
+            }
+        }
+        let reserved = match reserved {
+            Some(reserved) => reserved,
+            // The client sends nothing more, and is perhaps gone. As with beanstalkd, it does not wait any more, and its
+            // commands that have arrived are still carried out.
+            None => {
+                self.is_half_closed = true;
+                session.reserve(Some(Duration::ZERO)).await
+            }
         };
         let Some((response, place)) = reserved else { return Ok(false) };
         response.append(&mut self.out);
