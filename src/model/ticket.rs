@@ -137,6 +137,11 @@ impl PresentedTicket {
         &self.ticket.token
     }
 
+    /// Returns the topic that the ticket names, which is not proved yet.
+    pub fn topic(&self) -> &TopicName {
+        &self.ticket.key.topic
+    }
+
     /// Returns the signature, which tells tickets apart.
     pub fn signature(&self) -> [u8; SIGNATURE] {
         self.signature

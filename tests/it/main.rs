@@ -49,6 +49,7 @@ mod metrics;
 mod nodes;
 mod openapi;
 mod pull;
+mod pull_tcp;
 mod quotas;
 mod receiver;
 mod record_crashes;

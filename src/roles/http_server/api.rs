@@ -11,7 +11,6 @@ use jiff::tz::TimeZone;
 use tokio::sync::watch;
 
 use super::access::{Caller, Permissions};
-use super::acks::Acks;
 use super::admission::Hosts;
 use super::bulk_runner::BulkRunner;
 use super::callback_test::CallbackTester;
@@ -34,6 +33,7 @@ use model::settings::Settings;
 use model::token::Tokens;
 use model::topic::{Topic, Topics};
 use role::pull::Pull;
+use role::tickets::Tickets;
 use store::Lanes;
 use telemetry::counters::Counters;
 
@@ -60,7 +60,7 @@ pub(super) struct Parts {
     pub counters: Counters,
     /// The time zone that the days of the statistics follow.
     pub zone: TimeZone,
-    pub acks: Acks,
+    pub tickets: Tickets,
     /// Serves clients that reserve jobs.
     pub pull: Pull,
     /// The places of clients that reserve jobs.

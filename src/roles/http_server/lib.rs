@@ -92,7 +92,6 @@ use tokio::sync::watch;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::access::Access;
-use self::acks::Acks;
 use self::admission::Hosts;
 use self::api::{Api, Parts};
 use self::bulk_runner::BulkRunner;
@@ -111,6 +110,7 @@ use self::replays::Replays;
 use self::sessions::Sessions;
 use self::store_client::StoreClient;
 use role::pull::Pull;
+use role::tickets::Tickets;
 use role::{Context, TroubleLog};
 
 /// Runs dq-http-server until it has drained.
@@ -140,7 +140,7 @@ pub fn run(mut context: Context) -> Result<()> {
         counters: context.counters.clone(),
         zone: context.zone()?,
         document: OnceLock::new(),
-        acks: Acks::default(),
+        tickets: Tickets::default(),
         pull: Pull::start(context.opener()?, topics.now().borrow().clone())
             .context("cannot start the thread for clients that reserve")?,
         // No client can take all places.
