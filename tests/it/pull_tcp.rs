@@ -94,6 +94,42 @@ fn jobs_are_reserved_and_settled_over_tcp() {
 }
 
 #[test]
+fn a_job_has_its_own_time_to_run() {
+    let more = "ttr = \"20s\"\nretry = [\"50ms\"]";
+    let daemon = Daemon::start(&pulled("t", more));
+    let (mut client, mut http) = (daemon.client(), Http::unix(&daemon));
+    let left_ms = |job: &Value| job["lease_until_ms"].as_i64().unwrap() - now_ms();
+    let mut short = add("t", "short", 0);
+    short["ttr"] = json!("700ms");
+    data(&client.ask(&short).unwrap());
+    let shown = client.ask(&json!({"cmd": "get", "topic": "t", "id": "short"})).unwrap();
+    assert_eq!(shown["job"]["ttr_ms"], 700);
+    // It comes back by its own time, also after a retry. A client that names another one gets that.
+    let begun = Instant::now();
+    let job = one(&mut client, "t");
+    assert!(left_ms(&job) <= 700, "{job}");
+    let job = one(&mut client, "t");
+    assert!((Duration::from_millis(690)..10 * SECOND).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    assert_eq!(job["attempt"], 2);
+    report(&mut client, &job, "nack", json!({}));
+    let job =
+        jobs(&client.ask(&json!({"cmd": "reserve", "topic": "t", "wait": "9s", "lease": "1h"})).unwrap());
+    assert!(left_ms(&job[0]) > 3_000_000, "{job:?}");
+    data(&report(&mut client, &job[0], "ack", json!({})));
+    // A long one, which a change of the job keeps.
+    let long = json!({"id": "long", "body": 1, "ttr": "2h", "delay": "1h"});
+    http.ask("POST", "/v1/topics/t/jobs", &long).is(201);
+    http.ask("PATCH", "/v1/topics/t/jobs/long", &json!({"headers": {"x-a": "1"}, "delay": 0})).is(204);
+    assert_eq!(http.get("/v1/topics/t/jobs/long").is(200)["ttr_ms"], 7_200_000);
+    let job = one(&mut client, "t");
+    assert!(left_ms(&job) > 7_100_000, "{job}");
+    let extended = report(&mut client, &job, "extend", json!({}));
+    assert!(data(&extended)["until_ms"].as_i64().unwrap() > now_ms() + 7_100_000, "{extended}");
+    let refused = http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "x", "body": 1, "ttr": "25h"}));
+    refused.is_problem(422, "bad_field", Some("ttr"));
+}
+
+#[test]
 fn what_cannot_be_reserved_or_reported_is_refused() {
     let push = "[[topic]]\nname = \"push\"\ncallback = \"http://127.0.0.1:9/\"\n";
     let daemon = Daemon::start(&(pulled("t", "") + &pulled("u", "") + push));

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::Refusal;
 
 /// The fields that a request may have.
-const KNOWN: [&str; 25] = [
+const KNOWN: [&str; 26] = [
     "cmd",
     "topic",
     "id",
@@ -36,6 +36,7 @@ const KNOWN: [&str; 25] = [
     "lease",
     "answer",
     "reason",
+    "ttr",
 ];
 
 /// The fields that give the due time. An add has at most one of them.

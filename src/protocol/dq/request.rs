@@ -16,6 +16,7 @@ use model::job::{Body, Due, JobId, JobKey, LATEST_MS, OnConflict, Priority, Topi
 use model::json_time;
 use model::tags::Tags;
 use model::token::PresentedToken;
+use model::topic::LEASES;
 
 /// The most jobs that one `madd` may hold.
 pub const BATCH_MAX: usize = 10_000;
@@ -152,7 +153,7 @@ fn madd(common: Request<'_>, clock: LocalClock<'_>) -> Result<Command, Refusal> 
         return Err(Refusal::new("bad_field", problem));
     }
     // Of the fields beside `jobs`, only the topic applies to all jobs.
-    let mut of_jobs = ["id", "body"].into_iter().chain(TIMES).chain(OPTIONS);
+    let mut of_jobs = ["id", "body", "ttr"].into_iter().chain(TIMES).chain(OPTIONS);
     if let Some(field) = of_jobs.find(|field| common.get(field).is_some()) {
         let problem = format!("{field} has no effect beside jobs: give it in each job");
         return Err(Refusal::new("bad_field", problem));
@@ -212,7 +213,8 @@ impl<'a> Request<'a> {
                 .headers()?
                 .with_destination(self.destination()?)
                 .with_tags(self.tags()?)
-                .with_then(self.then()?),
+                .with_then(self.then()?)
+                .with_ttr(self.ttr()?),
         })
     }
 
@@ -275,6 +277,16 @@ impl<'a> Request<'a> {
     fn then(&self) -> Result<Then, Refusal> {
         let Some(raw) = self.get("then") else { return Ok(Then::default()) };
         Then::parse(raw.get()).map_err(|e| Refusal::new("bad_field", e.to_string()))
+    }
+
+    fn ttr(&self) -> Result<Option<Duration>, Refusal> {
+        let ttr = self.span("ttr")?;
+        match (ttr, self.get("ttr")) {
+            (Some(ttr), Some(raw)) if !(LEASES.0..=LEASES.1).contains(&ttr) => {
+                Err(wrong("ttr", raw, "a duration from 100ms to 1day"))
+            }
+            _ => Ok(ttr),
+        }
     }
 
     fn due(&self, clock: LocalClock<'_>) -> Result<Option<Due>, Refusal> {
@@ -421,6 +433,8 @@ mod tests {
         assert_eq!(add.headers.to_text(), r#"{":path":"/7?x=1","a":"b"}"#);
         let add = add_of(r#"{"cmd":"add","topic":"t","id":"a","body":1,"tags":["b","a","b"]}"#);
         assert_eq!(add.headers.to_text(), r#"{":tags":"a b"}"#);
+        let add = add_of(r#"{"cmd":"add","topic":"t","id":"a","body":1,"ttr":"90s","TTR":7}"#);
+        assert_eq!(add.headers.ttr(), Some(Duration::from_secs(90)));
         let add = add_of(r#"{"cmd":"add","topic":"t","id":"a","body":1,"tags":[],"headers":{}}"#);
         assert!(add.headers.is_empty());
         let Ok(Command::Madd(jobs)) = parse_text(
@@ -529,6 +543,8 @@ mod tests {
             (job(r#","tags":"shop:7""#), "bad_field", ["tags is \"shop:7\"", "list"]),
             (job(r#","tags":["a b"]"#), "bad_field", ["tags: \"a b\"", "white space"]),
             (job(r#","tags":[7]"#), "bad_field", ["tags is [7]", "list of texts"]),
+            (job(r#","ttr":"25h""#), "bad_field", ["ttr is \"25h\"", "1day"]),
+            (job(r#","ttr":0"#), "bad_field", ["ttr is 0", "100ms"]),
             (job(r#","path":7"#), "bad_field", ["path", "string"]),
             (job(r#","path":"/../a""#), "bad_field", ["path", "dots"]),
             (job(r#","url":"ftp://h/""#), "bad_field", ["url", "https"]),

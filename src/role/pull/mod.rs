@@ -10,6 +10,7 @@
 //! is gone is handed back. If that fails, it comes back at the deadline.
 
 mod broker;
+mod own_ttr;
 mod plan;
 mod rates;
 #[cfg(test)]
@@ -41,7 +42,7 @@ pub struct Reserve {
     pub topics: Vec<TopicName>,
     /// How many jobs at most.
     pub max: u32,
-    /// How long the leases hold. None: as long as the topic of the job says.
+    /// How long the leases hold. None: as long as the job or its topic says.
     pub lease: Option<Duration>,
     /// Until when the client waits if there is no job.
     pub until: Instant,

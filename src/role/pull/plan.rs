@@ -1,13 +1,29 @@
 //! Plans what is asked of the lanes: permits, rings and leases. Pure.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Reserve;
-use super::broker::{Broker, CALL_JOBS, CALLS, Lane, LaneOrder, LeaseCall, PlannedCall, REGISTER, UnderWay};
+use super::broker::{Broker, CALL_JOBS, CALLS, Lane, LaneOrder, REGISTER, UnderWay};
 use model::job::TopicName;
 use model::topic::Topic;
 use store::Wanted;
+
+/// One call that leases.
+#[derive(Debug, Clone)]
+pub(super) struct LeaseCall {
+    pub(super) wanted: Vec<Wanted>,
+    pub(super) limit: usize,
+    /// How long its clients want the leases to hold. None: as long as each job, or its topic, says.
+    pub(super) lease: Option<Duration>,
+}
+
+/// A call under way, and the clients that it is for, the first first.
+#[derive(Debug)]
+pub(super) struct PlannedCall {
+    pub(super) call: LeaseCall,
+    pub(super) waiters: Vec<u64>,
+}
 
 impl Broker {
     /// Asks for permits of topics with a rate, and gives back those that are not used.
@@ -94,8 +110,9 @@ impl Broker {
             let is_single = waiter.reserve.topics.len() == 1;
             let wanted = self.wanted(number, &waiter.reserve, &hot, now);
             let Some(first) = wanted.first() else { continue };
-            let max = waiter.reserve.max as usize;
-            let is_shared = is_single && may_share && calls.last().is_some_and(|last| last.takes(first));
+            let (max, lease) = (waiter.reserve.max as usize, waiter.reserve.lease);
+            let is_shared =
+                is_single && may_share && calls.last().is_some_and(|last| last.takes(first, lease));
             if !is_shared && calls.len() == CALLS {
                 break;
             }
@@ -107,7 +124,7 @@ impl Broker {
                 Some(last) => last.join(first, id),
                 None => {
                     let limit = if is_single { first.max as usize } else { max };
-                    calls.push(PlannedCall { call: LeaseCall { wanted, limit }, waiters: vec![id] });
+                    calls.push(PlannedCall { call: LeaseCall { wanted, limit, lease }, waiters: vec![id] });
                 }
             }
             self.waiters.get_mut(&id).expect("it waits").on = Some(number);
@@ -179,10 +196,9 @@ impl Lane {
 
 impl PlannedCall {
     /// Whether a client with one topic may share the call.
-    fn takes(&self, want: &Wanted) -> bool {
+    fn takes(&self, want: &Wanted, lease: Option<Duration>) -> bool {
         let sum: u32 = self.call.wanted.iter().map(|want| want.max).sum();
-        let alike = |known: &Wanted| known.topic != want.topic || known.hold == want.hold;
-        sum + want.max <= CALL_JOBS && self.call.wanted.iter().all(alike)
+        sum + want.max <= CALL_JOBS && self.call.lease == lease
     }
 
     fn join(&mut self, want: &Wanted, id: u64) {

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::broker::{Broker, CallAnswer, LaneOrder, LeaseCall};
+use super::broker::{Broker, CallAnswer, LaneOrder};
+use super::plan::LeaseCall;
 use super::{Reserve, Reserved};
 use model::job::{Body, JobId, JobKey, TopicName};
 use model::topic::{Mode, Topic, Topics};

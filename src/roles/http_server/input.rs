@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -17,7 +18,7 @@ use super::schema;
 use super::typed_body::{self, Count, Moment, Span, given, invalid, word};
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use model::quota::Quota;
-use model::topic::{Topic, Topics};
+use model::topic::{LEASES, Topic, Topics};
 use store::{Change, Lanes};
 
 /// The most jobs that one batch may hold.
@@ -127,6 +128,8 @@ pub(super) struct NewJobRequest<'a> {
     tags: Option<Vec<String>>,
     #[schema(schema_with = schema::then, required = false)]
     then: Option<&'a RawValue>,
+    #[schema(schema_with = schema::job_ttr, required = false)]
+    ttr: Option<Span>,
 }
 
 /// An id: a text, or a number as it is written, which PHP sends if the application had a number. A number with an
@@ -217,9 +220,20 @@ pub(super) fn job(
         headers: headers(new.headers, topic)?
             .with_destination(destination(new.path.as_deref(), new.url.as_deref(), topic)?)
             .with_tags(tags(new.tags)?)
-            .with_then(then(new.then)?),
+            .with_then(then(new.then)?)
+            .with_ttr(ttr(new.ttr)?),
         quota: quota.cloned(),
     })
+}
+
+/// Returns how long a client may work on a job.
+fn ttr(given: Option<Span>) -> Result<Option<Duration>, Problem> {
+    match given {
+        Some(Span(ttr)) if !(LEASES.0..=LEASES.1).contains(&ttr) => {
+            Err(Problem::field("ttr", "ttr is not within 100ms to 1day"))
+        }
+        given => Ok(given.map(|Span(ttr)| ttr)),
+    }
 }
 
 /// Refuses an add to a topic that takes no new jobs.

@@ -163,6 +163,8 @@ pub(super) fn job_found(
         until_ms: Option<i64>,
         added_ms: i64,
         attempts: u32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ttr_ms: Option<u64>,
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         spooled: bool,
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -197,6 +199,7 @@ pub(super) fn job_found(
         until_ms: view.until_ms,
         added_ms: marks.added_ms,
         attempts: view.attempts,
+        ttr_ms: view.headers.ttr().map(|ttr| ttr.as_millis() as u64),
         spooled: view.is_spooled,
         headers: view.headers.by_name(),
         path: view.headers.destination().and_then(Destination::path),

@@ -217,7 +217,11 @@ impl Port {
     fn popped(&self, reserved: Reserved, place: PoolPart) -> Popped {
         let leased = &reserved.leased;
         let by_topic = || self.api.topics.borrow().get(leased.key.topic.as_str()).map(|topic| topic.ttr);
-        let ttr = seconds(&leased.headers, TTR).or_else(by_topic).unwrap_or(LEASES.1).min(LEASES.1);
+        let ttr = seconds(&leased.headers, TTR)
+            .or(leased.headers.ttr())
+            .or_else(by_topic)
+            .unwrap_or(LEASES.1)
+            .min(LEASES.1);
         Popped {
             body: text(&leased.body),
             delay: seconds(&leased.headers, DELAY).unwrap_or_default(),

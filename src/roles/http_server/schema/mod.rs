@@ -31,6 +31,17 @@ pub(super) fn span() -> Schema {
         .into()
 }
 
+/// The time to run of a job.
+pub(super) fn job_ttr() -> Schema {
+    let Schema::OneOf(mut one) = span() else { return span() };
+    one.description = Some(
+        "How long the lease of a reserved job holds if its client does not say it: 100 milliseconds to one day. Default: `ttr` \
+         of the topic. It has no effect while the mode of the topic is `push`."
+            .to_owned(),
+    );
+    Schema::OneOf(one)
+}
+
 /// The id of a job.
 pub(super) fn id() -> Schema {
     let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).examples(["42"]);

@@ -59,7 +59,7 @@ if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
 end
 if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' then
   -- The headers are the first line of the log: see endings. Before them are the members whose names begin with a colon:
-  -- the destination, the tags, and the links, in this order. (See src/model/headers.rs.)
+  -- the destination, the tags, the links, and the time to run, in this order. (See src/model/headers.rs.)
   local notes = base .. 'm:' .. topic
   local noted = call('HGET', notes, id) or struct.pack('>I4B', 0, 0)
   local made = string.sub(noted, 1, 5)
@@ -72,7 +72,7 @@ if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' then
   if ARGV[8] ~= '' then place = ARGV[8] == '-' and '' or ARGV[8] end
   if ARGV[9] ~= '' then tags = ARGV[9] == '-' and '' or ARGV[9] end
   local made_of = {}
-  for _, some in ipairs({ place, tags, own['then'] or '', own.next or '', own.after or '', headers }) do
+  for _, some in ipairs({ place, tags, own['then'] or '', own.next or '', own.after or '', own.ttr or '', headers }) do
     if some ~= '' then made_of[#made_of + 1] = some end
   end
   if made_of[1] then log = 'h{' .. table.concat(made_of, ',') .. '}\n' .. log end
