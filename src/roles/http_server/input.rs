@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use sha2::{Digest as _, Sha256};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::access::Caller;
 use super::callback_fields::{changed_destination, destination, headers, tags, then};
 use super::cursor;
+use super::id_source::IdSource;
 use super::problem::Problem;
 use super::schema;
 use super::typed_body::{self, Count, Moment, Span, given, invalid, word};
@@ -160,32 +159,6 @@ fn due(delay: Option<Span>, run_at: Option<Moment>) -> Result<Option<Due>, Probl
         (Some(_), Some(_)) => {
             Err(Problem::field("run_at", "delay and run_at exclude each other: give one of them"))
         }
-    }
-}
-
-/// An Idempotency-Key as the source of ids for jobs without one: a repeated add then finds its job, and keeps it.
-pub(super) struct IdSource {
-    digest: String,
-}
-
-impl IdSource {
-    /// Makes the source from who sends the request, and the key. The ids of two callers are never the same, so a key that
-    /// another caller has used does no harm.
-    pub(super) fn new(caller: Option<&Caller>, key: &str) -> IdSource {
-        let mut hash = Sha256::new();
-        match caller {
-            None => hash.update(b"\n"),
-            Some(caller) => hash.update(format!("{caller}\n")),
-        }
-        let hash = hash.chain_update(key).finalize();
-        IdSource { digest: hash[..16].iter().map(|byte| format!("{byte:02x}")).collect() }
-    }
-
-    /// Returns the id of the only job of a request, or of a job at a place in a batch. The `~` makes it unlikely that a
-    /// client's own id is the same.
-    fn id(&self, place: Option<usize>) -> Result<JobId, Problem> {
-        let place = place.map_or(String::new(), |place| format!(".{place}"));
-        id(format!("~{}{place}", self.digest))
     }
 }
 
@@ -415,6 +388,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::access::Caller;
 
     #[test]
     fn ids_of_a_key_are_the_same_for_one_caller_only() {

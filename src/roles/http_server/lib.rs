@@ -36,6 +36,7 @@ mod forecast;
 mod gmq;
 mod health;
 mod history;
+mod id_source;
 mod input;
 mod job_search;
 mod job_shown;

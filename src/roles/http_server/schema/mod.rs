@@ -4,6 +4,7 @@
 
 mod follower;
 mod problems;
+mod span;
 mod topic;
 
 use serde::Serialize;
@@ -16,31 +17,8 @@ use model::tags::TAG_MAX;
 
 pub(super) use self::follower::Follower;
 pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ReserveProblems, ShowProblems};
+pub(super) use self::span::{job_ttr, span};
 pub(super) use self::topic::{NewTopic, rate, topic_response};
-
-/// A duration such as `90s` or `1h30m`, or a number of seconds.
-pub(super) fn span() -> Schema {
-    let text = ObjectBuilder::new().schema_type(Type::String).examples(["1h30m"]);
-    let seconds = ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0));
-    let null = ObjectBuilder::new().schema_type(Type::Null);
-    OneOfBuilder::new()
-        .item(text)
-        .item(seconds)
-        .item(null)
-        .description(Some("A duration such as \"90s\" or \"1h30m\", or a number of seconds."))
-        .into()
-}
-
-/// The time to run of a job.
-pub(super) fn job_ttr() -> Schema {
-    let Schema::OneOf(mut one) = span() else { return span() };
-    one.description = Some(
-        "How long the lease of a reserved job holds if its client does not say it: 100 milliseconds to one day. Default: `ttr` \
-         of the topic. It has no effect while the mode of the topic is `push`."
-            .to_owned(),
-    );
-    Schema::OneOf(one)
-}
 
 /// The id of a job.
 pub(super) fn id() -> Schema {
