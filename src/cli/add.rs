@@ -61,6 +61,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NUMBER")]
     max_attempts: Option<u32>,
 
+    /// How long a client that reserves the job may work on it, such as 2m; default: the topic's ttr
+    #[arg(long, value_name = "TIME")]
+    ttr: Option<String>,
+
     /// A header for the job's callbacks; may be given several times
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
@@ -142,6 +146,7 @@ impl Arguments {
         put(&mut fields, "priority", self.priority.as_ref())?;
         put(&mut fields, "on_conflict", self.on_conflict.as_ref())?;
         put(&mut fields, "max_attempts", self.max_attempts)?;
+        put(&mut fields, "ttr", self.ttr.as_ref())?;
         let mut headers: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, value) in &self.headers {
             if headers.insert(name, value).is_some() {

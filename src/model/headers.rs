@@ -1,13 +1,15 @@
 //! The headers that a job carries to its receiver: which ones are allowed, and the text that a store keeps. Pure.
 //!
 //! The text also has the job's destination, its tags and its links to other jobs, as pseudo-headers in the manner of
-//! HTTP/2: `:path` or `:url`, `:tags`, `:then` and `:next` (what follows the job), and `:after` (what it follows). They are
-//! the first members, in this order, and none of their values has a quotation mark. No header has such a name, and the
+//! HTTP/2: `:path` or `:url`, `:tags`, `:then` and `:next` (what follows the job), `:after` (what it follows), and `:ttr`
+//! (how long a client may work on it, ms). They are the first members, in this order, and none of their values has a
+//! quotation mark. No header has such a name, and the
 //! releases before send no header with such a name.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
+use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
@@ -69,6 +71,9 @@ const NEXT: &str = ":next";
 /// The name that the job which this one follows has in the text of a store.
 const AFTER: &str = ":after";
 
+/// The member with the time to run.
+const TTR: &str = ":ttr";
+
 /// The headers of a job, by name, its destination, its tags, and its links. Names are in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Headers {
@@ -77,6 +82,7 @@ pub struct Headers {
     tags: Tags,
     then: Then,
     after: Option<Box<JobKey>>,
+    ttr: Option<Duration>,
 }
 
 impl Headers {
@@ -117,7 +123,8 @@ impl Headers {
         let tags = by_name.remove(TAGS).map_or_else(Tags::default, |text| Tags::trusted(&text));
         let then = Then::trusted(by_name.remove(THEN), by_name.remove(NEXT));
         let after = by_name.remove(AFTER).and_then(|text| follow::key_of(&text)).map(Box::new);
-        Headers { by_name, destination, tags, then, after }
+        let ttr = by_name.remove(TTR).and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
+        Headers { by_name, destination, tags, then, after, ttr }
     }
 
     /// Returns the headers with this destination.
@@ -153,6 +160,16 @@ impl Headers {
     /// Returns the job that this one follows.
     pub fn after(&self) -> Option<&JobKey> {
         self.after.as_deref()
+    }
+
+    /// Returns the headers with this time to run.
+    pub fn with_ttr(self, ttr: Option<Duration>) -> Headers {
+        Headers { ttr, ..self }
+    }
+
+    /// Returns the job's own time to run: how long a lease holds if the client that reserves the job does not say it.
+    pub fn ttr(&self) -> Option<Duration> {
+        self.ttr
     }
 
     /// Returns the tags and the links to other jobs alone, without headers and destination.
@@ -205,6 +222,7 @@ impl Headers {
             member(THEN, self.then.full()),
             member(NEXT, self.then.links()),
             member(AFTER, &self.after.as_deref().map(follow::key_text).unwrap_or_default()),
+            member(TTR, &self.ttr.map(|ttr| ttr.as_millis().to_string()).unwrap_or_default()),
             headers[1..headers.len() - 1].to_owned(),
         ];
         members.retain(|member| !member.is_empty());
@@ -218,6 +236,7 @@ impl Headers {
             && self.tags.is_empty()
             && self.then.is_empty()
             && self.after.is_none()
+            && self.ttr.is_none()
     }
 
     /// Returns the values by name.
@@ -294,6 +313,16 @@ impl<'de> Deserialize<'de> for Pairs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_to_run_comes_behind_the_other_members() {
+        let ttr = Some(Duration::from_millis(1500));
+        let own = Headers::parse(r#"{"X-A": "7"}"#).unwrap();
+        let all = own.with_tags(Tags::new(["a"]).unwrap()).with_ttr(ttr);
+        assert_eq!(all.to_text(), r#"{":tags":"a",":ttr":"1500","x-a":"7"}"#);
+        assert_eq!((Headers::trusted(&all.to_text()), all.ttr()), (all.clone(), ttr));
+        assert!(!Headers::default().with_ttr(ttr).is_empty() && all.only_tags_and_links().ttr().is_none());
+    }
 
     #[test]
     fn headers_are_kept_in_lower_case_and_read_again() {

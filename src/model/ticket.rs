@@ -4,6 +4,7 @@
 //! Its text is the base64url form of a version, the fields of [`Ticket`], and HMAC-SHA256 over both.
 
 use std::fmt;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as TEXT;
@@ -56,8 +57,8 @@ pub struct Ticket {
     pub limit: u32,
     /// When the attempt began, in Unix milliseconds.
     pub began_ms: i64,
-    /// When the attempt ends at the latest, in Unix milliseconds. [`Ticket::RESERVED`]: a client has reserved the job, and
-    /// the lease tells when the attempt ends.
+    /// When the attempt ends at the latest, in Unix milliseconds. [`Ticket::RESERVED`] or less: a client has reserved the
+    /// job, and the lease tells when the attempt ends. Less: the job has a `ttr` of its own, of that many milliseconds.
     pub until_ms: i64,
 }
 
@@ -67,7 +68,18 @@ impl Ticket {
 
     /// Whether a client has reserved the job. Otherwise its receiver answers later.
     pub fn is_reserved(&self) -> bool {
-        self.until_ms == Ticket::RESERVED
+        self.until_ms <= Ticket::RESERVED
+    }
+
+    /// Returns the value of `until_ms` for a job that a client has reserved, and that may have a `ttr` of its own.
+    pub fn reserved(ttr: Option<Duration>) -> i64 {
+        Ticket::RESERVED - ttr.map_or(0, |ttr| i64::try_from(ttr.as_millis()).unwrap_or(0))
+    }
+
+    /// Returns the own `ttr` of a job that a client has reserved.
+    pub fn own_ttr(&self) -> Option<Duration> {
+        let ms = u64::try_from(self.until_ms.checked_neg()?).ok()?;
+        (ms > 0).then(|| Duration::from_millis(ms))
     }
 
     /// Returns the signed text of the ticket, which is safe in the path of a URL.
@@ -137,6 +149,11 @@ impl PresentedTicket {
         &self.ticket.token
     }
 
+    /// Returns the topic that the ticket names, which is not proved yet.
+    pub fn topic(&self) -> &TopicName {
+        &self.ticket.key.topic
+    }
+
     /// Returns the signature, which tells tickets apart.
     pub fn signature(&self) -> [u8; SIGNATURE] {
         self.signature
@@ -173,6 +190,15 @@ mod tests {
         assert_eq!((shown.proved(&own), shown.token()), (Some(&ticket()), &[0, 255, 7][..]));
         assert_eq!(shown.proved(&other), None);
         assert!(!format!("{own:?}").contains('1'));
+    }
+
+    #[test]
+    fn the_ticket_of_a_reserved_job_has_its_own_ttr() {
+        let reserved = |ttr: Option<Duration>| Ticket { until_ms: Ticket::reserved(ttr), ..ticket() };
+        for ttr in [None, Some(Duration::from_millis(1500))] {
+            assert_eq!((reserved(ttr).is_reserved(), reserved(ttr).own_ttr()), (true, ttr));
+        }
+        assert_eq!((ticket().is_reserved(), ticket().own_ttr()), (false, None));
     }
 
     #[test]

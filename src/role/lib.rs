@@ -16,6 +16,7 @@ mod refusal_log;
 pub mod settling;
 mod spool;
 pub mod submit;
+pub mod tickets;
 pub mod tls;
 
 use std::collections::HashMap;

@@ -26,7 +26,7 @@ pub enum Verb {
     },
     /// It needs more time.
     Extend {
-        /// How long the lease holds from now on. None: as long as the topic says. A receiver that answers later never
+        /// How long the lease holds from now on. None: as long as the job or its topic says. A receiver that answers later never
         /// gets more than its ticket allows.
         lease: Option<Duration>,
     },
@@ -82,7 +82,7 @@ impl Settling {
         let (outcome, became, attempt, hold) = match report.verb {
             Verb::Ack => (Outcome::Ack, Became::Done, Some(attempt(text, String::new())), None),
             Verb::Extend { lease } => {
-                let lease = lease.unwrap_or(topic.ttr);
+                let lease = lease.or(ticket.own_ttr()).unwrap_or(topic.ttr);
                 let hold = match is_reserved {
                     true => lease.clamp(LEASES.0, LEASES.1),
                     false => lease.min(millis(ticket.until_ms.saturating_sub(now_ms))),
@@ -158,6 +158,8 @@ mod tests {
         assert_eq!((dead.settlement.outcome, dead.became), (Outcome::Bury, Became::Dead));
         let extended = settling(1, Verb::Extend { lease: None }, "");
         assert_eq!((extended.hold, extended.settlement.attempt), (Some(60 * SECOND), None));
+        let own = settling_until(-3000, 1, Verb::Extend { lease: None }, "");
+        assert_eq!(own.hold, Some(3 * SECOND), "the job has a ttr of its own");
         let long = settling(1, Verb::Extend { lease: Some(1000 * 3600 * SECOND) }, "");
         assert_eq!(long.hold, Some(LEASES.1));
     }

@@ -170,9 +170,10 @@ impl Change {
         }
         let destination = self.destination.clone().unwrap_or_else(|| old.destination().cloned());
         let tags = self.tags.clone().unwrap_or_else(|| old.tags().clone());
-        let (then, after) = (old.then().clone(), old.after().cloned());
+        let (then, after, ttr) = (old.then().clone(), old.after().cloned(), old.ttr());
         let headers = self.headers.clone().unwrap_or(old);
-        Some(headers.with_destination(destination).with_tags(tags).with_then(then).with_after(after))
+        let headers = headers.with_destination(destination).with_tags(tags);
+        Some(headers.with_then(then).with_after(after).with_ttr(ttr))
     }
 }
 

@@ -51,6 +51,7 @@ mod nodes;
 mod numbered;
 mod openapi;
 mod pull;
+mod pull_tcp;
 mod quotas;
 mod receiver;
 mod record_crashes;

@@ -172,6 +172,14 @@ fn several_topics_are_served_in_order_and_jobs_in_batches() {
     assert_eq!((first.len(), &first[0]["topic"]), (1, &json!("a")));
     let more = ask(&mut http, 1);
     assert_eq!((more.len(), &more[0]["topic"]), (1, &json!("b")));
+    // The jobs of each topic are on all nodes.
+    for id in 0..8 {
+        put(&mut http, "b", &format!("b{id}"), &json!({}));
+        put(&mut http, "a", &format!("a{id}"), &json!({}));
+    }
+    let order: Vec<Value> = (0..17).flat_map(|_| ask(&mut http, 1)).map(|job| job["topic"].clone()).collect();
+    let of_b = order.iter().position(|topic| topic == "b");
+    assert_eq!((order.len(), of_b), (17, Some(8)), "{order:?}");
     for id in 0..30 {
         put(&mut http, "a", &format!("x{id}"), &json!({}));
     }

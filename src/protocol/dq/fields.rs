@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::Refusal;
 
 /// The fields that a request may have.
-const KNOWN: [&str; 19] = [
+const KNOWN: [&str; 26] = [
     "cmd",
     "topic",
     "id",
@@ -30,6 +30,13 @@ const KNOWN: [&str; 19] = [
     "then",
     "jobs",
     "token",
+    "topics",
+    "max",
+    "wait",
+    "lease",
+    "answer",
+    "reason",
+    "ttr",
 ];
 
 /// The fields that give the due time. An add has at most one of them.

@@ -14,7 +14,7 @@ mod request;
 use serde::Serialize;
 
 pub use self::frame::{DIGITS_MAX, FrameError, Framing, HEADER};
-pub use self::request::{Add, BATCH_MAX, Command, parse};
+pub use self::request::{Add, BATCH_MAX, Command, JobReport, ReportKind, Reserve, parse};
 use model::json_time;
 
 /// Why a request is refused: a name for programs, and a reason for people.

@@ -17,6 +17,7 @@ use model::job_priority::JobPriority;
 use model::json_time;
 use model::tags::Tags;
 use model::token::PresentedToken;
+use model::topic::LEASES;
 
 /// The most jobs that one `madd` may hold.
 pub const BATCH_MAX: usize = 10_000;
@@ -40,6 +41,52 @@ pub struct Add {
     pub headers: Headers,
 }
 
+/// What a client reserves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reserve {
+    /// The topics, in the order of preference, as they were sent. At least one.
+    pub topics: Vec<TopicName>,
+    /// How many jobs at most.
+    pub max: u32,
+    /// How long the client waits if there is no job.
+    pub wait: Duration,
+    /// How long the leases hold. None: as long as the topic of the job says.
+    pub lease: Option<Duration>,
+}
+
+/// A report about a job that the client has reserved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobReport {
+    /// The job.
+    pub key: JobKey,
+    /// The proof of the lease.
+    pub token: String,
+    /// What is reported.
+    pub kind: ReportKind,
+}
+
+/// What a client reports about a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReportKind {
+    /// It is done.
+    Ack {
+        /// What came of it.
+        answer: String,
+    },
+    /// It could not be done.
+    Nack {
+        /// The delay until the next attempt. None: the retry policy of the topic decides.
+        delay: Option<Duration>,
+        /// Why.
+        reason: String,
+    },
+    /// The client needs more time.
+    Extend {
+        /// How long the lease holds from now on. None: as long as the topic says.
+        lease: Option<Duration>,
+    },
+}
+
 /// What a client asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
@@ -57,6 +104,10 @@ pub enum Command {
     Ping,
     /// Count the jobs by topic and state. Some: only those of this topic.
     Stats(Option<TopicName>),
+    /// Reserve jobs of pull topics.
+    Reserve(Reserve),
+    /// Report about a reserved job.
+    Report(JobReport),
     /// Authenticate this connection with this token.
     Auth(PresentedToken),
 }
@@ -78,6 +129,8 @@ pub fn parse(json: &[u8], clock: LocalClock<'_>) -> Result<Command, Refusal> {
         "del" => Ok(Command::Del(request.key(None)?)),
         "run" => Ok(Command::Run(request.key(None)?)),
         "ping" => Ok(Command::Ping),
+        "reserve" => Ok(Command::Reserve(request.reserve()?)),
+        verb @ ("ack" | "nack" | "extend") => Ok(Command::Report(request.report(verb)?)),
         "stats" => Ok(Command::Stats(request.get("topic").map(topic).transpose()?)),
         "auth" => {
             // The message does not repeat the value, because it may hold a part of a secret.
@@ -87,7 +140,7 @@ pub fn parse(json: &[u8], clock: LocalClock<'_>) -> Result<Command, Refusal> {
             Ok(Command::Auth(PresentedToken(shown)))
         }
         other => {
-            let known = "add, madd, get, del, run, ping, stats, auth";
+            let known = "add, madd, get, del, run, reserve, ack, nack, extend, ping, stats, auth";
             Err(Refusal::new("unknown_command", format!("cmd {:?} is none of {known}", short(other))))
         }
     }
@@ -101,7 +154,7 @@ fn madd(common: Request<'_>, clock: LocalClock<'_>) -> Result<Command, Refusal> 
         return Err(Refusal::new("bad_field", problem));
     }
     // Of the fields beside `jobs`, only the topic applies to all jobs.
-    let mut of_jobs = ["id", "body"].into_iter().chain(TIMES).chain(OPTIONS);
+    let mut of_jobs = ["id", "body", "ttr"].into_iter().chain(TIMES).chain(OPTIONS);
     if let Some(field) = of_jobs.find(|field| common.get(field).is_some()) {
         let problem = format!("{field} has no effect beside jobs: give it in each job");
         return Err(Refusal::new("bad_field", problem));
@@ -161,8 +214,43 @@ impl<'a> Request<'a> {
                 .headers()?
                 .with_destination(self.destination()?)
                 .with_tags(self.tags()?)
-                .with_then(self.then()?),
+                .with_then(self.then()?)
+                .with_ttr(self.ttr()?),
         })
+    }
+
+    fn reserve(&self) -> Result<Reserve, Refusal> {
+        let topics = match (self.get("topic"), self.get("topics")) {
+            (Some(one), None) => vec![topic(one)?],
+            (None, Some(raw)) => topics(raw)?,
+            (None, None) => return Err(missing("topic")),
+            (Some(_), Some(_)) => {
+                let problem = "topic and topics exclude each other: give one of them";
+                return Err(Refusal::new("bad_field", problem));
+            }
+        };
+        let max = self.get("max").map_or(Ok(1), |raw| number("max", raw, 1..=i64::from(u32::MAX)))?;
+        let (wait, lease) = (self.span("wait")?.unwrap_or_default(), self.span("lease")?);
+        Ok(Reserve { topics, max: max as u32, wait, lease })
+    }
+
+    fn report(&self, verb: &str) -> Result<JobReport, Refusal> {
+        let text =
+            |field| self.get(field).map_or(Ok(String::new()), |raw| string(field, raw).map(Into::into));
+        let kind = match verb {
+            "ack" => ReportKind::Ack { answer: text("answer")? },
+            "nack" => ReportKind::Nack { delay: self.span("delay")?, reason: text("reason")? },
+            _ => ReportKind::Extend { lease: self.span("lease")? },
+        };
+        // The message does not repeat the token, which is a proof.
+        let token = serde_json::from_str(self.required("token")?.get());
+        let token = token.map_err(|_| Refusal::new("bad_field", "token is not a string"))?;
+        Ok(JobReport { key: self.key(None)?, token, kind })
+    }
+
+    fn span(&self, field: &str) -> Result<Option<Duration>, Refusal> {
+        let span = |raw| json_time::duration(raw).ok_or_else(|| wrong(field, raw, json_time::DURATION));
+        self.get(field).map(span).transpose()
     }
 
     fn headers(&self) -> Result<Headers, Refusal> {
@@ -190,6 +278,16 @@ impl<'a> Request<'a> {
     fn then(&self) -> Result<Then, Refusal> {
         let Some(raw) = self.get("then") else { return Ok(Then::default()) };
         Then::parse(raw.get()).map_err(|e| Refusal::new("bad_field", e.to_string()))
+    }
+
+    fn ttr(&self) -> Result<Option<Duration>, Refusal> {
+        let ttr = self.span("ttr")?;
+        match (ttr, self.get("ttr")) {
+            (Some(ttr), Some(raw)) if !(LEASES.0..=LEASES.1).contains(&ttr) => {
+                Err(wrong("ttr", raw, "a duration from 100ms to 1day"))
+            }
+            _ => Ok(ttr),
+        }
     }
 
     fn due(&self, clock: LocalClock<'_>) -> Result<Option<Due>, Refusal> {
@@ -256,6 +354,12 @@ fn string<'a>(field: &str, raw: &'a RawValue) -> Result<Cow<'a, str>, Refusal> {
 fn topic(raw: &RawValue) -> Result<TopicName, Refusal> {
     let name = string("topic", raw)?;
     TopicName::new(&name).map_err(|e| Refusal::new("bad_field", e.to_string()))
+}
+
+fn topics(raw: &RawValue) -> Result<Vec<TopicName>, Refusal> {
+    let wanted = || wrong("topics", raw, "a list of topics");
+    let names: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| wanted())?;
+    if names.is_empty() { Err(wanted()) } else { names.into_iter().map(topic).collect() }
 }
 
 fn one_of<T: for<'a> Deserialize<'a>>(field: &str, raw: &RawValue, wanted: &str) -> Result<T, Refusal> {
@@ -338,6 +442,8 @@ mod tests {
         assert_eq!(add.headers.to_text(), r#"{":path":"/7?x=1","a":"b"}"#);
         let add = add_of(r#"{"cmd":"add","topic":"t","id":"a","body":1,"tags":["b","a","b"]}"#);
         assert_eq!(add.headers.to_text(), r#"{":tags":"a b"}"#);
+        let add = add_of(r#"{"cmd":"add","topic":"t","id":"a","body":1,"ttr":"90s","TTR":7}"#);
+        assert_eq!(add.headers.ttr(), Some(Duration::from_secs(90)));
         let add = add_of(r#"{"cmd":"add","topic":"t","id":"a","body":1,"tags":[],"headers":{}}"#);
         assert!(add.headers.is_empty());
         let Ok(Command::Madd(jobs)) = parse_text(
@@ -356,6 +462,37 @@ mod tests {
         assert!(!format!("{auth:?}").contains("dq_x"));
         let refused = parse_text(r#"{"cmd":"auth","token":["dq_x"]}"#).unwrap_err();
         assert!(refused.msg.contains("token") && !refused.msg.contains("dq_x"), "{}", refused.msg);
+    }
+
+    #[test]
+    fn reserves_and_reports_are_understood() {
+        let reserve = |json: &str| match parse_text(json) {
+            Ok(Command::Reserve(reserve)) => reserve,
+            other => panic!("{json}: {other:?}"),
+        };
+        let names =
+            |topics: &[TopicName]| topics.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let one = reserve(r#"{"cmd":"reserve","topic":"t"}"#);
+        assert_eq!((names(&one.topics), one.max, one.wait, one.lease), ("t".into(), 1, Duration::ZERO, None));
+        let all = reserve(r#"{"cmd":"reserve","topics":["b","a","b"],"max":9,"wait":"30s","lease":90}"#);
+        let lease = Some(Duration::from_secs(90));
+        assert_eq!((names(&all.topics), all.max, all.lease), ("b a b".into(), 9, lease));
+        assert_eq!(all.wait, Duration::from_secs(30));
+        let report = |verb: &str, more: &str| {
+            let json = format!(r#"{{"cmd":"{verb}","topic":"t","id":7,"token":"x"{more}}}"#);
+            match parse_text(&json) {
+                Ok(Command::Report(JobReport { key, token, kind })) if key.to_string() == "t:7" => {
+                    (token, kind)
+                }
+                other => panic!("{json}: {other:?}"),
+            }
+        };
+        let kind = |verb: &str, more: &str| report(verb, more).1;
+        assert_eq!(report("ack", "").0, "x");
+        assert_eq!(kind("ack", r#","answer":"ok""#), ReportKind::Ack { answer: "ok".into() });
+        let (delay, reason) = (Some(Duration::from_secs(5)), "no".into());
+        assert_eq!(kind("nack", r#","delay":5,"reason":"no""#), ReportKind::Nack { delay, reason });
+        assert_eq!(kind("extend", r#","lease":"90s""#), ReportKind::Extend { lease });
     }
 
     #[test]
@@ -417,11 +554,20 @@ mod tests {
             (job(r#","tags":"shop:7""#), "bad_field", ["tags is \"shop:7\"", "list"]),
             (job(r#","tags":["a b"]"#), "bad_field", ["tags: \"a b\"", "white space"]),
             (job(r#","tags":[7]"#), "bad_field", ["tags is [7]", "list of texts"]),
+            (job(r#","ttr":"25h""#), "bad_field", ["ttr is \"25h\"", "1day"]),
+            (job(r#","ttr":0"#), "bad_field", ["ttr is 0", "100ms"]),
             (job(r#","path":7"#), "bad_field", ["path", "string"]),
             (job(r#","path":"/../a""#), "bad_field", ["path", "dots"]),
             (job(r#","url":"ftp://h/""#), "bad_field", ["url", "https"]),
             (job(r#","url":"http://h/","path":"/a""#), "bad_field", ["url", "path"]),
             (r#"{"cmd":"madd","jobs":{}}"#.to_owned(), "bad_field", ["jobs", "list"]),
+            (r#"{"cmd":"reserve"}"#.to_owned(), "missing_field", ["topic", "missing"]),
+            (r#"{"cmd":"reserve","topics":[]}"#.to_owned(), "bad_field", ["topics is []", "list"]),
+            (r#"{"cmd":"reserve","topic":"t","topics":["t"]}"#.to_owned(), "bad_field", ["topic", "exclude"]),
+            (r#"{"cmd":"reserve","topic":"t","max":0}"#.to_owned(), "bad_field", ["max is 0", "1 to"]),
+            (r#"{"cmd":"reserve","topic":"t","wait":"x"}"#.to_owned(), "bad_field", ["wait", "90s"]),
+            (r#"{"cmd":"ack","topic":"t","id":"1"}"#.to_owned(), "missing_field", ["token", "missing"]),
+            (r#"{"cmd":"nack","topic":"t","id":"1","token":1}"#.to_owned(), "bad_field", ["token", "string"]),
         ] {
             let refusal = parse_text(&json).expect_err(&json);
             assert_eq!(refusal.err, err, "{json}: {}", refusal.msg);

@@ -16,12 +16,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
+use super::plan::{LeaseCall, PlannedCall};
 use super::rates::Rates;
 use super::{Reserve, ReserveAnswer, Reserved};
 use crate::TroubleLog;
 use model::job::TopicName;
 use model::topic::Topics;
-use store::{Left, Outcome, Permit, PermitAsk, Ring, Settlement, StoreError, Wanted};
+use store::{Left, Outcome, Permit, PermitAsk, Ring, Settlement, StoreError};
 
 /// How long clients wait for a lane that does not answer before they are free for other lanes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -54,14 +55,6 @@ pub(super) enum LaneOrder {
     HandBack(Vec<Settlement>),
 }
 
-/// One call that leases.
-#[derive(Debug, Clone)]
-pub(super) struct LeaseCall {
-    pub wanted: Vec<Wanted>,
-    pub limit: usize,
-    pub is_owned: bool,
-}
-
 /// What a call has leased, and what it has left.
 #[derive(Debug, Default)]
 pub(super) struct CallAnswer {
@@ -75,13 +68,6 @@ pub(super) struct Waiter {
     pub(super) reserve: Reserve,
     /// The lane whose lease under way may bring its jobs.
     pub(super) on: Option<usize>,
-}
-
-/// A call under way, and the clients that it is for, the first first.
-#[derive(Debug)]
-pub(super) struct PlannedCall {
-    pub(super) call: LeaseCall,
-    pub(super) waiters: Vec<u64>,
 }
 
 #[derive(Debug)]

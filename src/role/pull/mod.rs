@@ -11,6 +11,7 @@
 //! asks for owned ones: then this process owns them, so a timer also hands them back when the process dies.
 
 mod broker;
+mod own_ttr;
 mod plan;
 mod rates;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod waits;
 use std::time::{Duration, Instant};
 
 use model::job::TopicName;
+use model::topic::Topics;
 use store::{Leased, StoreError};
 
 pub use self::threads::{Pull, Waiting};
@@ -41,7 +43,7 @@ pub struct Reserve {
     pub topics: Vec<TopicName>,
     /// How many jobs at most.
     pub max: u32,
-    /// How long the leases hold. None: as long as the topic of the job says.
+    /// How long the leases hold. None: as long as the job or its topic says.
     pub lease: Option<Duration>,
     /// Whether this process owns the leases, so that they end with it.
     pub is_owned: bool,
@@ -56,6 +58,36 @@ pub struct Reserved {
     pub leased: Leased,
     /// The signed ticket, by which the client settles the lease.
     pub ticket: String,
+}
+
+/// Why no jobs of some topics can be reserved.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotPulled {
+    /// No topic has this name.
+    #[error("topic {0} is not registered")]
+    Unknown(TopicName),
+    /// Clients may reserve jobs of none of the topics. Holds the first one, and why.
+    #[error("jobs of topic {0} cannot be reserved: {1}")]
+    Other(TopicName, String),
+}
+
+/// Returns those of these topics whose jobs clients may reserve.
+pub fn pulled(topics: &Topics, names: Vec<TopicName>) -> Result<Vec<TopicName>, NotPulled> {
+    if let Some(name) = names.iter().find(|name| topics.get(name.as_str()).is_none()) {
+        return Err(NotPulled::Unknown(name.clone()));
+    }
+    let (pulled, others): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|name| topics.is_pulled(name.as_str()));
+    match others.first().filter(|_| pulled.is_empty()) {
+        None => Ok(pulled),
+        Some(name) => {
+            let why = match topics.undelivered(name.as_str()) {
+                None => "its mode is \"push\"".to_owned(),
+                Some(why) => why.to_string(),
+            };
+            Err(NotPulled::Other(name.clone(), why))
+        }
+    }
 }
 
 /// The answer to a reserve. The list is empty if no job came in time.

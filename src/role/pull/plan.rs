@@ -1,13 +1,31 @@
 //! Plans what is asked of the lanes: permits, rings and leases. Pure.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Reserve;
-use super::broker::{Broker, CALL_JOBS, CALLS, Lane, LaneOrder, LeaseCall, PlannedCall, REGISTER, UnderWay};
+use super::broker::{Broker, CALL_JOBS, CALLS, Lane, LaneOrder, REGISTER, UnderWay};
 use model::job::TopicName;
 use model::topic::Topic;
 use store::Wanted;
+
+/// One call that leases.
+#[derive(Debug, Clone)]
+pub(super) struct LeaseCall {
+    pub(super) wanted: Vec<Wanted>,
+    pub(super) limit: usize,
+    /// How long its clients want the leases to hold. None: as long as each job, or its topic, says.
+    pub(super) lease: Option<Duration>,
+    /// Whether the leases end with the process.
+    pub(super) is_owned: bool,
+}
+
+/// A call under way, and the clients that it is for, the first first.
+#[derive(Debug)]
+pub(super) struct PlannedCall {
+    pub(super) call: LeaseCall,
+    pub(super) waiters: Vec<u64>,
+}
 
 impl Broker {
     /// Asks for permits of topics with a rate, and gives back those that are not used.
@@ -87,22 +105,21 @@ impl Broker {
             .flat_map(|ids| ids.iter().take(2 * CALL_JOBS as usize).copied())
             .collect();
         let mut calls: Vec<PlannedCall> = Vec::new();
+        // Whether the last call is for clients with one topic.
+        let mut may_share = false;
         for id in ids {
             let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.on.is_none()) else { continue };
             let is_single = waiter.reserve.topics.len() == 1;
-            let wanted: Vec<Wanted> = waiter
-                .reserve
-                .topics
-                .iter()
-                .filter_map(|topic| self.want(topic, &waiter.reserve, &hot))
-                .collect();
+            let wanted = self.wanted(number, &waiter.reserve, &hot, now);
             let Some(first) = wanted.first() else { continue };
-            let max = waiter.reserve.max as usize;
+            let (max, lease) = (waiter.reserve.max as usize, waiter.reserve.lease);
             let is_owned = waiter.reserve.is_owned;
-            let is_shared = is_single && calls.last().is_some_and(|last| last.takes(first, is_owned));
+            let is_shared =
+                is_single && may_share && calls.last().is_some_and(|last| last.takes(first, lease, is_owned));
             if !is_shared && calls.len() == CALLS {
                 break;
             }
+            may_share = is_single;
             for want in &wanted {
                 self.rates.take(&want.topic, want.max);
             }
@@ -110,7 +127,7 @@ impl Broker {
                 Some(last) => last.join(first, id),
                 None => {
                     let limit = if is_single { first.max as usize } else { max };
-                    let call = LeaseCall { wanted, limit, is_owned };
+                    let call = LeaseCall { wanted, limit, lease, is_owned };
                     calls.push(PlannedCall { call, waiters: vec![id] });
                 }
             }
@@ -120,6 +137,41 @@ impl Broker {
             self.lanes[number].hot.remove(&want.topic);
         }
         calls
+    }
+
+    /// Returns what a client wants of a lane, in its order of preference. A topic that may have jobs elsewhere is looked
+    /// for there before the topics after it: so the order holds over all lanes.
+    fn wanted(
+        &self,
+        number: usize,
+        reserve: &Reserve,
+        hot: &BTreeSet<TopicName>,
+        now: Instant,
+    ) -> Vec<Wanted> {
+        let mut wanted = Vec::new();
+        for (place, topic) in reserve.topics.iter().enumerate() {
+            wanted.extend(self.want(topic, reserve, hot));
+            let is_last = place + 1 == reserve.topics.len();
+            if !is_last && self.may_be_elsewhere(topic, number, now) {
+                break;
+            }
+        }
+        wanted
+    }
+
+    /// Whether jobs of a topic may be on another lane that answers, or may be leased here as soon as permits come.
+    fn may_be_elsewhere(&self, topic: &TopicName, number: usize, now: Instant) -> bool {
+        if !self.may_lease(topic, now) {
+            return false;
+        }
+        let has_permits = self.permits(topic) != Some(0);
+        let is_awaited = !has_permits && self.rates.is_awaited(topic, now);
+        let may = |(place, lane): (usize, &Lane)| {
+            let is_hot = lane.hot.contains(topic);
+            let is_else = place != number && (has_permits && is_hot || lane.uses(topic));
+            lane.answers(now) && (is_else || is_awaited && is_hot)
+        };
+        self.lanes.iter().enumerate().any(may)
     }
 
     /// Returns what a client wants of a topic. None: nothing, for now.
@@ -133,6 +185,12 @@ impl Broker {
 }
 
 impl Lane {
+    /// Whether the lane is expected to answer soon: it neither fails nor hangs.
+    fn answers(&self, now: Instant) -> bool {
+        let hangs = self.under_way.as_ref().is_some_and(|under_way| under_way.is_given_up);
+        !hangs && self.failing.as_ref().is_none_or(|(until, _)| *until <= now)
+    }
+
     /// Whether a lease under way has permits of a topic.
     fn uses(&self, topic: &TopicName) -> bool {
         let calls = self.under_way.iter().flat_map(|under_way| &under_way.calls);
@@ -142,11 +200,9 @@ impl Lane {
 
 impl PlannedCall {
     /// Whether a client with one topic may share the call.
-    fn takes(&self, want: &Wanted, is_owned: bool) -> bool {
+    fn takes(&self, want: &Wanted, lease: Option<Duration>, is_owned: bool) -> bool {
         let sum: u32 = self.call.wanted.iter().map(|want| want.max).sum();
-        let is_shared = sum as usize == self.call.limit && self.call.is_owned == is_owned;
-        let alike = |known: &Wanted| known.topic != want.topic || known.hold == want.hold;
-        is_shared && sum + want.max <= CALL_JOBS && self.call.wanted.iter().all(alike)
+        sum + want.max <= CALL_JOBS && self.call.lease == lease && self.call.is_owned == is_owned
     }
 
     fn join(&mut self, want: &Wanted, id: u64) {

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use super::broker::PATIENCE;
 use model::flow::LimitName;
 use model::job::TopicName;
 use model::topic::Rate;
@@ -19,8 +20,8 @@ struct Permits {
     hand: u32,
     /// Permits that were granted and not used. They are given back with the next question.
     unused: u32,
-    /// Whether a question is under way.
-    is_asked: bool,
+    /// Since when a question is under way.
+    asked: Option<Instant>,
     /// Permits are not asked for before this moment.
     again: Option<Instant>,
 }
@@ -37,7 +38,13 @@ impl Rates {
 
     /// Whether a question is under way, so that permits may come soon.
     pub(super) fn is_asked(&self, topic: &TopicName) -> bool {
-        self.0.get(topic).is_some_and(|permits| permits.is_asked)
+        self.0.get(topic).is_some_and(|permits| permits.asked.is_some())
+    }
+
+    /// Whether a question is under way that should be answered soon.
+    pub(super) fn is_awaited(&self, topic: &TopicName, now: Instant) -> bool {
+        let asked = self.0.get(topic).and_then(|permits| permits.asked);
+        asked.is_some_and(|asked| now < asked + PATIENCE)
     }
 
     /// Takes permits for a lease.
@@ -68,10 +75,10 @@ impl Rates {
             permits.unused += std::mem::take(&mut permits.hand);
         }
         let may_ask = want > 0 && permits.hand == 0 && permits.again.is_none_or(|again| again <= now);
-        if permits.is_asked || !may_ask && (want > 0 || permits.unused == 0) {
+        if permits.asked.is_some() || !may_ask && (want > 0 || permits.unused == 0) {
             return None;
         }
-        permits.is_asked = true;
+        permits.asked = Some(now);
         Some(PermitAsk {
             name: LimitName::from(topic),
             held: 0,
@@ -85,7 +92,7 @@ impl Rates {
     /// Takes the answer to a question. None: the home could not be asked.
     pub(super) fn answered(&mut self, ask: &PermitAsk, permit: Option<Permit>, now: Instant) {
         let Some(permits) = self.0.get_mut(ask.name.as_str()) else { return };
-        permits.is_asked = false;
+        permits.asked = None;
         let Some(Permit { granted, again }) = permit else {
             permits.unused += ask.unused;
             permits.again = Some(now + AGAIN);
@@ -95,9 +102,11 @@ impl Rates {
         permits.again = (granted < ask.want).then(|| now + again.unwrap_or(AGAIN));
     }
 
-    /// Returns when permits of a topic may be asked for again, if that is later than `now`.
+    /// Returns when permits of a topic may be asked for again, or are not awaited any more, if that is later than `now`.
     pub(super) fn again(&self, topic: &TopicName, now: Instant) -> Option<Instant> {
-        self.0.get(topic)?.again.filter(|again| *again > now)
+        let permits = self.0.get(topic)?;
+        let both = [permits.again, permits.asked.map(|asked| asked + PATIENCE)];
+        both.into_iter().flatten().filter(|at| *at > now).min()
     }
 
     /// Returns the topics of which this process has permits, or knows when to ask for them.
@@ -121,6 +130,8 @@ mod tests {
         let (rate, mut rates) = (Rate::per_second(10), Rates::default());
         let ask = rates.ask(&topic, rate, 3, now).unwrap();
         assert_eq!((ask.want, ask.unused, rates.is_asked(&topic)), (3, 0, true));
+        assert!(rates.is_awaited(&topic, now) && !rates.is_awaited(&topic, now + PATIENCE));
+        assert_eq!(rates.again(&topic, now), Some(now + PATIENCE));
         assert_eq!(rates.ask(&topic, rate, 3, now), None, "one question at a time");
         let soon = Duration::from_millis(50);
         rates.answered(&ask, Some(Permit { granted: 2, again: Some(soon) }), now);

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::broker::{Broker, CallAnswer, LaneOrder, LeaseCall};
-use super::{Reserve, ReserveAnswer, Reserved};
+use super::broker::{Broker, CallAnswer, LaneOrder};
+use super::plan::LeaseCall;
+use super::{Reserve, ReserveAnswer, Reserved, own_ttr};
 use crate::{StoreOpener, vital_thread};
 use host::{Owner, now_ms, random_name, wait_readable};
 use model::job::TopicName;
 use model::ticket::{Ticket, TicketSecret};
 use model::topic::Topics;
-use store::{BellKind, OwnerTag, Permit, PermitAsk, Ring, Settlement, Store, StoreError};
+use store::{BellKind, Leased, OwnerTag, Permit, PermitAsk, Ring, Settlement, Store, StoreError};
 
 /// How long a secret that was read is used before it is read again.
 const SECRET_KEPT: Duration = Duration::from_secs(60);
@@ -348,11 +349,15 @@ impl LaneThread {
                 self.store().close_circuit(topic)?;
             }
         }
+        let mut jobs = batch.jobs;
+        if call.lease.is_none() {
+            own_ttr::hold(self.store(), &mut jobs);
+        }
         let Some((secret, _)) = &self.secret else { return Ok(CallAnswer::default()) };
         let limits: HashMap<&TopicName, u32> =
             call.wanted.iter().map(|want| (&want.topic, want.max_attempts)).collect();
         let began_ms = now_ms();
-        let reserved = |leased: store::Leased| {
+        let reserved = |leased: Leased| {
             let by_topic = limits.get(&leased.key.topic).copied().unwrap_or(u32::MAX);
             let ticket = Ticket {
                 key: leased.key.clone(),
@@ -360,11 +365,11 @@ impl LaneThread {
                 attempt: leased.attempt,
                 limit: leased.max_attempts.unwrap_or(by_topic),
                 began_ms,
-                until_ms: Ticket::RESERVED,
+                until_ms: Ticket::reserved(leased.headers.ttr()),
             };
             Reserved { ticket: ticket.sign(secret), leased }
         };
-        Ok(CallAnswer { jobs: batch.jobs.into_iter().map(reserved).collect(), left: batch.left })
+        Ok(CallAnswer { jobs: jobs.into_iter().map(reserved).collect(), left: batch.left })
     }
 
     /// Hands back leases. What cannot be handed back comes back at its deadline.

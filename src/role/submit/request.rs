@@ -8,6 +8,7 @@ use super::records::{self, FoundIds, FoundRecords, RecordQuery, SearchedTopic};
 use crate::bulk::Bulk;
 use std::time::Duration;
 
+use crate::tickets::{SettledTicket, TicketError, TicketReport, Tickets};
 use model::bulk::{BulkProgress, BulkRequest};
 use model::job::{JobId, JobKey, NewJob, State, TopicName};
 use model::letters::Filter;
@@ -218,6 +219,20 @@ impl<R: 'static> Request<R> {
             let settled = store.settle(&[settlement]).pop();
             respond(settled.unwrap_or_else(|| Err(StoreError::Unknown("no answer".to_owned()))))
         })
+    }
+
+    /// Settles the lease that a ticket proves. A ticket that is not proved yet is checked at the lane that it names, so
+    /// that a forged one delays no other lane.
+    pub fn report(
+        tickets: Tickets,
+        told: TicketReport,
+        respond: impl FnOnce(Result<SettledTicket, TicketError>) -> R + Send + 'static,
+    ) -> Request<R> {
+        let target = match tickets.proved(told.lane, &told.shown) {
+            Ok(ticket) => Target::Job(ticket.key),
+            Err(_) => Target::Lane(told.lane),
+        };
+        Request::other(target, move |store| respond(tickets.settle(store, &told)))
     }
 
     /// Shows a page of jobs.

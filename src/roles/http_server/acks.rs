@@ -1,10 +1,6 @@
 //! The route where a receiver that answers later reports the outcome of an attempt. The ticket in the path is the only
 //! proof that it needs (docs/ANSWER_LATER.md).
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
 use axum::extract::{Extension, FromRequestParts, MatchedPath, RawPathParams, Request as HttpRequest, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -22,26 +18,13 @@ use super::route_rule::{RouteRule, rule};
 use super::schema;
 use super::store_client::Reply;
 use super::typed_body::{self, Span, word};
-use host::now_ms;
-use model::excerpt::Excerpt;
 use model::job::JobKey;
 use model::json_time;
-use model::ticket::{PresentedTicket, Ticket, TicketSecret};
-use model::topic::Topic;
-use role::lock;
-use role::settling::{Became, Report, Settling, Verb};
+use model::ticket::{PresentedTicket, Ticket};
+use role::settling::{Became, Report, Verb};
 use role::submit::Request;
-use store::{Settled, Token};
-
-/// The store is asked for a lane's secret again, at most this often, when no known secret proves a ticket.
-const ANEW: Duration = Duration::from_secs(10);
-
-/// How many secrets of a lane are kept. A lane has a new secret only after it lost all its data.
-const SECRETS_MAX: usize = 4;
-
-/// For how long, and for how many tickets, the outcome is remembered.
-const KEPT: Duration = Duration::from_secs(600);
-const KEPT_MAX: usize = 10_000;
+use role::tickets::{SettledTicket, TicketError, TicketReport};
+use store::Token;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(settle))
@@ -54,16 +37,6 @@ enum AckOutcome {
     Ack,
     Nack,
     Extend,
-}
-
-impl From<Verb> for AckOutcome {
-    fn from(verb: Verb) -> AckOutcome {
-        match verb {
-            Verb::Ack => AckOutcome::Ack,
-            Verb::Nack { .. } => AckOutcome::Nack,
-            Verb::Extend { .. } => AckOutcome::Extend,
-        }
-    }
 }
 
 /// The outcome of the attempt. Without a body, it is `ack`.
@@ -156,69 +129,11 @@ impl AckRequest {
     }
 }
 
-/// The known secrets of a lane, and when the store was asked last.
-#[derive(Default)]
-struct LaneSecrets {
-    secrets: Vec<TicketSecret>,
-    asked: Option<Instant>,
-}
-
-/// The tickets that were settled recently. A receiver that repeats its request, because the answer was lost, gets the
-/// same answer.
-#[derive(Default)]
-struct RecentAcks {
-    all: HashMap<[u8; 32], (AckOutcome, AckResponse)>,
-    order: VecDeque<(Instant, [u8; 32])>,
-}
-
-impl RecentAcks {
-    fn keep(&mut self, signature: [u8; 32], said: AckOutcome, came: AckResponse, now: Instant) {
-        self.order.push_back((now, signature));
-        self.all.insert(signature, (said, came));
-        while let Some((at, oldest)) = self.order.front()
-            && (now.saturating_duration_since(*at) >= KEPT || self.order.len() > KEPT_MAX)
-        {
-            self.all.remove(oldest);
-            self.order.pop_front();
-        }
-    }
-}
-
-/// What the route remembers. It is cheap to clone.
-#[derive(Clone, Default)]
-pub(super) struct Acks {
-    secrets: Arc<Mutex<HashMap<usize, LaneSecrets>>>,
-    settled: Arc<Mutex<RecentAcks>>,
-}
-
-impl Acks {
-    /// Returns the ticket, if a known secret of the lane proves it. The error says whether to ask the store for another
-    /// secret.
-    fn proved(&self, lane: usize, shown: &PresentedTicket) -> Result<Ticket, bool> {
-        let secrets = lock(&self.secrets);
-        let Some(known) = secrets.get(&lane) else { return Err(true) };
-        match known.secrets.iter().find_map(|secret| shown.proved(secret)) {
-            Some(ticket) => Ok(ticket.clone()),
-            None => Err(known.asked.is_none_or(|at| at.elapsed() >= ANEW)),
-        }
-    }
-
-    fn learn(&self, lane: usize, secret: TicketSecret) {
-        let mut secrets = lock(&self.secrets);
-        let known = secrets.entry(lane).or_default();
-        known.asked = Some(Instant::now());
-        if !known.secrets.contains(&secret) {
-            known.secrets.insert(0, secret);
-            known.secrets.truncate(SECRETS_MAX);
-        }
-    }
-}
-
 /// A ticket that was checked. It is an extension of the request that shows it.
 #[derive(Debug, Clone)]
 pub(super) struct ProvedTicket {
     shown: PresentedTicket,
-    ticket: Ticket,
+    lane: usize,
 }
 
 /// Passes a request on. One that needs a ticket must show a valid one, before its body is read.
@@ -236,11 +151,7 @@ pub(super) async fn with_ticket<F: Future<Output = Response>>(
     let params = RawPathParams::from_request_parts(&mut parts, &()).await;
     let text = params.as_ref().ok().and_then(|params| params.iter().next()).map_or("", |(_, text)| text);
     let proved = match PresentedTicket::read(text) {
-        Some(shown) => match api.ticket(&shown).await {
-            // A client that has reserved a job reports elsewhere, with a scope.
-            Ok(ticket) if ticket.is_reserved() => Err(no_ticket()),
-            proved => proved.map(|ticket| ProvedTicket { shown, ticket }),
-        },
+        Some(shown) => api.proved(shown).await,
         None => Err(no_ticket()),
     };
     match proved {
@@ -257,86 +168,71 @@ pub(super) fn no_ticket() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "no_ticket", "this is not the ticket of an attempt")
 }
 
-fn gone(key: &JobKey) -> Problem {
-    let detail = format!(
-        "the attempt at job {:?} of topic {} is over: it was settled, it ran out, or the job was replaced or deleted",
-        key.id.as_str(),
-        key.topic
-    );
-    Problem::new(StatusCode::GONE, "gone", detail)
+impl From<TicketError> for Problem {
+    fn from(e: TicketError) -> Problem {
+        match e {
+            TicketError::NoTicket => no_ticket(),
+            TicketError::Gone(_) => Problem::new(StatusCode::GONE, "gone", e.to_string()),
+            TicketError::Store(e) => e.into(),
+        }
+    }
+}
+
+impl From<SettledTicket> for AckResponse {
+    fn from(SettledTicket { key, became, until_ms }: SettledTicket) -> AckResponse {
+        AckResponse {
+            topic: key.topic.as_str().into(),
+            id: key.id.as_str().into(),
+            outcome: became.into(),
+            until_ms,
+        }
+    }
 }
 
 impl Api {
+    /// Returns the lane of a ticket.
+    pub(super) fn lane_of(&self, shown: &PresentedTicket) -> Result<usize, Problem> {
+        self.lanes.of_token(&Token(shown.token().into())).ok_or_else(no_ticket)
+    }
+
     /// Checks a ticket, and returns it. A forged ticket never reaches the store, which is only asked for the lane's
     /// secret.
-    pub(super) async fn ticket(&self, shown: &PresentedTicket) -> Result<Ticket, Problem> {
-        let lane = self.lanes.of_token(&Token(shown.token().into())).ok_or_else(no_ticket)?;
-        match self.acks.proved(lane, shown) {
+    async fn ticket(&self, lane: usize, shown: &PresentedTicket) -> Result<Ticket, Problem> {
+        match self.tickets.proved(lane, shown) {
             Ok(ticket) => return Ok(ticket),
             Err(false) => return Err(no_ticket()),
             Err(true) => {}
         }
         let ask = |reply: Reply<_>| Request::secret(lane, |secret| reply.with(secret));
-        self.acks.learn(lane, self.store_client.ask(0, ask).await??);
-        self.acks.proved(lane, shown).map_err(|_| no_ticket())
+        self.tickets.learn(lane, self.store_client.ask(0, ask).await??);
+        self.tickets.proved(lane, shown).map_err(|_| no_ticket())
     }
 
-    /// Settles the lease that a ticket proves. A report that was made before gets the same answer.
+    /// Checks the ticket of a receiver that answers later.
+    async fn proved(&self, shown: PresentedTicket) -> Result<ProvedTicket, Problem> {
+        let lane = self.lane_of(&shown)?;
+        match self.ticket(lane, &shown).await?.is_reserved() {
+            // A client that has reserved a job reports elsewhere, with a scope.
+            true => Err(no_ticket()),
+            false => Ok(ProvedTicket { shown, lane }),
+        }
+    }
+
+    /// Settles the lease that a ticket proves. `reserved` is the job that its client names; none: its receiver answers
+    /// later.
     pub(super) async fn settle(
         &self,
-        shown: &PresentedTicket,
-        ticket: &Ticket,
+        (lane, shown): (usize, PresentedTicket),
+        reserved: Option<JobKey>,
         report: Report,
     ) -> Result<ApiResponse, Problem> {
-        let (key, said) = (&ticket.key, AckOutcome::from(report.verb));
-        let before = lock(&self.acks.settled).all.get(&shown.signature()).cloned();
-        if let Some((outcome, came)) = before {
-            return if outcome == said {
-                Ok(ApiResponse::new(StatusCode::OK, &came))
-            } else {
-                Err(gone(key))
-            };
-        }
-        let topic = self.topics.borrow().get(key.topic.as_str()).cloned();
-        // If the topic was removed meanwhile, the defaults apply.
-        let topic = topic.unwrap_or_else(|| Topic::new(key.topic.clone(), "").into());
-        let now = now_ms();
-        let Settling { settlement, became, hold } =
-            Settling::new(ticket, &topic, &report, fastrand::f64(), now);
-        let why = settlement.attempt.as_ref().map_or(String::new(), |attempt| attempt.error.clone());
-        let ask = |reply: Reply<_>| Request::settle(settlement, |settled| reply.with(settled));
-        if self.store_client.ask(report.text.len(), ask).await?? != Settled::Done {
-            return Err(gone(key));
-        }
-        log_outcome(ticket, became, &why);
-        let came = AckResponse {
-            topic: key.topic.as_str().into(),
-            id: key.id.as_str().into(),
-            outcome: became.into(),
-            until_ms: hold.map(|hold| now.saturating_add(hold.as_millis() as i64)),
-        };
-        let told = ApiResponse::new(StatusCode::OK, &came);
-        if became != Became::Extended {
-            lock(&self.acks.settled).keep(shown.signature(), said, came, Instant::now());
-        }
-        Ok(told)
-    }
-}
-
-/// Logs what became of a job.
-fn log_outcome(ticket: &Ticket, became: Became, why: &str) {
-    let (topic, id, number, why) = (&ticket.key.topic, Excerpt(&ticket.key.id), ticket.attempt, Excerpt(why));
-    let (done, failed) = match ticket.is_reserved() {
-        true => ("done by a client", "was refused"),
-        false => ("accepted later", "was reported as failed"),
-    };
-    match became {
-        Became::Done => log::debug!(target: "notify", "{topic}:{id} {done} at attempt {number}"),
-        Became::Dead => {
-            log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {number}: {why}")
-        }
-        Became::Retried => log::warn!(target: "notify", "{topic}:{id} {failed} at attempt {number}: {why}"),
-        Became::Extended => {}
+        let topic = self.topics.borrow().get(shown.topic().as_str()).cloned();
+        let length = report.text.len();
+        let told = TicketReport { shown, lane, reserved, topic, report };
+        let tickets = self.tickets.clone();
+        let ask = |reply: Reply<_>| Request::report(tickets, told, |settled| reply.with(settled));
+        let settled = self.store_client.ask(length, ask).await??;
+        Ok(ApiResponse::new(StatusCode::OK, &AckResponse::from(settled)))
     }
 }
 
@@ -349,8 +245,8 @@ fn log_outcome(ticket: &Ticket, became: Became, why: &str) {
     responses((status = 200, body = AckResponse, description = "What happened to the job"), schema::AckProblems))]
 async fn settle(
     State(api): State<Api>,
-    Extension(ProvedTicket { shown, ticket }): Extension<ProvedTicket>,
+    Extension(ProvedTicket { shown, lane }): Extension<ProvedTicket>,
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
-    api.settle(&shown, &ticket, AckRequest::read(&json)?.report()).await
+    api.settle((lane, shown), None, AckRequest::read(&json)?.report()).await
 }

@@ -11,14 +11,14 @@ use jiff::tz::TimeZone;
 use tokio::sync::watch;
 
 use super::access::{Caller, Permissions};
-use super::acks::Acks;
 use super::admission::Hosts;
 use super::bulk_runner::BulkRunner;
 use super::callback_test::CallbackTester;
 use super::events::LiveCache;
 use super::forecast::Forecasts;
 use super::health::Health;
-use super::input::{self, IdSource};
+use super::id_source::IdSource;
+use super::input;
 use super::metrics::Sources;
 use super::pool::{Holder, Pool};
 use super::problem::Problem;
@@ -34,6 +34,7 @@ use model::settings::Settings;
 use model::token::Tokens;
 use model::topic::{Topic, Topics};
 use role::pull::Pull;
+use role::tickets::Tickets;
 use store::Lanes;
 use telemetry::counters::Counters;
 
@@ -60,7 +61,7 @@ pub(super) struct Parts {
     pub counters: Counters,
     /// The time zone that the days of the statistics follow.
     pub zone: TimeZone,
-    pub acks: Acks,
+    pub tickets: Tickets,
     /// Serves clients that reserve jobs.
     pub pull: Pull,
     /// The places of clients that reserve jobs.

@@ -2,23 +2,23 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use sha2::{Digest as _, Sha256};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::access::Caller;
 use super::callback_fields::{changed_destination, destination, headers, tags, then};
 use super::cursor;
+use super::id_source::IdSource;
 use super::problem::Problem;
 use super::schema;
 use super::typed_body::{self, Count, Moment, Span, given, invalid, word};
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
 use model::job_priority::JobPriority;
 use model::quota::Quota;
-use model::topic::{Topic, Topics};
+use model::topic::{LEASES, Topic, Topics};
 use store::{Change, Lanes};
 
 /// The most jobs that one batch may hold.
@@ -127,6 +127,8 @@ pub(super) struct NewJobRequest<'a> {
     tags: Option<Vec<String>>,
     #[schema(schema_with = schema::then, required = false)]
     then: Option<&'a RawValue>,
+    #[schema(schema_with = schema::job_ttr, required = false)]
+    ttr: Option<Span>,
 }
 
 /// An id: a text, or a number as it is written, which PHP sends if the application had a number. A number with an
@@ -157,32 +159,6 @@ fn due(delay: Option<Span>, run_at: Option<Moment>) -> Result<Option<Due>, Probl
         (Some(_), Some(_)) => {
             Err(Problem::field("run_at", "delay and run_at exclude each other: give one of them"))
         }
-    }
-}
-
-/// An Idempotency-Key as the source of ids for jobs without one: a repeated add then finds its job, and keeps it.
-pub(super) struct IdSource {
-    digest: String,
-}
-
-impl IdSource {
-    /// Makes the source from who sends the request, and the key. The ids of two callers are never the same, so a key that
-    /// another caller has used does no harm.
-    pub(super) fn new(caller: Option<&Caller>, key: &str) -> IdSource {
-        let mut hash = Sha256::new();
-        match caller {
-            None => hash.update(b"\n"),
-            Some(caller) => hash.update(format!("{caller}\n")),
-        }
-        let hash = hash.chain_update(key).finalize();
-        IdSource { digest: hash[..16].iter().map(|byte| format!("{byte:02x}")).collect() }
-    }
-
-    /// Returns the id of the only job of a request, or of a job at a place in a batch. The `~` makes it unlikely that a
-    /// client's own id is the same.
-    fn id(&self, place: Option<usize>) -> Result<JobId, Problem> {
-        let place = place.map_or(String::new(), |place| format!(".{place}"));
-        id(format!("~{}{place}", self.digest))
     }
 }
 
@@ -217,9 +193,20 @@ pub(super) fn job(
         headers: headers(new.headers, topic)?
             .with_destination(destination(new.path.as_deref(), new.url.as_deref(), topic)?)
             .with_tags(tags(new.tags)?)
-            .with_then(then(new.then)?),
+            .with_then(then(new.then)?)
+            .with_ttr(ttr(new.ttr)?),
         quota: quota.cloned(),
     })
+}
+
+/// Returns how long a client may work on a job.
+fn ttr(given: Option<Span>) -> Result<Option<Duration>, Problem> {
+    match given {
+        Some(Span(ttr)) if !(LEASES.0..=LEASES.1).contains(&ttr) => {
+            Err(Problem::field("ttr", "ttr is not within 100ms to 1day"))
+        }
+        given => Ok(given.map(|Span(ttr)| ttr)),
+    }
 }
 
 /// Refuses an add to a topic that takes no new jobs.
@@ -400,6 +387,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::access::Caller;
 
     #[test]
     fn ids_of_a_key_are_the_same_for_one_caller_only() {

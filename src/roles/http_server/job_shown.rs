@@ -43,6 +43,11 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     max_attempts: Option<u32>,
+    /// How long the lease of the job holds if the client that reserves it does not say it, milliseconds. If it is missing,
+    /// `ttr` of the topic applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    ttr_ms: Option<u64>,
     /// True: the job waits on the disk of this host until its node answers.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
@@ -122,6 +127,7 @@ impl<'a> JobResponse<'a> {
             priority: view.priority,
             attempts: view.attempts,
             max_attempts: view.max_attempts,
+            ttr_ms: view.headers.ttr().map(|ttr| ttr.as_millis() as u64),
             spooled: view.is_spooled,
             headers: view.headers.by_name(),
             path: view.headers.destination().and_then(Destination::path),

@@ -37,6 +37,7 @@ mod forecast;
 mod gmq;
 mod health;
 mod history;
+mod id_source;
 mod input;
 mod job_search;
 mod job_shown;
@@ -93,7 +94,6 @@ use tokio::sync::watch;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::access::Access;
-use self::acks::Acks;
 use self::admission::Hosts;
 use self::api::{Api, Parts};
 use self::bulk_runner::BulkRunner;
@@ -113,6 +113,7 @@ use self::sessions::Sessions;
 use self::store_client::StoreClient;
 use host::Owner;
 use role::pull::Pull;
+use role::tickets::Tickets;
 use role::{Context, TroubleLog};
 
 /// Runs dq-http-server until it has drained.
@@ -145,7 +146,7 @@ pub fn run(mut context: Context) -> Result<()> {
         counters: context.counters.clone(),
         zone: context.zone()?,
         document: OnceLock::new(),
-        acks: Acks::default(),
+        tickets: Tickets::default(),
         pull: Pull::start(context.opener()?, topics.now().borrow().clone(), owner)
             .context("cannot start the thread for clients that reserve")?,
         // No client can take all places.

@@ -68,12 +68,9 @@ impl Api {
         report: Report,
     ) -> Result<ApiResponse, Problem> {
         let shown = PresentedTicket::read(token).ok_or_else(no_ticket)?;
-        let ticket = self.ticket(&shown).await?;
-        if !ticket.is_reserved() || ticket.key != key {
-            return Err(no_ticket());
-        }
-        let settled = self.settle(&shown, &ticket, report).await?;
-        self.pull.settled(&key.topic);
+        let (lane, topic) = (self.lane_of(&shown)?, key.topic.clone());
+        let settled = self.settle((lane, shown), Some(key), report).await?;
+        self.pull.settled(&topic);
         Ok(settled)
     }
 }

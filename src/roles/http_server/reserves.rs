@@ -26,7 +26,7 @@ use model::scope::Need;
 use model::tags::Tags;
 use model::topic::LEASES;
 use role::lock;
-use role::pull::{MAX_TOPICS, MAX_WAIT, Pull, Reserve, ReserveAnswer, Reserved, Waiting};
+use role::pull::{self, MAX_TOPICS, MAX_WAIT, NotPulled, Pull, Reserve, ReserveAnswer, Reserved, Waiting};
 use store::StoreError;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -194,23 +194,10 @@ pub(super) fn lease_of(lease: Option<Span>) -> Result<Option<Duration>, Problem>
 impl Api {
     /// Returns those of these topics whose jobs clients may reserve.
     fn pulled(&self, topics: Vec<TopicName>) -> Result<Vec<TopicName>, Problem> {
-        let known = self.topics.borrow();
-        if let Some(topic) = topics.iter().find(|topic| known.get(topic.as_str()).is_none()) {
-            return Err(Problem::unknown_topic(topic));
-        }
-        let (pulled, others): (Vec<_>, Vec<_>) =
-            topics.into_iter().partition(|topic| known.is_pulled(topic.as_str()));
-        match others.first().filter(|_| pulled.is_empty()) {
-            None => Ok(pulled),
-            Some(topic) => {
-                let why = match known.undelivered(topic.as_str()) {
-                    None => "its mode is \"push\"".to_owned(),
-                    Some(why) => why.to_string(),
-                };
-                let detail = format!("jobs of topic {topic} cannot be reserved: {why}");
-                Err(Problem::conflict("not_pull", detail))
-            }
-        }
+        pull::pulled(&self.topics.borrow(), topics).map_err(|e| match e {
+            NotPulled::Unknown(topic) => Problem::unknown_topic(&topic),
+            NotPulled::Other(..) => Problem::conflict("not_pull", e.to_string()),
+        })
     }
 
     async fn reserved(

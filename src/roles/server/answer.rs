@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 use mio::Waker;
@@ -14,7 +15,10 @@ use model::follow::Source;
 use model::job::{Attempt, JobKey, State, TopicName};
 use model::tags::Tags;
 use protocol::dq::{Answer, DueAnswer, Refusal};
+use role::pull::{ReserveAnswer, Reserved};
+use role::settling::Became;
 use role::submit::RequestSource;
+use role::tickets::{SettledTicket, TicketError};
 use store::{Added, Changed, Counts, Deleted, Result, StoreError, View};
 
 /// The JSON of an answer.
@@ -39,7 +43,7 @@ pub(super) struct Ticket {
 
 /// The TCP port's side of the store threads.
 pub(super) struct TcpRequestSource {
-    pub waker: Waker,
+    pub waker: Arc<Waker>,
 }
 
 impl RequestSource for TcpRequestSource {
@@ -159,6 +163,8 @@ pub(super) fn job_found(
         until_ms: Option<i64>,
         added_ms: i64,
         attempts: u32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ttr_ms: Option<u64>,
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         spooled: bool,
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -193,6 +199,7 @@ pub(super) fn job_found(
         until_ms: view.until_ms,
         added_ms: marks.added_ms,
         attempts: view.attempts,
+        ttr_ms: view.headers.ttr().map(|ttr| ttr.as_millis() as u64),
         spooled: view.is_spooled,
         headers: view.headers.by_name(),
         path: view.headers.destination().and_then(Destination::path),
@@ -230,6 +237,76 @@ pub(super) fn changed(key: &JobKey, change: Result<Changed>) -> Json {
         Ok(Changed::NotFound) => refused(&not_found(key)),
         Ok(Changed::Conflict) => refused(&Refusal::new("conflict", "the job is being delivered")),
         Err(e) => refused(&failed(&e)),
+    }
+}
+
+/// Returns the answer to a `reserve`: `data` is the list of the jobs.
+pub(super) fn reserved(answer: &ReserveAnswer) -> Json {
+    #[derive(Serialize)]
+    struct One<'a> {
+        topic: &'a str,
+        id: &'a str,
+        body: &'a RawValue,
+        headers: &'a BTreeMap<String, String>,
+        tags: &'a Tags,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        path: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        url: Option<&'a str>,
+        attempt: u32,
+        due_ms: i64,
+        added_ms: i64,
+        token: &'a str,
+        lease_until_ms: i64,
+    }
+    let one = |Reserved { leased, ticket }: &'_ Reserved| {
+        let destination = leased.headers.destination();
+        serde_json::value::to_raw_value(&One {
+            topic: leased.key.topic.as_str(),
+            id: leased.key.id.as_str(),
+            body: serde_json::from_str(leased.body.as_str()).unwrap_or(RawValue::NULL),
+            headers: leased.headers.by_name(),
+            tags: leased.headers.tags(),
+            path: destination.and_then(Destination::path),
+            url: destination.and_then(Destination::own_url),
+            attempt: leased.attempt,
+            due_ms: leased.due_ms,
+            added_ms: leased.stamp_us / 1000,
+            token: ticket,
+            lease_until_ms: leased.deadline_ms,
+        })
+        .expect("jobs are plain values")
+    };
+    match answer {
+        Ok(jobs) => Answer::with(jobs.iter().map(one).collect::<Vec<_>>()).to_json().into(),
+        Err(e) => refused(&failed(e)),
+    }
+}
+
+/// Returns the answer to an `ack`, a `nack` or an `extend`: `data` says what became of the job.
+pub(super) fn settled(settled: std::result::Result<SettledTicket, TicketError>) -> Json {
+    #[derive(Serialize)]
+    struct One<'a> {
+        topic: &'a str,
+        id: &'a str,
+        outcome: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        until_ms: Option<i64>,
+    }
+    match settled {
+        Ok(SettledTicket { key, became, until_ms }) => {
+            let outcome = match became {
+                Became::Done => "done",
+                Became::Retried => "retried",
+                Became::Dead => "dead",
+                Became::Extended => "extended",
+            };
+            let (topic, id) = (key.topic.as_str(), key.id.as_str());
+            Answer::with(One { topic, id, outcome, until_ms }).to_json().into()
+        }
+        Err(TicketError::Store(e)) => refused(&failed(&e)),
+        Err(e @ TicketError::NoTicket) => refused(&Refusal::new("no_ticket", e.to_string())),
+        Err(e @ TicketError::Gone(_)) => refused(&Refusal::new("gone", e.to_string())),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 
-use super::answer::{Json, TcpRequestSource, Ticket, refused};
+use super::answer::{Json, SUCCESS, TcpRequestSource, Ticket, refused};
 use super::buffer_memory::BufferMemory;
 use super::handoff::HandoffState;
 use super::reply::Reply;
@@ -17,7 +17,6 @@ use model::failure_limiter::Source;
 use model::token::Pass;
 use protocol::dq::{Framing, Refusal};
 use role::submit::Submitter;
-use role::tls::HANDSHAKE;
 
 /// How many bytes are read from one connection before the other connections have their turn.
 pub(super) const TURN: usize = 64 << 10;
@@ -39,25 +38,27 @@ pub(super) struct Connection {
     pub socket: Socket,
     pub peer: SocketAddr,
     pub serial: u64,
-    opened_at: Instant,
+    pub(super) opened_at: Instant,
     framing: Option<Framing>,
     /// The token that the client has shown.
-    pass: Option<Pass>,
-    input: Input,
+    pub(super) pass: Option<Pass>,
+    pub(super) input: Input,
     /// Bytes that were read and are not yet parsed.
     inbox: Vec<u8>,
     /// Answers that are not yet written.
     outbox: Vec<u8>,
     /// The answers that the client waits for, in the order of the requests.
-    replies: VecDeque<Reply>,
+    pub(super) replies: VecDeque<Reply>,
     /// The number of the first of `replies`.
     first: u64,
     /// The bytes of the answers in `replies`; a pending answer counts as its guess.
-    owed: usize,
+    pub(super) owed: usize,
     /// The bytes of the buffers when they were last counted.
     counted: usize,
     /// Complete frames are in the inbox. They wait until the client takes answers, or until the store has room.
     held: bool,
+    /// The first of these frames is a reserve. It is taken when all earlier requests are answered.
+    is_reserve_held: bool,
 }
 
 impl Connection {
@@ -77,6 +78,7 @@ impl Connection {
             owed: 0,
             counted: 0,
             held: false,
+            is_reserve_held: false,
         }
     }
 
@@ -127,6 +129,9 @@ impl Connection {
             if self.input != Input::Passing {
                 self.understand(place, front, submit);
             }
+            if self.socket.is_over {
+                self.end_wait();
+            }
             self.line_up();
             self.socket.write(&mut self.outbox)?;
             if self.input == Input::Passing {
@@ -137,6 +142,9 @@ impl Connection {
                 match (self.is_ahead(), submit.is_full()) {
                     (true, _) => return Ok(AfterTurn::Waits),
                     (false, true) => return Ok(AfterTurn::Stalled),
+                    (false, false) if self.is_reserve_held && !self.replies.is_empty() => {
+                        return Ok(AfterTurn::Waits);
+                    }
                     (false, false) => continue,
                 }
             }
@@ -200,7 +208,7 @@ impl Connection {
     /// Takes the complete frames out of the inbox.
     fn understand(&mut self, place: usize, front: &RequestRouter, submit: &mut Submitter<TcpRequestSource>) {
         let mut done = 0;
-        self.held = false;
+        (self.held, self.is_reserve_held) = (false, false);
         while done < self.inbox.len() {
             let Some(framing) = self.framing.or_else(|| Framing::from_first_byte(self.inbox[done])) else {
                 // Without a framing no answer is possible.
@@ -223,8 +231,14 @@ impl Connection {
                     let json = &self.inbox[done + range.start..done + range.end];
                     let ticket =
                         Ticket { place, serial: self.serial, number: self.first + self.replies.len() as u64 };
-                    let client = Client { peer: self.peer, pass: &mut self.pass };
+                    let is_owed = !self.replies.is_empty();
+                    let client = Client { peer: self.peer, pass: &mut self.pass, is_owed };
                     let reply = match front.take(json, framing, client, ticket, submit) {
+                        RequestOutcome::Later => {
+                            (self.held, self.is_reserve_held) = (true, true);
+                            break;
+                        }
+                        RequestOutcome::Waits(waiting) => Reply::Waiting(waiting),
                         RequestOutcome::Answered(json) => Reply::Done(json),
                         RequestOutcome::Asked { is_get } => Reply::Pending {
                             since: Instant::now(),
@@ -236,7 +250,7 @@ impl Connection {
                     done += range.end;
                 }
                 Err(e) => {
-                    let client = Client { peer: self.peer, pass: &mut self.pass };
+                    let client = Client { peer: self.peer, pass: &mut self.pass, is_owed: true };
                     let reply = Reply::Done(front.refuse_frame(&client, &e));
                     self.owed += reply.bytes();
                     self.replies.push_back(reply);
@@ -277,45 +291,21 @@ impl Connection {
         }
     }
 
-    /// Returns when the connection is closed if no byte moves until then, or if its client shows no token in time.
-    /// `proof_patience` is how long that may take. None: the client needs no token.
-    pub(super) fn closes_at(&self, idle: Duration, proof_patience: Option<Duration>) -> Instant {
-        let handshake = self.socket.is_handshaking().then_some(HANDSHAKE);
-        let unproved_at = proof_patience.filter(|_| self.pass.is_none()).or(handshake);
-        let unproved_at = unproved_at.map(|span| self.opened_at + span);
-        let silent_at = self.silent_at(idle);
-        unproved_at.map_or(silent_at, |at| at.min(silent_at))
-    }
-
-    fn silent_at(&self, idle: Duration) -> Instant {
-        match (self.input, self.replies.front()) {
-            (Input::Lost(Some(until)), _) => until,
-            // In this case dq waits for the store, not for the client. `overdue_at` covers this wait.
-            (_, Some(Reply::Pending { since, .. })) => {
-                (*since).max(self.socket.moved_at) + idle.max(Duration::from_secs(60))
-            }
-            _ => self.socket.moved_at + idle,
+    /// Keeps the answer to a reserve. Returns false if the reserve does not wait any more.
+    pub(super) fn answer_reserve(&mut self, number: u64, json: Json) -> bool {
+        let is_its = number == self.first && matches!(self.replies.front(), Some(Reply::Waiting(_)));
+        if is_its {
+            self.owed += json.len();
+            self.replies[0] = Reply::Done(json);
         }
+        is_its
     }
 
-    /// Returns when the oldest request without an answer of the store has waited for too long.
-    pub(super) fn overdue_at(&self, timeout: Duration) -> Option<Instant> {
-        // The requests went to the store in this order, so the first pending one is the oldest.
-        self.replies.iter().find_map(|r| match r {
-            Reply::Pending { since, .. } => Some(*since + timeout),
-            Reply::Done(_) => None,
-        })
-    }
-
-    /// Answers the requests that the store has had for too long.
-    pub(super) fn give_up_on_store(&mut self, now: Instant, timeout: Duration) {
-        let problem = "the store has not answered in time: the outcome is unknown";
-        for reply in &mut self.replies {
-            if matches!(reply, Reply::Pending { since, .. } if *since + timeout <= now) {
-                self.owed -= reply.bytes();
-                *reply = Reply::Done(refused(&Refusal::new("unknown", problem)));
-                self.owed += reply.bytes();
-            }
+    /// Ends the wait of a client that is gone: it gets no job. (If it has only closed its side, it gets an empty answer.)
+    fn end_wait(&mut self) {
+        if let Some(reply @ Reply::Waiting(_)) = self.replies.front_mut() {
+            *reply = Reply::Done(SUCCESS.into());
+            self.owed += SUCCESS.len();
         }
     }
 
@@ -338,7 +328,7 @@ impl Connection {
             self.drain();
         } else if self.input == Input::Open {
             self.input = Input::Passing;
-            self.held = false;
+            (self.held, self.is_reserve_held) = (false, false);
         }
     }
 

@@ -150,6 +150,7 @@ impl Server {
             let _ = self.poll.registry().deregister(&mut listener);
         }
         self.accept_at = None;
+        self.front.reserves.drain();
         let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
         for place in places {
             self.drain_one(place);

@@ -12,8 +12,10 @@ mod drain;
 mod handoff;
 mod reply;
 mod request;
+mod reserves;
 mod socket;
 mod stages;
+mod sweep;
 
 use std::cell::RefCell;
 use std::io::ErrorKind;
@@ -34,6 +36,7 @@ use self::buffer_memory::BufferMemory;
 use self::connection::{Connection, TURN};
 use self::handoff::{HandoffReceiver, HandoffSender};
 use self::request::RequestRouter;
+use self::reserves::{ReserveAnswered, Reserves};
 use self::socket::Socket;
 use self::stages::AfterTurn;
 use model::failure_limiter::Source;
@@ -104,8 +107,11 @@ impl Server {
         let zone = context.zone()?;
         let (topics, counters) = (context.topics()?, context.counters.clone());
         let (failures, refusals) = (RefCell::default(), RefCell::default());
-        let front = RequestRouter { settings, topics, zone: zone.clone(), failures, refusals, counters };
-        let waker = Waker::new(poll.registry(), WAKER).context("cannot make a waker")?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).context("cannot make a waker")?);
+        let (opener, most) = (context.opener()?, settings.http.max_reserves);
+        let reserves = Reserves::start(opener, topics.now().clone(), Arc::clone(&waker), most)
+            .context("cannot start the thread for clients that reserve")?;
+        let front = RequestRouter { settings, topics, zone, failures, refusals, counters, reserves };
         let lanes = context.lanes()?;
         let submit = Submitter::start(lanes, TcpRequestSource { waker }, || context.store())?;
         let mut listener = TcpListener::from_std(StdListener::from(context.socket("server")?));
@@ -167,7 +173,9 @@ impl Server {
                 }
             }
             let now = Instant::now();
-            if self.submit.is_gone() && now >= *gone_by.get_or_insert(now + role::LAST_WORDS) {
+            if (self.submit.is_gone() || self.front.reserves.is_gone())
+                && now >= *gone_by.get_or_insert(now + role::LAST_WORDS)
+            {
                 bail!("the store's file was replaced: the next process opens the new file");
             }
             self.submit.flush();
@@ -185,7 +193,7 @@ impl Server {
                     HANDOFF_RECEIVER => self.accept_passages(),
                     PASSAGE => self.take_over(),
                     HANDOFF_SENDER => self.hear_successor(),
-                    TOPICS => drop(self.front.topics.reload()),
+                    TOPICS => self.front.follow_topics(),
                     LINK | SIGNALS => drop(context.heed()?),
                     Token(place) => {
                         if let Some(connection) = self.connections.get_mut(place) {
@@ -316,30 +324,16 @@ impl Server {
         self.limit_memory();
     }
 
-    /// Closes connections while all buffers together take too much memory.
-    fn limit_memory(&mut self) {
-        while let Some(client) = self.memory.client_over_limit() {
-            let of_client = |c: &Connection| Source::address(c.peer.ip()) == client && c.is_closable();
-            let closable = self.connections.iter().filter(|(_, connection)| of_client(connection));
-            let Some((place, largest)) = closable.max_by_key(|(_, connection)| connection.buffered_bytes())
-            else {
-                return;
-            };
-            self.turned_away += 1;
-            if self.turned_away.is_power_of_two() {
-                let (peer, bytes, all) = (largest.peer, largest.buffered_bytes(), self.memory.all());
-                log::warn!(
-                    "{peer} is closed: unfinished requests and unread answers take {bytes} bytes, and {all} bytes of all \
-                     clients"
-                );
-            }
-            self.close(place);
-        }
-    }
-
     /// Brings the store's answers to their connections.
     fn complete(&mut self) {
         let mut touched = Vec::new();
+        for ReserveAnswered { ticket, json, jobs } in self.front.reserves.answers() {
+            let connection = self.connections.get_mut(ticket.place).filter(|c| c.serial == ticket.serial);
+            match connection.is_some_and(|connection| connection.answer_reserve(ticket.number, json)) {
+                true => touched.push(ticket.place),
+                false => self.front.reserves.hand_back(jobs),
+            }
+        }
         for (ticket, json) in self.submit.completions() {
             if let Some(connection) = self.connections.get_mut(ticket.place)
                 && connection.serial == ticket.serial
@@ -365,36 +359,5 @@ impl Server {
             // If this fails, closing the socket also removes it from the poll.
             let _ = self.poll.registry().deregister(&mut connection.socket.stream);
         }
-    }
-
-    fn sweep_by(&mut self, at: Instant) {
-        self.sweep_at = Some(self.sweep_at.map_or(at, |s| s.min(at)));
-    }
-
-    /// Closes connections on which nothing moves, and answers requests that the store does not answer in time.
-    fn sweep(&mut self, now: Instant) {
-        let (idle, patience) = (self.front.settings.server.idle_timeout, self.front.proof_patience());
-        let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
-        for place in places {
-            let connection = &mut self.connections[place];
-            if connection.closes_at(idle, patience) <= now {
-                log::debug!(
-                    "{} is closed: nothing moved for {idle:?}, or it showed no token",
-                    connection.peer
-                );
-                self.close(place);
-            } else if connection.overdue_at(STORE_TIMEOUT).is_some_and(|at| at <= now) {
-                connection.give_up_on_store(now, STORE_TIMEOUT);
-                self.serve(place);
-            }
-        }
-        // A client must get an answer to a ping even if the store hangs.
-        for place in std::mem::take(&mut self.stalled) {
-            self.serve(place);
-        }
-        let next = |c: &Connection| {
-            [Some(c.closes_at(idle, patience)), c.overdue_at(STORE_TIMEOUT)].into_iter().flatten().min()
-        };
-        self.sweep_at = self.connections.iter().filter_map(|(_, c)| next(c)).min();
     }
 }

@@ -10,6 +10,7 @@ use jiff::tz::TimeZone;
 use super::answer::{
     Json, SUCCESS, TcpRequestSource, Ticket, added, added_many, changed, counted, deleted, job_found, refused,
 };
+use super::reserves::{Reserves, WaitingReserve};
 use model::excerpt::Excerpt;
 use model::failure_limiter::{FailureKind, FailureLimiter, Source};
 use model::follow::RefusedThen;
@@ -21,7 +22,7 @@ use model::scope::Need;
 use model::settings::{Auth, Settings};
 use model::token::{Pass, PresentedToken, Token};
 use protocol::LocalClock;
-use protocol::dq::{self, Add, Command, DIGITS_MAX, FrameError, Framing, Refusal};
+use protocol::dq::{self, Add, Command, DIGITS_MAX, FrameError, Framing, Refusal, Reserve};
 use role::submit::{Request, Submitter};
 use role::{LiveTopics, RefusalLog};
 use telemetry::counters::Counters;
@@ -52,6 +53,10 @@ pub(super) enum RequestOutcome {
         /// Whether the answer may be as long as a job's body.
         is_get: bool,
     },
+    /// It reserves jobs, and waits for them.
+    Waits(WaitingReserve),
+    /// It is taken when all earlier requests of its connection are answered.
+    Later,
 }
 
 /// Answers or refuses requests as far as this is possible without the store.
@@ -62,6 +67,7 @@ pub(super) struct RequestRouter {
     pub failures: RefCell<FailureLimiter>,
     pub refusals: RefCell<RefusalLog>,
     pub counters: Counters,
+    pub reserves: Reserves,
 }
 
 /// The client that sent a request.
@@ -69,6 +75,8 @@ pub(super) struct Client<'a> {
     pub peer: SocketAddr,
     /// The token that the client has shown.
     pub pass: &'a mut Option<Pass>,
+    /// Whether earlier requests are not answered yet.
+    pub is_owed: bool,
 }
 
 impl RequestRouter {
@@ -80,6 +88,13 @@ impl RequestRouter {
             return Err("server.allow does not name it".into());
         }
         open.check(Source::address(peer.ip()), more).map_err(|no_place| no_place.to_string())
+    }
+
+    /// Follows the topics and tokens, which may have changed.
+    pub(super) fn follow_topics(&mut self) {
+        if let Some(topics) = self.topics.reload() {
+            self.reserves.serve(topics.clone());
+        }
     }
 
     /// How long a new connection may take to show its token. None: it needs no token.
@@ -113,6 +128,16 @@ impl RequestRouter {
         let token = match self.token(client.pass.as_ref()) {
             Ok(token) => token,
             Err(refusal) => return RequestOutcome::Answered(self.refuse(client.peer, false, &refusal)),
+        };
+        let command = match command {
+            Ok(Command::Reserve(_)) if client.is_owed => return RequestOutcome::Later,
+            Ok(Command::Reserve(reserve)) => {
+                return match self.reserve(reserve, framing, client.peer, token, ticket) {
+                    Ok(waiting) => RequestOutcome::Waits(waiting),
+                    Err(refusal) => RequestOutcome::Answered(self.refuse(client.peer, true, &refusal)),
+                };
+            }
+            other => other,
         };
         let is_get = matches!(command, Ok(Command::Get(_)));
         let request = match command.and_then(|command| self.request(command, framing, token)) {
@@ -172,6 +197,27 @@ impl RequestRouter {
         token.map_or_else(|| refuse(UNKNOWN), |token| Ok(Some(token)))
     }
 
+    /// Begins a reserve.
+    fn reserve(
+        &self,
+        reserve: Reserve,
+        framing: Framing,
+        peer: SocketAddr,
+        token: Option<&Token>,
+        ticket: Ticket,
+    ) -> Result<WaitingReserve, Refusal> {
+        if framing == Framing::Digits {
+            // A job that does not fit into the answer would be leased and handed back for ever.
+            let problem = "reserve needs frames with a length of 4 bytes in big-endian order, because an answer \
+                           may be longer than 9999 bytes";
+            return Err(Refusal::new("bad_frame", problem));
+        }
+        for topic in &reserve.topics {
+            check(token, Need::Consume(topic.as_str()))?;
+        }
+        self.reserves.begin(reserve, self.topics.now(), Source::address(peer.ip()), ticket)
+    }
+
     /// Returns the request for the store.
     fn request(
         &self,
@@ -187,7 +233,8 @@ impl RequestRouter {
             Command::Stats(Some(topic)) => check(token, Need::Topic(topic.as_str()))?,
             // Each job is checked by itself, below.
             Command::Add(_) | Command::Madd(_) => {}
-            Command::Ping | Command::Auth(_) => {}
+            Command::Report(report) => check(token, Need::Consume(report.key.topic.as_str()))?,
+            Command::Ping | Command::Auth(_) | Command::Reserve(_) => {}
         }
         Ok(match command {
             Command::Add(add) => Request::add(self.job(add, token)?, added),
@@ -216,7 +263,8 @@ impl RequestRouter {
                 return Err(unregistered(&topic));
             }
             Command::Stats(topic) => Request::count(move |counts| counted(topic.as_ref(), counts)),
-            Command::Ping | Command::Auth(_) => unreachable!("they are answered before"),
+            Command::Report(report) => self.reserves.report(report, self.topics.now())?,
+            Command::Ping | Command::Auth(_) | Command::Reserve(_) => unreachable!("they are taken before"),
         })
     }
 

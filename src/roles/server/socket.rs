@@ -20,6 +20,8 @@ pub(super) struct Socket {
     readable: bool,
     /// The socket is read until it has nothing left, because no event will report what it holds now.
     to_the_end: bool,
+    /// The client has closed its side, or the connection is broken.
+    pub is_over: bool,
     /// When a byte last moved, in either direction.
     pub moved_at: Instant,
 }
@@ -39,7 +41,7 @@ impl Socket {
     /// Wraps a stream that may already hold bytes.
     pub(super) fn new(stream: TcpStream, tls: Option<ServerConnection>) -> Socket {
         let tls = tls.map(Box::new);
-        Socket { stream, tls, readable: true, to_the_end: false, moved_at: Instant::now() }
+        Socket { stream, tls, readable: true, to_the_end: false, is_over: false, moved_at: Instant::now() }
     }
 
     /// Whether the socket encrypts. Its state cannot be passed to another process.
@@ -63,6 +65,7 @@ impl Socket {
         let is_over = event.is_read_closed() || event.is_error();
         self.readable |= is_over || event.is_readable();
         self.to_the_end |= is_over;
+        self.is_over |= is_over;
     }
 
     /// Lets the following reads take everything that has arrived by now, whether an event has reported it or not.

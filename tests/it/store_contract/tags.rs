@@ -26,7 +26,9 @@ pub(super) fn tags_change_without_headers_and_path_and_back<F: Fixture>(f: &F) {
     let to_path = |to: &Option<Destination>| Change { destination: Some(to.clone()), ..Change::default() };
     let to_tags = |to: &[&str]| Change { tags: Some(tags(to)), ..Change::default() };
     let (ab, c) = (tags(&["a:1", "b-春"]), tags(&["c'%"]));
-    add(&mut *s, &[job("t", "i", LONG)]);
+    let ttr = Some(std::time::Duration::from_millis(1500));
+    let with_ttr = NewJob { headers: none.clone().with_ttr(ttr), ..job("t", "with-ttr", LONG) };
+    add(&mut *s, &[job("t", "i", LONG), with_ttr]);
     for (change, expected) in [
         (to_tags(&["b-春", "a:1"]), none.clone().with_tags(ab.clone())),
         (to_headers(&a), a.clone().with_tags(ab.clone())),
@@ -50,6 +52,8 @@ pub(super) fn tags_change_without_headers_and_path_and_back<F: Fixture>(f: &F) {
     ] {
         assert_eq!(s.change(&key("t", "i"), &change), Ok(Changed::Done));
         assert_eq!(headers_of(&mut *s, "i"), expected, "{change:?}");
+        assert_eq!(s.change(&key("t", "with-ttr"), &change), Ok(Changed::Done));
+        assert_eq!(headers_of(&mut *s, "with-ttr"), expected.with_ttr(ttr), "{change:?}");
     }
 }
 

@@ -200,7 +200,8 @@ impl Port {
         let until = now + POP_WAIT;
         let mut place = self.api.reserve_place(Some(holder.clone()))?;
         loop {
-            let Some(reserved) = self.lease(&names, until).await? else { return Ok(None) };
+            let reserve = Reserve { topics: names.clone(), max: 1, lease: None, is_owned: false, until };
+            let Some(reserved) = self.api.wait_for_jobs(reserve).await?.pop() else { return Ok(None) };
             let popped = self.popped(reserved, place);
             if self.set_ttr(&popped).await? {
                 return Ok(Some(popped));
@@ -214,31 +215,14 @@ impl Port {
         }
     }
 
-    /// Leases a job of the first topic that has one.
-    async fn lease(&self, topics: &[TopicName], until: Instant) -> Result<Option<Reserved>, Problem> {
-        let reserve = |topics: &[TopicName], until| Reserve {
-            topics: topics.to_vec(),
-            max: 1,
-            lease: None,
-            is_owned: false,
-            until,
-        };
-        // One lane serves the topics in their order. With several lanes, the first lane with a job would win.
-        if self.api.lanes.count() > 1 && topics.len() > 1 {
-            for topic in topics {
-                let now = reserve(std::slice::from_ref(topic), Instant::now());
-                if let Some(reserved) = self.api.wait_for_jobs(now).await?.pop() {
-                    return Ok(Some(reserved));
-                }
-            }
-        }
-        Ok(self.api.wait_for_jobs(reserve(topics, until)).await?.pop())
-    }
-
     fn popped(&self, reserved: Reserved, place: PoolPart) -> Popped {
         let leased = &reserved.leased;
         let by_topic = || self.api.topics.borrow().get(leased.key.topic.as_str()).map(|topic| topic.ttr);
-        let ttr = seconds(&leased.headers, TTR).or_else(by_topic).unwrap_or(LEASES.1).min(LEASES.1);
+        let ttr = seconds(&leased.headers, TTR)
+            .or(leased.headers.ttr())
+            .or_else(by_topic)
+            .unwrap_or(LEASES.1)
+            .min(LEASES.1);
         Popped {
             body: text(&leased.body),
             delay: seconds(&leased.headers, DELAY).unwrap_or_default(),

@@ -5,6 +5,7 @@
 mod follower;
 mod priority;
 mod problems;
+mod span;
 mod topic;
 
 use serde::Serialize;
@@ -18,20 +19,8 @@ use model::tags::TAG_MAX;
 pub(super) use self::follower::Follower;
 pub(super) use self::priority::{job_priority, job_priority_or_null};
 pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ReserveProblems, ShowProblems};
+pub(super) use self::span::{job_ttr, span};
 pub(super) use self::topic::{NewTopic, rate, topic_response};
-
-/// A duration such as `90s` or `1h30m`, or a number of seconds.
-pub(super) fn span() -> Schema {
-    let text = ObjectBuilder::new().schema_type(Type::String).examples(["1h30m"]);
-    let seconds = ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0));
-    let null = ObjectBuilder::new().schema_type(Type::Null);
-    OneOfBuilder::new()
-        .item(text)
-        .item(seconds)
-        .item(null)
-        .description(Some("A duration such as \"90s\" or \"1h30m\", or a number of seconds."))
-        .into()
-}
 
 /// The id of a job.
 pub(super) fn id() -> Schema {

@@ -68,7 +68,7 @@ end
 if old_rank == 0 and from == ready then unqueue(topic, { id, was }) end
 if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' or renumbered then
   -- The headers are the first line of the log: see endings. Before them are the members whose names begin with a colon:
-  -- the number, the destination, the tags, and the links, in this order. (See src/model/headers.rs.)
+  -- the number, the destination, the tags, the links, and the time to run, in this order. (See src/model/headers.rs.)
   local noted = call('HGET', notes, id) or struct.pack('>I4B', 0, 0)
   local made = string.sub(noted, 1, 5)
   local log = string.sub(noted, 6)
@@ -86,7 +86,9 @@ if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' or renumbered then
     own_number = number and string.format('":priority":"%s.%.0f.%s"', number, since or stamp, at or '0') or ''
   end
   local made_of = {}
-  for _, some in ipairs({ own_number, place, tags, own['then'] or '', own.next or '', own.after or '', headers }) do
+  for _, some in
+    ipairs({ own_number, place, tags, own['then'] or '', own.next or '', own.after or '', own.ttr or '', headers })
+  do
     if some ~= '' then made_of[#made_of + 1] = some end
   end
   if made_of[1] then log = 'h{' .. table.concat(made_of, ',') .. '}\n' .. log end

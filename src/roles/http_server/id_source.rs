@@ -1,0 +1,34 @@
+//! Where the ids of jobs come from that are added without one.
+
+use sha2::{Digest as _, Sha256};
+
+use super::access::Caller;
+use super::input;
+use super::problem::Problem;
+use model::job::JobId;
+
+/// An Idempotency-Key as the source of ids for jobs without one: a repeated add then finds its job, and keeps it.
+pub(super) struct IdSource {
+    digest: String,
+}
+
+impl IdSource {
+    /// Makes the source from who sends the request, and the key. The ids of two callers are never the same, so a key that
+    /// another caller has used does no harm.
+    pub(super) fn new(caller: Option<&Caller>, key: &str) -> IdSource {
+        let mut hash = Sha256::new();
+        match caller {
+            None => hash.update(b"\n"),
+            Some(caller) => hash.update(format!("{caller}\n")),
+        }
+        let hash = hash.chain_update(key).finalize();
+        IdSource { digest: hash[..16].iter().map(|byte| format!("{byte:02x}")).collect() }
+    }
+
+    /// Returns the id of the only job of a request, or of a job at a place in a batch. The `~` makes it unlikely that a
+    /// client's own id is the same.
+    pub(super) fn id(&self, place: Option<usize>) -> Result<JobId, Problem> {
+        let place = place.map_or(String::new(), |place| format!(".{place}"));
+        input::id(format!("~{}{place}", self.digest))
+    }
+}

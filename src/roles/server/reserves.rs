@@ -1,0 +1,206 @@
+//! Clients that reserve jobs of pull topics, and report about them (docs/PULL.md). `role::pull` decides who gets which
+//! jobs, on threads of its own. Its answers wait here until the event loop brings them to their connections.
+//!
+//! A reserve begins when all earlier requests of its connection are answered. So an answer with jobs is never held
+//! back while their leases run. docs/internals/PULL.md has the events and states.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use mio::Waker;
+
+use super::answer::{Json, Ticket, reserved, settled};
+use model::failure_limiter::Source;
+use model::job::TopicName;
+use model::open_connections::OpenConnections;
+use model::ticket::PresentedTicket;
+use model::topic::{LEASES, Topics};
+use protocol::dq::{JobReport, Refusal, ReportKind, Reserve};
+use role::pull::{self, MAX_JOBS, MAX_TOPICS, MAX_WAIT, NotPulled, Pull, Reserved, Waiting};
+use role::settling::{Report, Verb};
+use role::submit::Request;
+use role::tickets::{TicketReport, Tickets};
+use role::{StoreOpener, lock};
+use store::{Lanes, Token};
+
+/// An answer to a reserve. Its jobs are handed back if the client does not get it.
+pub(super) struct ReserveAnswered {
+    pub ticket: Ticket,
+    pub json: Json,
+    pub jobs: Vec<Reserved>,
+}
+
+/// The answers that the event loop has not taken yet.
+struct AnswerQueue {
+    answers: Mutex<Vec<ReserveAnswered>>,
+    waker: Arc<Waker>,
+}
+
+/// The clients that reserve jobs.
+pub(super) struct Reserves {
+    pull: Pull,
+    queue: Arc<AnswerQueue>,
+    places: Rc<RefCell<OpenConnections>>,
+    tickets: Tickets,
+    lanes: Lanes,
+}
+
+/// A reserve that waits. If it is dropped, its client gets no job.
+pub(super) struct WaitingReserve {
+    pub until: Instant,
+    _waiting: Waiting,
+    _place: ReservePlace,
+}
+
+impl std::fmt::Debug for WaitingReserve {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WaitingReserve").field("until", &self.until).finish_non_exhaustive()
+    }
+}
+
+/// A place among the clients that reserve. It is free again when it is dropped.
+struct ReservePlace {
+    places: Rc<RefCell<OpenConnections>>,
+    source: Source,
+}
+
+impl Drop for ReservePlace {
+    fn drop(&mut self) {
+        self.places.borrow_mut().closed(self.source);
+    }
+}
+
+impl Reserves {
+    /// Starts the thread that serves reserves. `most` may wait at the same time, and half as many from one address.
+    pub(super) fn start(
+        store: StoreOpener,
+        topics: Topics,
+        waker: Arc<Waker>,
+        most: usize,
+    ) -> std::io::Result<Reserves> {
+        let places = OpenConnections::new(most, most.div_ceil(2));
+        Ok(Reserves {
+            lanes: store.lanes().clone(),
+            pull: Pull::start(store, topics, None)?,
+            queue: Arc::new(AnswerQueue { answers: Mutex::default(), waker }),
+            places: Rc::new(RefCell::new(places)),
+            tickets: Tickets::default(),
+        })
+    }
+
+    /// Begins a reserve. The caller has checked the scopes.
+    pub(super) fn begin(
+        &self,
+        reserve: Reserve,
+        topics: &Topics,
+        source: Source,
+        ticket: Ticket,
+    ) -> Result<WaitingReserve, Refusal> {
+        let reserve = checked(reserve, topics)?;
+        let until = reserve.until;
+        if self.places.borrow().check(source, 0).is_err() {
+            let problem = "too many clients reserve, or half of the allowed number are from this address \
+                           (http.max_reserves)";
+            return Err(Refusal::new("busy", problem));
+        }
+        self.places.borrow_mut().opened(source);
+        let place = ReservePlace { places: Rc::clone(&self.places), source };
+        let queue = Arc::clone(&self.queue);
+        let waiting = self.pull.reserve(reserve, move |answer| {
+            let (json, jobs) = (reserved(&answer), answer.unwrap_or_default());
+            lock(&queue.answers).push(ReserveAnswered { ticket, json, jobs });
+            if let Err(e) = queue.waker.wake() {
+                log::error!("cannot wake the event loop: {e}");
+            }
+            Ok(())
+        });
+        Ok(WaitingReserve { until, _waiting: waiting, _place: place })
+    }
+
+    /// Returns the request to the store for a report. The caller has checked the scope.
+    pub(super) fn report(&self, report: JobReport, topics: &Topics) -> Result<Request<Json>, Refusal> {
+        let JobReport { key, token, kind } = report;
+        let no_ticket = || Refusal::new("no_ticket", "this is not the token of a reserved job");
+        let shown = PresentedTicket::read(&token).ok_or_else(no_ticket)?;
+        let lane = self.lanes.of_token(&Token(shown.token().into())).ok_or_else(no_ticket)?;
+        let (verb, text) = match kind {
+            ReportKind::Ack { answer } => (Verb::Ack, answer),
+            ReportKind::Nack { delay, reason } => (Verb::Nack { delay }, reason),
+            ReportKind::Extend { lease } => (Verb::Extend { lease: lease_of(lease)? }, String::new()),
+        };
+        let (topic, name) = (topics.get(key.topic.as_str()).cloned(), key.topic.clone());
+        let told = TicketReport { shown, lane, reserved: Some(key), topic, report: Report { verb, text } };
+        let pull = self.pull.clone();
+        Ok(Request::report(self.tickets.clone(), told, move |result| {
+            if result.is_ok() {
+                pull.settled(&name);
+            }
+            settled(result)
+        }))
+    }
+
+    /// Returns the answers since the last call.
+    pub(super) fn answers(&self) -> Vec<ReserveAnswered> {
+        std::mem::take(&mut *lock(&self.queue.answers))
+    }
+
+    /// Hands back the jobs of a client that is gone.
+    pub(super) fn hand_back(&self, jobs: Vec<Reserved>) {
+        if !jobs.is_empty() {
+            self.pull.refuse(jobs);
+        }
+    }
+
+    /// Follows these topics from now on.
+    pub(super) fn serve(&self, topics: Topics) {
+        self.pull.serve(topics);
+    }
+
+    /// Answers all clients that wait, and lets nobody wait from now on.
+    pub(super) fn drain(&self) {
+        self.pull.drain();
+    }
+
+    /// Whether this process must be started again to find the store.
+    pub(super) fn is_gone(&self) -> bool {
+        self.pull.is_gone()
+    }
+}
+
+/// Checks the bounds and the topics of a reserve.
+fn checked(reserve: Reserve, topics: &Topics) -> Result<pull::Reserve, Refusal> {
+    let bad = |problem: String| Err(Refusal::new("bad_field", problem));
+    let Reserve { topics: given, max, wait, lease } = reserve;
+    if given.len() > MAX_TOPICS {
+        return bad(format!("topics names {} topics, and not 1 to {MAX_TOPICS}", given.len()));
+    }
+    if max > MAX_JOBS {
+        return bad(format!("max is {max}, and not a whole number from 1 to {MAX_JOBS}"));
+    }
+    if wait > MAX_WAIT {
+        return bad("wait is at most \"1m\"".to_owned());
+    }
+    let lease = lease_of(lease)?;
+    let mut names: Vec<TopicName> = Vec::new();
+    for name in given {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let topics = pull::pulled(topics, names).map_err(|e| match e {
+        NotPulled::Unknown(_) => Refusal::new("unknown_topic", e.to_string()),
+        NotPulled::Other(..) => Refusal::new("not_pull", e.to_string()),
+    })?;
+    Ok(pull::Reserve { topics, max, lease, is_owned: false, until: Instant::now() + wait })
+}
+
+fn lease_of(lease: Option<Duration>) -> Result<Option<Duration>, Refusal> {
+    match lease {
+        Some(lease) if !(LEASES.0..=LEASES.1).contains(&lease) => {
+            Err(Refusal::new("bad_field", "lease is not within 100ms to 1day"))
+        }
+        lease => Ok(lease),
+    }
+}
