@@ -253,7 +253,7 @@ impl<A: RequestSource> Worker<A> {
             match add {
                 Add::One(job, respond) => {
                     group.push(((ticket, bytes), respond));
-                    jobs.push(job);
+                    jobs.push(*job);
                     if jobs.len() >= GROUP {
                         self.add_group(&mut group, &mut jobs);
                     }

@@ -40,7 +40,7 @@ pub(super) enum Work<R> {
 
 /// Adds share transactions.
 pub(super) enum Add<R> {
-    One(NewJob, Respond<Result<Added>, R>),
+    One(Box<NewJob>, Respond<Result<Added>, R>),
     Many(Vec<NewJob>, Respond<Vec<Result<Added>>, R>),
 }
 
@@ -70,7 +70,7 @@ pub struct Listing {
 impl<R: 'static> Request<R> {
     /// Stores a job.
     pub fn add(job: NewJob, respond: impl FnOnce(Result<Added>) -> R + Send + 'static) -> Request<R> {
-        Request(Work::Add(Add::One(job, Box::new(respond))))
+        Request(Work::Add(Add::One(Box::new(job), Box::new(respond))))
     }
 
     /// Stores several jobs. The answer has one result for each job, in their order.

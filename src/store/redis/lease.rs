@@ -1,4 +1,4 @@
-//! Leases, and their tokens. A token proves a lease, and names the shard of the lease.
+//! Leases. See `lease_token` for their tokens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,13 +8,12 @@ use redis::Value;
 
 use super::answer::{self, Record, array, count, number, strange};
 use super::homes::Homes;
+use super::lease_token::{Prefix, new_prefix};
 use super::node::Call;
-use super::nodes::{Nodes, Place};
+use super::nodes::Place;
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
-use crate::{
-    Batch, HELD_MS, Leased, Leases, Left, OwnerTag, Result, StoreError, Token, WaitingTopics, Wanted,
-};
+use crate::{Batch, HELD_MS, Leased, Leases, Left, OwnerTag, Result, StoreError, WaitingTopics, Wanted};
 use model::headers::Headers;
 use model::job::{JobKey, LATEST_MS, TopicName};
 use model::job_priority::JobPriority;
@@ -24,37 +23,6 @@ pub(super) const FEW: usize = 4;
 
 /// How often a lease of a named job is tried in all, if the set of nodes changes meanwhile.
 const LEASE_JOB_TRIES: usize = 4;
-
-/// The length of the part of a lease token that the script knows. The token: this part (20 bytes), the shard (2), the
-/// node's name.
-pub(super) const SCRIPT_TOKEN: usize = 20;
-
-/// The first bytes of the tokens of a lease call: random, and never used twice.
-pub(super) type Prefix = [u8; 16];
-
-impl Nodes {
-    /// Returns the shard of a token's lease, or none if it is no token of these nodes.
-    pub(super) fn place_of(&self, token: &Token) -> Option<Place> {
-        let parts =
-            token.0.split_at_checked(SCRIPT_TOKEN).and_then(|(_, rest)| rest.split_first_chunk::<2>());
-        parts.and_then(|(shard, name)| {
-            let node = self.nodes.iter().position(|n| n.name.as_bytes() == name)?;
-            let shard = usize::from(u16::from_be_bytes(*shard));
-            (shard < self.nodes[node].bases.len()).then_some(Place { node, shard })
-        })
-    }
-
-    /// Returns the node of a token's lease.
-    pub fn lane_of_token(&self, token: &Token) -> Option<usize> {
-        self.place_of(token).map(|place| place.node)
-    }
-}
-
-fn new_prefix() -> Result<Prefix> {
-    let mut prefix = [0; 16];
-    getrandom::fill(&mut prefix).map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
-    Ok(prefix)
-}
 
 /// Returns how long a lease holds, in milliseconds, as the script takes it.
 fn hold_ms(want: &Wanted) -> i64 {
@@ -97,12 +65,6 @@ fn headers(told: Option<Value>) -> Result<BTreeMap<u32, Vec<u8>>> {
 }
 
 impl RedisStore {
-    fn token(&self, place: Place, prefix: &Prefix, number: u32) -> Token {
-        let shard = (place.shard as u16).to_be_bytes();
-        let name = self.nodes.nodes[place.node].name.as_bytes();
-        Token([&prefix[..], &number.to_be_bytes(), &shard, name].concat().into())
-    }
-
     /// Makes a call that leases up to [`CHUNK`] jobs on one shard. `jobs` are the jobs that this lease has already
     /// brought.
     pub(super) fn lease_call(

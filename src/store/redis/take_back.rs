@@ -14,7 +14,7 @@ use redis::Value;
 
 use super::answer::{array, count, strange, text};
 use super::homes::Homes;
-use super::lease::Prefix;
+use super::lease_token::Prefix;
 use super::nodes::Place;
 use super::script::Script;
 use super::{CHUNK, RedisStore};
