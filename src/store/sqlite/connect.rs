@@ -96,9 +96,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let db = connect(&dir.path().join("dq.db"), true, &Arc::default()).unwrap();
         let mut statement =
-            db.prepare("SELECT rid FROM record WHERE rid > ?1 << 40 AND rid < ?2 AND id = ?3").unwrap();
-        for id in ["a", "b", "c"] {
-            assert!(!statement.exists((id.len(), 7, id)).unwrap());
+            db.prepare("SELECT seq FROM job WHERE tid = ?1 AND state = ?2 AND due_ms < ?3").unwrap();
+        for state in [1, 2, 3] {
+            assert!(!statement.exists((1, state, state)).unwrap());
         }
         assert_eq!(statement.get_status(StatementStatus::RePrepare), 0);
     }
