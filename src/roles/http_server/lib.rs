@@ -67,6 +67,7 @@ mod servers;
 mod sessions;
 mod statistics;
 mod store_client;
+mod tcp_port;
 mod tls;
 mod tokens;
 mod topic_fields;

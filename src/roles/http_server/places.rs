@@ -24,6 +24,11 @@ impl Places {
         Places { name, allow: allow.to_vec(), open, turned_away: 0 }
     }
 
+    /// Returns the section of the configuration that describes the port.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Returns a place for a client. None: it may not connect, and the log says why.
     pub(super) fn admit(&mut self, ip: IpAddr) -> Option<Place> {
         match self.find(ip) {

@@ -1,8 +1,9 @@
 //! The port for clients of beanstalkd (docs/BEANSTALK.md). Its tubes are pull topics.
 //!
-//! `commands` carries out the commands of a connection, `puts` stores jobs, `reserving` waits for them, and `kicks` shows and
-//! kicks them. `port` is what the connections share. `number`, `tube_topic`, `stored_job` and `held` are pure: the numbers of jobs, the names of
-//! tubes, the form of a stored job, and the leases of a connection. This file has the connections.
+//! `commands` carries out the commands of a connection, `puts` stores jobs, `reserving` waits for them, and `kicks` shows
+//! and kicks them. `port` is what the connections share. `number`, `tube_topic`, `stored_job` and `held` are pure: the
+//! numbers of jobs, the names of tubes, the form of a stored job, and the leases of a connection. This file has the
+//! connections.
 //!
 //! The commands of a connection are carried out one after the other. Puts that arrive together are stored together.
 //!
@@ -20,13 +21,11 @@ mod stored_job;
 mod tube_topic;
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use self::commands::Session;
 use self::port::Port;
@@ -34,61 +33,31 @@ use super::access::Peer;
 use super::api::Api;
 use super::places::{Place, Places};
 use super::pool::{Holder, PoolPart};
+use super::tcp_port::{self, READ, WRITE, closed, read};
 use model::excerpt::Excerpt;
 use protocol::beanstalk::{Command, CommandError, Decoder, Put, Response};
-use role::TroubleLog;
-
-/// How many bytes are read at a time.
-const READ: usize = 16 << 10;
-
-/// Responses of more bytes are written before the next command is carried out.
-const WRITE: usize = 64 << 10;
 
 /// The most puts that are stored together, and their most bytes.
 const PUTS: (usize, usize) = (256, 1 << 20);
 
-/// Serves the port until this process drains and its connections are closed. The listening socket stays open in the
-/// master, so the next dq-http-server accepts the connections that wait.
+/// Serves the port until this process drains and its connections are closed.
 pub(super) async fn run(api: Api, listener: TcpListener) {
     let settings = &api.settings.beanstalk;
-    let mut places = Places::new(
+    let places = Places::new(
         "beanstalk",
         &settings.allow,
         settings.max_connections,
         settings.max_connections_per_source,
     );
     let port = Port::new(api.clone());
-    let (mut closing, mut open, mut accepting) =
-        (api.closing.subscribe(), JoinSet::new(), TroubleLog::default());
-    loop {
-        tokio::select! {
-            () = closed(&mut closing) => break,
-            Some(_) = open.join_next() => {}
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => {
-                    accepting.over();
-                    let ip = peer.ip().to_canonical();
-                    if let Some(place) = places.admit(ip) {
-                        open.spawn(serve(port.clone(), stream, ip, place));
-                    }
-                }
-                Err(e) => {
-                    let pause = accepting.pause_after(&format_args!("beanstalk: cannot accept: {e}"));
-                    tokio::time::sleep(pause).await;
-                }
-            },
-        }
-    }
-    drop(listener);
-    while open.join_next().await.is_some() {}
+    let closing = api.closing.subscribe();
+    let serve = |stream, ip, place| serve(port.clone(), stream, ip, place);
+    tcp_port::run(listener, places, closing, serve).await;
 }
 
 /// Serves a connection to its end, and gives back the jobs that its client has reserved.
 async fn serve(port: Port, stream: TcpStream, ip: IpAddr, place: Place) {
     let _place = place;
-    if let Err(e) = stream.set_nodelay(true) {
-        log::debug!("beanstalk: cannot set TCP_NODELAY: {e}");
-    }
     let idle_timeout = port.api.settings.beanstalk.idle_timeout;
     let holder = Holder::Source(Peer::Address(ip).source());
     let mut session = Session::new(port, holder.clone());
@@ -106,23 +75,6 @@ async fn serve(port: Port, stream: TcpStream, ip: IpAddr, place: Place) {
     // The client sees the end before its jobs are given back, however long that takes.
     drop(connection);
     session.end().await;
-}
-
-/// Waits until this process drains.
-async fn closed(closing: &mut watch::Receiver<bool>) {
-    // Without its sender, the process ends.
-    let _ = closing.wait_for(|closing| *closing).await;
-}
-
-/// Reads what has arrived. Waits until there is something. 0: the client has closed the connection.
-async fn read(stream: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        stream.readable().await?;
-        match stream.try_read(buffer) {
-            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-            read => return read,
-        }
-    }
 }
 
 /// An open connection.
@@ -265,20 +217,7 @@ impl Connection {
     }
 
     async fn write(&mut self) -> anyhow::Result<()> {
-        let mut rest = &self.out[..];
-        while !rest.is_empty() {
-            match self.stream.try_write(rest) {
-                Ok(count) => rest = &rest[count..],
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    tokio::time::timeout(self.idle_timeout, self.stream.writable()).await??;
-                }
-                Err(e) => return Err(e.into()),
-            }
-        }
-        // A long response does not keep its memory for the life of the connection.
-        self.out.clear();
-        self.out.shrink_to(WRITE);
-        Ok(())
+        tcp_port::write(&self.stream, &mut self.out, self.idle_timeout).await
     }
 }
 

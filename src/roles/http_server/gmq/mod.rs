@@ -20,12 +20,10 @@ mod calls;
 mod last_reserves;
 mod succession;
 
-use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::calls::{Popped, Port, failed};
@@ -34,82 +32,35 @@ use super::access::Peer;
 use super::api::Api;
 use super::places::{Place, Places};
 use super::pool::Holder;
+use super::tcp_port::{self, READ, WRITE, closed, read};
 use model::excerpt::Excerpt;
 use protocol::gmq::{Call, Decoder, Request, RequestId, Response};
-use role::TroubleLog;
-
-/// How many bytes are read at a time.
-const READ: usize = 16 << 10;
 
 /// How many pops of a connection may wait at the same time. Until one of them is answered, nothing more is read.
 const POPS_MAX: usize = 16;
 
-/// Answers of more bytes are written before the next call is carried out.
-const WRITE: usize = 64 << 10;
-
-/// Serves the port until this process drains and its connections are closed. The listening socket stays open in the
-/// master, so the next dq-http-server accepts the connections that wait.
+/// Serves the port until this process drains and its connections are closed.
 pub(super) async fn run(api: Api, listener: TcpListener) {
     let settings = api.settings.gmq.clone();
-    let mut places =
+    let places =
         Places::new("gmq", &settings.allow, settings.max_connections, settings.max_connections_per_source);
     let port = Port {
         api: api.clone(),
         scopes: settings.scopes.into(),
         succession: Succession::new(&api.settings.run_dir),
     };
-    let (mut closing, mut open, mut accepting) =
-        (api.closing.subscribe(), JoinSet::new(), TroubleLog::default());
-    loop {
-        tokio::select! {
-            () = closed(&mut closing) => break,
-            Some(_) = open.join_next() => {}
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => {
-                    accepting.over();
-                    let ip = peer.ip().to_canonical();
-                    if let Some(place) = places.admit(ip) {
-                        open.spawn(serve(port.clone(), stream, ip, place, settings.idle_timeout));
-                    }
-                }
-                Err(e) => {
-                    let pause = accepting.pause_after(&format_args!("gmq: cannot accept: {e}"));
-                    tokio::time::sleep(pause).await;
-                }
-            },
-        }
-    }
-    drop(listener);
-    while open.join_next().await.is_some() {}
+    let closing = api.closing.subscribe();
+    let serve = |stream, ip, place| serve(port.clone(), stream, ip, place, settings.idle_timeout);
+    tcp_port::run(listener, places, closing, serve).await;
 }
 
 /// Serves a connection to its end.
 async fn serve(port: Port, stream: TcpStream, ip: IpAddr, place: Place, idle_timeout: Duration) {
     let _place = place;
-    if let Err(e) = stream.set_nodelay(true) {
-        log::debug!("gmq: cannot set TCP_NODELAY: {e}");
-    }
     let holder = Holder::Source(Peer::Address(ip).source());
     let connection = Connection { stream, idle_timeout, port, holder, pops: JoinSet::new(), out: Vec::new() };
     if let Err(e) = connection.serve().await {
         log::debug!("gmq: the connection of {ip} is closed: {}", Excerpt(e));
-    }
-}
-
-/// Waits until this process drains.
-async fn closed(closing: &mut watch::Receiver<bool>) {
-    // Without its sender, the process ends.
-    let _ = closing.wait_for(|closing| *closing).await;
-}
-
-/// Reads what has arrived. Waits until there is something. 0: the client has closed the connection.
-async fn read(stream: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        stream.readable().await?;
-        match stream.try_read(buffer) {
-            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-            read => return read,
-        }
     }
 }
 
@@ -223,19 +174,6 @@ impl Connection {
     }
 
     async fn write(&mut self) -> anyhow::Result<()> {
-        let mut rest = &self.out[..];
-        while !rest.is_empty() {
-            match self.stream.try_write(rest) {
-                Ok(count) => rest = &rest[count..],
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    tokio::time::timeout(self.idle_timeout, self.stream.writable()).await??;
-                }
-                Err(e) => return Err(e.into()),
-            }
-        }
-        // A long answer does not keep its memory for the life of the connection.
-        self.out.clear();
-        self.out.shrink_to(WRITE);
-        Ok(())
+        tcp_port::write(&self.stream, &mut self.out, self.idle_timeout).await
     }
 }

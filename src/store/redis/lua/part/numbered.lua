@@ -13,25 +13,30 @@ local function number_of(noted)
   return string.match(noted or '', '^h{":priority":"(%d+)%.(%d+)%.(%d+)"', 6)
 end
 
--- Adds ready jobs to the order. `jobs`: id and due time in turn.
-local function queue(topic, jobs)
-  local ids, words = {}, {}
+-- Returns the members of ready jobs in the order, and their numbers. `jobs`: id and due time in turn.
+local function members_of(topic, jobs)
+  local ids, members, numbers = {}, {}, {}
   for i = 1, #jobs, 2 do ids[(i + 1) / 2] = jobs[i] end
   for i, noted in ipairs(call('HMGET', base .. 'm:' .. topic, unpack(ids))) do
     local number, stamp, place = number_of(noted)
-    words[2 * i - 1] = number or MIDDLE
-    words[2 * i] = struct.pack('>I6I7I2', jobs[2 * i], tonumber(stamp or 0), tonumber(place or 0)) .. ids[i]
+    members[i] = struct.pack('>I6I7I2', jobs[2 * i], tonumber(stamp or 0), tonumber(place or 0)) .. ids[i]
+    numbers[i] = number or MIDDLE
+  end
+  return members, numbers
+end
+
+-- Adds ready jobs to the order.
+local function queue(topic, jobs)
+  local members, numbers = members_of(topic, jobs)
+  local words = {}
+  for i, member in ipairs(members) do
+    words[2 * i - 1], words[2 * i] = numbers[i], member
   end
   call('ZADD', base .. 'q:' .. topic, unpack(words))
 end
 
--- Removes ready jobs from the order, before their notes change. `jobs`: id and due time in turn.
+-- Removes ready jobs from the order, before their notes change.
 local function unqueue(topic, jobs)
-  local ids, members = {}, {}
-  for i = 1, #jobs, 2 do ids[(i + 1) / 2] = jobs[i] end
-  for i, noted in ipairs(call('HMGET', base .. 'm:' .. topic, unpack(ids))) do
-    local _, stamp, place = number_of(noted)
-    members[i] = struct.pack('>I6I7I2', jobs[2 * i], tonumber(stamp or 0), tonumber(place or 0)) .. ids[i]
-  end
+  local members = members_of(topic, jobs)
   call('ZREM', base .. 'q:' .. topic, unpack(members))
 end
