@@ -9,10 +9,10 @@ use model::job::{Due, JobId, JobKey, NewJob, State, TopicName};
 use model::letters::Pace;
 use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation, PurgeCause};
 use store::{
-    Added, Batch, Change, Changed, CircuitView, Counts, DeadLetter, DeadLetterOperation, DeadLetters,
-    Deleted, Forecast, Jobs, Lanes, Leased, Leases, LimitQuery, LimitUse, Limits, Moved, Opening, Outcome,
-    OwnerTag, Page, Pauses, Permit, PermitAsk, Promotion, Rescheduled, Result, Settled, Settlement,
-    Settlements, Store, StoreError, View, Views, Wanted, Which,
+    Added, Batch, Change, Changed, CircuitOpening, CircuitView, Counts, DeadLetter, DeadLetterOperation,
+    DeadLetterSelection, DeadLetters, Deleted, Forecast, Jobs, Lanes, LeaseRequest, Leased, Leases,
+    LimitQuery, LimitUse, Limits, MoveCounts, Outcome, OwnerTag, Page, Pauses, Permit, PermitRequest,
+    Promotion, Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError, View, Views,
 };
 use telemetry::counters::Counters;
 
@@ -99,7 +99,7 @@ impl MeteredStore {
                     self.node(Some(&settlement.key)).delivered(1);
                 }
                 Outcome::Retry(_) => topic.retried(),
-                Outcome::Bury => topic.died(DeathCause::Callback),
+                Outcome::DeadLetter => topic.died(DeathCause::Callback),
                 Outcome::Extend(_) | Outcome::Later(_) | Outcome::HandBack | Outcome::Postpone(_) => {}
             }
         }
@@ -107,7 +107,7 @@ impl MeteredStore {
 
     /// Counts the dead letters that the last call has made.
     fn count_dead(&mut self) {
-        for topic in self.store.take_buried() {
+        for topic in self.store.take_dead_letter_topics() {
             self.counters.topic(topic.as_str()).died(DeathCause::Lease);
         }
     }
@@ -218,7 +218,7 @@ impl Jobs for MeteredStore {
 }
 
 impl Leases for MeteredStore {
-    fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
+    fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
         self.timed(Operation::Lease, None, |store| store.lease(wanted, limit, owner))
     }
 
@@ -251,7 +251,7 @@ impl Settlements for MeteredStore {
     fn exchange(
         &mut self,
         settlements: &[Settlement],
-        wanted: &[Wanted],
+        wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
     ) -> (Vec<Result<Settled>>, Result<Batch>) {
@@ -270,7 +270,7 @@ impl Promotion for MeteredStore {
         &mut self,
         limit: usize,
         spread: &[(TopicName, Duration)],
-    ) -> Result<(Moved, Rescheduled)> {
+    ) -> Result<(MoveCounts, Rescheduled)> {
         self.timed(Operation::Promote, None, |store| store.promote_or_spread(limit, spread))
     }
 
@@ -280,19 +280,25 @@ impl Promotion for MeteredStore {
         handed_back
     }
 
-    fn expire(&mut self, limit: usize) -> Result<Moved> {
+    fn expire(&mut self, limit: usize) -> Result<MoveCounts> {
         let expired = self.timed(Operation::Expire, None, |store| store.expire(limit));
         self.count_dead();
         expired
     }
 
-    fn take_buried(&mut self) -> Vec<TopicName> {
-        self.store.take_buried()
+    fn take_dead_letter_topics(&mut self) -> Vec<TopicName> {
+        self.store.take_dead_letter_topics()
     }
 }
 
 impl DeadLetters for MeteredStore {
-    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize> {
+    fn redrive(
+        &mut self,
+        topic: &TopicName,
+        which: &DeadLetterSelection,
+        limit: usize,
+        pace: Pace,
+    ) -> Result<usize> {
         self.timed(Operation::Change, None, |store| store.redrive(topic, which, limit, pace))
     }
 
@@ -354,7 +360,7 @@ impl Pauses for MeteredStore {
 }
 
 impl Limits for MeteredStore {
-    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitRequest]) -> Vec<Result<Permit>> {
         let begun = Instant::now();
         let all = self.store.permits(owner, asks);
         self.took(Operation::Lease, None, begun, all.iter().any(Result::is_err));
@@ -368,7 +374,7 @@ impl Limits for MeteredStore {
         all
     }
 
-    fn open_circuit(&mut self, opening: &Opening) -> Result<bool> {
+    fn open_circuit(&mut self, opening: &CircuitOpening) -> Result<bool> {
         self.timed(Operation::Change, None, |store| store.open_circuit(opening))
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::lock;
-use crate::settling::{Became, Report, Settling, Verb};
+use crate::settling::{Report, ReportVerb, Settling, SettlingResult};
 use host::now_ms;
 use model::excerpt::Excerpt;
 use model::job::JobKey;
@@ -48,7 +48,7 @@ pub struct SettledTicket {
     /// The job.
     pub key: JobKey,
     /// What became of it.
-    pub became: Became,
+    pub became: SettlingResult,
     /// If it stays leased: until when, in Unix milliseconds.
     pub until_ms: Option<i64>,
 }
@@ -80,12 +80,12 @@ struct LaneSecrets {
 /// The tickets that were settled recently.
 #[derive(Default)]
 struct RecentReports {
-    all: HashMap<[u8; 32], (Verb, SettledTicket)>,
+    all: HashMap<[u8; 32], (ReportVerb, SettledTicket)>,
     order: VecDeque<(Instant, [u8; 32])>,
 }
 
 impl RecentReports {
-    fn keep(&mut self, signature: [u8; 32], verb: Verb, settled: SettledTicket, now: Instant) {
+    fn keep(&mut self, signature: [u8; 32], verb: ReportVerb, settled: SettledTicket, now: Instant) {
         self.order.push_back((now, signature));
         self.all.insert(signature, (verb, settled));
         while let Some((at, oldest)) = self.order.front()
@@ -147,9 +147,9 @@ impl Tickets {
     pub(crate) fn settle(
         &self,
         store: &mut dyn Store,
-        told: &TicketReport,
+        found: &TicketReport,
     ) -> Result<SettledTicket, TicketError> {
-        let TicketReport { shown, lane, reserved, topic, report } = told;
+        let TicketReport { shown, lane, reserved, topic, report } = found;
         let ticket = self.prove(store, *lane, shown)?;
         if ticket.is_reserved() != reserved.is_some()
             || reserved.as_ref().is_some_and(|key| *key != ticket.key)
@@ -173,7 +173,7 @@ impl Tickets {
         log_outcome(&ticket, became, &why);
         let until_ms = hold.map(|hold| now.saturating_add(hold.as_millis() as i64));
         let settled = SettledTicket { key: ticket.key, became, until_ms };
-        if became != Became::Extended {
+        if became != SettlingResult::Extended {
             lock(&self.settled).keep(shown.signature(), report.verb, settled.clone(), Instant::now());
         }
         Ok(settled)
@@ -181,18 +181,20 @@ impl Tickets {
 }
 
 /// Logs what became of a job.
-fn log_outcome(ticket: &Ticket, became: Became, why: &str) {
+fn log_outcome(ticket: &Ticket, became: SettlingResult, why: &str) {
     let (topic, id, number, why) = (&ticket.key.topic, Excerpt(&ticket.key.id), ticket.attempt, Excerpt(why));
     let (done, failed) = match ticket.is_reserved() {
         true => ("done by a client", "was refused"),
         false => ("accepted later", "was reported as failed"),
     };
     match became {
-        Became::Done => log::debug!(target: "notify", "{topic}:{id} {done} at attempt {number}"),
-        Became::Dead => {
+        SettlingResult::Done => log::debug!(target: "notify", "{topic}:{id} {done} at attempt {number}"),
+        SettlingResult::Dead => {
             log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {number}: {why}")
         }
-        Became::Retried => log::warn!(target: "notify", "{topic}:{id} {failed} at attempt {number}: {why}"),
-        Became::Extended => {}
+        SettlingResult::Retried => {
+            log::warn!(target: "notify", "{topic}:{id} {failed} at attempt {number}: {why}")
+        }
+        SettlingResult::Extended => {}
     }
 }

@@ -349,18 +349,18 @@ fn validation_errors_are_in_chinese() {
         json!(problems)
     ));
     browser.until("the words", "window.told");
-    let told = browser.run("return window.told");
-    let told = told.as_array().unwrap();
-    assert_eq!(told.len(), problems.len(), "{told:?}");
+    let message = browser.run("return window.told");
+    let message = message.as_array().unwrap();
+    assert_eq!(message.len(), problems.len(), "{message:?}");
     let english: Vec<_> = problems
         .iter()
-        .zip(told)
-        .filter(|(problem, told)| {
+        .zip(message)
+        .filter(|(problem, message)| {
             // The name of the field is a parameter of each sentence, except where the sentence names several fields.
             let has_field = |text: &str| text.contains(problem["field"].as_str().unwrap());
-            !told.as_str().is_some_and(|text| text.chars().any(|c| c > '\u{4e00}') && has_field(text))
+            !message.as_str().is_some_and(|text| text.chars().any(|c| c > '\u{4e00}') && has_field(text))
         })
-        .map(|(problem, told)| format!("{}: {told}", problem["detail"]))
+        .map(|(problem, message)| format!("{}: {message}", problem["detail"]))
         .collect();
     assert!(english.is_empty(), "{english:#?}");
 }

@@ -9,7 +9,7 @@ use crate::support::{SECOND, new_job};
 use model::job::{Due, NewJob, Priority, TopicName};
 use model::job_priority::JobPriority;
 use model::settings;
-use store::{Outcome, Settlement, Store, Wanted};
+use store::{LeaseRequest, Outcome, Settlement, Store};
 
 const READY: &str = "dq:{a.0}:r:t";
 const ORDER: &str = "dq:{a.0}:q:t";
@@ -32,7 +32,7 @@ fn add(store: &mut dyn Store, jobs: &[NewJob]) {
 /// Leases jobs. Returns their ids, which are numbers.
 fn lease(store: &mut dyn Store, max: u32) -> Vec<u32> {
     let topic = TopicName::new("t").unwrap();
-    let wanted = Wanted { topic, max, hold: 60 * SECOND, max_leased: None, max_attempts: 3 };
+    let wanted = LeaseRequest { topic, max, hold: 60 * SECOND, max_leased: None, max_attempts: 3 };
     let jobs = store.lease(&[wanted], max as usize, None).unwrap().jobs;
     jobs.into_iter().map(|one| one.key.id.as_str().parse().unwrap()).collect()
 }
@@ -61,8 +61,8 @@ fn wrong(server: &RedisServer) -> String {
 }
 
 fn number_of(server: &RedisServer, command: &[&str]) -> u64 {
-    let told = server.cli(command);
-    told.trim().parse().unwrap_or_else(|_| panic!("{command:?}: {told}"))
+    let output = server.cli(command);
+    output.trim().parse().unwrap_or_else(|_| panic!("{command:?}: {output}"))
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn jobs_with_levels_need_no_further_command() {
     let mut round = |jobs: &[NewJob]| {
         let topic = TopicName::new("t").unwrap();
         add(&mut *store, jobs);
-        let wanted = Wanted { topic, max: 9, hold: 60 * SECOND, max_leased: None, max_attempts: 3 };
+        let wanted = LeaseRequest { topic, max: 9, hold: 60 * SECOND, max_leased: None, max_attempts: 3 };
         let leased = store.lease(&[wanted], 9, None).unwrap().jobs;
         let outcomes = [Outcome::Ack, Outcome::Retry(Due::In(Duration::ZERO)), Outcome::HandBack];
         let one = |(n, job): (usize, &store::Leased)| Settlement {
@@ -181,13 +181,13 @@ fn jobs_with_levels_need_no_further_command() {
         assert!(store.delete(&keys).iter().all(Result::is_ok));
     };
     let commands = || {
-        let told = server.cli(&["info", "commandstats"]);
+        let output = server.cli(&["info", "commandstats"]);
         let count = |line: &str| {
             let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
             let is_own = !matches!(name, "info" | "time" | "evalsha" | "ping");
             Some((name.to_owned(), rest.split(',').next()?.parse::<u64>().ok()?)).filter(|_| is_own)
         };
-        told.lines().filter_map(count).collect::<std::collections::BTreeMap<_, _>>()
+        output.lines().filter_map(count).collect::<std::collections::BTreeMap<_, _>>()
     };
     let jobs: Vec<NewJob> = (0..6).map(|n| job(n, levels[n as usize % 3])).collect();
     round(&jobs);

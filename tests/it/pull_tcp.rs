@@ -71,10 +71,10 @@ fn jobs_are_reserved_and_settled_over_tcp() {
     assert!(data(&extended)["until_ms"].as_i64().unwrap() > now_ms() + 3_500_000);
     let nacked = Instant::now();
     let again = json!({"delay": "1s", "reason": "no stock"});
-    let told = report(&mut client, &job, "nack", again.clone());
-    assert_eq!(*data(&told), json!({"topic": "t", "id": "1", "outcome": "retried"}));
+    let answer = report(&mut client, &job, "nack", again.clone());
+    assert_eq!(*data(&answer), json!({"topic": "t", "id": "1", "outcome": "retried"}));
     // The same report gets the same answer, and another one does not.
-    assert_eq!(report(&mut client, &job, "nack", again), told);
+    assert_eq!(report(&mut client, &job, "nack", again), answer);
     is_refused(&report(&mut client, &job, "ack", json!({})), "gone", "is over");
     let shown = client.ask(&json!({"cmd": "get", "topic": "t", "id": "1"})).unwrap();
     assert_eq!(shown["job"]["log"][0]["error"], "no stock", "{shown}");

@@ -116,10 +116,10 @@ mod tests {
             let db = made();
             write(&db).unwrap();
             db.execute_batch(change).unwrap();
-            let told = check(&db, "it").map_err(|e| e.to_string());
+            let message = check(&db, "it").map_err(|e| e.to_string());
             // The column is an INTEGER, so that this text becomes the same number.
             let is_same = change.contains("n = '2'");
-            assert_eq!(told.is_ok(), is_same, "{change}: {told:?}");
+            assert_eq!(message.is_ok(), is_same, "{change}: {message:?}");
         }
     }
 }

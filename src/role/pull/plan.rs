@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::Reserve;
-use super::broker::{Broker, CALL_JOBS, CALLS, Lane, LaneOrder, REGISTER, UnderWay};
+use super::broker::{Broker, CALL_JOBS, CALLS, Lane, LaneOrder, REGISTER, RunningCalls};
 use model::job::TopicName;
 use model::topic::Topic;
-use store::Wanted;
+use store::LeaseRequest;
 
 /// One call that leases.
 #[derive(Debug, Clone)]
 pub(super) struct LeaseCall {
-    pub(super) wanted: Vec<Wanted>,
+    pub(super) wanted: Vec<LeaseRequest>,
     pub(super) limit: usize,
     /// How long its clients want the leases to hold. None: as long as each job, or its topic, says.
     pub(super) lease: Option<Duration>,
@@ -69,7 +69,7 @@ impl Broker {
 
     /// Returns how many permits of a topic may be used now. None: it has no rate.
     pub(super) fn permits(&self, topic: &TopicName) -> Option<u32> {
-        self.pulled(topic).and_then(|known| known.rate).map(|_| self.rates.hand(topic))
+        self.pulled(topic).and_then(|known| known.rate).map(|_| self.rates.usable_permits(topic))
     }
 
     /// Begins the next order of a lane, if it has something to do.
@@ -90,7 +90,7 @@ impl Broker {
         let lane = &mut self.lanes[number];
         lane.registered.extend(register.iter().map(|topic| (topic.clone(), now)));
         let orders = calls.iter().map(|planned| planned.call.clone()).collect();
-        lane.under_way = Some(UnderWay { since: now, calls, is_given_up: false });
+        lane.under_way = Some(RunningCalls { since: now, calls, is_given_up: false });
         self.orders.push((number, LaneOrder::Lease { register, calls: orders }));
     }
 
@@ -147,7 +147,7 @@ impl Broker {
         reserve: &Reserve,
         hot: &BTreeSet<TopicName>,
         now: Instant,
-    ) -> Vec<Wanted> {
+    ) -> Vec<LeaseRequest> {
         let mut wanted = Vec::new();
         for (place, topic) in reserve.topics.iter().enumerate() {
             wanted.extend(self.want(topic, reserve, hot));
@@ -175,12 +175,12 @@ impl Broker {
     }
 
     /// Returns what a client wants of a topic. None: nothing, for now.
-    fn want(&self, topic: &TopicName, reserve: &Reserve, hot: &BTreeSet<TopicName>) -> Option<Wanted> {
+    fn want(&self, topic: &TopicName, reserve: &Reserve, hot: &BTreeSet<TopicName>) -> Option<LeaseRequest> {
         let known = self.pulled(topic).filter(|_| hot.contains(topic))?;
         let max = reserve.max.min(self.permits(topic).unwrap_or(u32::MAX));
         let hold = reserve.lease.unwrap_or(known.ttr);
         let (max_leased, max_attempts) = (known.max_in_flight, known.max_attempts);
-        (max > 0).then(|| Wanted { topic: topic.clone(), max, hold, max_leased, max_attempts })
+        (max > 0).then(|| LeaseRequest { topic: topic.clone(), max, hold, max_leased, max_attempts })
     }
 }
 
@@ -200,12 +200,12 @@ impl Lane {
 
 impl PlannedCall {
     /// Whether a client with one topic may share the call.
-    fn takes(&self, want: &Wanted, lease: Option<Duration>, is_owned: bool) -> bool {
+    fn takes(&self, want: &LeaseRequest, lease: Option<Duration>, is_owned: bool) -> bool {
         let sum: u32 = self.call.wanted.iter().map(|want| want.max).sum();
         sum + want.max <= CALL_JOBS && self.call.lease == lease && self.call.is_owned == is_owned
     }
 
-    fn join(&mut self, want: &Wanted, id: u64) {
+    fn join(&mut self, want: &LeaseRequest, id: u64) {
         match self.call.wanted.iter_mut().find(|known| known.topic == want.topic) {
             Some(known) => known.max += want.max,
             None => self.call.wanted.push(want.clone()),

@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 
 use super::api::Api;
 use super::api_response::ApiResponse;
-use super::body::Sent;
+use super::body::JsonBody;
 use super::connections::ConnectionProof;
 use super::problem::Problem;
 use super::route_rule::{RouteRule, rule};
@@ -21,7 +21,7 @@ use super::typed_body::{self, Span, word};
 use model::job::JobKey;
 use model::json_time;
 use model::ticket::{PresentedTicket, Ticket};
-use role::settling::{Became, Report, Verb};
+use role::settling::{Report, ReportVerb, SettlingResult};
 use role::submit::Request;
 use role::tickets::{SettledTicket, TicketError, TicketReport};
 use store::Token;
@@ -70,13 +70,13 @@ enum SettledOutcome {
     Extended,
 }
 
-impl From<Became> for SettledOutcome {
-    fn from(became: Became) -> SettledOutcome {
+impl From<SettlingResult> for SettledOutcome {
+    fn from(became: SettlingResult) -> SettledOutcome {
         match became {
-            Became::Done => SettledOutcome::Done,
-            Became::Retried => SettledOutcome::Retried,
-            Became::Dead => SettledOutcome::Dead,
-            Became::Extended => SettledOutcome::Extended,
+            SettlingResult::Done => SettledOutcome::Done,
+            SettlingResult::Retried => SettledOutcome::Retried,
+            SettlingResult::Dead => SettledOutcome::Dead,
+            SettlingResult::Extended => SettledOutcome::Extended,
         }
     }
 }
@@ -121,9 +121,9 @@ impl AckRequest {
     fn report(self) -> Report {
         let span = |given: Option<Span>| given.map(|Span(span)| span);
         let verb = match self.outcome() {
-            AckOutcome::Ack => Verb::Ack,
-            AckOutcome::Nack => Verb::Nack { delay: span(self.delay) },
-            AckOutcome::Extend => Verb::Extend { lease: span(self.by) },
+            AckOutcome::Ack => ReportVerb::Ack,
+            AckOutcome::Nack => ReportVerb::Nack { delay: span(self.delay) },
+            AckOutcome::Extend => ReportVerb::Extend { lease: span(self.by) },
         };
         Report { verb, text: self.reason.unwrap_or_default() }
     }
@@ -228,9 +228,9 @@ impl Api {
     ) -> Result<ApiResponse, Problem> {
         let topic = self.topics.borrow().get(shown.topic().as_str()).cloned();
         let length = report.text.len();
-        let told = TicketReport { shown, lane, reserved, topic, report };
+        let response = TicketReport { shown, lane, reserved, topic, report };
         let tickets = self.tickets.clone();
-        let ask = |reply: Reply<_>| Request::report(tickets, told, |settled| reply.with(settled));
+        let ask = |reply: Reply<_>| Request::report(tickets, response, |settled| reply.with(settled));
         let settled = self.store_client.ask(length, ask).await??;
         Ok(ApiResponse::new(StatusCode::OK, &AckResponse::from(settled)))
     }
@@ -246,7 +246,7 @@ impl Api {
 async fn settle(
     State(api): State<Api>,
     Extension(ProvedTicket { shown, lane }): Extension<ProvedTicket>,
-    Sent(json): Sent,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     api.settle((lane, shown), None, AckRequest::read(&json)?.report()).await
 }

@@ -34,7 +34,7 @@ pub(super) async fn run<F>(
             Some(_) = open.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
-                    accepting.over();
+                    accepting.end();
                     let ip = peer.ip().to_canonical();
                     if let Some(place) = places.admit(ip) {
                         if let Err(e) = stream.set_nodelay(true) {

@@ -10,13 +10,13 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use model::destination::Destination;
-use model::fields::{Fields, Marks};
+use model::fields::{DaemonFields, Fields};
 use model::follow::Source;
 use model::job::{Attempt, JobKey, State, TopicName};
 use model::tags::Tags;
 use protocol::dq::{Answer, DueAnswer, Refusal};
 use role::pull::{ReserveAnswer, Reserved};
-use role::settling::Became;
+use role::settling::SettlingResult;
 use role::submit::RequestSource;
 use role::tickets::{SettledTicket, TicketError};
 use store::{Added, Changed, Counts, Deleted, Result, StoreError, View};
@@ -191,13 +191,13 @@ pub(super) fn job_found(
         view.attempts_log.iter_mut().for_each(|attempt| attempt.answer.clear());
     }
     let failures = if view.state == State::Leased { view.attempts.saturating_sub(1) } else { view.attempts };
-    let marks = Marks { due_ms: view.due_ms, added_ms: view.stamp_us / 1000, failures };
-    let fields = Fields::from_body(&view.body).with(marks, zone);
+    let daemon_fields = DaemonFields { due_ms: view.due_ms, added_ms: view.stamp_us / 1000, failures };
+    let fields = Fields::from_body(&view.body).with(daemon_fields, zone);
     let about = |log| JobDetails {
         state: view.state,
         due_ms: view.due_ms,
         until_ms: view.until_ms,
-        added_ms: marks.added_ms,
+        added_ms: daemon_fields.added_ms,
         attempts: view.attempts,
         ttr_ms: view.headers.ttr().map(|ttr| ttr.as_millis() as u64),
         spooled: view.is_spooled,
@@ -296,10 +296,10 @@ pub(super) fn settled(settled: std::result::Result<SettledTicket, TicketError>) 
     match settled {
         Ok(SettledTicket { key, became, until_ms }) => {
             let outcome = match became {
-                Became::Done => "done",
-                Became::Retried => "retried",
-                Became::Dead => "dead",
-                Became::Extended => "extended",
+                SettlingResult::Done => "done",
+                SettlingResult::Retried => "retried",
+                SettlingResult::Dead => "dead",
+                SettlingResult::Extended => "extended",
             };
             let (topic, id) = (key.topic.as_str(), key.id.as_str());
             Answer::with(One { topic, id, outcome, until_ms }).to_json().into()

@@ -14,7 +14,7 @@ use super::request::{Client, RequestOutcome, RequestRouter};
 use super::socket::{ReadOutcome, Socket, consume};
 use super::stages::{AfterTurn, Input};
 use model::failure_limiter::Source;
-use model::token::Pass;
+use model::token::VerifiedToken;
 use protocol::dq::{Framing, Refusal};
 use role::submit::Submitter;
 
@@ -41,7 +41,7 @@ pub(super) struct Connection {
     pub(super) opened_at: Instant,
     framing: Option<Framing>,
     /// The token that the client has shown.
-    pub(super) pass: Option<Pass>,
+    pub(super) pass: Option<VerifiedToken>,
     pub(super) input: Input,
     /// Bytes that were read and are not yet parsed.
     inbox: Vec<u8>,
@@ -127,12 +127,12 @@ impl Connection {
         let mut taken = 0;
         loop {
             if self.input != Input::Passing {
-                self.understand(place, front, submit);
+                self.take_frames(place, front, submit);
             }
             if self.socket.is_over {
                 self.end_wait();
             }
-            self.line_up();
+            self.move_ready_answers();
             self.socket.write(&mut self.outbox)?;
             if self.input == Input::Passing {
                 return Ok(if self.replies.is_empty() { AfterTurn::Passes } else { AfterTurn::Waits });
@@ -206,7 +206,7 @@ impl Connection {
     }
 
     /// Takes the complete frames out of the inbox.
-    fn understand(&mut self, place: usize, front: &RequestRouter, submit: &mut Submitter<TcpRequestSource>) {
+    fn take_frames(&mut self, place: usize, front: &RequestRouter, submit: &mut Submitter<TcpRequestSource>) {
         let mut done = 0;
         (self.held, self.is_reserve_held) = (false, false);
         while done < self.inbox.len() {
@@ -266,7 +266,7 @@ impl Connection {
     }
 
     /// Moves the answers whose turn has come to the outbox.
-    fn line_up(&mut self) {
+    fn move_ready_answers(&mut self) {
         while let (Some(Reply::Done(_)), Some(framing)) = (self.replies.front(), self.framing) {
             let Some(Reply::Done(json)) = self.replies.pop_front() else { break };
             self.first += 1;
@@ -312,11 +312,11 @@ impl Connection {
     /// Reads what has already arrived, and nothing after that.
     pub(super) fn drain(&mut self) {
         if matches!(self.input, Input::Open | Input::Passing) {
-            self.take_the_last();
+            self.take_last_frame();
         }
     }
 
-    fn take_the_last(&mut self) {
+    fn take_last_frame(&mut self) {
         self.input = Input::Last;
         self.socket.read_to_the_end();
     }
@@ -341,7 +341,7 @@ impl Connection {
     /// ends.
     pub(super) fn not_taken(&mut self) {
         debug_assert_eq!(self.input, Input::Offered);
-        self.take_the_last();
+        self.take_last_frame();
     }
 
     /// Returns the state that is passed on with the socket.

@@ -19,7 +19,7 @@ use model::ticket::PresentedTicket;
 use model::topic::{LEASES, Topics};
 use protocol::dq::{JobReport, Refusal, ReportKind, Reserve};
 use role::pull::{self, MAX_JOBS, MAX_TOPICS, MAX_WAIT, NotPulled, Pull, Reserved, Waiting};
-use role::settling::{Report, Verb};
+use role::settling::{Report, ReportVerb};
 use role::submit::Request;
 use role::tickets::{TicketReport, Tickets};
 use role::{StoreOpener, lock};
@@ -126,14 +126,14 @@ impl Reserves {
         let shown = PresentedTicket::read(&token).ok_or_else(no_ticket)?;
         let lane = self.lanes.of_token(&Token(shown.token().into())).ok_or_else(no_ticket)?;
         let (verb, text) = match kind {
-            ReportKind::Ack { answer } => (Verb::Ack, answer),
-            ReportKind::Nack { delay, reason } => (Verb::Nack { delay }, reason),
-            ReportKind::Extend { lease } => (Verb::Extend { lease: lease_of(lease)? }, String::new()),
+            ReportKind::Ack { answer } => (ReportVerb::Ack, answer),
+            ReportKind::Nack { delay, reason } => (ReportVerb::Nack { delay }, reason),
+            ReportKind::Extend { lease } => (ReportVerb::Extend { lease: lease_of(lease)? }, String::new()),
         };
         let (topic, name) = (topics.get(key.topic.as_str()).cloned(), key.topic.clone());
-        let told = TicketReport { shown, lane, reserved: Some(key), topic, report: Report { verb, text } };
+        let found = TicketReport { shown, lane, reserved: Some(key), topic, report: Report { verb, text } };
         let pull = self.pull.clone();
-        Ok(Request::report(self.tickets.clone(), told, move |result| {
+        Ok(Request::report(self.tickets.clone(), found, move |result| {
             if result.is_ok() {
                 pull.settled(&name);
             }

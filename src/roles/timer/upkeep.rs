@@ -23,7 +23,7 @@ const GO: Duration = Duration::from_secs(10);
 
 /// Starts the thread. It works for the last set of topics that it received, and ends when the sender is dropped.
 pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sender<Topics>> {
-    let (tell, told) = channel::<Topics>();
+    let (sender, receiver) = channel::<Topics>();
     role::vital_thread("upkeep", move || {
         let mut topics = Topics::default();
         let mut next: Option<Instant> = None;
@@ -32,8 +32,8 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
             let first = next.into_iter().chain(report_at).min();
             let wait = first.map(|at| at.saturating_duration_since(Instant::now()));
             let heard = match wait {
-                None => told.recv().map_err(RecvTimeoutError::from),
-                Some(wait) => told.recv_timeout(wait),
+                None => receiver.recv().map_err(RecvTimeoutError::from),
+                Some(wait) => receiver.recv_timeout(wait),
             };
             match heard {
                 Ok(new) => {
@@ -44,7 +44,7 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
                     next = next.filter(|at| *at > Instant::now()).or_else(|| Some(Instant::now()));
                 }
                 Err(RecvTimeoutError::Timeout) if report_at.is_some_and(|at| at <= Instant::now()) => {
-                    say_unregistered(store.as_mut(), &topics);
+                    log_unregistered(store.as_mut(), &topics);
                     report_at = None;
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -56,7 +56,7 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
             }
         }
     })?;
-    Ok(tell)
+    Ok(sender)
 }
 
 /// Tells the store what topics keep of their ended jobs.
@@ -73,7 +73,7 @@ fn keep_records(store: &mut dyn Store, topics: &Topics, records_max: u64) {
 }
 
 /// Logs which topics have jobs but are not registered.
-fn say_unregistered(store: &mut dyn Store, topics: &Topics) {
+fn log_unregistered(store: &mut dyn Store, topics: &Topics) {
     let counts = match store.counts() {
         Ok(counts) => counts,
         Err(e) => return log::warn!("cannot count the jobs: {e}"),

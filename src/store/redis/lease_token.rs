@@ -9,7 +9,7 @@ use crate::{Result, StoreError, Token};
 pub(super) const SCRIPT_TOKEN: usize = 20;
 
 /// The first bytes of the tokens of a lease call: random, and never used twice.
-pub(super) type Prefix = [u8; 16];
+pub(super) type LeaseCallPrefix = [u8; 16];
 
 impl Nodes {
     /// Returns the shard of a token's lease, or none if it is no token of these nodes.
@@ -30,7 +30,7 @@ impl Nodes {
 }
 
 /// Returns random bytes for the tokens of a lease call.
-pub(super) fn new_prefix() -> Result<Prefix> {
+pub(super) fn new_prefix() -> Result<LeaseCallPrefix> {
     let mut prefix = [0; 16];
     getrandom::fill(&mut prefix).map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
     Ok(prefix)
@@ -38,7 +38,7 @@ pub(super) fn new_prefix() -> Result<Prefix> {
 
 impl RedisStore {
     /// Returns the token of a lease.
-    pub(super) fn token(&self, place: Place, prefix: &Prefix, number: u32) -> Token {
+    pub(super) fn token(&self, place: Place, prefix: &LeaseCallPrefix, number: u32) -> Token {
         let shard = (place.shard as u16).to_be_bytes();
         let name = self.nodes.nodes[place.node].name.as_bytes();
         Token([&prefix[..], &number.to_be_bytes(), &shard, name].concat().into())

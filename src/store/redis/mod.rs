@@ -45,12 +45,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use bell::RedisBell;
-pub use move_progress::{MoveAsk, MoveProgress, MovedJobs};
+pub use move_progress::{MoveProgress, MoveRequest, MovedJobs};
 pub use nodes::Nodes;
 pub use spool_sender::SpoolSender;
 pub use states::{NodeState, Part, SetState};
 
-use self::answer::strange;
+use self::answer::unexpected;
 use self::node::Call;
 use self::nodes::{FRESH, Place};
 use self::outbox::Outboxes;
@@ -79,9 +79,9 @@ pub struct RedisStore {
     turn: usize,
     /// Whether the last promotion failed on some of the shards.
     partial: bool,
-    /// The topics of new dead letters that [`Promotion::take_buried`](crate::Promotion::take_buried) has not returned
+    /// The topics of new dead letters that [`Promotion::take_dead_letter_topics`](crate::Promotion::take_dead_letter_topics) has not returned
     /// yet.
-    buried: Vec<TopicName>,
+    dead_topics: Vec<TopicName>,
     /// Lease calls whose answers never came: at most one for each shard.
     unanswered: Vec<UnansweredLease>,
     /// What this handle knows of outboxes.
@@ -105,13 +105,13 @@ impl RedisStore {
     }
 
     fn new(settings: &settings::RedisSettings, lane: Option<usize>) -> Result<RedisStore> {
-        let (nodes, buried, unanswered) = (Nodes::from_settings(settings)?, Vec::new(), Vec::new());
+        let (nodes, dead_topics, unanswered) = (Nodes::from_settings(settings)?, Vec::new(), Vec::new());
         let mut store = RedisStore {
             nodes,
             lane,
             turn: 0,
             partial: false,
-            buried,
+            dead_topics,
             unanswered,
             outboxes: Outboxes::new()?,
             trim_at: None,
@@ -206,7 +206,7 @@ impl Maintenance for RedisStore {
         let mut call = self.call(Script::Secret, place);
         call.cmd.arg(&random[..]);
         let secret = answer::bytes(self.ask(place, call)?)?;
-        TicketSecret::from_bytes(&secret).ok_or_else(|| strange("the secret of tickets"))
+        TicketSecret::from_bytes(&secret).ok_or_else(|| unexpected("the secret of tickets"))
     }
 
     fn health(&mut self) -> Result<()> {

@@ -25,9 +25,9 @@ pub(super) enum Script {
     Letters,
     LimitUse,
     List,
-    MoveBury,
+    MovePutLetters,
     MoveDrop,
-    MoveExhume,
+    MoveTakeLetters,
     MoveLook,
     MovePut,
     MoveTake,
@@ -83,9 +83,9 @@ const SOURCES: [(&str, &str); 47] = sources!(
     "letters",
     "limit_use",
     "list",
-    "move_bury",
+    "move_put_letters",
     "move_drop",
-    "move_exhume",
+    "move_take_letters",
     "move_look",
     "move_put",
     "move_take",
@@ -121,10 +121,10 @@ const PARTS: [(&str, &str); 22] = sources!(
     "clock",
     "endings",
     "fence",
-    "graves",
+    "dead_letters",
     "history",
     "leases",
-    "lives",
+    "unsettled",
     "meter",
     "moves",
     "numbered",
@@ -168,7 +168,7 @@ impl Script {
     }
 
     /// Whether the script only reads. Such a script also runs while jobs are moved.
-    pub(super) fn only_looks(self) -> bool {
+    pub(super) fn is_read_only(self) -> bool {
         !self.is_fenced() || matches!(self, Script::Get | Script::RecordGet)
     }
 

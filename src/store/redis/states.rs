@@ -33,14 +33,14 @@ impl Nodes {
         // The set is read first, so that the nodes' own reports are not older than it. A set that is newer counts at
         // once: after a move, the known one may be a second old.
         let _ = self.learn(Instant::now().checked_sub(FRESH));
-        let told = self.reports();
-        if let Some(set) = latest(&told)
+        let reports = self.reports();
+        if let Some(set) = latest(&reports)
             && let Err(e) = self.adopt(set)
         {
             log::debug!("{e}");
         }
         let known = self.known();
-        let state = |((node, name), told): ((usize, &String), Result<NodeReport>)| {
+        let state = |((node, name), report): ((usize, &String), Result<NodeReport>)| {
             let set = known.as_ref().map(|homes| &homes.set);
             let part = set.map_or(Part::Outside, |set| {
                 let (is, was) = (set.homes().contains(name), set.names.contains(name));
@@ -55,14 +55,14 @@ impl Nodes {
             NodeState {
                 name: name.clone(),
                 is_older: part != Part::Outside
-                    && told.as_ref().is_ok_and(|told| told.sets.iter().any(is_other))
+                    && report.as_ref().is_ok_and(|report| report.sets.iter().any(is_other))
                     && self.stays_older(node),
-                answers: told.is_ok(),
+                answers: report.is_ok(),
                 part,
-                capability: told.is_ok().then(|| self.capability(node)).flatten(),
+                capability: report.is_ok().then(|| self.capability(node)).flatten(),
             }
         };
-        self.names.iter().enumerate().zip(told).map(state).collect()
+        self.names.iter().enumerate().zip(reports).map(state).collect()
     }
 
     /// Returns whether a node keeps a set that is not the newest.

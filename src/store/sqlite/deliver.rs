@@ -9,7 +9,7 @@ use super::flow;
 use super::records::{body_max, ended, ended_columns};
 use super::write::Write;
 use super::{browse, row};
-use crate::{Moved, OUTAGE, Outcome, OwnerTag, Rescheduled, Settled, Settlement};
+use crate::{MoveCounts, OUTAGE, Outcome, OwnerTag, Rescheduled, Settled, Settlement};
 use model::job::{ATTEMPTS_KEPT, Attempt, Due, FIRST_ATTEMPTS_KEPT, State, TopicName};
 use model::record::Ending;
 
@@ -23,21 +23,21 @@ pub(super) fn promote(
     w: &mut Write<'_>,
     limit: usize,
     spread: &[(TopicName, Duration)],
-) -> rusqlite::Result<(Moved, Rescheduled)> {
+) -> rusqlite::Result<(MoveCounts, Rescheduled)> {
     let now_ms = w.now_ms();
     let mut due_topics =
         w.db.prepare_cached("SELECT tid, name FROM topic WHERE next_due_ms <= ?1 ORDER BY next_due_ms")?
             .query_map([now_ms], |row| Ok((row.get(0)?, row::topic_name(row, 1)?)))?
             .collect::<rusqlite::Result<Vec<(i64, TopicName)>>>()?
             .into_iter();
-    let (mut left, mut told) = (limit, Rescheduled::new());
+    let (mut left, mut rescheduled) = (limit, Rescheduled::new());
     while left > 0
         && let Some((tid, name)) = due_topics.next()
     {
         if let Some((_, span)) = spread.iter().find(|(topic, _)| *topic == name) {
             let moved = spread_out(w, tid, *span, left)?;
             left -= moved;
-            told.extend((moved > 0).then_some((name, moved)));
+            rescheduled.extend((moved > 0).then_some((name, moved)));
         }
         let moved =
             w.db.prepare_cached(
@@ -54,7 +54,7 @@ pub(super) fn promote(
         )?
         .execute([tid])?;
     }
-    Ok((Moved { jobs: limit - left, next_ms: browse::next_due(w.db)? }, told))
+    Ok((MoveCounts { jobs: limit - left, next_ms: browse::next_due(w.db)? }, rescheduled))
 }
 
 /// Gives up to `limit` jobs that have been due for more than `OUTAGE` a new due time, at random within `span` from now.
@@ -146,7 +146,7 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
     match settlement.outcome {
         Outcome::Ack => unreachable!("an ack of a lease that holds has deleted the row"),
         Outcome::Retry(due) => end(w, &held, w.place(due))?,
-        Outcome::Bury => end(w, &held, (State::Dead, w.now_ms()))?,
+        Outcome::DeadLetter => end(w, &held, (State::Dead, w.now_ms()))?,
         Outcome::Extend(span) | Outcome::Later(span) => {
             let deadline_ms = Due::In(span).resolve(w.now_ns);
             let is_later = matches!(settlement.outcome, Outcome::Later(_));
@@ -193,7 +193,7 @@ fn after_loss(w: &mut Write<'_>, held: &LeasedRow) -> rusqlite::Result<(State, i
         return Ok((State::Ready, held.due_ms));
     }
     let mut name = w.db.prepare_cached("SELECT name FROM topic WHERE tid = ?1")?;
-    w.buried.push(name.query_row([held.tid], |r| row::topic_name(r, 0))?);
+    w.dead_topics.push(name.query_row([held.tid], |r| row::topic_name(r, 0))?);
     Ok((State::Dead, w.now_ms()))
 }
 
@@ -241,7 +241,7 @@ pub(super) fn hand_back(w: &mut Write<'_>, owner: &OwnerTag, limit: usize) -> ru
 }
 
 /// Ends up to `limit` expired leases.
-pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved> {
+pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<MoveCounts> {
     let now_ms = w.now_ms();
     let leases = find(w, "at_ms <= ?1", &now_ms, limit)?;
     let jobs = leases.len();
@@ -258,7 +258,7 @@ pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved>
     let exact = "UPDATE shard SET next_deadline_ms = (SELECT min(at_ms) FROM job WHERE state = 3)
                  WHERE next_deadline_ms <= ?1";
     w.db.prepare_cached(exact)?.execute([now_ms])?;
-    Ok(Moved { jobs, next_ms: browse::next_deadline(w.db)? })
+    Ok(MoveCounts { jobs, next_ms: browse::next_deadline(w.db)? })
 }
 
 /// Returns the recorded attempts of a job with one more: the attempt that was lost.

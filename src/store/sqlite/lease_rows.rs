@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension, Row, params};
 use super::flow::{self, ReadyTopics};
 use super::row;
 use super::write::Write;
-use crate::{Batch, HELD_MS, Leased, OwnerTag, Token, Wanted};
+use crate::{Batch, HELD_MS, LeaseRequest, Leased, OwnerTag, Token};
 use model::job::{Body, Due, JobKey, State, TopicName};
 
 /// How many random bytes a token has. The number of the row comes before them.
@@ -16,11 +16,11 @@ const TOKEN_RANDOM: usize = 16;
 /// Leases up to `limit` ready jobs, topic by topic.
 pub(super) fn lease(
     w: &mut Write<'_>,
-    wanted: &[Wanted],
+    wanted: &[LeaseRequest],
     limit: usize,
     owner: Option<&OwnerTag>,
 ) -> rusqlite::Result<Batch> {
-    flow::set_back(w)?;
+    flow::set_circuits_back(w)?;
     let mut found = ReadyTopics::now(w.db, w.now_ms())?;
     let mut jobs = Vec::new();
     for want in wanted {
@@ -56,7 +56,7 @@ pub(super) fn lease(
 }
 
 /// Returns how many more jobs of a topic may be leased.
-fn may_lease(w: &Write<'_>, tid: i64, want: &Wanted) -> rusqlite::Result<usize> {
+fn may_lease(w: &Write<'_>, tid: i64, want: &LeaseRequest) -> rusqlite::Result<usize> {
     let Some(most) = want.max_leased else { return Ok(usize::MAX) };
     let sql = "SELECT leased FROM topic WHERE tid = ?1";
     let leased: i64 = w.db.prepare_cached(sql)?.query_row([tid], |row| row.get(0))?;
@@ -135,7 +135,7 @@ pub(super) fn lease_job(
 fn take(
     w: &Write<'_>,
     tid: i64,
-    want: &Wanted,
+    want: &LeaseRequest,
     limit: usize,
     owner: Option<&OwnerTag>,
     deadline_ms: i64,

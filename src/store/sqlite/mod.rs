@@ -50,7 +50,7 @@ pub use hung_bell::HungBell;
 pub use turn::{HeldTurn, unfinished_replacement};
 
 use self::bell::{BellRinger, PendingRings};
-use self::carry_over::{LogAfter, carry_over, carry_over_all};
+use self::carry_over::{LogReuse, carry_over, carry_over_all};
 use self::chunks::More;
 use self::commit::Durability;
 use self::connect::connect;
@@ -85,8 +85,8 @@ pub struct SqliteStore {
     /// Pages in the log after the last commit, as SQLite reports them.
     log_pages: Arc<AtomicI32>,
     log_rung: i32,
-    /// The topics that [`Promotion::take_buried`] has not returned yet.
-    buried: Vec<TopicName>,
+    /// The topics that [`Promotion::take_dead_letter_topics`] has not returned yet.
+    dead_topics: Vec<TopicName>,
     reserve: Reserve,
     /// Whether the file can give free pages back.
     gives_pages_back: bool,
@@ -142,7 +142,7 @@ impl SqliteStore {
             topics: TopicIds::new(),
             log_pages,
             log_rung: 0,
-            buried: Vec::new(),
+            dead_topics: Vec::new(),
             trim_at: None,
         };
         // An earlier process may have died after a commit and before it rang its bells.
@@ -208,7 +208,7 @@ impl Maintenance for SqliteStore {
         let one: i64 = self.db.query_row("SELECT one FROM shard", [], |row| row.get(0)).map_err(refused)?;
         debug_assert_eq!(one, 1);
         self.check_file()?;
-        self.log.mend_if_failed(&self.turn, &self.db)
+        self.log.repair_if_failed(&self.turn, &self.db)
     }
 
     fn inspect(&mut self) -> Result<()> {
@@ -222,7 +222,7 @@ impl Maintenance for SqliteStore {
     }
 
     fn maintain(&mut self) -> Result<Option<Duration>> {
-        carry_over(&self.db, &self.turn, &mut self.log, &self.path, LOG_PAGES, LogAfter::Reused)?;
+        carry_over(&self.db, &self.turn, &mut self.log, &self.path, LOG_PAGES, LogReuse::Reused)?;
         let again = trim_when_due(self, |store| &mut store.trim_at)?;
         let others = [self.give_pages_back()?, self.finish_erasures()?];
         Ok(others.into_iter().flatten().chain([again]).min())

@@ -8,7 +8,8 @@ use model::job::{Due, NewJob, OnConflict, Priority, State};
 use model::job_priority::JobPriority;
 use model::letters::Pace;
 use store::{
-    Aim, Change, Changed, Direction, HELD_MS, Listed, ListedChange, Outcome, Store, View, Wanted, Which,
+    Change, ChangeGoal, Changed, DeadLetterSelection, Direction, HELD_MS, LeaseRequest, ListedChange,
+    ListedJob, Outcome, Store, View,
 };
 
 use super::{
@@ -127,9 +128,9 @@ pub(super) fn the_number_of_a_job_stays_in_all_states<F: Fixture>(f: &F) {
     let held = lease(&mut *s, "t", 9).into_iter().find(|one| one.key.id.as_str() == "i").unwrap();
     assert_eq!(held.headers, headers);
     shows(&mut *s, "i", State::Leased, 4);
-    settle(&mut *s, &held, Outcome::Bury);
+    settle(&mut *s, &held, Outcome::DeadLetter);
     shows(&mut *s, "i", State::Dead, 4);
-    assert_eq!(s.redrive(&topic("t"), &Which::All, 9, Pace::default()), Ok(1));
+    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()), Ok(1));
     shows(&mut *s, "i", State::Ready, 4);
     // To a level and back, and away from the headers.
     assert_eq!(s.change(&key("t", "i"), &to(Priority::Low.into())), Ok(Changed::Done));
@@ -249,7 +250,7 @@ pub(crate) fn change_at_random(s: &mut dyn Store, is_exact: bool, steps: u32, mu
                 for (id, known) in &mut expected.jobs {
                     known.has_place &= is_live(s, id);
                 }
-                s.redrive(&topic("t"), &Which::All, 3, Pace::default()).unwrap();
+                s.redrive(&topic("t"), &DeadLetterSelection::All, 3, Pace::default()).unwrap();
             }
             7 => {
                 let max = random.u32(1..6);
@@ -265,15 +266,19 @@ pub(crate) fn change_at_random(s: &mut dyn Store, is_exact: bool, steps: u32, mu
             }
             8 if random.u32(..4) == 0 => drop(s.hand_back(&owner("me")).unwrap()),
             8 => {
-                let wanted = Wanted { hold: Duration::ZERO, ..want("t", 2) };
+                let wanted = LeaseRequest { hold: Duration::ZERO, ..want("t", 2) };
                 s.lease(&[wanted], 2, None).unwrap();
                 s.expire(9).unwrap();
             }
             9 => {
                 let state = [State::Delayed, State::Ready][random.usize(..2)];
                 let page = s.list_in_order(&topic("t"), state, Direction::Forward, None, 3).unwrap();
-                let aim = if random.bool() { Aim::Gone } else { Aim::Due(now_ms() + random.i64(-2..3)) };
-                let change = |one: &Listed| ListedChange {
+                let aim = if random.bool() {
+                    ChangeGoal::Gone
+                } else {
+                    ChangeGoal::Due(now_ms() + random.i64(-2..3))
+                };
+                let change = |one: &ListedJob| ListedChange {
                     id: one.id.clone(),
                     stamp_us: one.stamp_us,
                     due_ms: one.due_ms,
@@ -286,7 +291,7 @@ pub(crate) fn change_at_random(s: &mut dyn Store, is_exact: bool, steps: u32, mu
                 let one = leases.swap_remove(random.usize(..leases.len()));
                 let outcome = match random.u32(..6) {
                     0 => Outcome::Ack,
-                    1 => Outcome::Bury,
+                    1 => Outcome::DeadLetter,
                     2 => Outcome::HandBack,
                     3 => Outcome::Postpone(past),
                     4 => Outcome::Retry(due),

@@ -13,7 +13,7 @@ use super::reserving::tube_named;
 use super::stored_job::Note;
 use host::now_ms;
 use model::job::{Attempt, Due, State, TopicName};
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use model::topic::LEASES;
 use protocol::beanstalk::{Command, CommandError, Document, Response, TubeName};
 use role::pull::MAX_TOPICS;
@@ -172,7 +172,7 @@ impl Session {
                 self.give_up(id, outcome, note, Response::Released).await
             }
             Command::Bury { id, priority } => {
-                self.give_up(id, Outcome::Bury, Note::Buried { priority }, Response::Buried).await
+                self.give_up(id, Outcome::DeadLetter, Note::Buried { priority }, Response::Buried).await
             }
             Command::Touch(number) => self.touch(number).await,
             Command::Peek(number) => self.find(number).await.map(shown(number)),
@@ -268,7 +268,7 @@ impl Session {
         outcome: Outcome,
         error: String,
     ) -> Result<Settled, Problem> {
-        let is_over = matches!(outcome, Outcome::Ack | Outcome::Retry(_) | Outcome::Bury);
+        let is_over = matches!(outcome, Outcome::Ack | Outcome::Retry(_) | Outcome::DeadLetter);
         let attempt = is_over.then(|| Attempt {
             number: job.attempt,
             at_ms: job.began_ms,
@@ -349,7 +349,7 @@ impl Session {
         let held = self.held.get(number).map(|job| vec![job.key.clone()]);
         let mut found = None;
         for key in held.unwrap_or_else(|| self.port.keys(number)) {
-            if !self.port.permits(Need::Jobs(key.topic.as_str())) {
+            if !self.port.permits(RequiredAccess::Jobs(key.topic.as_str())) {
                 continue;
             }
             let ask = |reply: Reply<_>| Request::get(key, move |_, view| reply.with(view));

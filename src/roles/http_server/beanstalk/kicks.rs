@@ -7,10 +7,10 @@ use super::stored_job::body_bytes;
 use super::tube_topic::topic_of;
 use model::job::{JobKey, State, TopicName};
 use model::letters::Pace;
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use protocol::beanstalk::Response;
 use role::submit::{DeadLetterTask, Listing, Request};
-use store::{Changed, View, Which};
+use store::{Changed, DeadLetterSelection, View};
 
 /// How many jobs one step of a kick handles.
 const KICKED: usize = 100;
@@ -27,7 +27,7 @@ impl Session {
     fn used_topic(&self) -> Option<TopicName> {
         let topic = topic_of(self.used());
         let is_pulled = self.port().api.topics.borrow().is_pulled(topic.as_str());
-        (is_pulled && self.port().permits(Need::Jobs(topic.as_str()))).then_some(topic)
+        (is_pulled && self.port().permits(RequiredAccess::Jobs(topic.as_str()))).then_some(topic)
     }
 
     pub(super) async fn peek(&self, state: State) -> Result<Response<'static>, Problem> {
@@ -40,7 +40,7 @@ impl Session {
     pub(super) async fn redrive(
         &self,
         topic: TopicName,
-        which: Which,
+        which: DeadLetterSelection,
         limit: usize,
     ) -> Result<usize, Problem> {
         let task = DeadLetterTask::Redrive(Pace::default());
@@ -60,7 +60,7 @@ impl Session {
         let most = count as usize;
         let mut kicked = 0;
         while kicked < most && !*self.port().api.closing.borrow() {
-            match self.redrive(topic.clone(), Which::All, (most - kicked).min(KICKED)).await? {
+            match self.redrive(topic.clone(), DeadLetterSelection::All, (most - kicked).min(KICKED)).await? {
                 0 => break,
                 some => kicked += some,
             }
@@ -83,7 +83,7 @@ impl Session {
         let is_kicked = match self.find(number).await? {
             Some(View { key, state: State::Delayed, .. }) => self.run(key).await?,
             Some(View { key: JobKey { topic, id }, state: State::Dead, .. }) => {
-                self.redrive(topic, Which::Ids(vec![id]), 1).await? > 0
+                self.redrive(topic, DeadLetterSelection::Ids(vec![id]), 1).await? > 0
             }
             _ => false,
         };

@@ -13,7 +13,7 @@ use super::number::{TopicTags, number_of};
 use super::tube_topic::{topic_of, tube_of};
 use host::now_ms;
 use model::job::{JobKey, TopicName};
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use model::topic::{Topic, Topics};
 use protocol::beanstalk::{ServerStats, TubeName};
 use role::lock;
@@ -136,7 +136,7 @@ impl Port {
         self.pauses.subscribe()
     }
 
-    pub(super) fn permits(&self, need: Need<'_>) -> bool {
+    pub(super) fn permits(&self, need: RequiredAccess<'_>) -> bool {
         self.api.settings.beanstalk.scopes.iter().any(|scope| scope.permits(need))
     }
 
@@ -159,7 +159,7 @@ impl Port {
     pub(super) fn topics(&self) -> Vec<Arc<Topic>> {
         let topics = self.api.topics.borrow();
         let is_shown = |topic: &&Arc<Topic>| {
-            topics.is_pulled(topic.name.as_str()) && self.permits(Need::Jobs(topic.name.as_str()))
+            topics.is_pulled(topic.name.as_str()) && self.permits(RequiredAccess::Jobs(topic.name.as_str()))
         };
         topics.iter().filter(is_shown).cloned().collect()
     }

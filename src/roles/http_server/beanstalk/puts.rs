@@ -15,7 +15,7 @@ use super::tube_topic::topic_of;
 use model::headers::Headers;
 use model::job::{Body, Due, JobKey, NewJob, OnConflict, TopicName};
 use model::quota::Quota;
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use model::topic::{LEASES, Mode, Topic};
 use protocol::beanstalk::{Put, Response, TubeName};
 use registry::{Expected, RegistryError};
@@ -56,7 +56,7 @@ impl Session {
         let api = &self.port().api;
         let ttr = puts.iter().map(|put| put.ttr_s).max().unwrap_or(1);
         let topic = self.port().topic_for_puts(&tube, Duration::from_secs(ttr.into())).await;
-        let topic = match api.counted(&topic_of(&tube), topic) {
+        let topic = match api.count_refusal(&topic_of(&tube), topic) {
             Ok(topic) => topic,
             Err(problem) => return vec![failed(&problem); count],
         };
@@ -141,7 +141,7 @@ impl Port {
     /// Returns the topic of a tube, for puts. Registers it if it is new and `beanstalk.create` is set, with this TTR.
     async fn topic_for_puts(&self, tube: &TubeName, ttr: Duration) -> Result<Arc<Topic>, Problem> {
         let name = topic_of(tube);
-        if !self.permits(Need::Produce(name.as_str())) {
+        if !self.permits(RequiredAccess::Produce(name.as_str())) {
             let detail = format!("beanstalk.scopes does not permit produce:{name}");
             return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail));
         }

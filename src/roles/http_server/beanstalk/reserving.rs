@@ -17,12 +17,12 @@ use super::stored_job::{body_bytes, ttr};
 use super::tube_topic::{topic_of, tube_of};
 use host::now_ms;
 use model::job::{JobKey, State, TopicName};
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use model::topic::LEASES;
 use protocol::beanstalk::{Response, TubeName};
 use role::pull::{Pull, Reserve, Reserved};
 use role::submit::Request;
-use store::{Leased, Outcome, Settled, Which};
+use store::{DeadLetterSelection, Leased, Outcome, Settled};
 
 /// How long one wait lasts. Then it begins again.
 const WAIT: Duration = Duration::from_secs(3600);
@@ -193,7 +193,9 @@ impl Session {
             let topic = topic_of(tube);
             if let Some(until) = self.port().paused_until(tube, now) {
                 resumes = Some(resumes.map_or(until, |first: Instant| first.min(until)));
-            } else if known.is_pulled(topic.as_str()) && self.port().permits(Need::Consume(topic.as_str())) {
+            } else if known.is_pulled(topic.as_str())
+                && self.port().permits(RequiredAccess::Consume(topic.as_str()))
+            {
                 topics.push(topic);
             }
         }
@@ -226,9 +228,13 @@ impl Session {
             return Ok(Response::NotFound);
         };
         let JobKey { topic, id } = view.key.clone();
-        let known = self.port().topic(&topic).filter(|_| self.port().permits(Need::Consume(topic.as_str())));
+        let known = self
+            .port()
+            .topic(&topic)
+            .filter(|_| self.port().permits(RequiredAccess::Consume(topic.as_str())));
         let Some(known) = known else { return Ok(Response::NotFound) };
-        if view.state == State::Dead && self.redrive(topic, Which::Ids(vec![id]), 1).await? == 0 {
+        if view.state == State::Dead && self.redrive(topic, DeadLetterSelection::Ids(vec![id]), 1).await? == 0
+        {
             return Ok(Response::NotFound);
         }
         let ttr = ttr(&view.headers).unwrap_or(known.ttr);

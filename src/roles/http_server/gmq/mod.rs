@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use self::calls::{Popped, Port, failed};
+use self::calls::{PoppedReserve, Port, failed};
 use self::succession::Succession;
 use super::access::Peer;
 use super::api::Api;
@@ -72,7 +72,7 @@ struct Connection {
     port: Port,
     holder: Holder,
     /// The pops that wait. When the connection ends, their jobs are handed back.
-    pops: JoinSet<(RequestId, Result<Option<Popped>, String>)>,
+    pops: JoinSet<(RequestId, Result<Option<PoppedReserve>, String>)>,
     /// The answers that are not written yet.
     out: Vec<u8>,
 }
@@ -159,7 +159,7 @@ impl Connection {
     async fn answer_pop(
         &mut self,
         id: &RequestId,
-        popped: Result<Option<Popped>, String>,
+        popped: Result<Option<PoppedReserve>, String>,
     ) -> anyhow::Result<()> {
         match &popped {
             Ok(Some(popped)) => Response::Popped(popped.job()).append(id, &mut self.out),
