@@ -7,7 +7,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use delivery::callback::signatures;
 use jiff::tz::TimeZone;
-use model::fair::{Asks, Fair, ServedTopic};
+use model::fair::{Fair, ServedTopic, TopicSearch};
 use model::job::{Priority, TopicName};
 use model::rendezvous;
 use protocol::LocalClock;
@@ -65,9 +65,9 @@ fn plans(c: &mut Criterion) {
             |n: usize| ServedTopic { name: name(n), priority: Priority::default(), tenant: String::new() };
         let topics: Vec<ServedTopic> = (0..count).map(topic).collect();
         let mut fair = Fair::new(1, topics.clone());
-        fair.left(0, [], topics.iter().map(|topic| (topic.name.clone(), 1000)));
+        fair.record_ready(0, [], topics.iter().map(|topic| (topic.name.clone(), 1000)));
         group.bench_with_input(BenchmarkId::new("64 of topics", count), &count, |b, _| {
-            b.iter(|| fair.plan(0, 64, 64, |_| None, Asks::All));
+            b.iter(|| fair.plan(0, 64, 64, |_| None, TopicSearch::All));
         });
     }
     group.finish();

@@ -269,12 +269,12 @@ fn main() {
     for Mark { work, mark, command, figures } in MARKS {
         let reached = match measure(command, figures) {
             None => "failed".to_owned(),
-            Some(told) => {
-                let told = figures.iter().zip(told).map(|(name, value)| match *name {
+            Some(measured) => {
+                let measured = figures.iter().zip(measured).map(|(name, value)| match *name {
                     "ratio" => format!("**{value}**"),
                     name => format!("{name}: {value}"),
                 });
-                told.collect::<Vec<_>>().join("; ")
+                measured.collect::<Vec<_>>().join("; ")
             }
         };
         out.add(&format!("| {work} | {mark} | {reached} | `{command}` |\n"));
@@ -283,9 +283,9 @@ fn main() {
         let rule = "---|".repeat(figures.len() + 1);
         out.add(&format!("\n{title}:\n\n| {column} | {} |\n|{rule}\n", figures.join(" | ")));
         for step in steps.iter().chain(long.iter().filter(|_| !is_short)) {
-            let told = measure(&command.replace("{}", step), figures);
-            let told = told.map_or_else(|| "failed".to_owned(), |told| told.join(" | "));
-            out.add(&format!("| {step} | {told} |\n"));
+            let measured = measure(&command.replace("{}", step), figures);
+            let measured = measured.map_or_else(|| "failed".to_owned(), |measured| measured.join(" | "));
+            out.add(&format!("| {step} | {measured} |\n"));
         }
     }
 }

@@ -181,12 +181,12 @@ impl Batch {
     fn failed(&mut self, number: u64, problem: &Problem) {
         self.counts.failed += 1;
         let Problem { status, code, detail, field } = problem;
-        let told = match self.as_json {
+        let text = match self.as_json {
             true => json!({"line": number, "status": status, "code": code, "detail": detail, "field": field})
                 .to_string(),
             false => format!("line {number}: {detail} ({code})"),
         };
-        self.progress.aside(&told);
+        self.progress.print_line(&text);
     }
 }
 

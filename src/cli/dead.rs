@@ -189,14 +189,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             let path = format!("/v1/topics/{}/dead{and}{}", part(topic), query.join("&"));
             list::show(at, &path, how_many, list::dead_table).map(|()| true)
         }
-        Command::Redrive(Redrive { which, rate }) => deal(at, which, REDRIVE, *rate),
-        Command::Purge(Purge { which }) => deal(at, which, PURGE, None),
+        Command::Redrive(Redrive { which, rate }) => run_operation(at, which, REDRIVE, *rate),
+        Command::Purge(Purge { which }) => run_operation(at, which, PURGE, None),
     }
 }
 
-fn deal(at: &TargetOptions, which: &DeadSelection, deed: DeadOperation, rate: Option<Rate>) -> Result<bool> {
+fn run_operation(
+    at: &TargetOptions,
+    which: &DeadSelection,
+    operation: DeadOperation,
+    rate: Option<Rate>,
+) -> Result<bool> {
     let api = Api::from_options(at)?;
-    let DeadCounts { matched, more, away, .. } = ask(&api, which, deed, &which.ids, None, Map::new(), true)?;
+    let DeadCounts { matched, more, away, .. } =
+        ask(&api, which, operation, &which.ids, None, Map::new(), true)?;
     if more {
         eprintln!("there are more dead letters than one request can look at: run this again afterwards");
     }
@@ -206,11 +212,13 @@ fn deal(at: &TargetOptions, which: &DeadSelection, deed: DeadOperation, rate: Op
     let seen_all = !more && away.is_empty();
     let wanted = which.limit.map_or(matched, |limit| limit.min(matched));
     if which.dry_run {
-        tell(at, which, deed, matched, 0)?;
+        print_result(at, which, operation, matched, 0)?;
         return Ok(seen_all);
     }
     if wanted > 0 {
-        confirm(which.yes, || format!("{} {wanted} dead letters of topic {}?", deed.question, which.topic))?;
+        confirm(which.yes, || {
+            format!("{} {wanted} dead letters of topic {}?", operation.question, which.topic)
+        })?;
     }
     let mut progress = Progress::begin(wanted, "dead letters");
     let mut done = 0;
@@ -223,7 +231,7 @@ fn deal(at: &TargetOptions, which: &DeadSelection, deed: DeadOperation, rate: Op
             how.insert("rate".into(), json!(rate.to_string()));
             how.insert("delay".into(), json!(after.as_secs_f64()));
         }
-        let counts = ask(&api, which, deed, ids, Some(limit), how, false)?;
+        let counts = ask(&api, which, operation, ids, Some(limit), how, false)?;
         Ok(counts.redriven + counts.purged)
     };
     let mut dealt = || -> Result<()> {
@@ -249,7 +257,7 @@ fn deal(at: &TargetOptions, which: &DeadSelection, deed: DeadOperation, rate: Op
     let dealt = dealt();
     progress.end();
     // The count is printed after an error as well: it says what was done before the error.
-    tell(at, which, deed, matched, done)?;
+    print_result(at, which, operation, matched, done)?;
     dealt?;
     Ok(done >= wanted && seen_all)
 }
@@ -257,7 +265,7 @@ fn deal(at: &TargetOptions, which: &DeadSelection, deed: DeadOperation, rate: Op
 fn ask(
     api: &Api,
     which: &DeadSelection,
-    deed: DeadOperation,
+    operation: DeadOperation,
     ids: &[String],
     limit: Option<u64>,
     mut asked: Map<String, Value>,
@@ -276,25 +284,25 @@ fn ask(
     if dry_run {
         asked.insert("dry_run".into(), json!(true));
     }
-    let path = format!("/v1/topics/{}/dead/{}", part(&which.topic), deed.route);
+    let path = format!("/v1/topics/{}/dead/{}", part(&which.topic), operation.route);
     api.ask("POST", &path, &Value::Object(asked))?.json()
 }
 
-fn tell(
+fn print_result(
     at: &TargetOptions,
     which: &DeadSelection,
-    deed: DeadOperation,
+    operation: DeadOperation,
     matched: u64,
     done: u64,
 ) -> Result<()> {
     if at.json {
         return json_line(
-            &json!({"topic": which.topic, "matched": matched, deed.done: done, "dry_run": which.dry_run}),
+            &json!({"topic": which.topic, "matched": matched, operation.done: done, "dry_run": which.dry_run}),
         );
     }
     match which.dry_run {
         true => println!("{matched} dead letters match"),
-        false => println!("{done} of {matched} dead letters are {}", deed.done),
+        false => println!("{done} of {matched} dead letters are {}", operation.done),
     }
     Ok(())
 }
@@ -337,14 +345,14 @@ mod tests {
     #[test]
     fn dead_letters_are_handled_in_batches_while_progress_is_made() {
         let (at, asked) = stand_in(2500, 0);
-        assert!(deal(&at, &which(None, &[], false), REDRIVE, None).unwrap());
+        assert!(run_operation(&at, &which(None, &[], false), REDRIVE, None).unwrap());
         let limits: Vec<_> = asked.lock().unwrap().iter().map(|a| a["limit"].as_u64()).collect();
         assert_eq!(limits, [None, Some(1000), Some(1000), Some(500)]);
         let (at, asked) = stand_in(1200, 300);
-        assert!(!deal(&at, &which(None, &[], false), REDRIVE, None).unwrap());
+        assert!(!run_operation(&at, &which(None, &[], false), REDRIVE, None).unwrap());
         assert_eq!(asked.lock().unwrap().len(), 3);
         let (at, asked) = stand_in(1200, 0);
-        assert!(deal(&at, &which(Some(3), &[], false), REDRIVE, None).unwrap());
+        assert!(run_operation(&at, &which(Some(3), &[], false), REDRIVE, None).unwrap());
         assert_eq!(asked.lock().unwrap()[1..], [json!({"limit": 3})]);
     }
 
@@ -353,7 +361,7 @@ mod tests {
         let (at, asked) = stand_in(1500, 0);
         let filter = Filter { status: Some(503), died_after: Some("2h".into()), ..Filter::default() };
         let some = DeadSelection { filter, ..which(None, &[], false) };
-        assert!(deal(&at, &some, REDRIVE, Some("100/s".parse().unwrap())).unwrap());
+        assert!(run_operation(&at, &some, REDRIVE, Some("100/s".parse().unwrap())).unwrap());
         let asked = asked.lock().unwrap();
         let filter = json!({"status": 503, "died_after": "2h"});
         assert_eq!(asked[0], json!({"dry_run": true, "filter": filter}));
@@ -366,10 +374,10 @@ mod tests {
     #[test]
     fn a_dry_run_changes_nothing_and_ids_are_named() {
         let (at, asked) = stand_in(5, 0);
-        assert!(deal(&at, &which(None, &[], true), REDRIVE, None).unwrap());
+        assert!(run_operation(&at, &which(None, &[], true), REDRIVE, None).unwrap());
         assert_eq!(*asked.lock().unwrap(), [json!({"dry_run": true})]);
         let (at, asked) = stand_in(5, 0);
-        assert!(deal(&at, &which(None, &["a", "b"], false), REDRIVE, None).unwrap());
+        assert!(run_operation(&at, &which(None, &["a", "b"], false), REDRIVE, None).unwrap());
         assert_eq!(asked.lock().unwrap()[1..], [json!({"ids": ["a", "b"], "limit": 2})]);
     }
 }

@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut signals =
         Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]).context("cannot catch signals")?;
     let folder = TemporaryFolder::fresh("demo", None)?;
-    let (tell, told) = channel();
+    let (tell, answers) = channel();
     let receiver = Receiver::start(local(0), Arc::new(receive(tell))).context("cannot start the receiver")?;
     let port = free_port()?;
     // Without --once a person watches, who may also want to open the console.
@@ -64,7 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let password = open_console(&folder, &mut daemon)?;
         println!("the console is at http://127.0.0.1:{port}/: sign in as admin with the password {password}");
     }
-    let arrived = watch(&told, &mut signals, &mut daemon, arguments.once, port)?;
+    let arrived = watch(&answers, &mut signals, &mut daemon, arguments.once, port)?;
     daemon.stop()?;
     match arrived {
         Some(missing) if !missing.is_empty() => bail!("not all jobs arrived: {missing:?} are missing"),
@@ -146,7 +146,7 @@ fn hand_in(port: u16, daemon: &mut Daemon) -> Result<()> {
 /// Watches deliveries. With `once`, ends when all jobs have arrived or the time is up, and returns the jobs that are
 /// missing. Without it, ends at a signal, and returns `None`.
 fn watch(
-    told: &Events<ReceiverAnswer>,
+    answers: &Events<ReceiverAnswer>,
     signals: &mut Signals,
     daemon: &mut Daemon,
     once: bool,
@@ -157,7 +157,7 @@ fn watch(
     let (mut refusals, mut told_all) = (0, false);
     let until = Instant::now() + PATIENCE;
     loop {
-        for event in told.try_iter() {
+        for event in answers.try_iter() {
             match event {
                 ReceiverAnswer::Accepted(id) => drop(missing.remove(&id)),
                 ReceiverAnswer::Refused => refusals += 1,

@@ -37,10 +37,11 @@ fn span(text: &str) -> Result<Value> {
     if let Some(number) = number {
         return Ok(Value::Number(text.parse::<u64>().map_or(number, Number::from)));
     }
-    let told = || format!("--delay {text:?} is no span, such as \"90s\", \"1h30m\" or a number of seconds");
+    let message =
+        || format!("--delay {text:?} is no span, such as \"90s\", \"1h30m\" or a number of seconds");
     match humantime::parse_duration(text) {
         Ok(_) => Ok(text.into()),
-        Err(_) => Err(Failure::Usage(told()).into()),
+        Err(_) => Err(Failure::Usage(message()).into()),
     }
 }
 
@@ -53,12 +54,12 @@ pub(super) fn moment(text: &str, zone: TimeZone) -> Result<Value> {
         return Ok(text.into());
     }
     let here = text.parse::<DateTime>().ok().and_then(|at| at.to_zoned(zone).ok());
-    let told = || {
+    let message = || {
         format!(
             "--at {text:?} is no moment, such as \"2026-12-01 23:50:50\" or \"2026-12-01T23:50:50+08:00\""
         )
     };
-    here.map(|at| at.timestamp().to_string().into()).ok_or_else(|| Failure::Usage(told()).into())
+    here.map(|at| at.timestamp().to_string().into()).ok_or_else(|| Failure::Usage(message()).into())
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ pub(super) fn exit(error: &anyhow::Error) -> u8 {
 }
 
 /// Prints an error on stderr, as text or as one line of JSON. Returns its exit code.
-pub(super) fn tell(error: &anyhow::Error, as_json: bool) -> ExitCode {
+pub(super) fn print_error(error: &anyhow::Error, as_json: bool) -> ExitCode {
     let exit = exit(error);
     if as_json {
         eprintln!("{}", to_json(error, exit));

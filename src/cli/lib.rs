@@ -161,7 +161,7 @@ pub fn main() -> ExitCode {
     let as_json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
     let parsed = match Arguments::try_parse() {
         Err(e) if as_json && e.use_stderr() => {
-            return failure::tell(&Failure::Usage(e.to_string().trim_end().to_owned()).into(), true);
+            return failure::print_error(&Failure::Usage(e.to_string().trim_end().to_owned()).into(), true);
         }
         Err(e) => e.exit(),
         Ok(parsed) => parsed,
@@ -170,7 +170,7 @@ pub fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         // The command has printed what is wrong.
         Ok(false) => ExitCode::FAILURE,
-        Err(e) => failure::tell(&e, as_json),
+        Err(e) => failure::print_error(&e, as_json),
     }
 }
 

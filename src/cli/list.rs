@@ -102,12 +102,12 @@ pub(super) fn show(
             break;
         }
     }
-    tell_rest("jobs", &away, cursor.is_some() && !at.json);
+    print_missing("jobs", &away, cursor.is_some() && !at.json);
     Ok(())
 }
 
 /// Prints to stderr what is missing from a list: the entries on nodes that could not be asked, and the further entries.
-pub(super) fn tell_rest(what: &str, away: &[String], has_more: bool) {
+pub(super) fn print_missing(what: &str, away: &[String], has_more: bool) {
     if !away.is_empty() {
         eprintln!("these nodes could not be asked, and their {what} are missing: {}", away.join(", "));
     }

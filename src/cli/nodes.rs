@@ -15,7 +15,7 @@ use super::show::plain;
 use super::spool::SpoolFill;
 use super::target::TargetOptions;
 use model::settings::Settings;
-use store::{self, Lanes, MoveAsk, MoveProgress, MovedJobs, Probe, Store, StoreError};
+use store::{self, Lanes, MoveProgress, MoveRequest, MovedJobs, Probe, Store, StoreError};
 
 /// How often the progress of a move is printed if stderr is not a terminal.
 const LINE_EACH: Duration = Duration::from_secs(5);
@@ -135,7 +135,7 @@ fn jobs(store: &mut dyn Store) -> store::Result<Jobs> {
 
 /// Returns why a node does not answer. `None`: it answers.
 fn why_down(lanes: &Lanes, lane: usize) -> Option<String> {
-    let mut why = lanes.probe(lane, Probe::Time).into_iter().filter_map(|probed| probed.told.err());
+    let mut why = lanes.probe(lane, Probe::Time).into_iter().filter_map(|probed| probed.values.err());
     why.next().map(|e| match e {
         StoreError::NodeDown(why) => why,
         e => e.to_string(),
@@ -147,12 +147,12 @@ fn rows(config: &Path) -> Result<(Vec<Row>, Option<SpoolFill>)> {
     let (settings, lanes) = open(config)?;
     let mut rows = Vec::new();
     for (lane, state) in lanes.nodes().into_iter().enumerate() {
-        let told = match store::open_lane(&settings.store, &settings.run_dir, lane) {
+        let counts = match store::open_lane(&settings.store, &settings.run_dir, lane) {
             Ok(mut store) if state.answers => jobs(store.as_mut()),
             Ok(_) => Err(StoreError::NodeDown(String::new())),
             Err(e) => Err(e),
         };
-        let detail = told.as_ref().err().map(|e| why_down(&lanes, lane).unwrap_or_else(|| e.to_string()));
+        let detail = counts.as_ref().err().map(|e| why_down(&lanes, lane).unwrap_or_else(|| e.to_string()));
         let mut node = Node {
             name: state.name,
             answers: state.answers,
@@ -163,7 +163,7 @@ fn rows(config: &Path) -> Result<(Vec<Row>, Option<SpoolFill>)> {
             detail,
             ..Node::default()
         };
-        if let Ok(Jobs { delayed, ready, leased, dead }) = told {
+        if let Ok(Jobs { delayed, ready, leased, dead }) = counts {
             (node.delayed, node.ready, node.leased, node.dead) = (delayed, ready, leased, dead);
         } else {
             node.answers = false;
@@ -180,8 +180,8 @@ fn list(at: &TargetOptions) -> Result<bool> {
     let (rows, spool) = match &at.config {
         Some(config) => rows(config)?,
         None => {
-            let told = daemon_snapshot::nodes(&Api::from_options(at)?)?;
-            (told.nodes.iter().map(Row::from).collect(), told.spool)
+            let snapshot = daemon_snapshot::nodes(&Api::from_options(at)?)?;
+            (snapshot.nodes.iter().map(Row::from).collect(), snapshot.spool)
         }
     };
     if at.json {
@@ -197,8 +197,8 @@ fn is_known(lanes: &Lanes, name: &str) -> Result<()> {
     match names.contains(&name) {
         true => Ok(()),
         false => {
-            let told = format!("the configuration names no node {name:?}; it names {}", names.join(", "));
-            Err(Failure::NotFound(told).into())
+            let message = format!("the configuration names no node {name:?}; it names {}", names.join(", "));
+            Err(Failure::NotFound(message).into())
         }
     }
 }
@@ -223,10 +223,15 @@ fn move_jobs(arguments: &Move, lanes: &Lanes) -> Result<()> {
     let Some(nodes) = lanes.redis() else { bail!("store.backend is \"embedded\", which has no nodes") };
     let Move { add, empty, adopt, dry_run, yes } = arguments;
     add.iter().chain(empty).chain(adopt).try_for_each(|name| is_known(lanes, name))?;
-    let ask = MoveAsk { add: add.clone(), empty: empty.clone(), adopt: adopt.clone(), ..MoveAsk::default() };
-    let Some(ahead) = nodes.look_ahead(&ask)? else {
+    let ask = MoveRequest {
+        add: add.clone(),
+        empty: empty.clone(),
+        adopt: adopt.clone(),
+        ..MoveRequest::default()
+    };
+    let Some(ahead) = nodes.preview_move(&ask)? else {
         println!("nothing is to be done: all nodes have the same set, and no job has to be moved");
-        return tell_outboxes(lanes, empty);
+        return print_outboxes(lanes, empty);
     };
     println!("nodes with jobs now: {}; afterwards: {}", ahead.before.join(", "), ahead.nodes.join(", "));
     println!(
@@ -247,12 +252,12 @@ fn move_jobs(arguments: &Move, lanes: &Lanes) -> Result<()> {
     let done = nodes
         .move_jobs(&ask, progress_bar()?)
         .context("the move is not finished: run dq nodes move again")?;
-    done.iter().for_each(tell_moved);
+    done.iter().for_each(print_moved);
     done.iter().try_for_each(|done| wait_for_outboxes(lanes, done))
 }
 
 /// Says which of these nodes still have entries in their outboxes.
-fn tell_outboxes(lanes: &Lanes, names: &[String]) -> Result<()> {
+fn print_outboxes(lanes: &Lanes, names: &[String]) -> Result<()> {
     let Some(nodes) = lanes.redis() else { return Ok(()) };
     for name in names {
         if let left @ 1.. = nodes.outbox_of(name)?.entries {
@@ -298,26 +303,26 @@ fn progress_bar() -> Result<impl FnMut(MoveProgress)> {
     let bar = ProgressBar::new(0);
     bar.set_style(ProgressStyle::with_template("{bar:40} {pos} of {len} looked at, {eta} to go")?);
     let is_shown = std::io::stderr().is_terminal();
-    let mut told = Instant::now();
+    let mut last_line = Instant::now();
     Ok(move |progress| {
         match progress {
             MoveProgress::Begins(all) => {
                 bar.set_length(all);
                 bar.set_position(0);
             }
-            MoveProgress::Looked(n) => bar.inc(n),
+            MoveProgress::Searched(n) => bar.inc(n),
             MoveProgress::Again => {
                 eprintln!("a node does not answer, or another server answers for it: the move begins again")
             }
         }
-        if !is_shown && told.elapsed() >= LINE_EACH {
-            told = Instant::now();
+        if !is_shown && last_line.elapsed() >= LINE_EACH {
+            last_line = Instant::now();
             eprintln!("{} of {} looked at", bar.position(), bar.length().unwrap_or(0));
         }
     })
 }
 
-fn tell_moved(done: &MovedJobs) {
+fn print_moved(done: &MovedJobs) {
     let [before, after] = done.counts;
     println!("{} jobs and dead letters were moved; nodes with jobs: {}", done.moved, done.nodes.join(", "));
     println!("counted before: {before}, after: {after}");
@@ -341,7 +346,7 @@ fn forget(arguments: &Forget, lanes: &Lanes) -> Result<()> {
     if let Some(state) = lane.map(|lane| &states[lane])
         && state.answers
     {
-        let ask = MoveAsk { empty: vec![name.clone()], ..MoveAsk::default() };
+        let ask = MoveRequest { empty: vec![name.clone()], ..MoveRequest::default() };
         let jobs = nodes.jobs_of(name)?;
         if jobs > 0 {
             bail!(

@@ -21,7 +21,7 @@ pub(super) enum Progress {
         /// What is counted, such as `jobs`.
         what: &'static str,
         /// When the last line was written, or when the work began.
-        told: Instant,
+        last_line: Instant,
     },
 }
 
@@ -29,7 +29,7 @@ impl Progress {
     /// Begins the display: none of `total` is done. `what` says what is counted, such as `jobs`.
     pub(super) fn begin(total: u64, what: &'static str) -> Progress {
         if !std::io::stderr().is_terminal() {
-            return Progress::Lines { done: 0, total, what, told: Instant::now() };
+            return Progress::Lines { done: 0, total, what, last_line: Instant::now() };
         }
         let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} {msg}, {eta} left");
         let style = style.expect("the template is a constant");
@@ -40,10 +40,10 @@ impl Progress {
     pub(super) fn step(&mut self, jobs: u64) {
         match self {
             Progress::Bar(bar) => bar.inc(jobs),
-            Progress::Lines { done, total, what, told } => {
+            Progress::Lines { done, total, what, last_line } => {
                 *done += jobs;
-                if told.elapsed() >= PAUSE {
-                    *told = Instant::now();
+                if last_line.elapsed() >= PAUSE {
+                    *last_line = Instant::now();
                     eprintln!("{done} of {total} {what}");
                 }
             }
@@ -51,7 +51,7 @@ impl Progress {
     }
 
     /// Prints another line to stderr, without disturbing the bar.
-    pub(super) fn aside(&self, line: &str) {
+    pub(super) fn print_line(&self, line: &str) {
         match self {
             Progress::Bar(bar) => bar.suspend(|| eprintln!("{line}")),
             Progress::Lines { .. } => eprintln!("{line}"),

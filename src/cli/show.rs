@@ -121,8 +121,8 @@ pub(super) fn moment(ms: i64) -> String {
 }
 
 fn at_zone(ms: i64, zone: TimeZone) -> String {
-    let told = |at: Timestamp| at.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S%:z").to_string();
-    Timestamp::from_millisecond(ms).map_or_else(|_| model::json_time::rfc3339(ms), told)
+    let text_of = |at: Timestamp| at.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S%:z").to_string();
+    Timestamp::from_millisecond(ms).map_or_else(|_| model::json_time::rfc3339(ms), text_of)
 }
 
 /// Returns a moment, and how far from now it is.
@@ -202,11 +202,14 @@ mod tests {
 
     #[test]
     fn a_short_span_has_a_unit_that_fits() {
-        let told = |ms: f64| short_span(ms);
-        assert_eq!([0.0, 0.44, 9.96, 57.3, 999.4].map(told), ["0 ms", "0.4 ms", "10 ms", "57 ms", "999 ms"]);
-        assert_eq!([999.6, 1250.0, 59_400.0].map(told), ["1 s", "1.2 s", "59 s"]);
-        assert_eq!([90_000.0, 3_435_000.0, 3_599_999.0].map(told), ["1.5 min", "57 min", "1 h"]);
-        assert_eq!([86_000_000.0, 86_400_000.0, 217_000_000_000.0].map(told), ["24 h", "1 d", "2512 d"]);
+        let text_of = |ms: f64| short_span(ms);
+        assert_eq!(
+            [0.0, 0.44, 9.96, 57.3, 999.4].map(text_of),
+            ["0 ms", "0.4 ms", "10 ms", "57 ms", "999 ms"]
+        );
+        assert_eq!([999.6, 1250.0, 59_400.0].map(text_of), ["1 s", "1.2 s", "59 s"]);
+        assert_eq!([90_000.0, 3_435_000.0, 3_599_999.0].map(text_of), ["1.5 min", "57 min", "1 h"]);
+        assert_eq!([86_000_000.0, 86_400_000.0, 217_000_000_000.0].map(text_of), ["24 h", "1 d", "2512 d"]);
     }
 
     #[test]

@@ -64,9 +64,9 @@ fn table(status: &Status, now_ms: i64) -> String {
     for finding in &status.findings {
         let risk = if finding.loses_jobs { ", and jobs may be lost" } else { "" };
         let since = span(now_ms - finding.since_ms);
-        let told = plain(&format!("{}{risk}, for {since}: {}", finding.what, finding.detail));
+        let message = plain(&format!("{}{risk}, for {since}: {}", finding.what, finding.detail));
         let colour = if finding.loses_jobs { Colour::Red } else { Colour::Yellow };
-        let _ = writeln!(text, "  {}", paint(&told, colour));
+        let _ = writeln!(text, "  {}", paint(&message, colour));
     }
     let dash = || NOTHING.to_owned();
     let mut table = Table::new(&["process", "pid", "gen", "state", "up", "restarts", "memory", "cpu"]);

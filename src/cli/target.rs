@@ -98,8 +98,8 @@ impl TargetOptions {
             None => self.run_dir.clone(),
         };
         if self.config.is_some() && self.run_dir.is_some() || self.url.is_some() && run_dir.is_some() {
-            let told = "--config, --run-dir and --url each say which daemon: give one of them";
-            return Err(Failure::Usage(told.to_owned()).into());
+            let message = "--config, --run-dir and --url each say which daemon: give one of them";
+            return Err(Failure::Usage(message.to_owned()).into());
         }
         let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let here = std::env::current_dir().context("cannot find the working directory")?.join("var/run");
@@ -117,13 +117,17 @@ impl TargetOptions {
         user: UserFile,
         here: Option<PathBuf>,
     ) -> Result<Target> {
-        let flags = run_dir.map(At::Dir).or(self.url.clone().map(At::Url));
-        let set = || env("DQ_URL").map(At::Url).or(env("DQ_RUN_DIR").map(|dir| At::Dir(dir.into())));
+        let flags = run_dir.map(DaemonLocation::Dir).or(self.url.clone().map(DaemonLocation::Url));
+        let set = || {
+            env("DQ_URL")
+                .map(DaemonLocation::Url)
+                .or(env("DQ_RUN_DIR").map(|dir| DaemonLocation::Dir(dir.into())))
+        };
         let (at, is_users) = match flags.or_else(set) {
             Some(at) => (at, false),
             None => match user.url {
-                Some(url) => (At::Url(url), true),
-                None => (At::Dir(here.unwrap_or_else(|| "/run/dq".into())), true),
+                Some(url) => (DaemonLocation::Url(url), true),
+                None => (DaemonLocation::Dir(here.unwrap_or_else(|| "/run/dq".into())), true),
             },
         };
         let flag = self.token.clone().map(Token::Text).or(self.token_file.clone().map(Token::File));
@@ -133,16 +137,16 @@ impl TargetOptions {
         let of_file = user.token_file.filter(|_| is_users).map(Token::File);
         let token = flag.or_else(set).or(of_file);
         Ok(match at {
-            At::Dir(dir) => {
+            DaemonLocation::Dir(dir) => {
                 let address = DaemonAddress::Unix(dir.join("http.sock"));
                 Target { address, run_dir: Some(dir), token }
             }
-            At::Url(url) => Target { address: address(&url)?, run_dir: None, token },
+            DaemonLocation::Url(url) => Target { address: address(&url)?, run_dir: None, token },
         })
     }
 }
 
-enum At {
+enum DaemonLocation {
     Dir(PathBuf),
     Url(String),
 }
@@ -156,10 +160,10 @@ fn address(url: &str) -> Result<DaemonAddress, Failure> {
         matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some() && uri.query().is_none()
     });
     if !good {
-        let told = format!(
+        let message = format!(
             "{url:?} is no URL of a daemon, such as \"http://127.0.0.1:8088\" or \"unix:/run/dq/http.sock\""
         );
-        return Err(Failure::Usage(told));
+        return Err(Failure::Usage(message));
     }
     Ok(DaemonAddress::Url(url.trim_end_matches('/').to_owned()))
 }

@@ -71,13 +71,13 @@ pub fn environment() -> impl Iterator<Item = (String, String)> {
 
 /// Returns the nodes that a registry lists, for the daemon with that `run_dir`, or why it cannot. It is called if the
 /// configuration says that these nodes are used.
-pub type AskNodes<'a> = &'a dyn Fn(&RegistrySettings, &Path) -> Result<Vec<PhpNode>, String>;
+pub type NodeLookup<'a> = &'a dyn Fn(&RegistrySettings, &Path) -> Result<Vec<PhpNode>, String>;
 
 /// Reads and checks the file at `path`. Relative paths in it resolve against its folder.
 pub fn load(
     path: &Path,
     environment: impl Iterator<Item = (String, String)>,
-    nodes: AskNodes<'_>,
+    nodes: NodeLookup<'_>,
 ) -> Result<Settings, ConfigError> {
     let read = |reason| ConfigError::Read { path: path.to_owned(), reason };
     // Reading a pipe would wait for its writer.
@@ -115,7 +115,7 @@ fn check(
     mut table: Table,
     base: &Path,
     environment: impl Iterator<Item = (String, String)>,
-    nodes: AskNodes<'_>,
+    nodes: NodeLookup<'_>,
 ) -> Result<Settings, ConfigError> {
     environment::apply(&mut table, environment)?;
     let raw: Raw = serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {

@@ -14,7 +14,7 @@ use super::ports;
 use super::raw::Raw;
 use super::registry;
 use super::units::Size;
-use super::{AskNodes, ConfigError};
+use super::{ConfigError, NodeLookup};
 use super::{alert, callback};
 use model::guard::Rules;
 use model::job::TopicName;
@@ -26,7 +26,7 @@ use model::topic::{InvalidTopic, Setting, Topic};
 const RUN_DIR_MAX: usize = 107 - 30;
 
 /// Checks a configuration. Relative paths resolve against `base`.
-pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settings, ConfigError> {
+pub fn validate(raw: Raw, base: &Path, ask_nodes: NodeLookup<'_>) -> Result<Settings, ConfigError> {
     let path = |key: &str, value: &str| -> Result<PathBuf, ConfigError> {
         if value.is_empty() {
             return Err(ConfigError::key(key, "\"\" is not a path"));

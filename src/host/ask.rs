@@ -21,7 +21,7 @@ pub enum AskError {
     },
     /// The answer comes from another release.
     #[error("cannot understand dq-master's answer: {0}")]
-    Strange(#[from] serde_json::Error),
+    Unreadable(#[from] serde_json::Error),
 }
 
 /// Returns the status from the master of that folder, which must answer within `patience`. The resources that its

@@ -22,7 +22,7 @@ use super::spawn::environment_without;
 
 /// What the master passes to an image that it executes in its own process.
 #[derive(Debug)]
-pub struct HandedOver {
+pub struct HandOverMemory {
     /// The sealed bytes.
     pub bytes: Vec<u8>,
     memory: OwnedFd,
@@ -87,10 +87,10 @@ fn execute(executable: &OwnedFd, handover: &str) -> io::Result<()> {
     match fexecve(executable, &arguments, &environment)? {}
 }
 
-impl HandedOver {
+impl HandOverMemory {
     /// Returns what was handed over to this image; none: it was started as a new process. Call it once, before anything
     /// else.
-    pub fn take() -> io::Result<Option<HandedOver>> {
+    pub fn take() -> io::Result<Option<HandOverMemory>> {
         let Ok(value) = std::env::var(HANDOVER) else { return Ok(None) };
         let mut parts = value.splitn(3, ':');
         let mut fd = || -> io::Result<OwnedFd> {
@@ -106,7 +106,7 @@ impl HandedOver {
         let (memory, before) = (fd()?, fd()?);
         let refused = parts.next().map(str::to_owned);
         let bytes = super::sealed::read_shared(&File::from(memory.try_clone()?))?;
-        Ok(Some(HandedOver { bytes, memory, before, refused }))
+        Ok(Some(HandOverMemory { bytes, memory, before, refused }))
     }
 
     /// Takes a descriptor that was handed over. The caller becomes its owner, so each number may be asked for once

@@ -24,13 +24,13 @@ mod usage;
 
 pub use ask::{AskError, ask_master, findings, whole_status};
 pub use changes::Changes;
-pub use exec::{HandedOver, in_place as exec_in_place, unblock_signals};
+pub use exec::{HandOverMemory, in_place as exec_in_place, unblock_signals};
 pub use inherit::Inherited;
 pub use link::{Link, Received, ToChild, ToMaster};
 pub use lock::{RunDir, RunDirError, is_run_dir_taken};
 pub use logs::{reopen as reopen_logs, start as start_logs};
 pub use owner::{DeadOwner, Owner, Owners, random_name};
-pub use pass::{PASSED_MAX, PassListener, Passage};
+pub use pass::{PASSED_MAX, PassListener, PassSocket};
 pub use privacy::{keep_new_files_private, keep_old_files_private};
 pub use sealed::{read_shared, seal};
 pub use service::{NotifyState, notify, sockets_from_service_manager, watchdog_period};

@@ -34,7 +34,7 @@ pub struct PassListener {
 
 /// One end of a connection that passes descriptors.
 #[derive(Debug)]
-pub struct Passage(OwnedFd);
+pub struct PassSocket(OwnedFd);
 
 fn seqpacket(flags: SockFlag) -> nix::Result<OwnedFd> {
     socket(AddressFamily::Unix, SockType::SeqPacket, flags | SockFlag::SOCK_CLOEXEC, None)
@@ -54,10 +54,10 @@ impl PassListener {
     }
 
     /// Returns the next connection from a process that wants to pass something; none: there is none now.
-    pub fn accept(&self) -> io::Result<Option<Passage>> {
+    pub fn accept(&self) -> io::Result<Option<PassSocket>> {
         match accept4(self.fd.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
             // SAFETY: a new descriptor that nobody else owns.
-            Ok(fd) => Ok(Some(Passage(unsafe { OwnedFd::from_raw_fd(fd) }))),
+            Ok(fd) => Ok(Some(PassSocket(unsafe { OwnedFd::from_raw_fd(fd) }))),
             Err(Errno::EAGAIN) => Ok(None),
             Err(e) => Err(e.into()),
         }
@@ -86,19 +86,19 @@ impl AsFd for PassListener {
     }
 }
 
-impl AsFd for Passage {
+impl AsFd for PassSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl Passage {
+impl PassSocket {
     /// Connects to the listener at `path`.
-    pub fn connect(path: &Path) -> io::Result<Passage> {
+    pub fn connect(path: &Path) -> io::Result<PassSocket> {
         let fd = seqpacket(SockFlag::empty())?;
         nix::sys::socket::setsockopt(&fd, sockopt::SendTimeout, &TimeVal::seconds(PATIENCE))?;
         connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-        Ok(Passage(fd))
+        Ok(PassSocket(fd))
     }
 
     /// Returns the pid of the process that listens at the other end, as it was when it began to listen.
@@ -188,10 +188,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("passage");
         let listener = PassListener::bind(&path).unwrap();
-        assert_eq!(Passage::connect(&path).unwrap().listener_pid().unwrap(), std::process::id());
+        assert_eq!(PassSocket::connect(&path).unwrap().listener_pid().unwrap(), std::process::id());
         drop(listener.accept().unwrap().unwrap());
         assert!(listener.accept().unwrap().is_none());
-        let sender = Passage::connect(&path).unwrap();
+        let sender = PassSocket::connect(&path).unwrap();
         let receiver = listener.accept().unwrap().unwrap();
         assert!(receiver.receive().unwrap().is_none());
         let (mut ours, theirs) = UnixStream::pair().unwrap();
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(sender.replies().unwrap(), Some(vec![1, 0]));
         assert_eq!(sender.replies().unwrap(), None);
         // Verdicts that were sent before the end count, even if the other side has left something unread.
-        let (other, gone) = (Passage::connect(&path).unwrap(), listener.accept().unwrap().unwrap());
+        let (other, gone) = (PassSocket::connect(&path).unwrap(), listener.accept().unwrap().unwrap());
         other.send(b"unread", None).unwrap();
         gone.reply(&[1]).unwrap();
         drop(gone);

@@ -42,7 +42,7 @@ pub fn sockets_from_service_manager() -> io::Result<Vec<(String, OwnedFd)>> {
 /// Reports to the service manager, if there is one, without waiting for it.
 pub fn notify(states: &[NotifyState<'_>]) {
     let Some(path) = std::env::var_os(NOTIFICATION[0]) else { return };
-    let tell = || -> io::Result<()> {
+    let send = || -> io::Result<()> {
         let address = match path.as_bytes().strip_prefix(b"@") {
             Some(name) => SocketAddr::from_abstract_name(name)?,
             None => SocketAddr::from_pathname(&path)?,
@@ -53,7 +53,7 @@ pub fn notify(states: &[NotifyState<'_>]) {
         socket.send_to_addr(text.as_bytes(), &address)?;
         Ok(())
     };
-    if let Err(e) = tell() {
+    if let Err(e) = send() {
         log::warn!("cannot report to the service manager: {e}");
     }
 }

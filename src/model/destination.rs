@@ -28,7 +28,7 @@ pub enum Destination {
 
 /// Why a destination is refused, and what would be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadDestination {
+pub enum InvalidDestination {
     /// It has more than [`DESTINATION_MAX`] bytes.
     #[error("it has more than {DESTINATION_MAX} bytes")]
     TooLong,
@@ -75,25 +75,28 @@ pub enum BadDestination {
 
 impl Destination {
     /// Checks a path and makes a destination from it.
-    pub fn from_path(path: &str) -> Result<Destination, BadDestination> {
+    pub fn from_path(path: &str) -> Result<Destination, InvalidDestination> {
         check_path(path)?;
         Ok(Destination::Path(path.to_owned()))
     }
 
     /// Checks a URL and makes a destination from it. Whether its host is allowed depends on the topic
     /// ([`Destination::url`]).
-    pub fn from_url(url: &str) -> Result<Destination, BadDestination> {
+    pub fn from_url(url: &str) -> Result<Destination, InvalidDestination> {
         parse_url(url)?;
         Ok(Destination::Url(url.to_owned()))
     }
 
     /// Checks the path or the URL of a job, and makes a destination from it. None: there is neither of them.
-    pub fn from_fields(path: Option<&str>, url: Option<&str>) -> Result<Option<Destination>, BadDestination> {
+    pub fn from_fields(
+        path: Option<&str>,
+        url: Option<&str>,
+    ) -> Result<Option<Destination>, InvalidDestination> {
         match (path, url) {
             (None, None) => Ok(None),
             (Some(path), None) => Destination::from_path(path).map(Some),
             (None, Some(url)) => Destination::from_url(url).map(Some),
-            (Some(_), Some(_)) => Err(BadDestination::Both),
+            (Some(_), Some(_)) => Err(InvalidDestination::Both),
         }
     }
 
@@ -122,7 +125,7 @@ impl Destination {
     }
 
     /// Returns the URL that is called for a job with this destination, by the topic as it is now.
-    pub fn url(&self, topic: &Topic) -> Result<String, BadDestination> {
+    pub fn url(&self, topic: &Topic) -> Result<String, InvalidDestination> {
         match self {
             Destination::Path(path) => {
                 check_path(path)?;
@@ -130,7 +133,7 @@ impl Destination {
                 let (ours, joined) = (topic.callback.parse::<Uri>(), url.parse::<Uri>());
                 match (ours, joined) {
                     (Ok(ours), Ok(joined)) if is_same_origin(&ours, &joined) => Ok(url),
-                    _ => Err(BadDestination::Joined),
+                    _ => Err(InvalidDestination::Joined),
                 }
             }
             Destination::Url(url) => {
@@ -138,11 +141,11 @@ impl Destination {
                 let name = || topic.name.to_string();
                 if !topic.lists_host(&uri) {
                     let host = uri.authority().map_or("", |host| host.as_str()).to_owned();
-                    return Err(BadDestination::Host(host, name()));
+                    return Err(InvalidDestination::Host(host, name()));
                 }
                 let is_secure = topic.callback.get(..6).is_some_and(|s| s.eq_ignore_ascii_case("https:"));
                 if is_secure && uri.scheme_str() != Some("https") {
-                    return Err(BadDestination::Plain(name()));
+                    return Err(InvalidDestination::Plain(name()));
                 }
                 Ok(url.clone())
             }
@@ -152,7 +155,7 @@ impl Destination {
 
 impl Topic {
     /// Returns why a job of the topic may not have this destination. None: it may.
-    pub fn refuse_destination(&self, destination: &Destination) -> Option<BadDestination> {
+    pub fn refuse_destination(&self, destination: &Destination) -> Option<InvalidDestination> {
         match destination {
             // A path is appended to any callback.
             Destination::Path(path) => check_path(path).err(),
@@ -161,7 +164,7 @@ impl Topic {
     }
 
     /// Returns the URL that is called for a job with this destination. None: the callback of the topic.
-    pub fn url_for(&self, destination: Option<&Destination>) -> Result<Cow<'_, str>, BadDestination> {
+    pub fn url_for(&self, destination: Option<&Destination>) -> Result<Cow<'_, str>, InvalidDestination> {
         match destination {
             None => Ok(Cow::Borrowed(&self.callback)),
             Some(destination) => destination.url(self).map(Cow::Owned),
@@ -185,17 +188,17 @@ fn join(callback: &str, path: &str) -> String {
 }
 
 /// Checks what a URL of a job needs with every topic.
-fn parse_url(text: &str) -> Result<Uri, BadDestination> {
+fn parse_url(text: &str) -> Result<Uri, InvalidDestination> {
     if text.len() > DESTINATION_MAX {
-        return Err(BadDestination::TooLong);
+        return Err(InvalidDestination::TooLong);
     }
-    let (scheme, rest) = text.split_once("://").ok_or(BadDestination::NoUrl)?;
+    let (scheme, rest) = text.split_once("://").ok_or(InvalidDestination::NoUrl)?;
     let (authority, rest) = rest.split_at(rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len()));
     if authority.contains('@') {
-        return Err(BadDestination::User);
+        return Err(InvalidDestination::User);
     }
     check_text(rest)?;
-    let uri: Uri = text.parse().map_err(|_| BadDestination::NoUrl)?;
+    let uri: Uri = text.parse().map_err(|_| InvalidDestination::NoUrl)?;
     let is_http = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
     let port = authority.rsplit(']').next().and_then(|rest| rest.split_once(':')).map(|(_, port)| port);
     // What is no port would be replaced by the default port.
@@ -204,14 +207,14 @@ fn parse_url(text: &str) -> Result<Uri, BadDestination> {
     if is_http && is_port && has_host && uri.authority().is_some_and(|whole| whole.as_str() == authority) {
         Ok(uri)
     } else {
-        Err(BadDestination::NoUrl)
+        Err(InvalidDestination::NoUrl)
     }
 }
 
-fn check_path(text: &str) -> Result<(), BadDestination> {
+fn check_path(text: &str) -> Result<(), InvalidDestination> {
     check_text(text)?;
     if !text.starts_with(['/', '?']) {
-        return Err(BadDestination::Beginning);
+        return Err(InvalidDestination::Beginning);
     }
     let mut path = text.split('?').next().unwrap_or(text).as_bytes().to_vec();
     for _ in 0..=LAYERS_MAX {
@@ -222,42 +225,42 @@ fn check_path(text: &str) -> Result<(), BadDestination> {
         }
         path = unescaped;
     }
-    Err(BadDestination::Layers)
+    Err(InvalidDestination::Layers)
 }
 
 /// Checks length, characters and escapes. `@` is a legal character of a path, but some programs take what stands before
 /// it for a user name.
-fn check_text(text: &str) -> Result<(), BadDestination> {
+fn check_text(text: &str) -> Result<(), InvalidDestination> {
     if text.len() > DESTINATION_MAX {
-        return Err(BadDestination::TooLong);
+        return Err(InvalidDestination::TooLong);
     }
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=:/?%".contains(*c);
     if let Some(c) = text.chars().find(|c| !is_plain(c)) {
-        return Err(BadDestination::Character(c));
+        return Err(InvalidDestination::Character(c));
     }
     let mut behind = text.split('%').skip(1).map(str::as_bytes);
     let is_escape = |part: &[u8]| part.len() >= 2 && part[..2].iter().all(u8::is_ascii_hexdigit);
-    if behind.all(is_escape) { Ok(()) } else { Err(BadDestination::Escape) }
+    if behind.all(is_escape) { Ok(()) } else { Err(InvalidDestination::Escape) }
 }
 
 /// Checks one layer of a path. Some receivers drop what follows a `;` in a segment, and some take it for a segment of its
 /// own. Some drop spaces and dots at its end.
-fn check_segments(path: &[u8]) -> Result<(), BadDestination> {
-    let path = std::str::from_utf8(path).map_err(|_| BadDestination::Unescaped)?;
+fn check_segments(path: &[u8]) -> Result<(), InvalidDestination> {
+    let path = std::str::from_utf8(path).map_err(|_| InvalidDestination::Unescaped)?;
     if path.contains(|c: char| c.is_control() || c == '\\') {
-        return Err(BadDestination::Unescaped);
+        return Err(InvalidDestination::Unescaped);
     }
     let mut segments = path.strip_prefix('/').unwrap_or(path).split('/').peekable();
     while let Some(segment) = segments.next() {
         let mut parts = segment.split(';').map(str::trim);
         let is_dots = |part: &str| !part.is_empty() && part.chars().all(|c| c == '.' || c.is_whitespace());
         if parts.clone().any(is_dots) {
-            return Err(BadDestination::Dots);
+            return Err(InvalidDestination::Dots);
         }
         let name = parts.next().unwrap_or_default();
         let is_dropped = segment.is_empty() || segment.contains(';');
         if name.is_empty() && is_dropped && segments.peek().is_some() {
-            return Err(BadDestination::EmptySegment);
+            return Err(InvalidDestination::EmptySegment);
         }
     }
     Ok(())
@@ -321,7 +324,9 @@ mod tests {
 
     #[test]
     fn a_path_cannot_leave_the_host_or_the_callbacks_path() {
-        use BadDestination::{Beginning, Character, Dots, EmptySegment, Escape, Layers, TooLong, Unescaped};
+        use InvalidDestination::{
+            Beginning, Character, Dots, EmptySegment, Escape, Layers, TooLong, Unescaped,
+        };
         let long = format!("/{}", "x".repeat(DESTINATION_MAX));
         for (path, why) in [
             ("", Beginning),
@@ -448,10 +453,10 @@ mod tests {
         let stored = Destination::from_url("http://a.example.com/").unwrap();
         assert_eq!(topic.refuse_destination(&stored), None);
         topic.callback = "HTTPS://h/".to_owned();
-        assert_eq!(stored.url(&topic), Err(BadDestination::Plain("t".to_owned())));
+        assert_eq!(stored.url(&topic), Err(InvalidDestination::Plain("t".to_owned())));
         (topic.callback, topic.job_hosts) = ("http://h/".to_owned(), Vec::new());
-        assert!(matches!(stored.url(&topic), Err(BadDestination::Host(..))));
-        assert_eq!(Destination::from_fields(Some("/a"), Some("http://a/")), Err(BadDestination::Both));
+        assert!(matches!(stored.url(&topic), Err(InvalidDestination::Host(..))));
+        assert_eq!(Destination::from_fields(Some("/a"), Some("http://a/")), Err(InvalidDestination::Both));
     }
 
     proptest! {

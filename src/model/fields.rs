@@ -21,7 +21,7 @@ pub struct Fields(Vec<(String, String)>);
 
 /// The times and the count that dq adds to the fields of the body.
 #[derive(Debug, Clone, Copy)]
-pub struct Marks {
+pub struct DaemonFields {
     /// When the delivery is due, in Unix milliseconds.
     pub due_ms: i64,
     /// When the job was added, in Unix milliseconds.
@@ -45,11 +45,11 @@ impl Fields {
     }
 
     /// Adds the daemon's own fields, with times in `zone`.
-    pub fn with(mut self, marks: Marks, zone: &TimeZone) -> Fields {
-        self.set("notify_time", quoted(&local_time(marks.due_ms, zone)));
-        self.set("dq_set_time", quoted(&local_time(marks.added_ms, zone)));
-        if marks.failures > 0 {
-            self.set("exp_notify_nums", marks.failures.to_string());
+    pub fn with(mut self, daemon_fields: DaemonFields, zone: &TimeZone) -> Fields {
+        self.set("notify_time", quoted(&local_time(daemon_fields.due_ms, zone)));
+        self.set("dq_set_time", quoted(&local_time(daemon_fields.added_ms, zone)));
+        if daemon_fields.failures > 0 {
+            self.set("exp_notify_nums", daemon_fields.failures.to_string());
         }
         self
     }
@@ -161,9 +161,10 @@ mod tests {
     fn a_form_is_what_the_php_daemon_sends() {
         let body =
             r#"{"id":"nest-2","a":1,"zh":"中 文&=+","t":true,"f":false,"nul":null,"fl":1.5,"n":{"x":[1,2]}}"#;
-        let marks = Marks { due_ms: 1_795_219_101_000, added_ms: 1_795_219_100_999, failures: 0 };
+        let daemon_fields =
+            DaemonFields { due_ms: 1_795_219_101_000, added_ms: 1_795_219_100_999, failures: 0 };
         assert_eq!(
-            fields(body).with(marks, &TimeZone::UTC).url_encoded(),
+            fields(body).with(daemon_fields, &TimeZone::UTC).url_encoded(),
             "id=nest-2&a=1&zh=%E4%B8%AD%20%E6%96%87%26%3D%2B&t=1&f=&nul=&fl=1.5&n=%7B%22x%22%3A%5B1%2C2%5D%7D\
              &notify_time=2026-11-20%2023%3A58%3A21&dq_set_time=2026-11-20%2023%3A58%3A20"
         );
@@ -183,10 +184,11 @@ mod tests {
 
     #[test]
     fn the_daemons_own_fields_win_and_failures_are_counted() {
-        let marks = Marks { due_ms: 0, added_ms: 0, failures: 2 };
-        let json =
-            serde_json::to_string(&fields(r#"{"notify_time":1,"a":{"b":2}}"#).with(marks, &TimeZone::UTC))
-                .unwrap();
+        let daemon_fields = DaemonFields { due_ms: 0, added_ms: 0, failures: 2 };
+        let json = serde_json::to_string(
+            &fields(r#"{"notify_time":1,"a":{"b":2}}"#).with(daemon_fields, &TimeZone::UTC),
+        )
+        .unwrap();
         assert_eq!(
             json,
             r#"{"notify_time":"1970-01-01 00:00:00","a":{"b":2},"dq_set_time":"1970-01-01 00:00:00","exp_notify_nums":2}"#

@@ -65,7 +65,7 @@ pub struct RateSteps {
 
 /// The result of taking tokens from a bucket.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Taken {
+pub struct TokenGrant {
     /// How many tokens were taken.
     pub granted: u32,
     /// After how long to ask again, if there were too few tokens.
@@ -84,7 +84,7 @@ impl From<Rate> for RateSteps {
 impl RateSteps {
     /// Gives `unused` tokens back, and takes as many of `want` as there are. (src/store/redis/lua/permits.lua does the
     /// same.)
-    pub fn take(self, spent_us: f64, now_us: f64, unused: u32, want: u32) -> Taken {
+    pub fn take(self, spent_us: f64, now_us: f64, unused: u32, want: u32) -> TokenGrant {
         let RateSteps { step_us, burst } = self;
         let full = f64::from(burst) * step_us;
         // After a change of the rate, or after a clock that was ahead, nobody waits for longer than one full bucket
@@ -97,7 +97,7 @@ impl RateSteps {
         let next = (want - granted).min((burst / 2).max(1));
         let wait_us = (spent_us + f64::from(next) * step_us - now_us - full).max(1000.0);
         let again = (granted < want).then(|| Duration::from_micros(wait_us.ceil() as u64));
-        Taken { granted, again, spent_us }
+        TokenGrant { granted, again, spent_us }
     }
 
     /// Returns the time until there is a token. None: there is one.
@@ -127,10 +127,10 @@ pub enum Verdict {
 
 /// What a process knows of failing receivers: their failures, and the circuits that are open.
 #[derive(Debug, Default)]
-pub struct Evidence(HashMap<TopicName, Seen>);
+pub struct ReceiverFailures(HashMap<TopicName, FailureRun>);
 
 #[derive(Debug, Default)]
-struct Seen {
+struct FailureRun {
     /// Failures in a row.
     failures: u32,
     /// When the circuit was opened. A callback that began before this moment gives no new information. If a callback
@@ -138,11 +138,11 @@ struct Seen {
     opened_at: Option<Instant>,
 }
 
-impl Evidence {
+impl ReceiverFailures {
     /// Records the end of a callback, and returns what follows for the circuit. `failed`: the receiver itself failed.
     /// (What happens to the job does not matter here.) `probe`: the callback was the probe; the number says how often
     /// the circuit had been opened in a row.
-    pub fn ended(
+    pub fn record_end(
         &mut self,
         topic: &Topic,
         probe: Option<u32>,
@@ -154,7 +154,7 @@ impl Evidence {
             (Some(opens), true) if topic.breaker_failures > 0 => opens.saturating_add(1),
             (Some(_), _) => {
                 // Callbacks that began before the probe say nothing about the receiver as it is now.
-                self.0.insert(topic.name.clone(), Seen { failures: 0, opened_at: Some(begun) });
+                self.0.insert(topic.name.clone(), FailureRun { failures: 0, opened_at: Some(begun) });
                 return Some(Verdict::Close);
             }
             (None, false) => {
@@ -177,7 +177,7 @@ impl Evidence {
             }
         };
         let pause = pause(topic.breaker_pause, opens);
-        self.0.insert(topic.name.clone(), Seen { failures: 0, opened_at: Some(now) });
+        self.0.insert(topic.name.clone(), FailureRun { failures: 0, opened_at: Some(now) });
         Some(Verdict::Open { pause, opens })
     }
 
@@ -185,7 +185,7 @@ impl Evidence {
     pub fn is_open(&mut self, topic: &TopicName, now: Instant) {
         let seen = self.0.entry(topic.clone()).or_default();
         if seen.opened_at.is_none() {
-            *seen = Seen { failures: 0, opened_at: Some(now) };
+            *seen = FailureRun { failures: 0, opened_at: Some(now) };
         }
     }
 
@@ -256,38 +256,41 @@ mod tests {
 
     #[test]
     fn failures_in_a_row_open_and_a_probe_decides() {
-        let (mut seen, now, topic) = (Evidence::default(), Instant::now(), topic(3));
+        let (mut seen, now, topic) = (ReceiverFailures::default(), Instant::now(), topic(3));
         let at = |s| now + Duration::from_secs(s);
         let open = |s, opens| Some(Verdict::Open { pause: Duration::from_secs(s), opens });
         for failed in [true, true, false, true, true] {
-            assert_eq!(seen.ended(&topic, None, failed, now, now), None);
+            assert_eq!(seen.record_end(&topic, None, failed, now, now), None);
         }
-        assert_eq!(seen.ended(&topic, None, true, now, at(1)), open(10, 1));
+        assert_eq!(seen.record_end(&topic, None, true, now, at(1)), open(10, 1));
         for _ in 0..9 {
-            assert_eq!(seen.ended(&topic, None, true, now, at(60)), None, "they were in flight");
+            assert_eq!(seen.record_end(&topic, None, true, now, at(60)), None, "they were in flight");
         }
-        assert_eq!(seen.ended(&topic, Some(1), true, at(11), at(11)), open(20, 2));
-        assert_eq!(seen.ended(&topic, Some(9), true, at(99), at(99)), open(100, 10), "never longer");
-        assert_eq!(seen.ended(&topic, Some(10), false, at(199), at(199)), Some(Verdict::Close));
-        assert_eq!(seen.ended(&topic, None, true, at(200), at(200)), None);
+        assert_eq!(seen.record_end(&topic, Some(1), true, at(11), at(11)), open(20, 2));
+        assert_eq!(seen.record_end(&topic, Some(9), true, at(99), at(99)), open(100, 10), "never longer");
+        assert_eq!(seen.record_end(&topic, Some(10), false, at(199), at(199)), Some(Verdict::Close));
+        assert_eq!(seen.record_end(&topic, None, true, at(200), at(200)), None);
     }
 
     #[test]
     fn a_circuit_opened_elsewhere_resets_failures_and_opens_again() {
-        let (mut seen, now, topic) = (Evidence::default(), Instant::now(), topic(2));
+        let (mut seen, now, topic) = (ReceiverFailures::default(), Instant::now(), topic(2));
         let at = |s| now + Duration::from_secs(s);
-        assert_eq!(seen.ended(&topic, None, true, now, now), None);
+        assert_eq!(seen.record_end(&topic, None, true, now, now), None);
         seen.is_open(&topic.name, at(1));
-        assert_eq!(seen.ended(&topic, None, true, now, at(2)), None);
-        assert_eq!(seen.ended(&topic, None, true, at(2), at(2)), None);
+        assert_eq!(seen.record_end(&topic, None, true, now, at(2)), None);
+        assert_eq!(seen.record_end(&topic, None, true, at(2), at(2)), None);
         seen.is_open(&topic.name, at(3));
-        assert!(matches!(seen.ended(&topic, None, true, at(2), at(4)), Some(Verdict::Open { opens: 1, .. })));
+        assert!(matches!(
+            seen.record_end(&topic, None, true, at(2), at(4)),
+            Some(Verdict::Open { opens: 1, .. })
+        ));
     }
 
     #[test]
     fn a_disabled_breaker_opens_nothing_and_closes_an_open_circuit() {
-        let (mut seen, now, topic) = (Evidence::default(), Instant::now(), topic(0));
-        assert!((0..99).all(|_| seen.ended(&topic, None, true, now, now).is_none()));
-        assert_eq!(seen.ended(&topic, Some(3), true, now, now), Some(Verdict::Close));
+        let (mut seen, now, topic) = (ReceiverFailures::default(), Instant::now(), topic(0));
+        assert!((0..99).all(|_| seen.record_end(&topic, None, true, now, now).is_none()));
+        assert_eq!(seen.record_end(&topic, Some(3), true, now, now), Some(Verdict::Close));
     }
 }

@@ -25,7 +25,7 @@ pub const BYTES_MAX: usize = 4096;
 
 /// Why headers were refused: which header, and what would be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadHeaders {
+pub enum InvalidHeaders {
     /// The JSON is not an object whose values are strings.
     #[error("not an object of strings, such as {{\"x-tenant\": \"7\"}}")]
     NoObject,
@@ -77,13 +77,13 @@ pub struct Headers {
 
 impl Headers {
     /// Checks a JSON object of strings and makes headers from it.
-    pub fn parse(json: &str) -> Result<Headers, BadHeaders> {
-        let Pairs(pairs) = serde_json::from_str(json).map_err(|_| BadHeaders::NoObject)?;
+    pub fn parse(json: &str) -> Result<Headers, InvalidHeaders> {
+        let Pairs(pairs) = serde_json::from_str(json).map_err(|_| InvalidHeaders::NoObject)?;
         Headers::new(pairs)
     }
 
     /// Checks names and values and makes headers from them.
-    pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Headers, BadHeaders> {
+    pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Headers, InvalidHeaders> {
         let mut headers = BTreeMap::new();
         let mut bytes = 0;
         for (name, value) in pairs {
@@ -91,14 +91,14 @@ impl Headers {
             bytes += name.len() + value.len();
             match headers.entry(name.to_ascii_lowercase()) {
                 Entry::Vacant(free) => drop(free.insert(value)),
-                Entry::Occupied(_) => return Err(BadHeaders::Twice(short(&name))),
+                Entry::Occupied(_) => return Err(InvalidHeaders::Twice(short(&name))),
             }
             if headers.len() > HEADERS_MAX {
-                return Err(BadHeaders::TooMany);
+                return Err(InvalidHeaders::TooMany);
             }
         }
         if bytes > BYTES_MAX {
-            return Err(BadHeaders::TooLong);
+            return Err(InvalidHeaders::TooLong);
         }
         Ok(Headers { by_name: headers, ..Headers::default() })
     }
@@ -226,18 +226,18 @@ impl Headers {
     }
 }
 
-fn check(name: &str, value: &str) -> Result<(), BadHeaders> {
+fn check(name: &str, value: &str) -> Result<(), InvalidHeaders> {
     if name.len() > BYTES_MAX {
-        return Err(BadHeaders::TooLong);
+        return Err(InvalidHeaders::TooLong);
     }
     if let Some(why) = refuse_header(name, value) {
-        return Err(BadHeaders::Refused(why));
+        return Err(InvalidHeaders::Refused(why));
     }
     if value.trim().len() != value.len() {
-        return Err(BadHeaders::Spaces(short(name)));
+        return Err(InvalidHeaders::Spaces(short(name)));
     }
     if name.eq_ignore_ascii_case("traceparent") && !is_traceparent(value) {
-        return Err(BadHeaders::Traceparent);
+        return Err(InvalidHeaders::Traceparent);
     }
     Ok(())
 }

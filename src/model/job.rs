@@ -24,7 +24,7 @@ pub const ID_MAX: usize = 256;
 
 /// Why a topic's name, an id or a body was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Invalid {
+pub enum InvalidJobPart {
     /// A topic's name that is not 1 to 128 of the allowed characters.
     #[error("topic {0:?} is not 1 to {TOPIC_MAX} letters, digits, `_`, `.` or `-`")]
     Topic(String),
@@ -43,10 +43,10 @@ pub struct TopicName(Arc<str>);
 
 impl TopicName {
     /// Checks a text and makes a name from it.
-    pub fn new(name: &str) -> Result<TopicName, Invalid> {
+    pub fn new(name: &str) -> Result<TopicName, InvalidJobPart> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
         if name.is_empty() || name.len() > TOPIC_MAX || !name.bytes().all(allowed) {
-            return Err(Invalid::Topic(name.chars().take(TOPIC_MAX).collect()));
+            return Err(InvalidJobPart::Topic(name.chars().take(TOPIC_MAX).collect()));
         }
         Ok(TopicName(name.into()))
     }
@@ -58,8 +58,8 @@ impl TopicName {
 }
 
 impl TryFrom<String> for TopicName {
-    type Error = Invalid;
-    fn try_from(name: String) -> Result<TopicName, Invalid> {
+    type Error = InvalidJobPart;
+    fn try_from(name: String) -> Result<TopicName, InvalidJobPart> {
         TopicName::new(&name)
     }
 }
@@ -88,10 +88,10 @@ pub struct JobId(Box<str>);
 
 impl JobId {
     /// Checks a text and makes an id from it.
-    pub fn new(id: impl Into<Box<str>>) -> Result<JobId, Invalid> {
+    pub fn new(id: impl Into<Box<str>>) -> Result<JobId, InvalidJobPart> {
         let id = id.into();
         if id.is_empty() || id.len() > ID_MAX {
-            return Err(Invalid::Id(id.len()));
+            return Err(InvalidJobPart::Id(id.len()));
         }
         Ok(JobId(id))
     }
@@ -129,10 +129,10 @@ pub struct Body(Box<str>);
 
 impl Body {
     /// Checks that `text` is one JSON value, and makes a body from it.
-    pub fn parse(text: &str) -> Result<Body, Invalid> {
+    pub fn parse(text: &str) -> Result<Body, InvalidJobPart> {
         match serde_json::from_str::<&RawValue>(text) {
             Ok(raw) => Ok(Body::from(raw)),
-            Err(e) => Err(Invalid::Body(e.to_string())),
+            Err(e) => Err(InvalidJobPart::Body(e.to_string())),
         }
     }
 
@@ -337,8 +337,8 @@ mod tests {
     #[test]
     fn an_id_is_any_text_up_to_its_limit() {
         assert!(JobId::new("a:b/c 中").is_ok());
-        assert_eq!(JobId::new(""), Err(Invalid::Id(0)));
-        assert_eq!(JobId::new("x".repeat(257)), Err(Invalid::Id(257)));
+        assert_eq!(JobId::new(""), Err(InvalidJobPart::Id(0)));
+        assert_eq!(JobId::new("x".repeat(257)), Err(InvalidJobPart::Id(257)));
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub struct OpenConnections {
 
 /// Why a port has no place for another connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoPlace {
+pub enum ConnectionRefusal {
     /// There are no more places. Holds how many connections are open.
     #[error("{0} connections are open (max_connections)")]
     Port(usize),
@@ -31,12 +31,12 @@ impl OpenConnections {
     }
 
     /// Returns whether there is a place for another `more + 1` connections, of which one is from this source.
-    pub fn check(&self, source: Source, more: usize) -> Result<(), NoPlace> {
+    pub fn check(&self, source: Source, more: usize) -> Result<(), ConnectionRefusal> {
         let open = self.open + more;
         let of_source = self.by_source.get(&source).copied().unwrap_or(0);
         match () {
-            () if open >= self.most => Err(NoPlace::Port(open)),
-            () if of_source >= self.most_per_source => Err(NoPlace::Source(of_source)),
+            () if open >= self.most => Err(ConnectionRefusal::Port(open)),
+            () if of_source >= self.most_per_source => Err(ConnectionRefusal::Source(of_source)),
             () => Ok(()),
         }
     }
@@ -72,10 +72,10 @@ mod tests {
             open.check(source, 0).unwrap();
             open.opened(source);
         }
-        assert_eq!(open.check(b, 0), Err(NoPlace::Port(3)));
+        assert_eq!(open.check(b, 0), Err(ConnectionRefusal::Port(3)));
         open.closed(b);
-        assert_eq!(open.check(a, 0), Err(NoPlace::Source(2)));
-        assert_eq!(open.check(source("2001:db8::2"), 1), Err(NoPlace::Port(3)));
+        assert_eq!(open.check(a, 0), Err(ConnectionRefusal::Source(2)));
+        assert_eq!(open.check(source("2001:db8::2"), 1), Err(ConnectionRefusal::Port(3)));
         open.check(source("2001:db8::2"), 0).unwrap();
         open.closed(a);
         open.check(a, 0).unwrap();

@@ -19,11 +19,11 @@ pub struct WrongLength(usize);
 
 /// The hash of a password, which is what dq stores.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Hashed(Arc<str>);
+pub struct StoredPassword(Arc<str>);
 
-impl Hashed {
+impl StoredPassword {
     /// Hashes a new password. The salt must be random.
-    pub fn new(password: &str, salt: [u8; 16]) -> Result<Hashed, WrongLength> {
+    pub fn new(password: &str, salt: [u8; 16]) -> Result<StoredPassword, WrongLength> {
         let length = password.chars().count();
         if !(LENGTHS[0]..=LENGTHS[1]).contains(&length) {
             return Err(WrongLength(length));
@@ -31,13 +31,13 @@ impl Hashed {
         let hash = Argon2::default()
             .hash_password_with_salt(password.as_bytes(), &salt)
             .expect("Argon2's own parameters, and a salt of 16 bytes, are right");
-        Ok(Hashed(hash.to_string().into()))
+        Ok(StoredPassword(hash.to_string().into()))
     }
 
     /// Reads a hash from its text. None: the text is not a hash made by Argon2id.
-    pub fn parse(text: &str) -> Option<Hashed> {
+    pub fn parse(text: &str) -> Option<StoredPassword> {
         let hash = PasswordHash::new(text).ok()?;
-        (hash.algorithm == ARGON2ID_IDENT && hash.hash.is_some()).then(|| Hashed(text.into()))
+        (hash.algorithm == ARGON2ID_IDENT && hash.hash.is_some()).then(|| StoredPassword(text.into()))
     }
 
     /// Returns the text of the hash.
@@ -57,15 +57,15 @@ impl Hashed {
 /// Takes as long as the check of an account's password. It is called when there is no such account, so that the time of
 /// the answer does not show whether an account exists.
 pub fn check_nobodys(password: &str) {
-    static NOBODYS: LazyLock<Option<Hashed>> =
-        LazyLock::new(|| Hashed::new("nobody's password", [0; 16]).ok());
+    static NOBODYS: LazyLock<Option<StoredPassword>> =
+        LazyLock::new(|| StoredPassword::new("nobody's password", [0; 16]).ok());
     if let Some(hashed) = &*NOBODYS {
         let _ = hashed.is_of(password);
     }
 }
 
 /// Hides the hash.
-impl fmt::Debug for Hashed {
+impl fmt::Debug for StoredPassword {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Hashed(..)")
     }
@@ -77,23 +77,23 @@ mod tests {
 
     #[test]
     fn a_password_is_known_by_its_hash_alone() {
-        let hashed = Hashed::new("correct horse", [7; 16]).unwrap();
+        let hashed = StoredPassword::new("correct horse", [7; 16]).unwrap();
         assert!(hashed.is_of("correct horse") && !hashed.is_of("correct horsf") && !hashed.is_of(""));
         assert!(hashed.as_str().starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{}", hashed.as_str());
-        assert_eq!(Hashed::parse(hashed.as_str()), Some(hashed.clone()));
-        assert_ne!(Hashed::new("correct horse", [8; 16]).unwrap(), hashed);
+        assert_eq!(StoredPassword::parse(hashed.as_str()), Some(hashed.clone()));
+        assert_ne!(StoredPassword::new("correct horse", [8; 16]).unwrap(), hashed);
         assert!(!format!("{hashed:?}").contains("argon2"));
         for wrong in
             ["", "correct horse", "$argon2id$", "$argon2i$v=19$m=19456,t=2,p=1$BwcHBwcHBwc$AAAAAAAAAAAAAAAA"]
         {
-            assert_eq!(Hashed::parse(wrong), None, "{wrong}");
+            assert_eq!(StoredPassword::parse(wrong), None, "{wrong}");
         }
     }
 
     #[test]
     fn a_password_has_8_to_256_characters_of_any_script() {
-        assert_eq!(Hashed::new("seven77", [0; 16]), Err(WrongLength(7)));
-        assert_eq!(Hashed::new(&"x".repeat(257), [0; 16]), Err(WrongLength(257)));
-        assert!(Hashed::new("正确的马电池订书钉", [0; 16]).unwrap().is_of("正确的马电池订书钉"));
+        assert_eq!(StoredPassword::new("seven77", [0; 16]), Err(WrongLength(7)));
+        assert_eq!(StoredPassword::new(&"x".repeat(257), [0; 16]), Err(WrongLength(257)));
+        assert!(StoredPassword::new("正确的马电池订书钉", [0; 16]).unwrap().is_of("正确的马电池订书钉"));
     }
 }

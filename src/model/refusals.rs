@@ -153,13 +153,13 @@ mod tests {
         }
         assert_eq!(refusals.due(), Some(at(60)));
         assert_eq!(refusals.summaries(at(59)), []);
-        let told = "refused 1234 requests from user 7 in the last minute, such as GET /1: 404";
-        assert_eq!(texts(&refusals.summaries(at(60))), [told]);
+        let message = "refused 1234 requests from user 7 in the last minute, such as GET /1: 404";
+        assert_eq!(texts(&refusals.summaries(at(60))), [message]);
         // The next refusal belongs to the same run, and has no line of its own either.
         assert_eq!(refusals.count(source(7), true, at(61), text(9)), None);
         assert_eq!(refusals.due(), Some(at(120)));
-        let told = "refused 1 request from user 7 in the last minute, such as GET /9: 404";
-        assert_eq!(texts(&refusals.summaries(at(120))), [told]);
+        let message = "refused 1 request from user 7 in the last minute, such as GET /9: 404";
+        assert_eq!(texts(&refusals.summaries(at(120))), [message]);
         // After a minute without a refusal, nothing is counted, and the next refusal is a first one again.
         assert_eq!(refusals.summaries(at(180)), []);
         assert_eq!(refusals.due(), None);
@@ -177,11 +177,11 @@ mod tests {
         // The next request of that source, which has a valid token, has no line of its own either.
         assert_eq!(refusals.count(source(2), false, now, text), None);
         assert_eq!(refusals.count(source(2), true, now, text), None);
-        let mut told = texts(&refusals.summaries(now + WINDOW));
-        told.sort();
+        let mut found = texts(&refusals.summaries(now + WINDOW));
+        found.sort();
         let of = "in the last minute";
         assert_eq!(
-            told,
+            found,
             [
                 format!(
                     "refused 2 requests from user 2 {of}, 1 of them without a valid token, such as GET /v1/stats: 401"
@@ -203,10 +203,10 @@ mod tests {
             }
         }
         assert_eq!((lines, refusals.counts.len()), (SOURCES + 1, SOURCES + 1));
-        let told = refusals.summaries(now + WINDOW);
-        assert_eq!(told.len(), SOURCES + 1);
-        assert_eq!(told.iter().map(|summary| summary.all).sum::<u64>(), 20_000);
-        let others = told.iter().find(|summary| summary.source == Source::Others).unwrap();
+        let found = refusals.summaries(now + WINDOW);
+        assert_eq!(found.len(), SOURCES + 1);
+        assert_eq!(found.iter().map(|summary| summary.all).sum::<u64>(), 20_000);
+        let others = found.iter().find(|summary| summary.source == Source::Others).unwrap();
         assert_eq!(others.all, 20_000 - 2 * SOURCES as u64);
     }
 
@@ -215,10 +215,10 @@ mod tests {
         let (now, mut refusals) = (Instant::now(), RefusalCounts::default());
         let text = || "GET /: 404".to_owned();
         refusals.count(source(1), false, now, text);
-        let told = texts(&refusals.last_summaries(now + Duration::from_secs(7)));
+        let found = texts(&refusals.last_summaries(now + Duration::from_secs(7)));
         let expected =
             "refused 1 request from user 1 in the last 7 s, all without a valid token, such as GET /: 404";
-        assert_eq!(told, [expected]);
+        assert_eq!(found, [expected]);
         assert_eq!((refusals.due(), refusals.last_summaries(now)), (None, vec![]));
     }
 }

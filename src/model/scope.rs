@@ -115,7 +115,7 @@ impl fmt::Display for Scope {
 /// What a request needs. A topic is given as the request spells it. A text that is not a valid name of a topic is in no
 /// scope of a single topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Need<'a> {
+pub enum RequiredAccess<'a> {
     /// Everything.
     Admin,
     /// To read the state of the daemon.
@@ -152,35 +152,48 @@ impl Range {
 
 impl Scope {
     /// Returns whether the scope allows a request with this need.
-    pub fn permits(&self, need: Need<'_>) -> bool {
+    pub fn permits(&self, need: RequiredAccess<'_>) -> bool {
         match (self, need) {
             (Scope::Admin, _)
-            | (Scope::Metrics | Scope::Read(Range::All), Need::Metrics)
-            | (Scope::Read(Range::All), Need::Read)
-            | (Scope::Read(_) | Scope::Manage(_), Need::SomeTopics)
-            | (Scope::Read(_) | Scope::Manage(_) | Scope::Produce(_) | Scope::Consume(_), Need::SomeJobs) => {
-                true
+            | (Scope::Metrics | Scope::Read(Range::All), RequiredAccess::Metrics)
+            | (Scope::Read(Range::All), RequiredAccess::Read)
+            | (Scope::Read(_) | Scope::Manage(_), RequiredAccess::SomeTopics)
+            | (
+                Scope::Read(_) | Scope::Manage(_) | Scope::Produce(_) | Scope::Consume(_),
+                RequiredAccess::SomeJobs,
+            ) => true,
+            (
+                Scope::Read(range),
+                RequiredAccess::Topic(topic) | RequiredAccess::Jobs(topic) | RequiredAccess::Answers(topic),
+            )
+            | (
+                Scope::Manage(range),
+                RequiredAccess::Topic(topic) | RequiredAccess::Jobs(topic) | RequiredAccess::Manage(topic),
+            )
+            | (Scope::Produce(range), RequiredAccess::Produce(topic) | RequiredAccess::Jobs(topic))
+            | (Scope::Consume(range), RequiredAccess::Consume(topic) | RequiredAccess::Jobs(topic)) => {
+                range.covers(topic)
             }
-            (Scope::Read(range), Need::Topic(topic) | Need::Jobs(topic) | Need::Answers(topic))
-            | (Scope::Manage(range), Need::Topic(topic) | Need::Jobs(topic) | Need::Manage(topic))
-            | (Scope::Produce(range), Need::Produce(topic) | Need::Jobs(topic))
-            | (Scope::Consume(range), Need::Consume(topic) | Need::Jobs(topic)) => range.covers(topic),
             _ => false,
         }
     }
 }
 
 /// Writes the smallest scope that is enough.
-impl fmt::Display for Need<'_> {
+impl fmt::Display for RequiredAccess<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Need::Admin => f.write_str("admin"),
-            Need::Read | Need::SomeTopics | Need::SomeJobs => f.write_str("read"),
-            Need::Metrics => f.write_str("metrics"),
-            Need::Topic(topic) | Need::Jobs(topic) | Need::Answers(topic) => write!(f, "read:{topic}"),
-            Need::Manage(topic) => write!(f, "manage:{topic}"),
-            Need::Produce(topic) => write!(f, "produce:{topic}"),
-            Need::Consume(topic) => write!(f, "consume:{topic}"),
+            RequiredAccess::Admin => f.write_str("admin"),
+            RequiredAccess::Read | RequiredAccess::SomeTopics | RequiredAccess::SomeJobs => {
+                f.write_str("read")
+            }
+            RequiredAccess::Metrics => f.write_str("metrics"),
+            RequiredAccess::Topic(topic) | RequiredAccess::Jobs(topic) | RequiredAccess::Answers(topic) => {
+                write!(f, "read:{topic}")
+            }
+            RequiredAccess::Manage(topic) => write!(f, "manage:{topic}"),
+            RequiredAccess::Produce(topic) => write!(f, "produce:{topic}"),
+            RequiredAccess::Consume(topic) => write!(f, "consume:{topic}"),
         }
     }
 }
@@ -219,19 +232,19 @@ mod tests {
     #[test]
     fn a_scope_permits_what_it_is_for_and_nothing_else() {
         let needs = [
-            Need::Admin,
-            Need::Read,
-            Need::Metrics,
-            Need::SomeTopics,
-            Need::Topic("a"),
-            Need::Jobs("a"),
-            Need::Answers("a"),
-            Need::Manage("a"),
-            Need::Produce("a"),
-            Need::Consume("a"),
-            Need::Jobs("b.c"),
-            Need::Manage("b.c"),
-            Need::SomeJobs,
+            RequiredAccess::Admin,
+            RequiredAccess::Read,
+            RequiredAccess::Metrics,
+            RequiredAccess::SomeTopics,
+            RequiredAccess::Topic("a"),
+            RequiredAccess::Jobs("a"),
+            RequiredAccess::Answers("a"),
+            RequiredAccess::Manage("a"),
+            RequiredAccess::Produce("a"),
+            RequiredAccess::Consume("a"),
+            RequiredAccess::Jobs("b.c"),
+            RequiredAccess::Manage("b.c"),
+            RequiredAccess::SomeJobs,
         ];
         let row = |text: &str| -> Vec<bool> { text.bytes().map(|b| b == b'x').collect() };
         for (scope, permitted) in [

@@ -72,17 +72,17 @@ fn signed(key: &SessionKey, token: &Token, what: &[u8], of: &[u8]) -> Option<Hma
 /// Returns the value of the cookie for an account whose password was entered at this time, in Unix milliseconds. None:
 /// the token is not an account.
 pub fn begin(key: &SessionKey, token: &Token, now_ms: i64) -> Option<String> {
-    let told = format!("{}.{}", token.name, now_ms + LIFE.as_millis() as i64);
-    let mac = signed(key, token, b"cookie\0", told.as_bytes())?;
-    Some(format!("{told}.{}", BASE64.encode(mac.finalize().into_bytes())))
+    let text = format!("{}.{}", token.name, now_ms + LIFE.as_millis() as i64);
+    let mac = signed(key, token, b"cookie\0", text.as_bytes())?;
+    Some(format!("{text}.{}", BASE64.encode(mac.finalize().into_bytes())))
 }
 
 /// Returns the account of a cookie with this value, if its session is still valid.
 pub fn holder<'a>(key: &SessionKey, tokens: &'a Tokens, value: &str, now_ms: i64) -> Option<&'a Token> {
-    let (told, mac) = value.rsplit_once('.')?;
-    let (name, expires_ms) = told.rsplit_once('.')?;
+    let (text, mac) = value.rsplit_once('.')?;
+    let (name, expires_ms) = text.rsplit_once('.')?;
     let token = tokens.named(&TokenName::of_account(name).ok()?)?;
-    signed(key, token, b"cookie\0", told.as_bytes())?.verify_slice(&BASE64.decode(mac).ok()?).ok()?;
+    signed(key, token, b"cookie\0", text.as_bytes())?.verify_slice(&BASE64.decode(mac).ok()?).ok()?;
     // Who knows the key could sign a cookie that never ends.
     let left_ms = expires_ms.parse::<i64>().ok()?.checked_sub(now_ms)?;
     let longest_ms = (LIFE + CLOCK_DIFFERENCE).as_millis() as i64;
@@ -104,7 +104,7 @@ pub fn is_csrf(key: &SessionKey, token: &Token, value: &str, shown: &str) -> boo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::password::Hashed;
+    use crate::password::StoredPassword;
     use crate::token::Secret;
 
     fn key() -> SessionKey {
@@ -114,7 +114,7 @@ mod tests {
     fn account(name: &str, password: &str) -> Token {
         Token {
             name: TokenName::of_account(name).unwrap(),
-            proof: Proof::Password(Hashed::new(password, [3; 16]).unwrap()),
+            proof: Proof::Password(StoredPassword::new(password, [3; 16]).unwrap()),
             scopes: vec!["admin".parse().unwrap()],
             created_ms: 1,
             expires_ms: None,

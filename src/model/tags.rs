@@ -10,7 +10,7 @@ pub const TAG_MAX: usize = 64;
 
 /// Why tags were refused, and what would be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadTag {
+pub enum InvalidTag {
     /// There are more than [`TAGS_MAX`] different ones.
     #[error("a job has at most {TAGS_MAX} tags")]
     TooMany,
@@ -30,16 +30,16 @@ pub struct Tag(Box<str>);
 
 impl Tag {
     /// Checks a text and makes a tag from it.
-    pub fn new(text: &str) -> Result<Tag, BadTag> {
+    pub fn new(text: &str) -> Result<Tag, InvalidTag> {
         let short = || text.chars().take(TAG_MAX).collect();
         if text.is_empty() || text.len() > TAG_MAX {
-            return Err(BadTag::Length(short()));
+            return Err(InvalidTag::Length(short()));
         }
         // A comma separates tags in the query of a URL. A space does so in the text that a store keeps, in which no
         // character needs an escape.
         let is_bad = |c: &char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '"' | '\\');
         match text.chars().find(is_bad) {
-            Some(bad) => Err(BadTag::Character(short(), bad)),
+            Some(bad) => Err(InvalidTag::Character(short(), bad)),
             None => Ok(Tag(text.into())),
         }
     }
@@ -63,7 +63,7 @@ pub struct Tags(Vec<Tag>);
 
 impl Tags {
     /// Checks texts and makes tags from them. A tag that is given twice counts once.
-    pub fn new<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Tags, BadTag> {
+    pub fn new<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Tags, InvalidTag> {
         let mut tags = Vec::new();
         for text in texts {
             let tag = Tag::new(text.as_ref())?;
@@ -71,7 +71,7 @@ impl Tags {
                 tags.insert(place, tag);
             }
             if tags.len() > TAGS_MAX {
-                return Err(BadTag::TooMany);
+                return Err(InvalidTag::TooMany);
             }
         }
         Ok(Tags(tags))
@@ -134,7 +134,7 @@ mod tests {
             assert!(why.contains(word), "{tag}: {why}");
         }
         let nine: Vec<String> = (0..9).map(|n| n.to_string()).collect();
-        assert_eq!(Tags::new(&nine), Err(BadTag::TooMany));
+        assert_eq!(Tags::new(&nine), Err(InvalidTag::TooMany));
         assert!(Tags::new(&nine[..8]).is_ok());
     }
 }

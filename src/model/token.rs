@@ -12,8 +12,8 @@ use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use crate::job::TopicName;
-use crate::password::Hashed;
-use crate::scope::{Need, Scope};
+use crate::password::StoredPassword;
+use crate::scope::{RequiredAccess, Scope};
 use crate::topic::Rate;
 
 /// What each secret begins with, so that scanners for leaked secrets recognize it.
@@ -144,13 +144,15 @@ pub enum Proof {
     /// A client presents a secret that dq made.
     Secret(Digest),
     /// A person enters a password, only when they sign in to the console.
-    Password(Hashed),
+    Password(StoredPassword),
 }
 
 impl TryFrom<String> for Proof {
     type Error = &'static str;
     fn try_from(text: String) -> Result<Proof, &'static str> {
-        Hashed::parse(&text).map(Proof::Password).map_or_else(|| text.try_into().map(Proof::Secret), Ok)
+        StoredPassword::parse(&text)
+            .map(Proof::Password)
+            .map_or_else(|| text.try_into().map(Proof::Secret), Ok)
     }
 }
 
@@ -263,14 +265,14 @@ impl Token {
     }
 
     /// Returns whether one of the scopes allows the request.
-    pub fn permits(&self, need: Need<'_>) -> bool {
+    pub fn permits(&self, need: RequiredAccess<'_>) -> bool {
         self.scopes.iter().any(|scope| scope.permits(need))
     }
 }
 
 /// The token with which a client was authenticated. Each request checks again whether that token is still valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pass {
+pub struct VerifiedToken {
     name: TokenName,
     #[serde(rename = "digest")]
     proof: Proof,
@@ -318,14 +320,14 @@ impl Tokens {
     }
 
     /// Returns the token with which a client was authenticated, if it is still valid.
-    pub fn passed(&self, pass: &Pass, now_ms: i64) -> Option<&Token> {
+    pub fn passed(&self, pass: &VerifiedToken, now_ms: i64) -> Option<&Token> {
         self.named(&pass.name).filter(|token| token.proof == pass.proof && token.is_good_at(now_ms))
     }
 }
 
-impl From<&Token> for Pass {
-    fn from(token: &Token) -> Pass {
-        Pass { name: token.name.clone(), proof: token.proof.clone() }
+impl From<&Token> for VerifiedToken {
+    fn from(token: &Token) -> VerifiedToken {
+        VerifiedToken { name: token.name.clone(), proof: token.proof.clone() }
     }
 }
 
@@ -386,7 +388,7 @@ mod tests {
         assert!(tokens.find_by_secret(secret(2).reveal(), 100).is_none(), "expired");
         assert!(tokens.find_by_secret(secret(4).reveal(), 0).is_none());
         assert!(Tokens::default().find_by_secret(secret(1).reveal(), 0).is_none());
-        let pass = Pass::from(tokens.find_by_secret(secret(2).reveal(), 0).unwrap());
+        let pass = VerifiedToken::from(tokens.find_by_secret(secret(2).reveal(), 0).unwrap());
         assert!(tokens.passed(&pass, 99).is_some() && tokens.passed(&pass, 100).is_none());
         // Another token with the same name does not count.
         let others: Tokens = [token("b", 5, None)].into_iter().collect();

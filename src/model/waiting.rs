@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::flow::POSTPONED_MAX;
 use crate::job::{Attempt, State};
 use crate::json_time::rfc3339;
-use crate::topic::{Rate, Undelivered};
+use crate::topic::{NotDelivered, Rate};
 
 /// From this part of a rate on, the rate holds jobs back. Measured over seconds, no rate is reached exactly.
 const RATE_REACHED: f64 = 0.8;
@@ -32,7 +32,7 @@ pub struct WaitingJob<'a> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WaitingTopic {
     /// Why no jobs of the topic are delivered.
-    pub undelivered: Option<Undelivered>,
+    pub undelivered: Option<NotDelivered>,
     /// The pause of the topic, if it is paused.
     pub pause: Option<Pause>,
     /// The circuit of the topic, if it is not closed.
@@ -249,9 +249,9 @@ impl WaitingReason {
     /// What holds back all jobs of a topic.
     fn of_topic(topic: &WaitingTopic) -> Vec<WaitingReason> {
         let undelivered = topic.undelivered.clone().map(|why| match why {
-            Undelivered::Unregistered => WaitingReason::Unregistered,
-            Undelivered::Held(why) => WaitingReason::Held { why },
-            Undelivered::Pull => WaitingReason::Pull,
+            NotDelivered::Unregistered => WaitingReason::Unregistered,
+            NotDelivered::Held(why) => WaitingReason::Held { why },
+            NotDelivered::Pull => WaitingReason::Pull,
         });
         let paused = topic.pause.clone().map(WaitingReason::Paused);
         let circuit = topic.circuit.clone().map(|circuit| match circuit.is_half_open {
@@ -271,7 +271,7 @@ impl WaitingReason {
         let host = topic.host.as_ref().and_then(HostUse::reached);
         let busy = match topic.workers {
             // No worker delivers its jobs.
-            _ if topic.undelivered == Some(Undelivered::Pull) => None,
+            _ if topic.undelivered == Some(NotDelivered::Pull) => None,
             0 => Some(WaitingReason::NoConsumer),
             workers if topic.leased_of_all >= workers => {
                 Some(WaitingReason::WorkersBusy { workers, leased: topic.leased_of_all })
@@ -296,8 +296,8 @@ impl fmt::Display for WaitingReason {
             WaitingReason::NotPromoted { due_ms } => {
                 write!(f, "the job was due at {}, and no timer has made it ready yet", rfc3339(*due_ms))
             }
-            WaitingReason::Unregistered => Undelivered::Unregistered.fmt(f),
-            WaitingReason::Held { why } => Undelivered::Held(why.clone()).fmt(f),
+            WaitingReason::Unregistered => NotDelivered::Unregistered.fmt(f),
+            WaitingReason::Held { why } => NotDelivered::Held(why.clone()).fmt(f),
             WaitingReason::Pull => {
                 f.write_str("the mode of the topic is \"pull\": the job waits until a client reserves it")
             }
@@ -428,11 +428,11 @@ mod tests {
             (none(), "a consumer leases the job next"),
             (WaitingTopic { ready: 7, ..none() }, "7 jobs of the topic are ready"),
             (
-                WaitingTopic { undelivered: Some(Undelivered::Unregistered), ..none() },
+                WaitingTopic { undelivered: Some(NotDelivered::Unregistered), ..none() },
                 "the topic is not registered",
             ),
             (
-                WaitingTopic { undelivered: Some(Undelivered::Held("PUT".into())), ..none() },
+                WaitingTopic { undelivered: Some(NotDelivered::Held("PUT".into())), ..none() },
                 "the topic is held: PUT",
             ),
             (

@@ -5,13 +5,14 @@
 use std::time::{Duration, Instant};
 
 use model::bulk::{
-    BulkCounts, BulkOperation, BulkProgress, BulkRequest, Leg, PAGE_MAX, Planned, RATE_MAX, RECORDS_LEG,
-    SeenJob, Verdict, Walk,
+    BulkCounts, BulkOperation, BulkProgress, BulkRequest, Leg, PAGE_MAX, PlannedChange, RATE_MAX,
+    RECORDS_LEG, SeenJob, Verdict, Walk,
 };
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, TopicName};
 use model::letters::Pace;
 use store::{
-    Added, Aim, DeadLetter, Direction, Listed, ListedChange, ListedChanged, Result, Store, StoreError, Which,
+    Added, ChangeGoal, DeadLetter, DeadLetterSelection, Direction, ListedChange, ListedChangeResult,
+    ListedJob, Result, Store, StoreError,
 };
 
 /// How many records are read in one step.
@@ -86,7 +87,7 @@ impl Bulk {
             progress.counts.looked_at += 1;
             let plan = |to_ms| {
                 let at_ms = job.until_ms.filter(|_| self.operation == BulkOperation::Redrive);
-                Planned(job.id.as_str().to_owned(), job.stamp_us, at_ms.unwrap_or(job.due_ms), to_ms)
+                PlannedChange(job.id.as_str().to_owned(), job.stamp_us, at_ms.unwrap_or(job.due_ms), to_ms)
             };
             match verdict {
                 Verdict::Due(to_ms) => progress.plan.push(plan(Some(to_ms))),
@@ -137,7 +138,7 @@ impl Bulk {
             match verdict {
                 Verdict::Take => {
                     let stamp_us = record.stamp_us.unwrap_or(0);
-                    progress.plan.push(Planned(id.to_owned(), stamp_us, record.ended_ms, None));
+                    progress.plan.push(PlannedChange(id.to_owned(), stamp_us, record.ended_ms, None));
                 }
                 Verdict::Skip => progress.counts.skipped += 1,
                 _ => {}
@@ -175,7 +176,7 @@ impl Bulk {
     }
 
     /// Does what was planned. `is_again`: it may have been done already, wholly or in part.
-    pub fn apply(&self, store: &mut dyn Store, plan: &[Planned], is_again: bool) -> Result<BulkCounts> {
+    pub fn apply(&self, store: &mut dyn Store, plan: &[PlannedChange], is_again: bool) -> Result<BulkCounts> {
         if plan.is_empty() {
             return Ok(BulkCounts::default());
         }
@@ -186,29 +187,31 @@ impl Bulk {
         }
     }
 
-    fn change(&self, store: &mut dyn Store, plan: &[Planned], is_again: bool) -> Result<BulkCounts> {
-        let change = |Planned(id, stamp_us, due_ms, to_ms): &Planned| {
-            let aim = to_ms.map_or(Aim::Gone, Aim::Due);
+    fn change(&self, store: &mut dyn Store, plan: &[PlannedChange], is_again: bool) -> Result<BulkCounts> {
+        let change = |PlannedChange(id, stamp_us, due_ms, to_ms): &PlannedChange| {
+            let aim = to_ms.map_or(ChangeGoal::Gone, ChangeGoal::Due);
             Ok(ListedChange { id: job_id(id)?, stamp_us: *stamp_us, due_ms: *due_ms, aim })
         };
         let changes: Vec<ListedChange> = plan.iter().map(change).collect::<Result<_>>()?;
         let mut counts = BulkCounts::default();
         for changed in store.change_listed(&self.topic, &changes) {
             match changed? {
-                ListedChanged::Done | ListedChanged::Already => counts.changed += 1,
-                ListedChanged::NotFound | ListedChanged::Differs if is_again => counts.unclear += 1,
-                ListedChanged::NotFound | ListedChanged::Differs => counts.skipped += 1,
+                ListedChangeResult::Done | ListedChangeResult::Already => counts.changed += 1,
+                ListedChangeResult::NotFound | ListedChangeResult::Differs if is_again => counts.unclear += 1,
+                ListedChangeResult::NotFound | ListedChangeResult::Differs => counts.skipped += 1,
             }
         }
         Ok(counts)
     }
 
-    fn redrive(&self, store: &mut dyn Store, plan: &[Planned], is_again: bool) -> Result<BulkCounts> {
-        let letter =
-            |Planned(id, _, died_ms, _): &Planned| Ok(DeadLetter { id: job_id(id)?, died_ms: *died_ms });
+    fn redrive(&self, store: &mut dyn Store, plan: &[PlannedChange], is_again: bool) -> Result<BulkCounts> {
+        let letter = |PlannedChange(id, _, died_ms, _): &PlannedChange| {
+            Ok(DeadLetter { id: job_id(id)?, died_ms: *died_ms })
+        };
         let letters: Vec<DeadLetter> = plan.iter().map(letter).collect::<Result<_>>()?;
         let all = letters.len();
-        let done = store.redrive(&self.topic, &Which::Letters(letters), all, Pace::default())?;
+        let done =
+            store.redrive(&self.topic, &DeadLetterSelection::Letters(letters), all, Pace::default())?;
         let (changed, left) = (done as u64, all.saturating_sub(done) as u64);
         let (skipped, unclear) = if is_again { (0, left) } else { (left, 0) };
         Ok(BulkCounts { changed, skipped, unclear, looked_at: 0 })
@@ -216,9 +219,9 @@ impl Bulk {
 
     /// Adds the jobs of records again. A job stays as it is if there is one with its id. An id that has a newer record
     /// is left out: its job may have been added again, and may have ended since.
-    fn replay(&self, store: &mut dyn Store, plan: &[Planned], is_again: bool) -> Result<BulkCounts> {
+    fn replay(&self, store: &mut dyn Store, plan: &[PlannedChange], is_again: bool) -> Result<BulkCounts> {
         let (mut counts, mut jobs, mut left) = (BulkCounts::default(), Vec::new(), 0);
-        for Planned(id, _, ended_ms, _) in plan {
+        for PlannedChange(id, _, ended_ms, _) in plan {
             let key = JobKey { topic: self.topic.clone(), id: job_id(id)? };
             let last = store.records(&key)?.into_iter().next().filter(|record| record.ended_ms == *ended_ms);
             match last.and_then(|record| Some((record.body?, record.headers))) {
@@ -241,7 +244,7 @@ impl Bulk {
     }
 }
 
-fn seen(job: &Listed) -> SeenJob<'_> {
+fn seen(job: &ListedJob) -> SeenJob<'_> {
     SeenJob {
         id: job.id.as_str(),
         state: job.state,

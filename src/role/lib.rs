@@ -2,7 +2,7 @@
 //! drain.
 //!
 //! The loop of a role waits with [`Context::wait`], or waits on [`Context::fds`] in its own way and then calls
-//! [`Context::heed`]. When that asks it to drain, the role takes nothing new, finishes the work in flight, and returns.
+//! [`Context::check_drain`]. When that asks it to drain, the role takes nothing new, finishes the work in flight, and returns.
 //!
 //! It never decides what a role does. Begin with [`Context`]; [`submit`] is how both servers pass requests to the
 //! store.
@@ -174,13 +174,13 @@ impl Context {
         }
     }
 
-    /// Returns the descriptors that become readable when [`Context::heed`] has something to handle.
+    /// Returns the descriptors that become readable when [`Context::check_drain`] has something to handle.
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.link.as_fd(), self.signals.as_fd()]
     }
 
     /// Checks whether this process must drain, because of the master, the master's death, or TERM.
-    pub fn heed(&mut self) -> Result<Option<Drain>> {
+    pub fn check_drain(&mut self) -> Result<Option<Drain>> {
         if self.signals.take()?.contains(&Signal::SIGTERM) {
             self.set_drain(Some(self.settings.drain_timeout), false, "TERM");
         }
@@ -198,7 +198,7 @@ impl Context {
                     self.set_drain(within_ms.map(Duration::from_millis), successor, "the master says so");
                 }
                 Received::Message(ToChild::ReopenLogs) => host::reopen_logs(),
-                Received::Message(ToChild::Ping) => self.give_a_sign_of_life(),
+                Received::Message(ToChild::Ping) => self.answer_ping(),
                 Received::Nothing => break,
                 Received::Closed => {
                     self.orphaned = true;
@@ -218,7 +218,7 @@ impl Context {
         let all: Vec<BorrowedFd<'_>> = own.into_iter().chain(fds.iter().copied()).collect();
         let readable = host::wait_readable(&all, until)?;
         if readable[..count].contains(&true) {
-            self.heed()?;
+            self.check_drain()?;
         }
         Ok(readable[count..].to_vec())
     }
@@ -230,7 +230,7 @@ impl Context {
     }
 
     /// Answers a ping. It is called only from the main loop, because an answer from another thread would prove nothing.
-    fn give_a_sign_of_life(&self) {
+    fn answer_ping(&self) {
         let overdue =
             self.workers_by.map_or(Duration::ZERO, |by| Instant::now().saturating_duration_since(by));
         // If this fails, the master misses the sign of life.
@@ -317,12 +317,12 @@ pub fn vital_thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io
 /// tries, which grow.
 #[derive(Debug, Default)]
 pub struct TroubleLog {
-    current: Option<Current>,
+    current: Option<OngoingTrouble>,
     pause: Duration,
 }
 
 #[derive(Debug)]
-struct Current {
+struct OngoingTrouble {
     message: String,
     since: Instant,
     /// Whether it is an error: it does not pass by itself.
@@ -359,12 +359,12 @@ impl TroubleLog {
         log::log!(if is_error { log::Level::Error } else { log::Level::Info }, "{message}");
         let since = self.current.as_ref().map_or_else(Instant::now, |c| c.since);
         let is_error = is_error || self.current.as_ref().is_some_and(|c| c.is_error);
-        self.current = Some(Current { message, since, is_error });
+        self.current = Some(OngoingTrouble { message, since, is_error });
     }
 
     /// Notes that it works again.
-    pub fn over(&mut self) {
-        if let Some(Current { since, is_error, .. }) = self.current.take() {
+    pub fn end(&mut self) {
+        if let Some(OngoingTrouble { since, is_error, .. }) = self.current.take() {
             let level = if is_error { log::Level::Warn } else { log::Level::Info };
             log::log!(level, "works again after {:.1?}", since.elapsed());
         }

@@ -40,22 +40,22 @@ struct FollowedRegistry {
     /// The registry whose snapshots are used.
     source: String,
     run_dir: PathBuf,
-    watch: Watch,
+    watch: RegistryWatch,
     /// The version of the file that was read last.
     seen: Option<FileVersion>,
     /// Whether a snapshot of this registry was read.
     is_read: bool,
-    told: HashSet<InvalidRow>,
+    logged: HashSet<InvalidRow>,
 }
 
 /// The inode of a file, and when it was written.
 type FileVersion = (u64, i64, i64);
 
 #[derive(Debug)]
-enum Watch {
-    Told(Changes),
+enum RegistryWatch {
+    Notified(Changes),
     /// The system has no more watches, so a timer is used.
-    Looks(TimerFd),
+    Polled(TimerFd),
 }
 
 impl LiveTopics {
@@ -71,10 +71,10 @@ impl LiveTopics {
         };
         let run_dir = settings.run_dir.clone();
         DirBuilder::new().recursive(true).mode(0o700).create(snapshot_folder(&run_dir))?;
-        let (source, told) = (registry.to_string(), HashSet::new());
+        let (source, logged) = (registry.to_string(), HashSet::new());
         // The watch begins before the file is read, so that no change is missed.
-        let watch = Watch::new(&Snapshot::file(&run_dir))?;
-        let registry = FollowedRegistry { file, source, run_dir, watch, seen: None, is_read: false, told };
+        let watch = RegistryWatch::new(&Snapshot::file(&run_dir))?;
+        let registry = FollowedRegistry { file, source, run_dir, watch, seen: None, is_read: false, logged };
         let mut live = LiveTopics { topics, tokens: Tokens::default(), registry: Some(registry), lanes };
         live.reload();
         Ok(live)
@@ -112,8 +112,8 @@ impl LiveTopics {
     /// Returns the descriptor that becomes readable; none: the topics and tokens never change.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(match &self.registry.as_ref()?.watch {
-            Watch::Told(changes) => changes.as_fd(),
-            Watch::Looks(timer) => timer.as_fd(),
+            RegistryWatch::Notified(changes) => changes.as_fd(),
+            RegistryWatch::Polled(timer) => timer.as_fd(),
         })
     }
 }
@@ -142,7 +142,7 @@ impl FollowedRegistry {
         }
         self.is_read = true;
         for unusable in unusable {
-            if self.told.insert(unusable.clone()) {
+            if self.logged.insert(unusable.clone()) {
                 log::warn!("left out of what the registry has: {}", Excerpt(&unusable));
             }
         }
@@ -151,16 +151,16 @@ impl FollowedRegistry {
     }
 }
 
-impl Watch {
-    fn new(file: &Path) -> io::Result<Watch> {
+impl RegistryWatch {
+    fn new(file: &Path) -> io::Result<RegistryWatch> {
         match Changes::new(file) {
-            Ok(changes) => Ok(Watch::Told(changes)),
+            Ok(changes) => Ok(RegistryWatch::Notified(changes)),
             Err(e) => {
                 log::warn!("cannot watch {}: {e}; it is checked every second", file.display());
                 let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::all())?;
                 let each = Expiration::Interval(TimeSpec::from_duration(LOOK));
                 timer.set(each, TimerSetTimeFlags::empty())?;
-                Ok(Watch::Looks(timer))
+                Ok(RegistryWatch::Polled(timer))
             }
         }
     }
@@ -168,8 +168,8 @@ impl Watch {
     /// Reads the events or the timer that made the descriptor readable.
     fn take(&mut self) -> io::Result<()> {
         match self {
-            Watch::Told(changes) => changes.take().map(drop),
-            Watch::Looks(timer) => match timer.wait() {
+            RegistryWatch::Notified(changes) => changes.take().map(drop),
+            RegistryWatch::Polled(timer) => match timer.wait() {
                 Ok(()) | Err(nix::errno::Errno::EAGAIN) => Ok(()),
                 Err(e) => Err(e.into()),
             },
@@ -196,11 +196,11 @@ mod tests {
         let followed = FollowedRegistry {
             file: vec![topic("a", "http://file/")],
             source: "sqlite:/x".into(),
-            watch: Watch::new(&Snapshot::file(&run_dir)).unwrap(),
+            watch: RegistryWatch::new(&Snapshot::file(&run_dir)).unwrap(),
             run_dir: run_dir.clone(),
             seen: None,
             is_read: false,
-            told: HashSet::new(),
+            logged: HashSet::new(),
         };
         let mut live = LiveTopics {
             registry: Some(followed),

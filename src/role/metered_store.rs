@@ -9,10 +9,10 @@ use model::job::{Due, JobId, JobKey, NewJob, State, TopicName};
 use model::letters::Pace;
 use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation, PurgeCause};
 use store::{
-    Added, Batch, Change, Changed, CircuitView, Counts, DeadLetter, DeadLetterOperation, DeadLetters,
-    Deleted, Forecast, Jobs, Lanes, Leases, LimitQuery, LimitUse, Limits, Moved, Opening, Outcome, OwnerTag,
-    Page, Pauses, Permit, PermitAsk, Promotion, Rescheduled, Result, Settled, Settlement, Settlements, Store,
-    StoreError, View, Views, Wanted, Which,
+    Added, Batch, Change, Changed, CircuitOpening, CircuitView, Counts, DeadLetter, DeadLetterOperation,
+    DeadLetterSelection, DeadLetters, Deleted, Forecast, Jobs, Lanes, LeaseRequest, Leases, LimitQuery,
+    LimitUse, Limits, MoveCounts, Outcome, OwnerTag, Page, Pauses, Permit, PermitRequest, Promotion,
+    Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError, View, Views,
 };
 use telemetry::counters::Counters;
 
@@ -200,7 +200,7 @@ impl Jobs for MeteredStore {
 }
 
 impl Leases for MeteredStore {
-    fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
+    fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
         self.timed(Operation::Lease, None, |store| store.lease(wanted, limit, owner))
     }
 
@@ -223,7 +223,7 @@ impl Settlements for MeteredStore {
     fn exchange(
         &mut self,
         settlements: &[Settlement],
-        wanted: &[Wanted],
+        wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
     ) -> (Vec<Result<Settled>>, Result<Batch>) {
@@ -242,7 +242,7 @@ impl Promotion for MeteredStore {
         &mut self,
         limit: usize,
         spread: &[(TopicName, Duration)],
-    ) -> Result<(Moved, Rescheduled)> {
+    ) -> Result<(MoveCounts, Rescheduled)> {
         self.timed(Operation::Promote, None, |store| store.promote_or_spread(limit, spread))
     }
 
@@ -252,7 +252,7 @@ impl Promotion for MeteredStore {
         handed_back
     }
 
-    fn expire(&mut self, limit: usize) -> Result<Moved> {
+    fn expire(&mut self, limit: usize) -> Result<MoveCounts> {
         let expired = self.timed(Operation::Expire, None, |store| store.expire(limit));
         self.count_dead();
         expired
@@ -264,7 +264,13 @@ impl Promotion for MeteredStore {
 }
 
 impl DeadLetters for MeteredStore {
-    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize> {
+    fn redrive(
+        &mut self,
+        topic: &TopicName,
+        which: &DeadLetterSelection,
+        limit: usize,
+        pace: Pace,
+    ) -> Result<usize> {
         self.timed(Operation::Change, None, |store| store.redrive(topic, which, limit, pace))
     }
 
@@ -326,7 +332,7 @@ impl Pauses for MeteredStore {
 }
 
 impl Limits for MeteredStore {
-    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitRequest]) -> Vec<Result<Permit>> {
         let begun = Instant::now();
         let all = self.store.permits(owner, asks);
         self.took(Operation::Lease, None, begun, all.iter().any(Result::is_err));
@@ -340,7 +346,7 @@ impl Limits for MeteredStore {
         all
     }
 
-    fn open_circuit(&mut self, opening: &Opening) -> Result<bool> {
+    fn open_circuit(&mut self, opening: &CircuitOpening) -> Result<bool> {
         self.timed(Operation::Change, None, |store| store.open_circuit(opening))
     }
 

@@ -8,8 +8,8 @@ use model::metrics::{AddOutcome, DeleteOutcome, Operation};
 use model::record::{JobRecord, RecordKeeping};
 use model::ticket::TicketSecret;
 use store::{
-    Aim, Bulk, Direction, ListedChange, ListedChanged, ListedPage, Maintenance, MakeFollower, Outbox,
-    OutboxState, RecordPage, Records, Result, SentFollowers, TopicRing,
+    Bulk, ChangeGoal, Direction, FollowerMaker, ListedChange, ListedChangeResult, ListedPage, Maintenance,
+    Outbox, OutboxState, RecordPage, Records, Result, SentFollowers, TopicRing,
 };
 
 impl Records for MeteredStore {
@@ -52,7 +52,7 @@ impl Outbox for MeteredStore {
         self.store.has_followers()
     }
 
-    fn send_followers(&mut self, make: MakeFollower<'_>) -> Result<SentFollowers> {
+    fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<SentFollowers> {
         let sent = self.store.send_followers(make)?;
         for topic in &sent.added {
             self.counters.topic(topic.as_str()).added(AddOutcome::New, 1);
@@ -77,12 +77,16 @@ impl Bulk for MeteredStore {
         self.timed(Operation::Read, None, |store| store.list_in_order(topic, state, direction, cursor, limit))
     }
 
-    fn change_listed(&mut self, topic: &TopicName, changes: &[ListedChange]) -> Vec<Result<ListedChanged>> {
+    fn change_listed(
+        &mut self,
+        topic: &TopicName,
+        changes: &[ListedChange],
+    ) -> Vec<Result<ListedChangeResult>> {
         let begun = Instant::now();
         let all = self.store.change_listed(topic, changes);
         self.took(Operation::Change, None, begun, all.iter().any(Result::is_err));
         for (change, done) in changes.iter().zip(&all) {
-            if change.aim == Aim::Gone && matches!(done, Ok(ListedChanged::Done)) {
+            if change.aim == ChangeGoal::Gone && matches!(done, Ok(ListedChangeResult::Done)) {
                 self.counters.topic(topic.as_str()).deleted(DeleteOutcome::Deleted);
                 self.node_of(&JobKey { topic: topic.clone(), id: change.id.clone() }).deleted(1);
             }

@@ -16,7 +16,7 @@ const ACCEPTED: u16 = 202;
 
 /// What a client or a receiver reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verb {
+pub enum ReportVerb {
     /// The job is done.
     Ack,
     /// The attempt failed.
@@ -36,14 +36,14 @@ pub enum Verb {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// What it wants.
-    pub verb: Verb,
+    pub verb: ReportVerb,
     /// With `Ack`: the answer of the attempt. With `Nack`: the reason. The first 200 characters are kept with the job.
     pub text: String,
 }
 
 /// What becomes of a job if its lease still holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Became {
+pub enum SettlingResult {
     /// It is done.
     Done,
     /// It is tried again.
@@ -60,7 +60,7 @@ pub struct Settling {
     /// What the store is asked to do.
     pub settlement: Settlement,
     /// What becomes of the job.
-    pub became: Became,
+    pub became: SettlingResult,
     /// With `Extended`: how long the lease holds from now on.
     pub hold: Option<Duration>,
 }
@@ -80,16 +80,16 @@ impl Settling {
             late: None,
         };
         let (outcome, became, attempt, hold) = match report.verb {
-            Verb::Ack => (Outcome::Ack, Became::Done, Some(attempt(text, String::new())), None),
-            Verb::Extend { lease } => {
+            ReportVerb::Ack => (Outcome::Ack, SettlingResult::Done, Some(attempt(text, String::new())), None),
+            ReportVerb::Extend { lease } => {
                 let lease = lease.unwrap_or(topic.ttr);
                 let hold = match is_reserved {
                     true => lease.clamp(LEASES.0, LEASES.1),
                     false => lease.min(millis(ticket.until_ms.saturating_sub(now_ms))),
                 };
-                (Outcome::Extend(hold), Became::Extended, None, Some(hold))
+                (Outcome::Extend(hold), SettlingResult::Extended, None, Some(hold))
             }
-            Verb::Nack { delay } => {
+            ReportVerb::Nack { delay } => {
                 let reason = match (text.is_empty(), is_reserved) {
                     (false, _) => text,
                     (true, true) => "the client refused it".to_owned(),
@@ -97,10 +97,10 @@ impl Settling {
                 };
                 let attempt = Some(attempt(String::new(), reason));
                 match topic.again_after(ticket.attempt, ticket.limit, random) {
-                    None => (Outcome::Bury, Became::Dead, attempt, None),
+                    None => (Outcome::Bury, SettlingResult::Dead, attempt, None),
                     Some(by_topic) => {
                         let due = Due::In(delay.unwrap_or(by_topic));
-                        (Outcome::Retry(due), Became::Retried, attempt, None)
+                        (Outcome::Retry(due), SettlingResult::Retried, attempt, None)
                     }
                 }
             }
@@ -123,11 +123,11 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn settling(attempt: u32, verb: Verb, text: &str) -> Settling {
+    fn settling(attempt: u32, verb: ReportVerb, text: &str) -> Settling {
         settling_until(Ticket::RESERVED, attempt, verb, text)
     }
 
-    fn settling_until(until_ms: i64, attempt: u32, verb: Verb, text: &str) -> Settling {
+    fn settling_until(until_ms: i64, attempt: u32, verb: ReportVerb, text: &str) -> Settling {
         let name = TopicName::new("t").unwrap();
         let topic = Topic { retry: Retry::List(vec![SECOND]), ..Topic::new(name.clone(), "") };
         let ticket = Ticket {
@@ -143,22 +143,22 @@ mod tests {
 
     #[test]
     fn a_report_settles_by_the_topic_and_is_kept_as_the_attempt() {
-        let done = settling(1, Verb::Ack, &"x".repeat(300));
+        let done = settling(1, ReportVerb::Ack, &"x".repeat(300));
         let kept = done.settlement.attempt.unwrap();
         assert_eq!((done.settlement.outcome, kept.answer.len(), kept.took_ms), (Outcome::Ack, 200, 2500));
-        let again = settling(2, Verb::Nack { delay: None }, " no stock ");
+        let again = settling(2, ReportVerb::Nack { delay: None }, " no stock ");
         assert_eq!(again.settlement.outcome, Outcome::Retry(Due::In(SECOND)));
         assert_eq!(again.settlement.attempt.unwrap().error, "no stock");
         let delay = Some(9 * SECOND);
         assert_eq!(
-            settling(2, Verb::Nack { delay }, "").settlement.outcome,
+            settling(2, ReportVerb::Nack { delay }, "").settlement.outcome,
             Outcome::Retry(Due::In(9 * SECOND))
         );
-        let dead = settling(3, Verb::Nack { delay }, "");
-        assert_eq!((dead.settlement.outcome, dead.became), (Outcome::Bury, Became::Dead));
-        let extended = settling(1, Verb::Extend { lease: None }, "");
+        let dead = settling(3, ReportVerb::Nack { delay }, "");
+        assert_eq!((dead.settlement.outcome, dead.became), (Outcome::Bury, SettlingResult::Dead));
+        let extended = settling(1, ReportVerb::Extend { lease: None }, "");
         assert_eq!((extended.hold, extended.settlement.attempt), (Some(60 * SECOND), None));
-        let long = settling(1, Verb::Extend { lease: Some(1000 * 3600 * SECOND) }, "");
+        let long = settling(1, ReportVerb::Extend { lease: Some(1000 * 3600 * SECOND) }, "");
         assert_eq!(long.hold, Some(LEASES.1));
     }
 
@@ -166,13 +166,13 @@ mod tests {
     fn a_ticket_bounds_what_a_receiver_that_answers_later_gets() {
         let later = |verb, text| settling_until(5000, 1, verb, text);
         let kept = |settling: Settling| settling.settlement.attempt.unwrap();
-        let done = kept(later(Verb::Ack, ""));
+        let done = kept(later(ReportVerb::Ack, ""));
         assert_eq!((done.status, done.answer.as_str(), done.error.as_str()), (Some(202), "", ""));
-        assert_eq!(kept(later(Verb::Nack { delay: None }, "")).error, "refused later");
+        assert_eq!(kept(later(ReportVerb::Nack { delay: None }, "")).error, "refused later");
         for (asked, held) in [(SECOND, SECOND), (9 * SECOND, Duration::from_millis(1500))] {
-            assert_eq!(later(Verb::Extend { lease: Some(asked) }, "").hold, Some(held));
+            assert_eq!(later(ReportVerb::Extend { lease: Some(asked) }, "").hold, Some(held));
         }
-        let over = settling_until(3000, 1, Verb::Extend { lease: Some(SECOND) }, "");
+        let over = settling_until(3000, 1, ReportVerb::Extend { lease: Some(SECOND) }, "");
         assert_eq!(over.settlement.outcome, Outcome::Extend(Duration::ZERO));
     }
 }

@@ -16,7 +16,7 @@ pub enum Direction {
 
 /// A job as it is listed, without its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedJob {
     /// Its id.
     pub id: JobId,
     /// Its state.
@@ -38,7 +38,7 @@ pub struct Listed {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListedPage {
     /// The jobs. A page may be shorter than its limit, and is not empty unless it is the last one.
-    pub jobs: Vec<Listed>,
+    pub jobs: Vec<ListedJob>,
     /// The cursor of the next page. None: this was the last page. It names a place in the order, and stays valid when
     /// jobs are moved to other nodes.
     pub next: Option<String>,
@@ -46,7 +46,7 @@ pub struct ListedPage {
 
 /// What happens to a listed job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Aim {
+pub enum ChangeGoal {
     /// It gets this due time, Unix milliseconds, and is delayed or ready.
     Due(i64),
     /// It is deleted.
@@ -63,12 +63,12 @@ pub struct ListedChange {
     /// Its due time when it was listed.
     pub due_ms: i64,
     /// What it becomes.
-    pub aim: Aim,
+    pub aim: ChangeGoal,
 }
 
 /// The result of such a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ListedChanged {
+pub enum ListedChangeResult {
     /// The change was made.
     Done,
     /// The job had the new due time already: the same change was made before.
@@ -96,5 +96,9 @@ pub trait Bulk {
     /// Changes jobs of a topic, durably, each only if its stamp and its due time are as they were listed. A new due
     /// time is given to delayed and ready jobs only. The result of the same changes made twice is that of making them
     /// once. Returns one answer for each, in their order.
-    fn change_listed(&mut self, topic: &TopicName, changes: &[ListedChange]) -> Vec<Result<ListedChanged>>;
+    fn change_listed(
+        &mut self,
+        topic: &TopicName,
+        changes: &[ListedChange],
+    ) -> Vec<Result<ListedChangeResult>>;
 }

@@ -27,23 +27,23 @@ pub struct Capability {
 impl Capability {
     /// Reads the answers of INFO and CONFIG GET. Either of them may be empty.
     pub fn new(info: &BTreeMap<String, String>, config: &BTreeMap<String, String>) -> Capability {
-        let is_online = |(key, told): (&String, &String)| {
+        let is_online = |(key, value): (&String, &String)| {
             key.strip_prefix("slave").is_some_and(|n| n.parse::<u32>().is_ok())
-                && told.contains("state=online")
+                && value.contains("state=online")
         };
         let version = info.get("redis_version").and_then(|text| {
             let mut parts = text.split('.').map(|part| part.parse().ok());
             Some((parts.next()??, parts.next()??))
         });
         // While a server loads its append-only file, INFO says that it writes none.
-        let is_loading = info.get("loading").is_some_and(|told| told != "0");
-        let aof = info.get("aof_enabled").filter(|_| !is_loading).map(|told| told != "0");
+        let is_loading = info.get("loading").is_some_and(|value| value != "0");
+        let aof = info.get("aof_enabled").filter(|_| !is_loading).map(|value| value != "0");
         let fork = info.get("server_name").filter(|name| name.as_str() != "redis");
         Capability {
             version,
             fork: fork.cloned(),
-            aof: aof.or_else(|| config.get("appendonly").map(|told| told == "yes")),
-            syncs_always: config.get("appendfsync").map(|told| told == "always"),
+            aof: aof.or_else(|| config.get("appendonly").map(|value| value == "yes")),
+            syncs_always: config.get("appendfsync").map(|value| value == "always"),
             replicas: info
                 .contains_key("role")
                 .then(|| info.iter().filter(|pair| is_online(*pair)).count() as u64),
@@ -51,7 +51,7 @@ impl Capability {
     }
 
     /// Whether its WAITAOF can be relied on to tell when a change is on the disk.
-    pub fn tells_of_disk(&self) -> bool {
+    pub fn reports_disk(&self) -> bool {
         self.fork.is_none() && self.version.is_some_and(|version| version >= TELLS_OF_DISK)
     }
 
@@ -67,7 +67,7 @@ impl Capability {
             Durability::Fsync if self.aof == Some(false) => {
                 Some("it writes no append-only file (set appendonly yes)".to_owned())
             }
-            Durability::Fsync if self.answers_from_disk() || self.tells_of_disk() => None,
+            Durability::Fsync if self.answers_from_disk() || self.reports_disk() => None,
             Durability::Fsync => {
                 let name = self.fork.as_deref().unwrap_or("Redis");
                 let release = match self.version {

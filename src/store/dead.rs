@@ -16,7 +16,7 @@ pub enum DeadLetterOperation {
 
 /// Which dead letters a redrive or purge takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Which {
+pub enum DeadLetterSelection {
     /// All dead letters of the topic.
     All,
     /// The dead letters of these ids.
@@ -38,8 +38,14 @@ pub struct DeadLetter {
 pub trait DeadLetters {
     /// Makes up to `limit` dead letters ready, or delayed if `pace` says so, with their attempts reset. Returns how
     /// many. A dead letter stays dead if a live job has its id. Of each id only one dead letter is redriven.
-    /// [`Which::Ids`] takes the latest one.
-    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize>;
+    /// [`DeadLetterSelection::Ids`] takes the latest one.
+    fn redrive(
+        &mut self,
+        topic: &TopicName,
+        which: &DeadLetterSelection,
+        limit: usize,
+        pace: Pace,
+    ) -> Result<usize>;
 
     /// Counts or removes all dead letters of some ids. If a live job has one of the ids, the job stays. Returns how
     /// many dead letters there were.

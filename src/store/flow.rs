@@ -8,7 +8,7 @@ use model::job::TopicName;
 use model::topic::Rate;
 
 /// Topics with ready jobs, and how many jobs each has.
-pub type Left = Vec<(TopicName, u64)>;
+pub type ReadyCounts = Vec<(TopicName, u64)>;
 
 /// Topics with ready jobs whose circuit lets none through now, and the time until it may let one through.
 pub type WaitingTopics = Vec<(TopicName, Duration)>;
@@ -18,7 +18,7 @@ pub const PERMIT_HOLDS: Duration = Duration::from_secs(30);
 
 /// A request of a process for permits of a topic or a host that has limits.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PermitAsk {
+pub struct PermitRequest {
     /// Whose permits they are.
     pub name: LimitName,
     /// How many of these callbacks the process has in flight, or may still begin with permits that it was granted
@@ -35,7 +35,7 @@ pub struct PermitAsk {
     pub unused: u32,
 }
 
-/// The answer to a [`PermitAsk`].
+/// The answer to a [`PermitRequest`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Permit {
     /// How many callbacks may begin.
@@ -64,7 +64,7 @@ pub struct LimitUse {
 
 /// A request to open the circuit of a topic, so that its jobs wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opening {
+pub struct CircuitOpening {
     /// The topic.
     pub topic: TopicName,
     /// How long the jobs wait. Zero: the probe showed nothing, and the next job may go as a probe now.
@@ -132,7 +132,7 @@ pub trait Limits {
     /// of `asks`, in their order. The store forgets how many callbacks a process holds if the process does not report
     /// it again within [`PERMIT_HOLDS`], and when [`Promotion::hand_back`](crate::Promotion::hand_back) is called for
     /// the process.
-    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>>;
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitRequest]) -> Vec<Result<Permit>>;
 
     /// Returns how far the limits of topics and hosts are used, as their homes know it. It changes nothing. Returns one
     /// answer for each of `queries`, in their order.
@@ -141,7 +141,7 @@ pub trait Limits {
     /// Opens the circuit of a topic: its jobs wait, and after the pause each shard lets one through as a probe. Returns
     /// whether the circuit was closed before. If the circuit is open and was already opened as often or more often in a
     /// row, nothing changes. A handle to one lane opens it in this lane only.
-    fn open_circuit(&mut self, opening: &Opening) -> Result<bool>;
+    fn open_circuit(&mut self, opening: &CircuitOpening) -> Result<bool>;
 
     /// Closes the circuit of a topic, so that its jobs no longer wait. Returns whether it was not closed before.
     fn close_circuit(&mut self, topic: &TopicName) -> Result<bool>;

@@ -73,11 +73,11 @@ pub enum Probe {
 
 /// The answer of one server of a node to a [`Probe`].
 #[derive(Debug, Clone)]
-pub struct Probed {
+pub struct ProbeAnswer {
     /// Its address. Empty if it is not known.
     pub server: String,
     /// Names and values, or why there is no answer.
-    pub told: Result<BTreeMap<String, String>>,
+    pub values: Result<BTreeMap<String, String>>,
 }
 
 /// The lanes of a store: its parts that may hang or fail, each by itself. The embedded store is one lane, and each node
@@ -114,7 +114,7 @@ impl Lanes {
 
     /// Asks the servers of a lane's node about themselves, even if they count as down. A Cluster is asked at each of
     /// its masters, any other node at one server.
-    pub fn probe(&self, lane: usize, probe: Probe) -> Vec<Probed> {
+    pub fn probe(&self, lane: usize, probe: Probe) -> Vec<ProbeAnswer> {
         self.0.as_ref().map_or_else(Vec::new, |nodes| nodes.probe(lane, probe))
     }
 

@@ -1,15 +1,15 @@
 //! Leases: what a caller asks for, what it gets, and how leases end.
 
-use crate::{Moved, Rescheduled};
+use crate::{MoveCounts, Rescheduled};
 use std::time::Duration;
 
-use super::{Left, Result, Store, WaitingTopics};
+use super::{ReadyCounts, Result, Store, WaitingTopics};
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobKey, TopicName};
 
 /// What a lease call asks for of one topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct LeaseRequest {
     /// The topic.
     pub topic: TopicName,
     /// How many of its jobs at most. 0: only its number of ready jobs is reported.
@@ -77,7 +77,7 @@ pub struct Batch {
     /// The topics that still have ready jobs, and how many. Paused topics, and topics whose circuit lets none through
     /// now, are left out. For a topic whose circuit lets one job through, the number is one. All topics that were asked
     /// for are included, but only some of the others. Repeated calls report each of the others in time.
-    pub left: Left,
+    pub left: ReadyCounts,
     /// The topics with ready jobs whose circuit lets none through now, and the time until it may. No bell rings when
     /// that time is over. Topics are included as in `left`.
     pub waiting: WaitingTopics,
@@ -129,7 +129,7 @@ pub enum Settled {
 pub(super) fn exchange_apart(
     store: &mut dyn Store,
     settlements: &[Settlement],
-    wanted: &[Wanted],
+    wanted: &[LeaseRequest],
     limit: usize,
     owner: Option<&OwnerTag>,
 ) -> (Vec<Result<Settled>>, Result<Batch>) {
@@ -143,7 +143,7 @@ pub(super) fn exchange_apart(
 pub trait Leases {
     /// Leases up to `limit` ready jobs in all, topic by topic in the given order. No job of a paused topic is leased,
     /// and only as many jobs of a topic as its circuit lets through. Never waits for work.
-    fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch>;
+    fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch>;
 
     /// Takes back the leases of this handle's lease calls whose answers never came. Those jobs were never delivered, so
     /// the attempts do not count. An error means that some leases are not taken back yet. Each lease call tries this
@@ -163,7 +163,7 @@ pub trait Settlements {
     fn exchange(
         &mut self,
         settlements: &[Settlement],
-        wanted: &[Wanted],
+        wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
     ) -> (Vec<Result<Settled>>, Result<Batch>);
@@ -172,7 +172,7 @@ pub trait Settlements {
 /// The work of timers: they promote jobs whose due time has come, and end leases that were not settled.
 pub trait Promotion {
     /// Promotes up to `limit` due jobs on each shard. `next_ms` is the next due time.
-    fn promote(&mut self, limit: usize) -> Result<Moved> {
+    fn promote(&mut self, limit: usize) -> Result<MoveCounts> {
         self.promote_or_spread(limit, &[]).map(|(moved, _)| moved)
     }
 
@@ -184,7 +184,7 @@ pub trait Promotion {
         &mut self,
         limit: usize,
         spread: &[(TopicName, Duration)],
-    ) -> Result<(Moved, Rescheduled)>;
+    ) -> Result<(MoveCounts, Rescheduled)>;
 
     /// Ends the leases of a dead process. The first three times, the attempt of a job does not count, and the job is
     /// ready again. After that the attempt counts, and the job is dead if its attempts are used up. Returns how many
@@ -193,7 +193,7 @@ pub trait Promotion {
 
     /// Ends up to `limit` expired leases on each shard. The attempt counts. The job is ready again, or dead if its
     /// attempts are used up. `next_ms` is the next deadline.
-    fn expire(&mut self, limit: usize) -> Result<Moved>;
+    fn expire(&mut self, limit: usize) -> Result<MoveCounts>;
 
     /// Returns the topics of the dead letters that [`Promotion::hand_back`] and [`Promotion::expire`] of this handle
     /// have made since the last call: one entry for each dead letter.

@@ -29,23 +29,24 @@ mod sqlite;
 use std::time::Duration;
 
 pub use bell::{Bell, BellKind, Ring, TopicRing};
-pub use bulk::{Aim, Bulk, Direction, Listed, ListedChange, ListedChanged, ListedPage};
+pub use bulk::{Bulk, ChangeGoal, Direction, ListedChange, ListedChangeResult, ListedJob, ListedPage};
 pub use capability::Capability;
 pub use counts::{Counts, Views};
-pub use dead::{DeadLetter, DeadLetterOperation, DeadLetters, Which};
+pub use dead::{DeadLetter, DeadLetterOperation, DeadLetterSelection, DeadLetters};
 pub use flow::{
-    CircuitState, CircuitView, Left, LimitQuery, LimitUse, Limits, Opening, PERMIT_HOLDS, Pauses, Permit,
-    PermitAsk, WaitingTopics,
+    CircuitOpening, CircuitState, CircuitView, LimitQuery, LimitUse, Limits, PERMIT_HOLDS, Pauses, Permit,
+    PermitRequest, ReadyCounts, WaitingTopics,
 };
-pub use lanes::{Lanes, Probe, Probed, hang_bell, open, open_lane, unhang};
+pub use lanes::{Lanes, Probe, ProbeAnswer, hang_bell, open, open_lane, unhang};
 use lease::exchange_apart;
 pub use lease::{
-    Batch, Leased, Leases, Outcome, OwnerTag, Promotion, Settled, Settlement, Settlements, Token, Wanted,
+    Batch, LeaseRequest, Leased, Leases, Outcome, OwnerTag, Promotion, Settled, Settlement, Settlements,
+    Token,
 };
-pub use outbox::{MakeFollower, Outbox, OutboxCause, OutboxEntry, OutboxState, SentFollowers};
+pub use outbox::{FollowerMaker, Outbox, OutboxCause, OutboxEntry, OutboxState, SentFollowers};
 pub use outcome::{Added, Changed, Deleted, Jobs};
 pub use records::{RecordPage, Records};
-pub use redis::{MoveAsk, MoveProgress, MovedJobs, NodeState, Part, RedisStore, SetState, SpoolSender};
+pub use redis::{MoveProgress, MoveRequest, MovedJobs, NodeState, Part, RedisStore, SetState, SpoolSender};
 pub use spool::{Spool, SpoolState};
 pub use sqlite::{HeldTurn, SqliteStore, unfinished_replacement};
 
@@ -207,7 +208,7 @@ pub struct View {
 
 /// The result of a promotion or an expiry: how many jobs moved, and when there is more to do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct MoveCounts {
     /// How many jobs moved.
     pub jobs: usize,
     /// When the next job is due, or the next lease ends, Unix milliseconds. In the past: the batch was full, and there

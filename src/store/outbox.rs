@@ -35,7 +35,7 @@ pub enum OutboxCause {
 }
 
 /// Makes the job that follows from an entry. None: nothing follows, so the entry is removed.
-pub type MakeFollower<'a> = &'a dyn Fn(&OutboxEntry) -> Option<NewJob>;
+pub type FollowerMaker<'a> = &'a dyn Fn(&OutboxEntry) -> Option<NewJob>;
 
 /// What a call of [`Outbox::send_followers`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub trait Outbox {
 
     /// Adds what follows jobs that have ended, some entries at a time. Entries that cannot be sent now wait, and are no
     /// error.
-    fn send_followers(&mut self, make: MakeFollower<'_>) -> Result<SentFollowers>;
+    fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<SentFollowers>;
 
     /// Returns how much waits in the outbox.
     fn outbox(&mut self) -> Result<OutboxState>;

@@ -20,7 +20,7 @@ impl Master {
         for place in self.places() {
             while let Some(link) = self.children.get(&place).and_then(|f| f.link.as_ref()) {
                 match link.receive() {
-                    Ok(Received::Message(message)) => self.hear(place, message),
+                    Ok(Received::Message(message)) => self.handle_message(place, message),
                     Ok(Received::Nothing) => break,
                     // SIGCHLD reports the end of the process. A closed link must be dropped, because it is always
                     // readable.
@@ -38,7 +38,7 @@ impl Master {
         }
     }
 
-    fn hear(&mut self, place: Place, message: ToMaster) {
+    fn handle_message(&mut self, place: Place, message: ToMaster) {
         let Some(filled) = self.children.get_mut(&place) else { return };
         filled.silence.broken();
         match message {
@@ -96,11 +96,11 @@ impl Master {
             let again = self.children.get(&place).is_some_and(|f| f.child.state != State::Gone);
             self.history.ended(slot, reason.clone(), again);
         }
-        self.fail_the_new(generation, format!("{slot} {reason}"));
+        self.fail_new_generation(generation, format!("{slot} {reason}"));
     }
 
     /// Gives up a generation that is being started if one of its children fails.
-    fn fail_the_new(&mut self, generation: slot::Generation, reason: String) {
+    fn fail_new_generation(&mut self, generation: slot::Generation, reason: String) {
         if self.restart.rolling() == Some(generation) {
             self.failure = Some(reason);
             self.renew(restart::Event::Failed);
@@ -149,7 +149,7 @@ impl Master {
                 log::warn!("{} ({pid}) is killed", place.1);
                 signal_child(pid, Signal::SIGKILL);
             }
-            Some(child::Action::TellDrain) => self.tell_drain(place, now),
+            Some(child::Action::TellDrain) => self.order_drain(place, now),
             Some(child::Action::Spawn) => {
                 let event = match self.spawn(place) {
                     Ok(pid) => {
@@ -160,7 +160,7 @@ impl Master {
                         let reason = format!("cannot start {}: {e:#}", place.1);
                         log::error!("{reason}");
                         self.history.ended(place.1, reason.clone(), false);
-                        self.fail_the_new(place.0, reason);
+                        self.fail_new_generation(place.0, reason);
                         child::Event::SpawnFailed
                     }
                 };
@@ -169,7 +169,7 @@ impl Master {
         }
     }
 
-    fn tell_drain(&self, place: Place, now: Instant) {
+    fn order_drain(&self, place: Place, now: Instant) {
         let Some(filled) = self.children.get(&place) else { return };
         let kill_at = filled.child.deadline();
         let within = kill_at.map(|at| at.saturating_duration_since(now).saturating_sub(DRAIN_GRACE));
@@ -179,9 +179,9 @@ impl Master {
         let successor = within.is_none() && serving.is_some_and(|g| g.plan.slots.contains(&place.1));
         let within_ms = within.map(|w| w.as_millis() as u64);
         let drain = ToChild::Drain { within_ms, successor };
-        let told = filled.link.as_ref().is_some_and(|link| link.send(&drain).is_ok());
+        let is_sent = filled.link.as_ref().is_some_and(|link| link.send(&drain).is_ok());
         // SIGTERM means the same to a child whose link is gone or full.
-        if let (false, Some(pid)) = (told, filled.child.pid()) {
+        if let (false, Some(pid)) = (is_sent, filled.child.pid()) {
             signal_child(pid, Signal::SIGTERM);
         }
     }

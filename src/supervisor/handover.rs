@@ -22,7 +22,7 @@ use super::running_child::RunningChild;
 use super::service::Service;
 use super::sockets::{Socket, Sockets};
 use super::{Master, Place};
-use host::{HandedOver, Link, RunDir, Signals};
+use host::{HandOverMemory, Link, RunDir, Signals};
 use model::slot::{self, Slot};
 
 /// The version of the layout of [`HandOver`]. It grows with each change that an image of the previous release could not
@@ -203,7 +203,7 @@ impl HandOver {
     }
 
     /// Takes the descriptors over, and returns the master that continues.
-    pub fn adopt(self, from: &HandedOver, arguments: Arguments, signals: Signals) -> Result<Master> {
+    pub fn adopt(self, from: &HandOverMemory, arguments: Arguments, signals: Signals) -> Result<Master> {
         let now = Instant::now();
         let run_dir = self.plan()?.run_dir.clone();
         let mut generations = BTreeMap::new();

@@ -16,14 +16,14 @@ pub struct History {
     /// When the master was started.
     pub started_ms: i64,
     /// The unexpected ends, by slot.
-    slots: BTreeMap<String, Ends>,
+    slots: BTreeMap<String, UnexpectedEnds>,
     /// The last rolling restart that came to an end.
     pub renewal: Option<Renewal>,
 }
 
 /// The unexpected ends of a slot's processes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Ends {
+pub struct UnexpectedEnds {
     /// How often another process was started in its place.
     pub restarts: u32,
     /// The last end.
@@ -44,7 +44,7 @@ impl History {
     }
 
     /// Returns what is known of a slot.
-    pub fn ends(&self, slot: Slot) -> Ends {
+    pub fn ends(&self, slot: Slot) -> UnexpectedEnds {
         self.slots.get(&slot.to_string()).cloned().unwrap_or_default()
     }
 

@@ -240,10 +240,10 @@ impl Master {
             self.read_links();
             self.reap()?;
             self.watch_children();
-            self.judge_the_start();
-            self.judge_the_new();
+            self.judge_start();
+            self.judge_new_generation();
             self.look_at_config();
-            self.forget_the_gone();
+            self.drop_ended();
             self.change_consumers();
             self.answer_questions();
             self.service.update(self.phase(), self.summary(), self.end_timeout());

@@ -53,7 +53,7 @@ fn ask_process(registry: &RegistrySettings) -> io::Result<Result<Vec<PhpNode>, S
     command.arg0(NAME).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn()?;
     let answer = || -> io::Result<Vec<u8>> {
-        let (Some(mut ask), Some(mut told)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(mut ask), Some(mut output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("no pipes"));
         };
         ask.write_all(&serde_json::to_vec(registry)?)?;
@@ -61,10 +61,10 @@ fn ask_process(registry: &RegistrySettings) -> io::Result<Result<Vec<PhpNode>, S
         let until = Instant::now() + PATIENCE;
         let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
         loop {
-            if !wait_readable(&[told.as_fd()], Some(until))?[0] {
+            if !wait_readable(&[output.as_fd()], Some(until))?[0] {
                 return Err(io::Error::other(format!("no answer within {PATIENCE:?}")));
             }
-            match told.read(&mut piece)? {
+            match output.read(&mut piece)? {
                 0 => return Ok(bytes),
                 n => bytes.extend(&piece[..n]),
             }

@@ -17,7 +17,7 @@ use super::plan::Plan;
 use super::restart::{Event, RestartKind};
 use super::spool_folder::take_spool;
 use super::{Master, SIGNALS, generation};
-use host::{self, Exit, HandedOver, Inherited, Link, Received, Signals, Spawn, ToMaster};
+use host::{self, Exit, HandOverMemory, Inherited, Link, Received, Signals, Spawn, ToMaster};
 use model::slot::MASTER;
 
 /// The name of the process that tries a new executable.
@@ -64,7 +64,7 @@ pub fn run(inherited: &Inherited) -> ExitCode {
 }
 
 /// Continues as the master, which has executed this image in place.
-pub fn resume(from: HandedOver) -> ExitCode {
+pub fn resume(from: HandOverMemory) -> ExitCode {
     host::keep_new_files_private();
     let understand = || -> Result<(Arguments, HandOver)> {
         let handover = HandOver::parse(&from.bytes)?;
@@ -83,7 +83,7 @@ pub fn resume(from: HandedOver) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match go_on(arguments, handover, from) {
+    match resume_master(arguments, handover, from) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             log::error!("{e:#}");
@@ -96,7 +96,7 @@ fn start_logs(name: &str, plan: &Plan) -> Result<()> {
     host::start_logs(name, plan.log_dir.as_deref(), plan.log_limits).context("cannot start the log")
 }
 
-fn go_on(arguments: Arguments, handover: HandOver, from: HandedOver) -> Result<()> {
+fn resume_master(arguments: Arguments, handover: HandOver, from: HandOverMemory) -> Result<()> {
     host::set_process_name(MASTER).context("cannot name the process")?;
     start_logs(MASTER, handover.plan()?)?;
     let signals = Signals::catch(&SIGNALS).context("cannot catch signals")?;
@@ -111,7 +111,7 @@ fn go_on(arguments: Arguments, handover: HandOver, from: HandedOver) -> Result<(
         None => {
             log::info!("dq {} has taken the process over", env!("CARGO_PKG_VERSION"));
             let begun = master.begin_restart(RestartKind::Executable);
-            master.go_on_with(begun);
+            master.continue_restart(begun);
         }
     }
     master.arrange_config_watch();

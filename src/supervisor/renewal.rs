@@ -23,13 +23,13 @@ impl Master {
                 restart::Action::Check => {
                     self.renewing = RestartKind::Executable;
                     let begun = self.begin_preflight();
-                    self.go_on_with(begun);
+                    self.continue_restart(begun);
                 }
                 restart::Action::Execute(again) => self.execute(again),
                 restart::Action::Begin(kind) => {
                     self.renewing = kind;
                     let begun = self.begin_restart(kind);
-                    self.go_on_with(begun);
+                    self.continue_restart(begun);
                 }
                 restart::Action::Commit(new) => self.commit(new),
                 restart::Action::Abandon(new) => self.abandon(new),
@@ -38,7 +38,7 @@ impl Master {
     }
 
     /// Tells the state machine of the restart that a step has begun. If it has not begun, notes the reason.
-    pub(super) fn go_on_with(&mut self, begun: Result<restart::Event>) {
+    pub(super) fn continue_restart(&mut self, begun: Result<restart::Event>) {
         match begun {
             Ok(begun) => self.renew(begun),
             Err(e) => self.refuse(&format!("{e:#}")),
@@ -98,14 +98,14 @@ impl Master {
             self.more_consumers = generation.plan.more_consumers;
         }
         self.step_generations(|g| g < new, child::Event::Drain { kill_at: None });
-        self.let_sockets_go();
+        self.close_unused_sockets();
         self.arrange_config_watch();
     }
 
     /// Closes the sockets that neither the current generation nor the one that is being started uses. Children of older
     /// generations are not started again, and have copies of the sockets that they still need. On a socket that only
     /// this process holds, clients would wait for nothing.
-    fn let_sockets_go(&mut self) {
+    fn close_unused_sockets(&mut self) {
         let wanting = [Some(self.current), self.restart.rolling()].into_iter().flatten();
         let wanted: Vec<&Socket> = wanting
             .filter_map(|g| self.generations.get(&g))
@@ -123,7 +123,7 @@ impl Master {
         log::error!("generation {new} is given up; generation {} goes on: {why}", self.current);
         self.history.renewed(self.renewing, Some(why));
         self.step_generations(|g| g == new, child::Event::End);
-        self.let_sockets_go();
+        self.close_unused_sockets();
     }
 
     /// Returns the slots of a generation that are not up.
@@ -135,7 +135,7 @@ impl Master {
 
     /// Checks whether the first generation is ready. A daemon that cannot start ends, so that it does not hold a port
     /// that nobody serves.
-    pub(super) fn judge_the_start(&mut self) {
+    pub(super) fn judge_start(&mut self) {
         let Some(by) = self.started_by.filter(|_| self.restart != Restart::Stopping) else { return };
         let late = self.not_up(self.current);
         if late.is_empty() {
@@ -148,7 +148,7 @@ impl Master {
     }
 
     /// Tells the state machine of the restart whether the new generation is ready, or has taken too long.
-    pub(super) fn judge_the_new(&mut self) {
+    pub(super) fn judge_new_generation(&mut self) {
         if self.preflight.is_some() && self.restart.deadline().is_some_and(|by| by <= Instant::now()) {
             self.give_up_preflight("it has not come to an end in time");
         }
@@ -162,7 +162,7 @@ impl Master {
     }
 
     /// Drops children that have ended for good, and generations without children.
-    pub(super) fn forget_the_gone(&mut self) {
+    pub(super) fn drop_ended(&mut self) {
         let stopping = self.restart == Restart::Stopping;
         let (current, rolling) = (self.current, self.restart.rolling());
         let generations = &self.generations;

@@ -9,16 +9,16 @@ use host::Link;
 
 /// How long a child has not answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Silence {
+pub struct PingState {
     /// Whether a ping is unanswered.
     asked: bool,
     lasted: Duration,
 }
 
-impl Silence {
+impl PingState {
     /// Notes that the child has sent something.
     pub fn broken(&mut self) {
-        *self = Silence::default();
+        *self = PingState::default();
     }
 
     /// Notes that a round is over, and that the next ping is sent. Returns how long the silence has lasted.
@@ -38,7 +38,7 @@ pub struct RunningChild {
     /// When the process was started, in Unix milliseconds.
     pub started_ms: Option<i64>,
     /// How long it has not answered a ping.
-    pub silence: Silence,
+    pub silence: PingState,
     /// How long one of its workers has been past its deadline, according to its last sign of life.
     pub overdue: Duration,
     /// Why it is about to end.
@@ -57,7 +57,7 @@ impl RunningChild {
             child,
             link,
             started_ms,
-            silence: Silence::default(),
+            silence: PingState::default(),
             overdue: Duration::ZERO,
             reason: None,
         }
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn silence_is_counted_in_rounds_and_any_word_breaks_it() {
         let round = Duration::from_secs(1);
-        let mut silence = Silence::default();
+        let mut silence = PingState::default();
         assert_eq!([0; 4].map(|_| silence.round(round).as_secs()), [0, 1, 2, 3]);
         silence.broken();
         assert_eq!([0; 2].map(|_| silence.round(round).as_secs()), [0, 1]);

@@ -18,7 +18,7 @@ enum LastReport {
 /// What the service manager knows of this master.
 #[derive(Debug)]
 pub struct Service {
-    told: LastReport,
+    last_report: LastReport,
     status: String,
     /// The interval of the signs of life that it wants, and when the next one is sent.
     watchdog: Option<(Duration, Instant)>,
@@ -36,19 +36,19 @@ impl Service {
         Service::new(LastReport::Reloading)
     }
 
-    fn new(told: LastReport) -> Service {
+    fn new(last_report: LastReport) -> Service {
         // A sign of life is sent twice as often as it must be.
         let watchdog = host::watchdog_period().map(|period| (period / 2, Instant::now()));
-        Service { told, status: String::new(), watchdog }
+        Service { last_report, status: String::new(), watchdog }
     }
 
     /// Reports that a reload has begun, and may take that long. It ends when [`Service::update`] reports a steady
     /// phase.
     pub fn reloading(&mut self, may_take: Duration) {
-        if self.told == LastReport::Stopping {
+        if self.last_report == LastReport::Stopping {
             return;
         }
-        self.told = LastReport::Reloading;
+        self.last_report = LastReport::Reloading;
         match NotifyState::monotonic_usec_now() {
             Ok(now) => host::notify(&[NotifyState::Reloading, now, extend(may_take)]),
             Err(e) => log::warn!("cannot get the time for the service manager: {e}"),
@@ -58,14 +58,14 @@ impl Service {
     /// Reports what has changed, and that the master's loop works. `may_take` is how long the end may take.
     pub fn update(&mut self, phase: Phase, status: String, may_take: Duration) {
         let mut states = Vec::new();
-        match (phase, self.told) {
-            (Phase::Stopping, told) if told != LastReport::Stopping => {
+        match (phase, self.last_report) {
+            (Phase::Stopping, last_report) if last_report != LastReport::Stopping => {
                 states.extend([NotifyState::Stopping, extend(may_take)]);
-                self.told = LastReport::Stopping;
+                self.last_report = LastReport::Stopping;
             }
             (Phase::Steady, LastReport::Nothing | LastReport::Reloading) => {
                 states.push(NotifyState::Ready);
-                self.told = LastReport::Ready;
+                self.last_report = LastReport::Ready;
             }
             _ => {}
         }

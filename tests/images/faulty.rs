@@ -14,10 +14,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use host::{HandedOver, Inherited, ToMaster, set_process_name};
+use host::{HandOverMemory, Inherited, ToMaster, set_process_name};
 
 fn main() -> ExitCode {
-    let handed_over = HandedOver::take().expect("a hand-over or none");
+    let handed_over = HandOverMemory::take().expect("a hand-over or none");
     let inherited = Inherited::take().expect("an inheritance or none");
     let fault = fault();
     match (handed_over, inherited) {

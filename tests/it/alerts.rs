@@ -134,12 +134,12 @@ fn dead_letters_are_reported_once_with_details_over_starttls() {
         );
     }
     let document = eventually(10 * SECOND, "a call of the webhook", || documents(&hook).pop());
-    let told = &document["alerts"][0];
+    let message = &document["alerts"][0];
     assert_eq!(
-        (&told["kind"], &told["topic"], &told["count"]),
+        (&message["kind"], &message["topic"], &message["count"]),
         (&json!("dead_letter"), &json!("orders"), &json!(1))
     );
-    assert_eq!((&told["jobs"][0]["id"], &told["jobs"][0]["attempts"]), (&json!("42\n中"), &json!(1)));
+    assert_eq!((&message["jobs"][0]["id"], &message["jobs"][0]["attempts"]), (&json!("42\n中"), &json!(1)));
     assert_eq!(hook.calls()[0].header("x-key"), "k");
 
     // Many dead letters at once lead to few messages.

@@ -543,10 +543,10 @@ fn wrong_tokens_are_blocked_after_ten_and_valid_ones_still_work() {
     assert_eq!(tcp.ask(&json!({"cmd": "auth", "token": token})).unwrap()["code"], 1);
     daemon.stop();
     let log = daemon.log();
-    for told in
+    for message in
         ["refused 30 requests from 127.0.0.1 in the last ", "refused 12 requests from 127.0.0.1 in the last "]
     {
-        let lines: Vec<_> = log.lines().filter(|line| line.contains(told)).collect();
+        let lines: Vec<_> = log.lines().filter(|line| line.contains(message)).collect();
         assert!(lines.len() == 1 && lines[0].contains(", all without a valid token, such as "), "{log}");
     }
     assert!(!log.contains(NOBODYS) && log.matches("unauthorized").count() == 2, "{log}");

@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 fn run(dir: &Path, words: &[&str]) -> (i32, String, String) {
     let (command, more) = words.split_first().unwrap();
     let mut dq = Command::new(env!("CARGO_BIN_EXE_dq"));
-    told(dq.arg(command).arg("--config").arg(dir.join("dq.toml")).args(more).output().unwrap())
+    output_texts(dq.arg(command).arg("--config").arg(dir.join("dq.toml")).args(more).output().unwrap())
 }
 
-fn told(output: Output) -> (i32, String, String) {
+fn output_texts(output: Output) -> (i32, String, String) {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
 }
@@ -166,7 +166,7 @@ fn a_backup_under_load_has_every_acknowledged_job() {
 /// Runs a command that asks a daemon.
 fn run_at(daemon: &Daemon, words: &[&str]) -> (i32, String, String) {
     let mut dq = Command::new(env!("CARGO_BIN_EXE_dq"));
-    told(dq.args(words).arg("--run-dir").arg(daemon.dir.path().join("var/run")).output().unwrap())
+    output_texts(dq.args(words).arg("--run-dir").arg(daemon.dir.path().join("var/run")).output().unwrap())
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_backup_never_overwrites_and_leaves_no_half_file() {
         .arg(&disk)
         .arg(env!("CARGO_BIN_EXE_dq"))
         .arg(dir.join("dq.toml"));
-    let (_, out, err) = told(command.output().unwrap());
+    let (_, out, err) = output_texts(command.output().unwrap());
     assert_eq!(out, "code 1\n", "nothing is left: {err}");
     assert!(err.contains("is full"), "{err}");
     // A damaged store makes no backup.

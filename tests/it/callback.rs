@@ -227,11 +227,11 @@ fn signatures_are_verified_by_a_library_that_does_not_know_dq() {
         }
     }
     drop(stdin);
-    let mut told = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    let mut found = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut found).unwrap();
     assert!(child.wait().unwrap().success());
-    let good: Vec<bool> = told.lines().map(|line| line == "good").collect();
-    assert_eq!((good, expected.len()), (expected, 12), "{told}");
+    let good: Vec<bool> = found.lines().map(|line| line == "good").collect();
+    assert_eq!((good, expected.len()), (expected, 12), "{found}");
 }
 
 #[test]

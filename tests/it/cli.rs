@@ -233,11 +233,11 @@ fn a_file_of_jobs_is_added_and_refused_lines_are_reported() {
     let [socket, url] = doors(&daemon);
     let added = socket.run(&["add", "t", "--batch", &file, "--priority", "low", "--json"]).is(1);
     assert_eq!(added.json(), json!({"new": 2501, "replaced": 0, "kept": 0, "failed": 4}));
-    let told: Vec<Value> = added.err.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let told: Vec<_> =
-        told.iter().map(|l| (l["line"].as_u64().unwrap(), l["code"].as_str().unwrap())).collect();
+    let answer: Vec<Value> = added.err.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let answer: Vec<_> =
+        answer.iter().map(|l| (l["line"].as_u64().unwrap(), l["code"].as_str().unwrap())).collect();
     let expected = [(2502, "bad_json"), (2503, "missing_field"), (2504, "exists"), (2505, "too_large")];
-    assert!(expected.iter().all(|e| told.contains(e)) && told.len() == 4, "{told:?}");
+    assert!(expected.iter().all(|e| answer.contains(e)) && answer.len() == 4, "{answer:?}");
     assert_eq!(socket.run(&["get", "t", "last", "--json"]).json()["priority"], "low");
 
     let again = url.run(&["add", "t", "--batch", &file, "--on-conflict", "keep"]).is(1);

@@ -10,7 +10,7 @@ use cli::Answer;
 use model::job::TopicName;
 use model::settings;
 use serde_json::Value;
-use store::{OwnerTag, PermitAsk, Store};
+use store::{OwnerTag, PermitRequest, Store};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -42,8 +42,8 @@ fn a_job_is_too_old_by_its_nodes_clock_and_not_by_the_hosts() {
 /// Returns a receiver that fails until the flag is set.
 fn failing() -> (Sink, Arc<AtomicBool>) {
     let works = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&works);
-    let answer = move |_: &_| Answer::new(if told.load(Ordering::Relaxed) { 200 } else { 503 }, "");
+    let is_working = Arc::clone(&works);
+    let answer = move |_: &_| Answer::new(if is_working.load(Ordering::Relaxed) { 200 } else { 503 }, "");
     (Sink::answering(answer), works)
 }
 
@@ -148,7 +148,7 @@ fn store_on(server: &RedisServer) -> Box<dyn Store> {
 }
 
 fn permits(store: &mut dyn Store, owner: &str, held: u32) -> u32 {
-    let ask = PermitAsk {
+    let ask = PermitRequest {
         name: model::flow::LimitName::from(&TopicName::new("t").unwrap()),
         held,
         want: 3 - held,

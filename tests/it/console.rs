@@ -43,11 +43,11 @@ impl Session {
     fn begin(http: &mut Http, name: &str, password: &str) -> Session {
         let answer = sign_in(http, name, password);
         let cookie = answer.headers["set-cookie"].clone();
-        let told = answer.is(200);
-        assert_eq!((&told["signed_in"], &told["name"]), (&json!(true), &json!(name)));
+        let response = answer.is(200);
+        assert_eq!((&response["signed_in"], &response["name"]), (&json!(true), &json!(name)));
         Session {
             cookie: cookie.split(';').next().unwrap().to_owned(),
-            csrf: told["csrf"].as_str().unwrap().to_owned(),
+            csrf: response["csrf"].as_str().unwrap().to_owned(),
         }
     }
 
@@ -220,10 +220,11 @@ fn all_parts_say_that_redis_without_a_registry_has_no_accounts() {
     });
     let config = daemon.dir.path().join("dq.toml");
     let mut doctor = Command::new(env!("CARGO_BIN_EXE_dq"));
-    let told = doctor.args(["doctor", "--json", "--config"]).arg(&config).output().unwrap();
-    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    let printed = doctor.args(["doctor", "--json", "--config"]).arg(&config).output().unwrap();
+    let printed: Value = serde_json::from_slice(&printed.stdout).unwrap();
     let is_it = |line: &&Value| line["check"] == "registry" && line["verdict"] == "warn";
-    let line = told["checks"].as_array().unwrap().iter().find(is_it).unwrap_or_else(|| panic!("{told}"));
+    let line =
+        printed["checks"].as_array().unwrap().iter().find(is_it).unwrap_or_else(|| panic!("{printed}"));
     assert!(line["detail"].as_str().unwrap().contains("nobody can sign in to the console"), "{line}");
     assert!(line["advice"].as_str().unwrap().contains("registry.url"), "{line}");
 }
@@ -350,13 +351,13 @@ fn what_happens_is_told_each_second_until_the_server_ends() {
         http.ask("POST", "/v1/topics/t/jobs", &json!({"id": id.to_string(), "body": 1})).is(201);
     }
     sink.wait_for(5, 20 * SECOND);
-    let told = eventually(20 * SECOND, "five deliveries", || {
+    let shown = eventually(20 * SECOND, "five deliveries", || {
         let event = next()?;
         (event["sums"]["delivered"] == 5).then_some(event)
     });
-    assert_eq!(told["full"], false);
-    let [p50, p99] = ["late_p50_us", "late_p99_us"].map(|name| told[name].as_u64().unwrap());
-    assert!(p50 <= p99 && p99 < 20_000_000, "{told}");
+    assert_eq!(shown["full"], false);
+    let [p50, p99] = ["late_p50_us", "late_p99_us"].map(|name| shown[name].as_u64().unwrap());
+    assert!(p50 <= p99 && p99 < 20_000_000, "{shown}");
     // If the counters cannot be read, their last values are shown, with the time of reading.
     let metrics = daemon.dir.path().join("var/run/metrics");
     let away = metrics.with_extension("away");
@@ -505,11 +506,11 @@ fn each_problem_and_each_alert_has_words_in_chinese() {
     let rows = table.split_once("\n## Errors\n").unwrap().1.lines().filter(|line| {
         line.strip_prefix("| ").is_some_and(|row| row.starts_with(|c: char| c.is_ascii_digit()))
     });
-    let told: Vec<&str> = rows.flat_map(|row| row.split('|').nth(2).unwrap().split('`')).collect();
-    let told: Vec<&str> =
-        told.into_iter().filter(|code| code.starts_with(|c: char| c.is_ascii_lowercase())).collect();
-    assert!(told.len() > 40, "{told:?}");
-    for code in told {
+    let listed: Vec<&str> = rows.flat_map(|row| row.split('|').nth(2).unwrap().split('`')).collect();
+    let listed: Vec<&str> =
+        listed.into_iter().filter(|code| code.starts_with(|c: char| c.is_ascii_lowercase())).collect();
+    assert!(listed.len() > 40, "{listed:?}");
+    for code in listed {
         let key = if code.starts_with("store_") { "store" } else { code };
         assert!(codes.contains(&format!("\n    {key}: '")), "{code}");
     }
@@ -539,8 +540,8 @@ fn signing_out_ends_all_sessions_of_the_account() {
     let password = first_password(&daemon);
     dq(&daemon, &["console", "password", "ann", "--role", "admin"], "the password of ann\n");
     // A new password keeps the role.
-    let told = dq(&daemon, &["console", "password", "ann"], "the password of ann\n");
-    assert_eq!(told, "set: ann (admin)\n");
+    let output = dq(&daemon, &["console", "password", "ann"], "the password of ann\n");
+    assert_eq!(output, "set: ann (admin)\n");
     let here = Session::begin(&mut http, "admin", &password);
     let elsewhere = Session::begin(&mut http, "admin", &password);
     let other = Session::begin(&mut http, "ann", "the password of ann");

@@ -211,8 +211,8 @@ fn an_add_is_taken_apart_with_few_allocations() {
 
 /// Returns the process's share of the memory, in bytes.
 fn memory(pid: Pid) -> u64 {
-    let told = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let line = told.lines().find_map(|line| line.strip_prefix("Pss_Anon:")).unwrap();
+    let output = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = output.lines().find_map(|line| line.strip_prefix("Pss_Anon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 

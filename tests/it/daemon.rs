@@ -1133,7 +1133,7 @@ fn dq_master_is_the_daemon_whatever_its_name() {
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_dq"), &dq).unwrap();
     std::os::unix::fs::symlink(&master, &link).unwrap();
     for program in [&master, &link] {
-        let told = check(program);
-        assert!(told.contains("/nowhere.toml"), "{told}");
+        let printed = check(program);
+        assert!(printed.contains("/nowhere.toml"), "{printed}");
     }
 }

@@ -165,8 +165,8 @@ fn a_redrive_keeps_its_rate_whichever_process_is_killed() {
     http.ask("POST", "/v1/topics/t/jobs/batch", &json!({"jobs": jobs})).is(200);
     eventually(20 * SECOND, "sixty dead letters", || (dead(&mut http, "").len() == 60).then_some(()));
     let (calls, begun) = (sink.count(), now_ms());
-    let told = http.ask("POST", "/v1/topics/t/dead/redrive", &json!({"rate": "20/s"})).is(200);
-    assert_eq!(told, json!({"matched": 60, "redriven": 60}));
+    let answer = http.ask("POST", "/v1/topics/t/dead/redrive", &json!({"rate": "20/s"})).is(200);
+    assert_eq!(answer, json!({"matched": 60, "redriven": 60}));
     for name in ["dq-http-server", "dq-timer-0", "dq-timer-1"] {
         daemon.kill_child(name);
     }
@@ -228,8 +228,8 @@ fn a_missing_node_is_named_and_letters_of_the_others_are_listed() {
     assert!((1..40).contains(&some.len()), "{}", some.len());
     assert_eq!(http.get("/v1/topics/t/dead?status=500").is(200)["away"], json!(["r1"]));
     let filter = json!({"filter": {"status": 500}});
-    let told = http.ask("POST", "/v1/topics/t/dead/purge", &filter).is(200);
-    assert_eq!(told, json!({"matched": some.len(), "purged": some.len(), "away": ["r1"]}));
+    let answer = http.ask("POST", "/v1/topics/t/dead/purge", &filter).is(200);
+    assert_eq!(answer, json!({"matched": some.len(), "purged": some.len(), "away": ["r1"]}));
     nodes[1].start_again();
     let left = eventually(20 * SECOND, "the others", || {
         let page = http.get("/v1/topics/t/dead?limit=100").json;

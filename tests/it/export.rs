@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::support::php::{Php, Target, Told, YEAR_2033, bucket_of, crc32};
+use crate::support::php::{CommandOutput, Php, Target, YEAR_2033, bucket_of, crc32};
 use crate::support::{Daemon, SECOND, eventually};
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
 use serde_json::{Value, json};
@@ -17,8 +17,8 @@ fn command(target: &Target, nodes: &[&Php], more: &[&str]) -> Command {
     command
 }
 
-fn export(target: &Target, nodes: &[&Php], more: &[&str]) -> Told {
-    Told::of(command(target, nodes, more).output().unwrap())
+fn export(target: &Target, nodes: &[&Php], more: &[&str]) -> CommandOutput {
+    CommandOutput::of(command(target, nodes, more).output().unwrap())
 }
 
 fn job(id: &str, body: &str, due_ms: i64) -> NewJob {
@@ -71,14 +71,14 @@ fn goes_back(target: &Target) {
     home("again").waits("orders:again", r#"{"a":9}"#, YEAR_2033 + 9);
 
     let before: Vec<_> = nodes.iter().map(Php::all).collect();
-    let told = export(target, &both, &["--dry-run"]);
-    told.counts(&[("moved", 4), ("reduced", 1), ("removed", 3), ("left", 1)]);
-    assert_eq!((told.code, nodes.iter().map(Php::all).collect::<Vec<_>>()), (1, before));
+    let printed = export(target, &both, &["--dry-run"]);
+    printed.counts(&[("moved", 4), ("reduced", 1), ("removed", 3), ("left", 1)]);
+    assert_eq!((printed.code, nodes.iter().map(Php::all).collect::<Vec<_>>()), (1, before));
     assert_eq!(target.jobs("orders").len(), 5);
 
-    let told = export(target, &both, &[]);
-    told.counts(&[("moved", 4), ("reduced", 1), ("removed", 3), ("left", 1)]);
-    assert!(told.code == 1 && told.out.contains("orders:text"), "{}", told.out);
+    let printed = export(target, &both, &[]);
+    printed.counts(&[("moved", 4), ("reduced", 1), ("removed", 3), ("left", 1)]);
+    assert!(printed.code == 1 && printed.out.contains("orders:text"), "{}", printed.out);
     assert_eq!(target.jobs("orders").keys().collect::<Vec<_>>(), ["text"]);
     let found = |id: &str| entry(home(id), id);
     let (stays, at) = found("stays").unwrap();
@@ -128,8 +128,14 @@ fn an_export_that_is_killed_loses_no_job() {
         let there: usize = php.run(&["HLEN", "dq_job_info"]);
         assert_eq!(there as u64, JOBS, "nothing is removed before all jobs are moved");
     }
-    let told = export(&target, &[&php], &[]);
-    assert_eq!((told.code, told.json()["removed"].as_u64()), (0, Some(500)), "{}{}", told.out, told.err);
+    let output = export(&target, &[&php], &[]);
+    assert_eq!(
+        (output.code, output.json()["removed"].as_u64()),
+        (0, Some(500)),
+        "{}{}",
+        output.out,
+        output.err
+    );
     assert_eq!(target.jobs("orders").len(), 0);
     for n in 0..JOBS {
         let there = entry(&php, &n.to_string());
@@ -145,9 +151,9 @@ fn a_newer_job_of_the_php_daemon_is_not_replaced() {
     php.waits("orders:2", r#"{"v":"old"}"#, YEAR_2033);
     assert_eq!(target.import(&php, &[]).code, 0);
     php.waits("orders:1", r#"{"v":"newer"}"#, YEAR_2033 + 5);
-    let told = export(&target, &[&php], &[]);
-    told.counts(&[("moved", 1), ("left", 1)]);
-    assert!(told.code == 1 && told.out.contains("another job of this name"), "{}", told.out);
+    let output = export(&target, &[&php], &[]);
+    output.counts(&[("moved", 1), ("left", 1)]);
+    assert!(output.code == 1 && output.out.contains("another job of this name"), "{}", output.out);
     assert_eq!(entry(&php, "1"), Some((json!({"v": "newer"}), YEAR_2033 + 5)));
     assert_eq!(target.jobs("orders").keys().collect::<Vec<_>>(), ["1"]);
 }
@@ -159,24 +165,24 @@ fn an_export_from_another_store_removes_nothing() {
     assert_eq!(first.import(&php, &[]).code, 0);
     let before = php.all();
     for more in [&["--dry-run"][..], &[]] {
-        let told = export(&second, &[&php], more);
+        let output = export(&second, &[&php], more);
         assert!(
-            told.code == 1 && told.err.contains("another store: embedded in"),
+            output.code == 1 && output.err.contains("another store: embedded in"),
             "{}{}",
-            told.out,
-            told.err
+            output.out,
+            output.err
         );
-        let told = second.import(&php, &["--dry-run"]);
-        assert!(told.code == 1 && told.err.contains("another store"), "{}{}", told.out, told.err);
+        let output = second.import(&php, &["--dry-run"]);
+        assert!(output.code == 1 && output.err.contains("another store"), "{}{}", output.out, output.err);
     }
     // A new store in the place of the old one.
     std::fs::remove_dir_all(first.dir.path().join("var")).unwrap();
-    let told = export(&first, &[&php], &[]);
+    let output = export(&first, &[&php], &[]);
     assert!(
-        told.code == 1 && told.err.contains("never had a job of topic orders"),
+        output.code == 1 && output.err.contains("never had a job of topic orders"),
         "{}{}",
-        told.out,
-        told.err
+        output.out,
+        output.err
     );
     assert_eq!(php.all(), before);
 }
@@ -189,17 +195,17 @@ fn a_store_restored_from_before_the_import_is_another() {
     let dq = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
         command.args(words).arg("--config").arg(target.config()).arg(&backup);
-        Told::of(command.output().unwrap())
+        CommandOutput::of(command.output().unwrap())
     };
-    let told = dq(&["backup"]);
-    assert_eq!(told.code, 0, "{}{}", told.out, told.err);
+    let printed = dq(&["backup"]);
+    assert_eq!(printed.code, 0, "{}{}", printed.out, printed.err);
     php.waits("orders:1", r#"{"a":1}"#, YEAR_2033);
     assert_eq!(target.import(&php, &[]).code, 0);
-    let told = dq(&["restore", "--replace"]);
-    assert_eq!(told.code, 0, "{}{}", told.out, told.err);
+    let printed = dq(&["restore", "--replace"]);
+    assert_eq!(printed.code, 0, "{}{}", printed.out, printed.err);
     let before = php.all();
-    for told in [target.import(&php, &[]), export(&target, &[&php], &[])] {
-        assert!(told.code == 1 && told.err.contains("restored as"), "{}{}", told.out, told.err);
+    for printed in [target.import(&php, &[]), export(&target, &[&php], &[])] {
+        assert!(printed.code == 1 && printed.err.contains("restored as"), "{}{}", printed.out, printed.err);
     }
     assert_eq!(php.all(), before);
     php.run::<()>(&["DEL", "dq_imported"]);
@@ -212,13 +218,13 @@ fn an_export_beside_a_daemon_is_refused() {
     let (php, daemon) = (Php::start(), Daemon::start(""));
     let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
     command.args(["export", "php-dq", "--config"]).arg(daemon.dir.path().join("dq.toml"));
-    let told = Told::of(command.args(["--to", &php.url()]).output().unwrap());
-    assert!(told.code == 1 && told.err.contains("a daemon runs in"), "{}", told.err);
+    let printed = CommandOutput::of(command.args(["--to", &php.url()]).output().unwrap());
+    assert!(printed.code == 1 && printed.err.contains("a daemon runs in"), "{}", printed.err);
     let refused = |to: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
         let target = Target::embedded();
         command.args(["export", "php-dq", "--config"]).arg(target.config()).args(["--to", to]);
-        Told::of(command.output().unwrap()).err
+        CommandOutput::of(command.output().unwrap()).err
     };
     assert!(refused("http://h:1").contains("--to http://h:1"));
 }

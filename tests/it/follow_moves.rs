@@ -9,7 +9,9 @@ use model::follow::{Source, Then, job_of};
 use model::headers::Headers;
 use model::job::{Due, NewJob, TopicName};
 use model::settings::{NodeSettings, RedisSettings, StoreSettings};
-use store::{Lanes, MoveAsk, OutboxCause, OutboxEntry, Outcome, Settled, Settlement, Store, Wanted};
+use store::{
+    Lanes, LeaseRequest, MoveRequest, OutboxCause, OutboxEntry, Outcome, Settled, Settlement, Store,
+};
 
 const JOBS: usize = 60;
 
@@ -76,7 +78,7 @@ fn send_all(settings: &StoreSettings) -> usize {
 /// Leases and accepts all ready jobs of a topic. Returns how many.
 fn accept_all(store: &mut dyn Store, topic: &str) -> usize {
     let topic = TopicName::new(topic).unwrap();
-    let wanted = Wanted { topic, max: 256, hold: 60 * SECOND, max_attempts: 9, max_leased: None };
+    let wanted = LeaseRequest { topic, max: 256, hold: 60 * SECOND, max_attempts: 9, max_leased: None };
     let mut sum = 0;
     loop {
         let held = store.lease(std::slice::from_ref(&wanted), 256, None).unwrap().jobs;
@@ -125,7 +127,7 @@ fn entries_that_were_taken_are_not_taken_again_after_a_move() {
     add_with_followers(&mut *store, JOBS);
     assert_eq!(store.outbox().unwrap().entries, 4 * JOBS as u64);
     let lanes = Lanes::new(&settings).unwrap();
-    let empty = MoveAsk { empty: vec!["r1".into()], ..MoveAsk::default() };
+    let empty = MoveRequest { empty: vec!["r1".into()], ..MoveRequest::default() };
     let done = lanes.redis().unwrap().move_jobs(&empty, |_| {}).unwrap().unwrap();
     assert_eq!(done.nodes, ["r0", "r2"]);
     assert!(lanes.redis().unwrap().outbox_of("r1").unwrap().entries > 0);

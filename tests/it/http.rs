@@ -72,9 +72,9 @@ fn every_route_of_jobs_does_what_it_says_by_both_doors() {
             let due = shown["due_ms"].as_i64().unwrap();
             assert!((35_990_000..=36_000_010).contains(&(due - now_ms())), "{shown}");
             assert!((now_ms() - shown["added_ms"].as_i64().unwrap()).abs() < 10_000, "{shown}");
-            let told = ["topic", "id", "state", "priority", "attempts", "max_attempts", "log", "body"];
+            let members = ["topic", "id", "state", "priority", "attempts", "max_attempts", "log", "body"];
             assert_eq!(
-                told.map(|name| shown[name].clone()),
+                members.map(|name| shown[name].clone()),
                 [
                     json!("t"),
                     json!(id),

@@ -626,10 +626,12 @@ fn a_callback_that_the_guard_denies_is_not_saved() {
     Daemon::write_config(dir.path(), 1, 2, file);
     let mut check = std::process::Command::new(env!("CARGO_BIN_EXE_dq-master"));
     let checked = check.arg("--check").arg("--config").arg(dir.path().join("dq.toml")).output().unwrap();
-    let told = String::from_utf8_lossy(&checked.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&checked.stderr).into_owned();
     assert!(
-        !checked.status.success() && told.contains("topic[0].callback") && told.contains("169.254.169.254"),
-        "{told}"
+        !checked.status.success()
+            && printed.contains("topic[0].callback")
+            && printed.contains("169.254.169.254"),
+        "{printed}"
     );
 }
 

@@ -28,10 +28,10 @@ fn takes_over_all(target: &Target) {
     php.run::<()>(&["HSET", "dq_job_info", "orders:stranded", r#"{"a":1}"#]);
     let before = php.all();
     let began = now_ms();
-    let told = target.import(&php, &[]);
-    assert_eq!(told.code, 0, "{}{}", told.out, told.err);
-    told.counts(&[("jobs", 8), ("waiting", 4), ("ready", 3), ("stranded", 1), ("taken", 8)]);
-    assert_eq!(told.json()["unregistered"], serde_json::json!({"else": 1}));
+    let output = target.import(&php, &[]);
+    assert_eq!(output.code, 0, "{}{}", output.out, output.err);
+    output.counts(&[("jobs", 8), ("waiting", 4), ("ready", 3), ("stranded", 1), ("taken", 8)]);
+    assert_eq!(output.json()["unregistered"], serde_json::json!({"else": 1}));
     assert_eq!(php.all(), before, "nothing is changed there");
 
     let jobs = target.jobs("orders");
@@ -55,9 +55,9 @@ fn takes_over_all(target: &Target) {
     is("ready-3", r#"{"a":[]}"#, ready, None, Priority::Low, 1);
     assert_eq!(target.jobs("else")["1"].body.as_str(), r#"{"a":1}"#);
 
-    let told = target.import(&php, &[]);
-    assert_eq!(told.code, 0);
-    told.counts(&[("jobs", 8), ("waiting", 4), ("ready", 3), ("stranded", 1), ("already", 8)]);
+    let output = target.import(&php, &[]);
+    assert_eq!(output.code, 0);
+    output.counts(&[("jobs", 8), ("waiting", 4), ("ready", 3), ("stranded", 1), ("already", 8)]);
     assert_eq!(target.jobs("orders"), jobs, "twice is once");
 }
 
@@ -76,10 +76,10 @@ fn a_store_that_takes_nothing_is_not_asked_for_ever() {
     let (php, mut target) = (Php::start(), Target::redis());
     php.many(5_000);
     target.nodes.iter_mut().for_each(RedisServer::kill);
-    let told = target.import(&php, &[]);
-    let json = told.json();
-    assert!(told.code == 1 && json["stopped"].as_str().unwrap().contains("is down"), "{}", told.out);
-    assert!((256..=5 * 256).contains(&json["failed"].as_u64().unwrap()), "{}", told.out);
+    let output = target.import(&php, &[]);
+    let json = output.json();
+    assert!(output.code == 1 && json["stopped"].as_str().unwrap().contains("is down"), "{}", output.out);
+    assert!((256..=5 * 256).contains(&json["failed"].as_u64().unwrap()), "{}", output.out);
     assert_eq!(php.noted(), 0);
     target.nodes.iter_mut().for_each(RedisServer::start_again);
     target.import(&php, &[]).counts(&[("jobs", 5_000), ("waiting", 5_000), ("taken", 5_000)]);
@@ -95,11 +95,11 @@ fn long_lists_are_read_to_their_end() {
         pipe.hset("dq_job_info", name, "1").rpush("dq_3ready_queue", name).zadd("dq_bucket_1", gone, 5);
     }
     php.run_all(&pipe);
-    let told = target.import(&php, &[]);
-    told.counts(&[("jobs", 2500), ("ready", 2500), ("taken", 2500), ("orphaned", 2500)]);
+    let output = target.import(&php, &[]);
+    output.counts(&[("jobs", 2500), ("ready", 2500), ("taken", 2500), ("orphaned", 2500)]);
     assert!(target.jobs("orders").values().all(|job| job.priority == Priority::Low));
-    let told = import(&target.config(), &["--from", &php.url()]);
-    assert!(told.out.contains("and 2490 more"), "{}", told.out);
+    let output = import(&target.config(), &["--from", &php.url()]);
+    assert!(output.out.contains("and 2490 more"), "{}", output.out);
 }
 
 fn key(id: &str) -> JobKey {
@@ -118,8 +118,8 @@ fn a_job_delivered_since_does_not_come_again_and_a_new_one_does() {
     target.import(&php, &[]).counts(&[("jobs", 2), ("waiting", 2), ("taken", 2)]);
     assert_eq!(target.store().delete(&[key("done")]), [Ok(store::Deleted::Done)]);
     php.waits("orders:new", "1", YEAR_2033);
-    let told = target.import(&php, &[]);
-    told.counts(&[("jobs", 3), ("waiting", 3), ("taken", 1), ("already", 2)]);
+    let output = target.import(&php, &[]);
+    output.counts(&[("jobs", 3), ("waiting", 3), ("taken", 1), ("already", 2)]);
     assert_eq!(target.jobs("orders").into_keys().collect::<Vec<_>>(), ["new", "waits"]);
 }
 
@@ -128,9 +128,9 @@ fn a_newer_job_in_dq_wins_and_a_later_php_change_is_reported() {
     let (php, target) = (Php::start(), Target::embedded());
     php.waits("orders:both", "\"php\"", YEAR_2033);
     target.store().add(&[job("both", "\"dq\"")]);
-    let told = target.import(&php, &[]);
-    told.counts(&[("jobs", 1), ("waiting", 1), ("kept", 1)]);
-    assert_eq!((told.code, target.jobs("orders")["both"].body.as_str()), (0, "\"dq\""));
+    let output = target.import(&php, &[]);
+    output.counts(&[("jobs", 1), ("waiting", 1), ("kept", 1)]);
+    assert_eq!((output.code, target.jobs("orders")["both"].body.as_str()), (0, "\"dq\""));
     // The newer job was delivered. The older one is not reported as missing.
     target.store().delete(&[key("both")]);
     target.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("already", 1)]);
@@ -139,10 +139,10 @@ fn a_newer_job_in_dq_wins_and_a_later_php_change_is_reported() {
     php.waits("orders:both", "\"newer\"", YEAR_2033);
     target.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
     php.waits("orders:both", "\"newer\"", YEAR_2033 + 1);
-    let told = target.import(&php, &[]);
-    told.counts(&[("jobs", 1), ("waiting", 1), ("changed", 1)]);
-    assert_eq!(told.code, 1);
-    assert!(told.json()["left"][0]["reason"].as_str().unwrap().contains("delete"), "{}", told.out);
+    let output = target.import(&php, &[]);
+    output.counts(&[("jobs", 1), ("waiting", 1), ("changed", 1)]);
+    assert_eq!(output.code, 1);
+    assert!(output.json()["left"][0]["reason"].as_str().unwrap().contains("delete"), "{}", output.out);
     target.store().delete(&[key("both")]);
     assert_eq!(target.import(&php, &[]).code, 0);
     assert_eq!(target.jobs("orders")["both"].due_ms, (YEAR_2033 + 1) * 1000);
@@ -158,9 +158,9 @@ fn a_dry_run_changes_neither_side() {
     let both = || std::iter::once(&php.server).chain(&target.nodes).map(all).collect::<Vec<_>>();
     let before = both();
     assert!(before.iter().all(|server| !server.is_empty()));
-    let told = target.import(&php, &["--dry-run"]);
-    told.counts(&[("jobs", 3), ("waiting", 1), ("ready", 2), ("taken", 2), ("cannot", 1)]);
-    assert_eq!(told.code, 1);
+    let output = target.import(&php, &["--dry-run"]);
+    output.counts(&[("jobs", 3), ("waiting", 1), ("ready", 2), ("taken", 2), ("cannot", 1)]);
+    assert_eq!(output.code, 1);
     assert_eq!(both(), before);
 
     let target = Target::embedded();
@@ -190,9 +190,9 @@ fn due_times_are_kept_in_any_number_of_buckets() {
     php.run::<()>(&["ZADD", "dq_bucket_3", "1", "orders:gone"]);
     // A key with such a name that is not a bucket.
     php.run::<()>(&["SET", "dq_bucket_note", "1"]);
-    let told = target.import(&php, &[]);
-    assert_eq!(told.code, 0, "{}{}", told.out, told.err);
-    told.counts(&[("jobs", 120), ("waiting", 120), ("taken", 120), ("orphaned", 1)]);
+    let output = target.import(&php, &[]);
+    assert_eq!(output.code, 0, "{}{}", output.out, output.err);
+    output.counts(&[("jobs", 120), ("waiting", 120), ("taken", 120), ("orphaned", 1)]);
     for topic in &topics {
         let jobs = target.jobs(topic);
         assert_eq!(jobs.len(), 30, "{topic}");
@@ -207,8 +207,8 @@ fn a_prefix_with_signs_of_a_pattern_means_itself() {
         php.run::<()>(&["HSET", &format!("{prefix}job_info"), "orders:1", "1"]);
         php.run::<()>(&["ZADD", &format!("{prefix}bucket_7"), &due.to_string(), "orders:1"]);
     }
-    let told = target.import(&php, &["--prefix", "d[q]*?"]);
-    told.counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
+    let output = target.import(&php, &["--prefix", "d[q]*?"]);
+    output.counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
     assert_eq!(target.jobs("orders")["1"].due_ms, YEAR_2033 * 1000);
 }
 
@@ -222,8 +222,8 @@ fn a_job_in_no_bucket_keeps_the_time_of_its_body() {
     }
     php.is_ready("orders:ready", &body("2033-05-18 11:33:20"), 2);
     let began = now_ms();
-    let told = target.import(&php, &[]);
-    told.counts(&[("jobs", 4), ("stranded", 3), ("ready", 1), ("taken", 4)]);
+    let output = target.import(&php, &[]);
+    output.counts(&[("jobs", 4), ("stranded", 3), ("ready", 1), ("taken", 4)]);
     let jobs = target.jobs("orders");
     assert_eq!((jobs["ahead"].due_ms, jobs["ahead"].state), (YEAR_2033 * 1000, State::Delayed));
     for id in ["past", "odd", "ready"] {
@@ -231,7 +231,7 @@ fn a_job_in_no_bucket_keeps_the_time_of_its_body() {
     }
     // For a job that is due now, the due time does not count in the comparison.
     target.import(&php, &[]).counts(&[("jobs", 4), ("stranded", 3), ("ready", 1), ("already", 4)]);
-    assert_eq!(told.json()["notes"], serde_json::json!([]), "{}", told.out);
+    assert_eq!(output.json()["notes"], serde_json::json!([]), "{}", output.out);
 
     // The bodies of the waiting jobs show that the time zone is another one.
     php.waits("orders:waits", &body("2033-05-18 03:33:20"), YEAR_2033);
@@ -264,24 +264,24 @@ fn unusable_jobs_are_left_and_named_and_orphans_are_counted() {
     php.run::<()>(&["ZADD", "dq_bucket_0", "1", "orders:gone-0"]);
     php.run::<()>(&["ZADD", "dq_bucket_1", "1", "orders:gone-1"]);
     php.run::<()>(&["RPUSH", "dq_2ready_queue", "orders:gone-2", "orders:gone-1"]);
-    let told = target.import(&php, &[]);
-    told.counts(&[("jobs", 6), ("waiting", 6), ("taken", 1), ("cannot", 5), ("orphaned", 3)]);
-    assert_eq!(told.code, 1);
-    let json = told.json();
+    let output = target.import(&php, &[]);
+    output.counts(&[("jobs", 6), ("waiting", 6), ("taken", 1), ("cannot", 5), ("orphaned", 3)]);
+    assert_eq!(output.code, 1);
+    let json = output.json();
     let mut left: Vec<_> =
         json["left"].as_array().unwrap().iter().map(|l| l["job"].as_str().unwrap()).collect();
     left.sort_unstable();
     assert_eq!(left, ["bad topic:1", "no colon", "orders:", "orders:broken", "orders:never"]);
     assert!(json["left"].as_array().unwrap().iter().all(|l| l["at"] == php.url()), "{json}");
     // The output for people.
-    let told = import(&target.config(), &["--from", &php.url()]);
+    let output = import(&target.config(), &["--from", &php.url()]);
     for part in [
         "orders:broken: the body is not JSON",
         "bad topic:1: topic \"bad topic\" is not",
         "taken over before                                  1",
         "no job of this name: orders:gone-1",
     ] {
-        assert!(told.out.contains(part), "{part}\n{}", told.out);
+        assert!(output.out.contains(part), "{part}\n{}", output.out);
     }
     assert_eq!(target.jobs("orders").len(), 1);
 }
@@ -293,9 +293,9 @@ fn only_the_topics_that_are_asked_for_are_looked_at() {
         php.waits(name, "1", YEAR_2033);
     }
     php.run::<()>(&["RPUSH", "dq_1ready_queue", "sms:gone"]);
-    let told = target.import(&php, &["--topic", "orders", "--topic", "mail"]);
-    told.counts(&[("jobs", 2), ("waiting", 2), ("taken", 2)]);
-    assert_eq!(told.code, 0);
+    let output = target.import(&php, &["--topic", "orders", "--topic", "mail"]);
+    output.counts(&[("jobs", 2), ("waiting", 2), ("taken", 2)]);
+    assert_eq!(output.code, 0);
     assert_eq!((target.jobs("orders.eu").len(), target.jobs("mail").len()), (0, 1));
 }
 
@@ -308,17 +308,17 @@ fn several_nodes_are_taken_over_by_what_the_table_says_of_them() {
     first.run::<()>(&["CONFIG", "SET", "port", &port]);
     first.run::<()>(&["CONFIG", "SET", "requirepass", "se:cret"]);
     let row = format!("127.0.0.1:{port}:se:cret,127.0.0.1:1:other");
-    let told = import(
+    let output = import(
         &target.config(),
         &["--from", &row, "--from", &second.url(), "--from", &empty.url(), "--json"],
     );
-    told.counts(&[("jobs", 2), ("waiting", 2), ("taken", 2)]);
+    output.counts(&[("jobs", 2), ("waiting", 2), ("taken", 2)]);
     assert!(all(&empty.server).is_empty(), "nothing is left behind");
     assert_eq!(target.jobs("orders").len(), 2);
-    let told = import(&target.config(), &["--from", &format!("127.0.0.1:{port}:wrong-one")]);
-    assert_eq!(told.code, 1);
-    assert!(told.err.contains(&format!("cannot reach redis://127.0.0.1:{port}")), "{}", told.err);
-    assert!(!told.err.contains("wrong-one"), "{}", told.err);
+    let output = import(&target.config(), &["--from", &format!("127.0.0.1:{port}:wrong-one")]);
+    assert_eq!(output.code, 1);
+    assert!(output.err.contains(&format!("cannot reach redis://127.0.0.1:{port}")), "{}", output.err);
+    assert!(!output.err.contains("wrong-one"), "{}", output.err);
 }
 
 #[test]
@@ -335,15 +335,19 @@ fn bad_input_is_refused_by_name_and_without_passwords() {
         (&["--from", &url, "--from", &url], "twice"),
         (&["--from", &url, "--topic", "a b"], "\"a b\""),
     ] {
-        let told = import(&config, arguments);
-        assert_eq!((told.code, told.out.as_str()), (1, ""), "{arguments:?}");
-        assert!(told.err.contains(named) && !told.err.contains("secret"), "{arguments:?}: {}", told.err);
+        let output = import(&config, arguments);
+        assert_eq!((output.code, output.out.as_str()), (1, ""), "{arguments:?}");
+        assert!(
+            output.err.contains(named) && !output.err.contains("secret"),
+            "{arguments:?}: {}",
+            output.err
+        );
     }
     assert_eq!(import(&config, &[]).code, 2, "a source must be named");
-    let told = import(&config, &["--from", &url, "--prefix", "other_", "--dry-run"]);
-    assert!(told.code == 0 && told.err.contains("no key other_job_info"), "{}", told.err);
-    let told = import(Path::new("/nowhere/dq.toml"), &["--from", &url]);
-    assert!(told.code == 1 && told.err.contains("/nowhere/dq.toml"), "{}", told.err);
+    let output = import(&config, &["--from", &url, "--prefix", "other_", "--dry-run"]);
+    assert!(output.code == 0 && output.err.contains("no key other_job_info"), "{}", output.err);
+    let output = import(Path::new("/nowhere/dq.toml"), &["--from", &url]);
+    assert!(output.code == 1 && output.err.contains("/nowhere/dq.toml"), "{}", output.err);
     assert!(!target.dir.path().join("var").exists(), "nothing was begun");
 }
 
@@ -352,14 +356,14 @@ fn a_different_store_is_refused_and_a_replaced_store_is_noticed() {
     let (php, first, second) = (Php::start(), Target::embedded(), Target::embedded());
     php.waits("orders:1", "1", YEAR_2033);
     first.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
-    let told = second.import(&php, &[]);
-    assert!(told.code == 1 && told.err.contains("another store: embedded in"), "{}", told.err);
-    assert!(told.err.contains("redis-cli DEL dq_imported"), "{}", told.err);
+    let output = second.import(&php, &[]);
+    assert!(output.code == 1 && output.err.contains("another store: embedded in"), "{}", output.err);
+    assert!(output.err.contains("redis-cli DEL dq_imported"), "{}", output.err);
 
     std::fs::remove_dir_all(first.dir.path().join("var")).unwrap();
-    let told = first.import(&php, &[]);
-    let stopped = told.json()["stopped"].to_string();
-    assert!(told.code == 1 && stopped.contains("never had a job of topic orders"), "{}", told.out);
+    let output = first.import(&php, &[]);
+    let stopped = output.json()["stopped"].to_string();
+    assert!(output.code == 1 && stopped.contains("never had a job of topic orders"), "{}", output.out);
     php.run::<()>(&["DEL", "dq_imported"]);
     first.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
 }
@@ -372,15 +376,15 @@ fn a_full_node_refuses_its_own_jobs_and_the_next_run_takes_them() {
         php.waits(&format!("orders:{n}"), "1", YEAR_2033);
     }
     target.nodes[1].cli(&["config", "set", "maxmemory", "1mb"]);
-    let told = target.import(&php, &[]);
-    let json = told.json();
+    let output = target.import(&php, &[]);
+    let json = output.json();
     let (taken, failed) = (json["taken"].as_u64().unwrap(), json["failed"].as_u64().unwrap());
-    assert!(told.code == 1 && taken > 0 && failed > 0 && taken + failed == JOBS, "{}", told.out);
+    assert!(output.code == 1 && taken > 0 && failed > 0 && taken + failed == JOBS, "{}", output.out);
     assert!(json["left"][0]["reason"].as_str().unwrap().starts_with("store_full: "), "{json}");
     target.nodes[1].cli(&["config", "set", "maxmemory", "0"]);
-    let told = target.import(&php, &[]);
-    assert_eq!(told.code, 0, "{}", told.out);
-    told.counts(&[("jobs", JOBS), ("waiting", JOBS), ("taken", failed), ("already", taken)]);
+    let output = target.import(&php, &[]);
+    assert_eq!(output.code, 0, "{}", output.out);
+    output.counts(&[("jobs", JOBS), ("waiting", JOBS), ("taken", failed), ("already", taken)]);
     assert_eq!(target.jobs("orders").len(), JOBS as usize);
 }
 
@@ -392,14 +396,14 @@ fn what_a_client_has_added_is_kept_also_while_its_node_is_down() {
         php.waits(&format!("orders:{n}"), "1", YEAR_2033);
     }
     target.nodes[1].kill();
-    let told = target.import(&php, &[]);
-    let json = told.json();
+    let output = target.import(&php, &[]);
+    let json = output.json();
     let (taken, failed) = (json["taken"].as_u64().unwrap(), json["failed"].as_u64().unwrap());
-    assert!(told.code == 1 && taken > 0 && failed > 0 && taken + failed == JOBS, "{}", told.out);
+    assert!(output.code == 1 && taken > 0 && failed > 0 && taken + failed == JOBS, "{}", output.out);
     assert!(json["left"][0]["reason"].as_str().unwrap().starts_with("node_down: "), "{json}");
     target.nodes[1].start_again();
-    let told = target.import(&php, &[]);
-    assert_eq!(told.code, 0, "{}", told.out);
+    let output = target.import(&php, &[]);
+    assert_eq!(output.code, 0, "{}", output.out);
     assert_eq!(target.jobs("orders").len(), JOBS as usize);
 }
 
@@ -416,8 +420,8 @@ fn a_running_daemon_delivers_imported_jobs_and_counts_failures() {
     let mut daemon = Daemon::start(&form);
     let due = now_ms() / 1000 + 2;
     php.waits("orders:1", r#"{"a":1,"notify_time":"x","dq_set_time":"y","exp_notify_nums":2}"#, due);
-    let told = import(&daemon.dir.path().join("dq.toml"), &["--from", &php.url(), "--json"]);
-    told.counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
+    let output = import(&daemon.dir.path().join("dq.toml"), &["--from", &php.url(), "--json"]);
+    output.counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
     eventually(20 * SECOND, "two calls", || (sink.count() == 2).then_some(()));
     let calls = sink.calls();
     for (call, attempt, failures) in [(&calls[0], "3", "2"), (&calls[1], "4", "3")] {
@@ -427,8 +431,8 @@ fn a_running_daemon_delivers_imported_jobs_and_counts_failures() {
     }
     assert_eq!(calls[0].header("dq-due-at"), (due * 1000).to_string());
     assert!(calls[0].late_ms().is_some_and(|late| (0..5000).contains(&late)), "{:?}", calls[0].late_ms());
-    let told = import(&daemon.dir.path().join("dq.toml"), &["--from", &php.url(), "--json"]);
-    told.counts(&[("jobs", 1), ("waiting", 1), ("already", 1)]);
+    let output = import(&daemon.dir.path().join("dq.toml"), &["--from", &php.url(), "--json"]);
+    output.counts(&[("jobs", 1), ("waiting", 1), ("already", 1)]);
     assert_eq!(sink.deliveries().into_keys().collect::<HashSet<_>>(), HashSet::from(["1".to_owned()]));
     assert_eq!(sink.count(), 2, "it did not come again");
     daemon.stop();
@@ -451,8 +455,8 @@ fn imported_failures_count_as_in_the_php_daemon() {
     for (id, failures) in [("empty-9", 9), ("empty-11", 11), ("empty-15", 15), ("flag-15", 15)] {
         php.waits(&format!("orders:{id}"), &format!("{{\"exp_notify_nums\":{failures}}}"), due);
     }
-    let told = import(&daemon.dir.path().join("dq.toml"), &["--from", &php.url(), "--json"]);
-    told.counts(&[("jobs", 4), ("waiting", 4), ("taken", 4)]);
+    let output = import(&daemon.dir.path().join("dq.toml"), &["--from", &php.url(), "--json"]);
+    output.counts(&[("jobs", 4), ("waiting", 4), ("taken", 4)]);
     let mut client = daemon.client();
     eventually(20 * SECOND, "a call of each job", || (sink.count() == 4).then_some(()));
     let mut state = |id: &str| {

@@ -21,28 +21,33 @@ fn nothing_is_taken_while_the_php_daemon_runs() {
     }
     let before = all(&php.server);
     let daemon = PhpDaemon::start(&php, 2);
-    let told = target.import(&php, &[]);
-    assert_eq!(told.code, 1, "{}", told.out);
+    let output = target.import(&php, &[]);
+    assert_eq!(output.code, 1, "{}", output.out);
     for part in ["PHP daemon seems to run", "somebody used dq_bucket_", "last command was zrange", "--anyway"]
     {
-        assert!(told.err.contains(part) || told.out.contains(part), "{part}: {}{}", told.out, told.err);
+        assert!(
+            output.err.contains(part) || output.out.contains(part),
+            "{part}: {}{}",
+            output.out,
+            output.err
+        );
     }
     assert!(!target.has_begun() && all(&php.server) == before, "nothing was begun");
 
-    let told = target.import(&php, &["--dry-run"]);
-    told.counts(&[("jobs", 300), ("waiting", 300), ("taken", 300)]);
-    assert_eq!((told.code, texts(&told.json(), "running").len()), (0, 2), "{}", told.out);
-    let told = import(&target.config(), &["--from", &php.url(), "--dry-run"]);
-    assert!(told.out.contains("will refuse to begin"), "{}", told.out);
+    let output = target.import(&php, &["--dry-run"]);
+    output.counts(&[("jobs", 300), ("waiting", 300), ("taken", 300)]);
+    assert_eq!((output.code, texts(&output.json(), "running").len()), (0, 2), "{}", output.out);
+    let output = import(&target.config(), &["--from", &php.url(), "--dry-run"]);
+    assert!(output.out.contains("will refuse to begin"), "{}", output.out);
 
-    let told = target.import(&php, &["--anyway"]);
-    told.counts(&[("jobs", 300), ("waiting", 300), ("taken", 300)]);
-    assert_eq!(texts(&told.json(), "running").len(), 2, "{}", told.out);
+    let output = target.import(&php, &["--anyway"]);
+    output.counts(&[("jobs", 300), ("waiting", 300), ("taken", 300)]);
+    assert_eq!(texts(&output.json(), "running").len(), 2, "{}", output.out);
 
     drop(daemon);
-    let told = target.import(&php, &[]);
-    told.counts(&[("jobs", 300), ("waiting", 300), ("already", 300)]);
-    assert_eq!((told.code, texts(&told.json(), "running").len()), (0, 0), "{}", told.out);
+    let output = target.import(&php, &[]);
+    output.counts(&[("jobs", 300), ("waiting", 300), ("already", 300)]);
+    assert_eq!((output.code, texts(&output.json(), "running").len()), (0, 0), "{}", output.out);
 }
 
 #[test]
@@ -51,9 +56,9 @@ fn a_daemon_on_one_of_several_servers_is_enough() {
     quiet.waits("orders:1", "1", YEAR_2033);
     busy.waits("orders:2", "1", YEAR_2033);
     let _daemon = PhpDaemon::start(&busy, 2);
-    let told = import(&target.config(), &["--from", &quiet.url(), "--from", &busy.url()]);
-    assert!(told.code == 1 && told.err.contains(&busy.url()), "{}", told.err);
-    assert!(!told.err.contains(&quiet.url()), "{}", told.err);
+    let output = import(&target.config(), &["--from", &quiet.url(), "--from", &busy.url()]);
+    assert!(output.code == 1 && output.err.contains(&busy.url()), "{}", output.err);
+    assert!(!output.err.contains(&quiet.url()), "{}", output.err);
 }
 
 #[test]
@@ -72,8 +77,8 @@ fn a_hanging_consumer_is_noticed_and_a_monitor_is_not() {
     // What a consumer of the PHP daemon does last before it calls.
     let mut consumer = nameless(&php.server);
     redis::cmd("ZREM").arg("dq_bucket_0").arg("orders:9").exec(&mut consumer).unwrap();
-    let told = target.import(&php, &[]);
-    assert!(told.code == 1 && told.err.contains("last command was zrem"), "{}{}", told.out, told.err);
+    let output = target.import(&php, &[]);
+    assert!(output.code == 1 && output.err.contains("last command was zrem"), "{}{}", output.out, output.err);
     drop(consumer);
     target.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
 }
@@ -95,12 +100,12 @@ fn what_moves_counts_where_clients_are_hidden() {
     assert!(texts(&busy, "running").iter().any(|sign| sign.contains("somebody used dq_bucket_")), "{busy}");
     // If Redis does not report when a key was last used either, the calls are counted.
     php.run::<()>(&["ACL", "SETUSER", "importer", "-object"]);
-    let told = run(&[]);
-    assert_eq!(told.code, 1, "{}", told.out);
-    assert!((told.err + &told.out).contains("was called"), "the calls of timers are counted");
+    let output = run(&[]);
+    assert_eq!(output.code, 1, "{}", output.out);
+    assert!((output.err + &output.out).contains("was called"), "the calls of timers are counted");
     drop(daemon);
-    let told = run(&[]);
-    told.counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
+    let output = run(&[]);
+    output.counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
 }
 
 #[test]
@@ -109,8 +114,8 @@ fn another_import_that_runs_is_noticed() {
     php.waits("orders:1", "1", YEAR_2033);
     let mut other = nameless(&php.server);
     redis::cmd("CLIENT").arg("SETNAME").arg("dq-import:1-0").exec(&mut other).unwrap();
-    let told = target.import(&php, &[]);
-    assert!(told.code == 1 && told.err.contains("another import runs"), "{}{}", told.out, told.err);
+    let output = target.import(&php, &[]);
+    assert!(output.code == 1 && output.err.contains("another import runs"), "{}{}", output.out, output.err);
     assert!(!target.has_begun());
 }
 
@@ -150,21 +155,21 @@ fn a_dry_run_only_reads_the_registry() {
     target.add_section(&format!("[registry]\nurl = \"{url}\"\n"));
     let before = columns(&database);
     let from = format!("127.0.0.1:{port}");
-    let told = import(&target.config(), &["--from", &from, "--dry-run", "--json"]);
-    let json = told.json();
+    let output = import(&target.config(), &["--from", &from, "--dry-run", "--json"]);
+    let json = output.json();
     // The row of `nowhere` has no url to call.
     assert_eq!(
         json["unregistered"],
         serde_json::json!({"else": 1, "nowhere": 1}),
         "{}{}",
-        told.out,
-        told.err
+        output.out,
+        output.err
     );
     assert_eq!(
         texts(&json, "unnamed_nodes"),
         ["dq_redis row 1 (一) at 10.0.0.1:6379", "dq_redis row 2 (二) at 10.0.0.2:6379"]
     );
-    assert_eq!((told.code, json["taken"].as_u64()), (1, Some(4)), "an import without them is not whole");
+    assert_eq!((output.code, json["taken"].as_u64()), (1, Some(4)), "an import without them is not whole");
     let notes = texts(&json, "notes");
     assert!(notes.iter().all(|note| note.starts_with("dq leaves out of the registry: ")), "{notes:?}");
     for named in ["nowhere", "order close"] {
@@ -173,12 +178,18 @@ fn a_dry_run_only_reads_the_registry() {
     assert_eq!((notes.len(), columns(&database)), (2, before.clone()));
 
     // All servers must be named by --from. The import does not extend the tables either: only the daemon does that.
-    let told = import(&target.config(), &["--from", &from]);
-    assert!(told.code == 1 && told.out.contains("not named by --from"), "{}{}", told.out, told.err);
-    assert!(told.out.contains("(二) at 10.0.0.2:6379") && !told.out.contains(":pw"), "{}", told.out);
+    let output = import(&target.config(), &["--from", &from]);
+    assert!(output.code == 1 && output.out.contains("not named by --from"), "{}{}", output.out, output.err);
+    assert!(output.out.contains("(二) at 10.0.0.2:6379") && !output.out.contains(":pw"), "{}", output.out);
     database.console().query_drop("DELETE FROM dq_redis WHERE id < 3").unwrap();
-    let told = import(&target.config(), &["--from", &from, "--json"]);
-    assert_eq!((told.code, told.json()["already"].as_u64()), (0, Some(4)), "{}{}", told.out, told.err);
+    let output = import(&target.config(), &["--from", &from, "--json"]);
+    assert_eq!(
+        (output.code, output.json()["already"].as_u64()),
+        (0, Some(4)),
+        "{}{}",
+        output.out,
+        output.err
+    );
     assert_eq!(columns(&database), before);
 }
 
@@ -187,10 +198,10 @@ fn an_import_goes_on_without_the_registry() {
     let (php, target) = (Php::start(), Target::with(vec![RedisServer::start()]));
     php.waits("orders:1", "1", YEAR_2033);
     target.add_section("[registry]\nurl = \"mysql://u:secret@127.0.0.1:1/dq\"\n");
-    let told = target.import(&php, &[]);
-    told.counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
+    let output = target.import(&php, &[]);
+    output.counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
     // The jobs are taken over, but nobody knows whether a Redis is missing.
-    let why = told.json()["unread_registry"].clone();
-    assert!(told.code == 1 && why.as_str().is_some_and(|why| why.contains("127.0.0.1")), "{why}");
-    assert!(!told.out.contains("secret"), "{}", told.out);
+    let why = output.json()["unread_registry"].clone();
+    assert!(output.code == 1 && why.as_str().is_some_and(|why| why.contains("127.0.0.1")), "{why}");
+    assert!(!output.out.contains("secret"), "{}", output.out);
 }

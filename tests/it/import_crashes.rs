@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::php::{
-    Php, Target, Told, YEAR_2033, bucket_of, command, crc32, import, topics_of_all_buckets,
+    CommandOutput, Php, Target, YEAR_2033, bucket_of, command, crc32, import, topics_of_all_buckets,
 };
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, stats, topic};
 
@@ -28,13 +28,13 @@ fn a_run_that_is_killed_and_repeated_ends_with_each_job_once() {
         assert!(noted <= there && there < JOBS, "{noted} are noted, {there} are there");
         least = noted;
     }
-    let told = target.import(&php, &[]);
-    assert_eq!(told.code, 0, "{}", told.out);
-    let json = told.json();
+    let output = target.import(&php, &[]);
+    assert_eq!(output.code, 0, "{}", output.out);
+    let json = output.json();
     let [jobs, taken, already, kept] =
         ["jobs", "taken", "already", "kept"].map(|name| json[name].as_u64().unwrap());
-    assert_eq!((jobs, taken + already, kept), (JOBS as u64, JOBS as u64, 0), "{}", told.out);
-    assert!((least as u64 - 256..=least as u64).contains(&already), "{least} were noted: {}", told.out);
+    assert_eq!((jobs, taken + already, kept), (JOBS as u64, JOBS as u64, 0), "{}", output.out);
+    assert!((least as u64 - 256..=least as u64).contains(&already), "{least} were noted: {}", output.out);
     let jobs = target.jobs("orders");
     assert_eq!(jobs.len(), JOBS);
     for (id, job) in jobs {
@@ -57,17 +57,17 @@ fn a_lost_source_is_named_and_the_next_run_takes_the_rest() {
     let running = running.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     eventually(30 * SECOND, "some jobs", || (php.noted() >= 1000).then_some(()));
     php.server.kill();
-    let told = Told::of(running.wait_with_output().unwrap());
-    let json = told.json();
+    let output = CommandOutput::of(running.wait_with_output().unwrap());
+    let json = output.json();
     let (stopped, taken) = (json["stopped"].as_str().unwrap(), json["taken"].as_u64().unwrap());
-    assert!(told.code == 1 && stopped.contains(&php.url()), "{}", told.out);
-    assert!((1000..JOBS).contains(&taken) && json["failed"] == 0, "{}", told.out);
+    assert!(output.code == 1 && stopped.contains(&php.url()), "{}", output.out);
+    assert!((1000..JOBS).contains(&taken) && json["failed"] == 0, "{}", output.out);
     php.start_again();
-    let told = target.import(&php, &[]);
-    let json = told.json();
+    let output = target.import(&php, &[]);
+    let json = output.json();
     let [jobs, taken_now, already, kept] =
         ["jobs", "taken", "already", "kept"].map(|name| json[name].as_u64().unwrap());
-    assert!(told.code == 0 && kept == 0, "{}", told.out);
+    assert!(output.code == 0 && kept == 0, "{}", output.out);
     assert_eq!((jobs, taken + taken_now, taken_now + already + kept), (JOBS, JOBS, JOBS));
     assert_eq!(target.jobs("orders").len() as u64, JOBS);
 }
@@ -87,9 +87,14 @@ fn a_job_added_and_not_noted_is_delivered_once() {
     let port = php.listen();
     php.run::<()>(&["ACL", "SETUSER", "importer", "on", ">secret", "~*", "&*", "+@all", "-hset", "-hmset"]);
     let url = format!("redis://importer:secret@127.0.0.1:{port}");
-    let told = import(&config(&daemon), &["--from", &url, "--json"]);
-    let stopped = told.json()["stopped"].to_string();
-    assert!(told.code == 1 && stopped.contains("cannot note in dq_imported"), "{}{}", told.out, told.err);
+    let output = import(&config(&daemon), &["--from", &url, "--json"]);
+    let stopped = output.json()["stopped"].to_string();
+    assert!(
+        output.code == 1 && stopped.contains("cannot note in dq_imported"),
+        "{}{}",
+        output.out,
+        output.err
+    );
     let mut client = daemon.client();
     eventually(10 * SECOND, "the jobs in the store", || {
         (stats(&mut client, "orders")["delayed"] == 20).then_some(())
@@ -97,12 +102,12 @@ fn a_job_added_and_not_noted_is_delivered_once() {
     assert_eq!(sink.count(), 0, "what is not noted is not delivered");
 
     php.run::<()>(&["ACL", "SETUSER", "importer", "+hset", "+hmset"]);
-    let told = import(&config(&daemon), &["--from", &url, "--json"]);
-    told.counts(&[("jobs", 20), ("waiting", 20), ("taken", 20)]);
+    let output = import(&config(&daemon), &["--from", &url, "--json"]);
+    output.counts(&[("jobs", 20), ("waiting", 20), ("taken", 20)]);
     sink.wait_for(20, 20 * SECOND);
-    let told = import(&config(&daemon), &["--from", &url, "--json"]);
-    told.counts(&[("jobs", 20), ("waiting", 20), ("already", 20)]);
-    assert_eq!((told.code, sink.count()), (0, 20));
+    let output = import(&config(&daemon), &["--from", &url, "--json"]);
+    output.counts(&[("jobs", 20), ("waiting", 20), ("already", 20)]);
+    assert_eq!((output.code, sink.count()), (0, 20));
     daemon.stop();
 }
 
@@ -168,9 +173,9 @@ fn a_kill_at_any_step_delivers_each_job_once() {
                 let php = start(n);
                 traced(config, &php.url(), Some(&format!("inject={call}:signal=KILL:when={when}")));
                 until_quiet(n);
-                let told = import(config, &["--from", &php.url(), "--json"]);
-                assert_eq!(told.code, 0, "{call} {when}: {}{}", told.out, told.err);
-                assert_eq!(until_quiet(n).get("delayed"), Some(&0), "{call} {when}: {}", told.out);
+                let output = import(config, &["--from", &php.url(), "--json"]);
+                assert_eq!(output.code, 0, "{call} {when}: {}{}", output.out, output.err);
+                assert_eq!(until_quiet(n).get("delayed"), Some(&0), "{call} {when}: {}", output.out);
             });
         }
     });
@@ -213,15 +218,15 @@ fn six_kills_leave_no_job_early_lost_or_twice() {
         assert!(!running.wait().unwrap().success(), "it was killed");
         least = noted();
     }
-    let told = import(&config(&daemon), &[&from[..], &["--json"]].concat());
-    assert_eq!(told.code, 0, "{}{}", told.out, told.err);
-    let json = told.json();
+    let output = import(&config(&daemon), &[&from[..], &["--json"]].concat());
+    assert_eq!(output.code, 0, "{}{}", output.out, output.err);
+    let json = output.json();
     let [jobs, taken, already] =
         ["jobs", "taken", "already"].map(|name| json[name].as_u64().unwrap() as usize);
-    assert_eq!((jobs, taken + already), (JOBS, JOBS), "{}", told.out);
+    assert_eq!((jobs, taken + already), (JOBS, JOBS), "{}", output.out);
     sink.wait_for(JOBS, 120 * SECOND);
-    let told = import(&config(&daemon), &[&from[..], &["--json"]].concat());
-    told.counts(&[("jobs", JOBS as u64), ("waiting", JOBS as u64), ("already", JOBS as u64)]);
+    let output = import(&config(&daemon), &[&from[..], &["--json"]].concat());
+    output.counts(&[("jobs", JOBS as u64), ("waiting", JOBS as u64), ("already", JOBS as u64)]);
     let mut client = daemon.client();
     eventually(20 * SECOND, "nothing left", || {
         topics.iter().all(|name| stats(&mut client, name).values().all(|n| *n == 0)).then_some(())

@@ -229,8 +229,8 @@ fn a_job_is_settled_at_another_host_than_the_one_that_called() {
     one.children().into_values().for_each(|pid| kill(pid, Signal::SIGKILL).unwrap_or(()));
     for (n, path) in paths.iter().enumerate() {
         let said = if n % 2 == 0 { "ack" } else { "nack" };
-        let told = there.ask("POST", path, &json!({"outcome": said})).is(200);
-        assert_eq!(told["outcome"], if n % 2 == 0 { "done" } else { "retried" });
+        let answer = there.ask("POST", path, &json!({"outcome": said})).is(200);
+        assert_eq!(answer["outcome"], if n % 2 == 0 { "done" } else { "retried" });
     }
 }
 

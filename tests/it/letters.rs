@@ -7,7 +7,9 @@ use crate::support::{SECOND, eventually, in_memory, new_job};
 use model::job::{Due, JobId, JobKey, State, TopicName};
 use model::letters::Pace;
 use model::settings;
-use store::{DeadLetter, DeadLetterOperation, Deleted, Outcome, Settlement, Store, Wanted, Which};
+use store::{
+    DeadLetter, DeadLetterOperation, DeadLetterSelection, Deleted, LeaseRequest, Outcome, Settlement, Store,
+};
 
 /// No call touches more records than this.
 const MOST: usize = 8000;
@@ -25,7 +27,8 @@ fn store_on(server: &RedisServer) -> Box<dyn Store> {
 /// Makes jobs with these ids die, each this many times.
 fn bury(store: &mut dyn Store, ids: &[String], times: usize) {
     let hold = 60 * SECOND;
-    let wanted = Wanted { topic: topic(), max: ids.len() as u32, hold, max_leased: None, max_attempts: 3 };
+    let wanted =
+        LeaseRequest { topic: topic(), max: ids.len() as u32, hold, max_leased: None, max_attempts: 3 };
     for _ in 0..times {
         let jobs: Vec<_> =
             ids.iter().map(|id| new_job("t", id, "{}", Due::In(std::time::Duration::ZERO))).collect();
@@ -140,7 +143,7 @@ fn letters_in_the_middle_of_many_are_removed_in_small_calls() {
 
     // If one letter is made ready, the others stay as they are.
     let one = left.remove(900);
-    let which = Which::Letters(named(&[one]));
+    let which = DeadLetterSelection::Letters(named(&[one]));
     let moved = bounded(&server, "one", || store.redrive(&topic(), &which, 10, Pace::default()).unwrap());
     assert_eq!(moved, 1);
     assert_eq!(dead(store.as_mut()), left);

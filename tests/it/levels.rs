@@ -14,7 +14,7 @@ use model::job::{Due, JobId, JobKey, OnConflict, State, TopicName};
 use model::letters::Pace;
 use model::settings::{self, NodeSettings, Safety};
 use model::topic::{Durability, Topic};
-use store::{Changed, Lanes, Outcome, Settled, Settlement, Store, Wanted, Which};
+use store::{Changed, DeadLetterSelection, Lanes, LeaseRequest, Outcome, Settled, Settlement, Store};
 
 const LIMIT: Duration = SECOND;
 
@@ -64,8 +64,8 @@ fn has(store: &mut dyn Store, topic: &str, id: &str) -> bool {
 
 /// Returns how often a server was asked to wait.
 fn waits(server: &TcpServer, command: &str) -> u64 {
-    let told = server.cli(&["info", "commandstats"]);
-    let line = told.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    let output = server.cli(&["info", "commandstats"]);
+    let line = output.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
@@ -76,7 +76,7 @@ fn pair() -> (TcpServer, TcpServer) {
     let of = master.port.to_string();
     let replica = TcpServer::start(&[&slow[..], &["--replicaof", &master.host, &of]].concat());
     eventually(20 * SECOND, "a replica that follows", || {
-        master.info("slave0").filter(|told| told.contains("state=online")).map(drop)
+        master.info("slave0").filter(|found| found.contains("state=online")).map(drop)
     });
     (master, replica)
 }
@@ -93,14 +93,15 @@ fn play_all(store: &mut dyn Store, mut seen: impl FnMut(&str)) {
     seen("delete");
     assert_eq!(store.run(&key("t", "3")), Ok(Changed::Done));
     seen("run");
-    let wanted = Wanted { topic: name("t"), max: 1, hold: 10 * SECOND, max_leased: None, max_attempts: 10 };
+    let wanted =
+        LeaseRequest { topic: name("t"), max: 1, hold: 10 * SECOND, max_leased: None, max_attempts: 10 };
     let leased = store.lease(&[wanted], 10, None).unwrap().jobs.remove(0);
     let (key, token) = (leased.key, leased.token);
     let settlement = Settlement { key, token, outcome: Outcome::Bury, attempt: None };
     assert_eq!(store.settle(&[settlement]), [Ok(Settled::Done)]);
     seen("settle");
     let pace = Pace { after: 600 * SECOND, every: Duration::ZERO };
-    assert_eq!(store.redrive(&name("t"), &Which::All, 10, pace), Ok(1));
+    assert_eq!(store.redrive(&name("t"), &DeadLetterSelection::All, 10, pace), Ok(1));
     seen("redrive");
     assert_eq!(store.purge(&name("t"), State::Delayed, 1000), Ok(98));
     seen("purge");
@@ -117,15 +118,15 @@ fn a_batch_shares_a_wait_and_settlements_do_not_wait() {
     teach_scripts(&server);
     let proxy = Proxy::as_redis_8(server.address());
     let mut store = open(&on(&format!("redis://{}", proxy.address), Durability::Fsync, false));
-    let (mut told, mut last) = (Vec::new(), waits(&server, "waitaof"));
+    let (mut found, mut last) = (Vec::new(), waits(&server, "waitaof"));
     play_all(&mut *store, |part| {
         let now = waits(&server, "waitaof");
-        told.push((part.to_owned(), now - last));
+        found.push((part.to_owned(), now - last));
         last = now;
     });
     // The jobs are on two shards of one server. An operation of several calls waits once, at its end.
     let parts = [("add", 1), ("delete", 1), ("run", 1), ("settle", 0), ("redrive", 1), ("purge", 1)];
-    assert_eq!(told, parts.map(|(part, waits)| (part.to_owned(), waits)));
+    assert_eq!(found, parts.map(|(part, waits)| (part.to_owned(), waits)));
 }
 
 #[test]
@@ -138,8 +139,8 @@ fn a_disk_that_is_too_slow_leaves_the_outcome_unknown() {
     let error = store.add(&[job("t", "a")]).remove(0).unwrap_err();
     assert!(begun.elapsed() >= LIMIT && begun.elapsed() < LIMIT + 3 * SECOND, "{:?}", begun.elapsed());
     assert_eq!(error.code(), "unknown");
-    let told = error.to_string();
-    assert!(told.contains("stored on the master, but not yet as safe as asked (fsync)"), "{told}");
+    let message = error.to_string();
+    assert!(message.contains("stored on the master, but not yet as safe as asked (fsync)"), "{message}");
     assert!(has(&mut *store, "t", "a"), "nothing is undone");
     server.cli(&["config", "set", "appendfsync", "everysec"]);
     let again = || model::job::NewJob { on_conflict: OnConflict::Keep, ..job("t", "a") };
@@ -161,12 +162,12 @@ fn gives_fsync_if_it_always_syncs(server: &TcpServer, is: &str) {
     let mut store = open(&on(&server.url(), Durability::Fsync, false));
     let error = store.add(&[job("t", "a")]).remove(0).unwrap_err();
     assert_eq!(error.code(), "not_durable");
-    let told = error.to_string();
+    let message = error.to_string();
     assert!(
-        told.contains("node r: \"fsync\" cannot be had there")
-            && told.contains(is)
-            && told.contains("appendfsync always"),
-        "{told}"
+        message.contains("node r: \"fsync\" cannot be had there")
+            && message.contains(is)
+            && message.contains("appendfsync always"),
+        "{message}"
     );
     assert!(!has(&mut *store, "t", "a"), "nothing was written");
     assert_eq!(store.delete(&[key("t", "a")]).remove(0).unwrap_err().code(), "not_durable");
@@ -193,8 +194,8 @@ fn what_is_answered_at_replicas_is_there() {
     replica.hang(true);
     let error = store.add(&[job("t", "late")]).remove(0).unwrap_err();
     assert_eq!(error.code(), "unknown");
-    let told = error.to_string();
-    assert!(told.contains("as safe as asked (replicas:1): 0 of 1 replicas had it"), "{told}");
+    let message = error.to_string();
+    assert!(message.contains("as safe as asked (replicas:1): 0 of 1 replicas had it"), "{message}");
     assert!(has(&mut *store, "t", "late"), "nothing is undone");
     assert_eq!(store.delete(&[key("t", "1")]).remove(0).unwrap_err().code(), "unknown");
     assert!(!has(&mut *store, "t", "1"));
@@ -239,9 +240,9 @@ fn a_topic_may_ask_for_another_level_than_the_store() {
     replica.hang(true);
     let batch = ["slow", "fast", "two", "fast"].iter().enumerate();
     let batch: Vec<_> = batch.map(|(n, topic)| job(topic, &n.to_string())).collect();
-    let told =
+    let found =
         store.add(&batch).into_iter().map(|one| one.map(|one| outcomes(&[one])[0]).map_err(|e| e.code()));
-    assert_eq!(told.collect::<Vec<_>>(), [Err("unknown"), Ok("new"), Err("not_durable"), Ok("new")]);
+    assert_eq!(found.collect::<Vec<_>>(), [Err("unknown"), Ok("new"), Err("not_durable"), Ok("new")]);
     assert!(has(&mut *store, "slow", "0") && has(&mut *store, "fast", "3") && !has(&mut *store, "two", "2"));
     replica.hang(false);
 }
@@ -252,9 +253,9 @@ fn a_server_that_keeps_snapshots_only_is_refused_unless_it_may() {
     let refused = store::open(&on(&server.url(), Durability::Memory, false), Path::new("/nowhere"));
     let error = refused.err().unwrap();
     assert_eq!(error.code(), "nodes_unfit");
-    let told = error.to_string();
-    assert!(told.contains("node r") && told.contains("appendonly yes"), "{told}");
-    assert!(told.contains("store.allow_snapshots = true"), "{told}");
+    let message = error.to_string();
+    assert!(message.contains("node r") && message.contains("appendonly yes"), "{message}");
+    assert!(message.contains("store.allow_snapshots = true"), "{message}");
     let mut store = open(&on(&server.url(), Durability::Memory, true));
     assert_eq!(added(&mut *store, job("t", "a")), "new");
     // Whether snapshots are allowed or not, the change is on no disk.

@@ -81,7 +81,7 @@ fn appended(server: &TcpServer) -> PathBuf {
 fn synced(calls: &str) -> u64 {
     let (mut written, mut begun, mut synced) = (0_u64, 0, 0);
     for line in calls.lines() {
-        let result = line.rsplit_once("= ").and_then(|(_, told)| told.trim().parse::<i64>().ok());
+        let result = line.rsplit_once("= ").and_then(|(_, found)| found.trim().parse::<i64>().ok());
         // A separate thread syncs: what was written before a sync began is on the disk when it ends.
         match result {
             Some(n) if line.contains("write(") && line.contains(".incr.aof>") => written += n.max(0) as u64,

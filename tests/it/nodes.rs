@@ -11,7 +11,7 @@ use cli::Client;
 use model::job::{Due, JobId, JobKey, OnConflict, State, TopicName};
 use model::settings;
 use nix::sys::signal::Signal;
-use store::{self, Lanes, Outcome, Settled, Settlement, Store, Wanted};
+use store::{self, Lanes, LeaseRequest, Outcome, Settled, Settlement, Store};
 
 /// Several nodes. Some of them are in the configuration of a daemon.
 struct Fleet {
@@ -116,11 +116,11 @@ fn a_node_is_added_and_another_emptied_while_the_daemon_runs() {
     add_many(&mut client, "long", 1000, 60_000);
     add_many(&mut client, "soon", 1000, 4_000);
     fleet.reload(&daemon, &[0, 1]);
-    let told = fleet.does(&["move", "--add", "r1", "--dry-run"]);
-    assert!(told.contains("nodes with jobs now: r0; afterwards: r0, r1"), "{told}");
+    let output = fleet.does(&["move", "--add", "r1", "--dry-run"]);
+    assert!(output.contains("nodes with jobs now: r0; afterwards: r0, r1"), "{output}");
     assert_eq!(fleet.jobs_on(1), 0, "a dry run does nothing");
-    let told = fleet.does(&["move", "--add", "r1"]);
-    assert!(told.contains("nodes with jobs: r0, r1"), "{told}");
+    let output = fleet.does(&["move", "--add", "r1"]);
+    assert!(output.contains("nodes with jobs: r0, r1"), "{output}");
     let moved = fleet.jobs_on(1);
     assert!(moved > 300, "{moved} of 2000");
     // The jobs are found, replaced and deleted on their new homes.
@@ -137,8 +137,8 @@ fn a_node_is_added_and_another_emptied_while_the_daemon_runs() {
     assert_eq!(fleet.jobs_on(0) + fleet.jobs_on(1), 900);
     assert!(fleet.does(&["move"]).contains("nothing is to be done"));
 
-    let told = fleet.does(&["move", "--empty", "r0"]);
-    assert!(told.contains("r0 has no jobs any more: take it out of the configuration"), "{told}");
+    let output = fleet.does(&["move", "--empty", "r0"]);
+    assert!(output.contains("r0 has no jobs any more: take it out of the configuration"), "{output}");
     assert_eq!((fleet.jobs_on(0), fleet.jobs_on(1)), (0, 900));
     fleet.reload(&daemon, &[1]);
     add_many(&mut client, "after", 100, 100);
@@ -196,8 +196,13 @@ fn all_that_is_known_of_a_job_moves_with_it() {
     };
     let ids: Vec<String> = (0..60).map(|n| n.to_string()).collect();
     let lease = |store: &mut dyn Store, max| {
-        let wanted =
-            Wanted { topic: key("0").topic, max, hold: 600 * SECOND, max_leased: None, max_attempts: 9 };
+        let wanted = LeaseRequest {
+            topic: key("0").topic,
+            max,
+            hold: 600 * SECOND,
+            max_leased: None,
+            max_attempts: 9,
+        };
         store.lease(&[wanted], max as usize, None).unwrap().jobs
     };
     // Dead letters: three for each of ten ids.
@@ -268,7 +273,7 @@ fn all_that_is_known_of_a_job_moves_with_it() {
     );
     let pace = model::letters::Pace { after: 600 * SECOND, every: std::time::Duration::ZERO };
     for expected in [10, 0] {
-        let redriven = both.redrive(&key("0").topic, &store::Which::All, 100, pace).unwrap();
+        let redriven = both.redrive(&key("0").topic, &store::DeadLetterSelection::All, 100, pace).unwrap();
         assert_eq!((redriven, letters(both.as_mut()).len()), (expected, 20));
     }
 }
@@ -288,8 +293,8 @@ fn a_lost_node_can_be_forgotten_and_its_jobs_adopted_later() {
     assert!(code == Some(1) && err.contains("r2") && err.contains("all nodes must answer"), "{err}");
     let (code, _, err) = fleet.dq(&["forget", "r2"]);
     assert!(code == Some(2) && err.contains("All jobs and dead letters that it had are lost"), "{err}");
-    let told = fleet.does(&["forget", "r2", "--yes"]);
-    assert!(told.contains("nodes with jobs: r0, r1"), "{told}");
+    let output = fleet.does(&["forget", "r2", "--yes"]);
+    assert!(output.contains("nodes with jobs: r0, r1"), "{output}");
     // Some of its ids are used again, and one of the others is deleted.
     let (again, gone): (Vec<&&String>, Vec<&&String>) = on_2.iter().partition(|id| id.ends_with('1'));
     assert!(!again.is_empty() && !gone.is_empty());
@@ -438,8 +443,8 @@ fn a_node_with_older_data_is_not_used_until_a_move_checks_it() {
     );
     let list = fleet.dq(&["list"]).1;
     assert!(list.lines().any(|l| l.starts_with("r0") && l.contains("older")), "{list}");
-    let told = fleet.does(&["move"]);
-    assert!(told.contains(&format!("{moved} were dropped")), "{told}");
+    let output = fleet.does(&["move"]);
+    assert!(output.contains(&format!("{moved} were dropped")), "{output}");
     assert_eq!((fleet.jobs_on(0), fleet.jobs_on(1)), (200 - moved, moved));
     assert_eq!(store.counts().unwrap()[0].delayed, 200);
     for id in &ids {
@@ -454,8 +459,13 @@ fn while_jobs_are_moved_nothing_else_is_done_with_them() {
     let ready = new_job("t", "r", "1", Due::In(std::time::Duration::ZERO));
     let all: Vec<_> = (0..40).map(|n| later(&n.to_string(), "1")).chain([ready]).collect();
     assert!(store.add(&all).iter().all(Result::is_ok));
-    let wanted =
-        || Wanted { topic: key("r").topic, max: 9, hold: 60 * SECOND, max_leased: None, max_attempts: 9 };
+    let wanted = || LeaseRequest {
+        topic: key("r").topic,
+        max: 9,
+        hold: 60 * SECOND,
+        max_leased: None,
+        max_attempts: 9,
+    };
     let leased = store.lease(&[wanted()], 9, None).unwrap().jobs.remove(0);
     // The state that a mover leaves when it dies after it has set its fence.
     let set = fleet.nodes[0].cli(&["--raw", "get", "dq:{r0.0}:set"]);
@@ -477,8 +487,8 @@ fn while_jobs_are_moved_nothing_else_is_done_with_them() {
     // Operations that only read still work.
     assert_eq!(body(store.as_mut(), "5").as_deref(), Some("1"));
     assert_eq!(store.counts().unwrap()[0].delayed, 40);
-    let told = fleet.does(&["move"]);
-    assert!(told.contains("nodes with jobs: r0"), "{told}");
+    let output = fleet.does(&["move"]);
+    assert!(output.contains("nodes with jobs: r0"), "{output}");
     let settled =
         eventually(5 * SECOND, "a settlement", || store.settle(std::slice::from_ref(&ack)).remove(0).ok());
     assert_eq!(settled, Settled::Done, "the lease has moved with its job, or stayed");

@@ -173,9 +173,9 @@ fn a_lease_ends_at_its_deadline_unless_it_is_extended() {
     let mut http = Http::tcp(&daemon);
     put(&mut http, "t", "1", &json!({}));
     let job = one(&mut http, "t");
-    let told = report(&mut http, &job, "extend", json!({"lease": "1m"})).is(200);
-    assert_eq!(told["outcome"], "extended");
-    assert!(told["until_ms"].as_i64().unwrap() > now_ms() + 50_000);
+    let answer = report(&mut http, &job, "extend", json!({"lease": "1m"})).is(200);
+    assert_eq!(answer["outcome"], "extended");
+    assert!(answer["until_ms"].as_i64().unwrap() > now_ms() + 50_000);
     assert!(reserve(&mut http, "t", &json!({"wait": "700ms"})).is_empty(), "it is leased");
     let back = report(&mut http, &job, "extend", json!({})).is(200);
     assert!(back["until_ms"].as_i64().unwrap() <= now_ms() + 500, "{back}");

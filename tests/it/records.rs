@@ -87,8 +87,8 @@ fn a_delivered_job_leaves_a_record_that_the_api_shows() {
     answer.is_problem(404, "not_found", None);
     let record = answer.json["ended"].clone();
     assert!(answer.json["detail"].as_str().unwrap().contains("has ended"), "{answer:?}");
-    let told = ["topic", "id", "outcome", "attempts", "headers", "body"].map(|name| record[name].clone());
-    assert_eq!(told, [json!("t"), json!("a"), json!("delivered"), json!(1), Value::Null, Value::Null]);
+    let members = ["topic", "id", "outcome", "attempts", "headers", "body"].map(|name| record[name].clone());
+    assert_eq!(members, [json!("t"), json!("a"), json!("delivered"), json!(1), Value::Null, Value::Null]);
     let times = ["added_ms", "due_ms", "first_attempt_ms", "last_attempt_ms", "ended_ms"];
     let times = times.map(|name| record[name].as_i64().unwrap());
     assert!(times.iter().all(|ms| (before - 1000..=now_ms() + 1000).contains(ms)), "{record}");
@@ -104,9 +104,9 @@ fn a_delivered_job_leaves_a_record_that_the_api_shows() {
     http.ask("DELETE", "/v1/topics/k/jobs/b", &Value::Null).is(204);
     end(&mut http, "k", "b", 500);
     let story = http.get("/v1/topics/k/jobs/b/records").is(200);
-    let told: Vec<_> =
+    let members: Vec<_> =
         story["records"].as_array().unwrap().iter().map(|r| (&r["outcome"], &r["body"])).collect();
-    assert_eq!(told, [(&json!("dead"), &json!(500)), (&json!("deleted"), &json!(1))]);
+    assert_eq!(members, [(&json!("dead"), &json!(500)), (&json!("deleted"), &json!(1))]);
     assert_eq!(http.get("/v1/topics/k/jobs/b").is(200)["state"], "dead", "a dead letter is there");
     http.ask("POST", "/v1/topics/off/jobs", &json!({"id": "c", "body": 200, "delay": 0})).is(201);
     eventually(10 * SECOND, "a delivery", || (http.get("/v1/topics/off/jobs/c").status == 404).then_some(()));
@@ -116,9 +116,9 @@ fn a_delivered_job_leaves_a_record_that_the_api_shows() {
     end(&mut http, "k", "a", 200);
     let found = http.get("/v1/find?id=a").is(200);
     assert_eq!((&found["looked_at"], &found["next"]), (&json!(3), &Value::Null), "{found}");
-    let told: Vec<_> =
+    let members: Vec<_> =
         found["found"].as_array().unwrap().iter().map(|one| (&one["topic"], &one["job"])).collect();
-    assert_eq!(told, [(&json!("k"), &Value::Null), (&json!("t"), &Value::Null)]);
+    assert_eq!(members, [(&json!("k"), &Value::Null), (&json!("t"), &Value::Null)]);
     assert_eq!(found["found"][1]["records"], json!([record]));
     let found = http.get("/v1/find?id=b").is(200);
     assert_eq!(found["found"][0]["job"]["state"], "dead", "{found}");
@@ -405,10 +405,10 @@ fn the_command_line_shows_finds_and_erases_records() {
     assert!(out.contains("delivered ") && out.contains(" after 1 attempt\n"), "{out}");
     assert!(code == 3 && out.contains("Closed for Today") && err.contains("has ended"), "{code} {out} {err}");
     let (code, out, err) = dq(&daemon, &["get", "t", "a", "--json"]);
-    let told: Value = serde_json::from_str(&out).unwrap();
+    let answer: Value = serde_json::from_str(&out).unwrap();
     let error: Value = serde_json::from_str(&err).unwrap();
     assert_eq!((code, &error["error"]["exit"]), (3, &json!(3)));
-    assert_eq!(told["records"][0]["outcome"], "delivered");
+    assert_eq!(answer["records"][0]["outcome"], "delivered");
     let (code, out, _) = dq(&daemon, &["get", "t", "none"]);
     assert_eq!((code, out.as_str()), (3, ""));
 

@@ -14,7 +14,7 @@ use model::job::{Due, JobId, JobKey, NewJob, TopicName};
 use model::settings;
 use nix::sys::signal::{Signal, kill};
 use serde_json::json;
-use store::{self, HELD_MS, Lanes, Store, Wanted};
+use store::{self, HELD_MS, Lanes, LeaseRequest, Store};
 
 /// Two nodes, and a daemon on them.
 struct Pair {
@@ -358,7 +358,7 @@ fn a_thousand_jobs_cost_few_round_trips_and_few_commands() {
     });
     let mut leased = Vec::new();
     counted("lease", (150, 12), &mut |s| {
-        let wanted = store::Wanted {
+        let wanted = store::LeaseRequest {
             topic: topic.clone(),
             max: 256,
             hold: SECOND * 60,
@@ -455,7 +455,7 @@ fn a_node_that_missed_a_pause_delivers_no_jobs_of_the_topic() {
     let key = job.key.clone();
     eventually(10 * SECOND, "a stored job", || store.add(std::slice::from_ref(&job)).remove(0).ok());
     let lease = |store: &mut Box<dyn Store>| {
-        let wanted = Wanted {
+        let wanted = LeaseRequest {
             topic: key.topic.clone(),
             max: 9,
             hold: 60 * SECOND,
@@ -564,8 +564,8 @@ fn bells_rest_while_a_server_refuses_them() {
     let each_second = (refused() - before) as f64 / begun.elapsed().as_secs_f64();
     // Three bells with two shards, each twice a second.
     assert!(each_second < 30.0, "{each_second} a second");
-    let told = daemon.log().lines().filter(|l| l.contains("node r1 is down")).count();
-    assert!(told < 12, "{told} times in {}", daemon.log());
+    let number = daemon.log().lines().filter(|l| l.contains("node r1 is down")).count();
+    assert!(number < 12, "{number} times in {}", daemon.log());
 }
 
 #[test]

@@ -8,11 +8,12 @@ use std::time::Duration;
 use crate::support::mariadb::{Database, MariaDb};
 use model::audit::{self, Entry};
 use model::bulk::{
-    BulkCounts, BulkEnd, BulkFilter, BulkOperation, BulkProgress, BulkRequest, BulkRow, Planned, RUNNING_MAX,
+    BulkCounts, BulkEnd, BulkFilter, BulkOperation, BulkProgress, BulkRequest, BulkRow, PlannedChange,
+    RUNNING_MAX,
 };
 use model::job::{Priority, TopicName};
 use model::metrics::{MetricSubject, PageSums, Sums};
-use model::password::Hashed;
+use model::password::StoredPassword;
 use model::retry::Retry;
 use model::scope::{Range, Scope};
 use model::settings;
@@ -179,7 +180,7 @@ fn a_new_account_replaces_the_old_one_and_leaves_tokens_alone() {
         let mut registry = open(settings).unwrap();
         let account = |name: &str, password: &str| Token {
             name: TokenName::of_account(name).unwrap(),
-            proof: Proof::Password(Hashed::new(password, [5; 16]).unwrap()),
+            proof: Proof::Password(StoredPassword::new(password, [5; 16]).unwrap()),
             scopes: vec![Scope::Admin],
             ..token(name, 0)
         };
@@ -288,9 +289,9 @@ fn a_row_that_is_no_token_lets_nobody_in_and_is_told() {
         }
         let listing = registry.list().unwrap();
         assert_eq!(listing.tokens, [token("good", 1)]);
-        let told: Vec<String> = listing.unusable.iter().map(ToString::to_string).collect();
+        let problems: Vec<String> = listing.unusable.iter().map(ToString::to_string).collect();
         for part in ["token \"a b\": ", "token \"later\": scope \"fly:*\"", "token \"broken\": digest"] {
-            assert!(told.iter().any(|t| t.contains(part)), "{part}: {told:?}");
+            assert!(problems.iter().any(|t| t.contains(part)), "{part}: {problems:?}");
         }
     });
 }
@@ -425,10 +426,10 @@ fn a_row_of_sqlite_that_is_no_topic_is_told_and_harms_no_other() {
     }
     let listing = registry.list().unwrap();
     assert_eq!(names(registry.as_mut()), ["good"]);
-    let told: Vec<String> = listing.unusable.iter().map(ToString::to_string).collect();
-    assert_eq!(told.len(), 4, "{told:?}");
+    let problems: Vec<String> = listing.unusable.iter().map(ToString::to_string).collect();
+    assert_eq!(problems.len(), 4, "{problems:?}");
     for hint in ["\"bad name\"", "callback", "smoke signals"] {
-        assert!(told.iter().any(|t| t.contains(hint)), "{hint}: {told:?}");
+        assert!(problems.iter().any(|t| t.contains(hint)), "{hint}: {problems:?}");
     }
     assert!(matches!(registry.get(&name("no-url")), Err(RegistryError::Unusable(_))));
     // Such a topic can be repaired, and removed.
@@ -476,14 +477,14 @@ fn a_php_database_is_taken_over_and_still_serves_its_console() {
         let mut registry = open(&database.settings()).unwrap();
         let listing = registry.list().unwrap();
         assert_eq!(names(registry.as_mut()), ["order_close", "order_openvip_checker"]);
-        let told: Vec<String> = listing.unusable.iter().map(ToString::to_string).collect();
-        assert_eq!(told.len(), 3, "{told:?}");
+        let problems: Vec<String> = listing.unusable.iter().map(ToString::to_string).collect();
+        assert_eq!(problems.len(), 3, "{problems:?}");
         for hint in [
             "row 3, topic \"nowhere\": callback",
             "row 4, topic \"order_close\": row 1",
             "row 5, topic \"order close\"",
         ] {
-            assert!(told.iter().any(|t| t.contains(hint)), "{hint}: {told:?}");
+            assert!(problems.iter().any(|t| t.contains(hint)), "{hint}: {problems:?}");
         }
         let close = registry.get(&name("order_close")).unwrap().unwrap();
         let as_php_does = |n: &str| Topic {
@@ -905,7 +906,8 @@ fn an_operation_on_many_jobs_has_one_runner_at_a_time() {
         // Nobody else gets it before the claim ends.
         assert_eq!(registry.claim_bulk(&claim("b", 1)).unwrap().unwrap().number, second);
         assert_eq!(registry.claim_bulk(&claim("b", 10)).unwrap(), None);
-        let plan = vec![Planned("id \"安\"".into(), 5, 6, Some(7)), Planned("x".into(), 1, 2, None)];
+        let plan =
+            vec![PlannedChange("id \"安\"".into(), 5, 6, Some(7)), PlannedChange("x".into(), 1, 2, None)];
         let counts = BulkCounts { looked_at: 4, changed: 3, skipped: 1, unclear: 0 };
         let progress = BulkProgress { plan, counts, cursor: Some("5.5".into()), ..BulkProgress::default() };
         let save = BulkSave {

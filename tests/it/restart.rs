@@ -221,9 +221,9 @@ fn an_impossible_restart_is_refused_and_a_later_one_works() {
             (daemon.log().matches(reason).count() > seen).then_some(())
         });
         // `dq status` also reports this. A problem found by a child is in the child's words.
-        let told = if *reason == "is given up" { "cannot start the log" } else { reason };
-        eventually(10 * SECOND, told, || {
-            daemon.status()?["renewal"]["refused"].as_str()?.contains(told).then_some(())
+        let message = if *reason == "is given up" { "cannot start the log" } else { reason };
+        eventually(10 * SECOND, message, || {
+            daemon.status()?["renewal"]["refused"].as_str()?.contains(message).then_some(())
         });
         eventually(10 * SECOND, "the old generation", || (daemon.children() == before).then_some(()));
         assert!(takes(&daemon, "t", &n.to_string()));

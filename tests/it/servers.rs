@@ -251,8 +251,9 @@ impl OnCluster {
 
     /// Returns the keys of a slot on a server.
     fn keys(&self, server: usize, slot: u16) -> Vec<String> {
-        let told = self.cluster.servers[server].cli(&["cluster", "getkeysinslot", &slot.to_string(), "100"]);
-        told.lines().filter(|l| !l.is_empty()).map(str::to_owned).collect()
+        let output =
+            self.cluster.servers[server].cli(&["cluster", "getkeysinslot", &slot.to_string(), "100"]);
+        output.lines().filter(|l| !l.is_empty()).map(str::to_owned).collect()
     }
 }
 
@@ -341,10 +342,10 @@ fn the_bells_of_a_cluster_cost_a_thread_a_shard_and_little_else() {
         let name = "servers::the_bells_of_a_cluster_cost_a_thread_a_shard_and_little_else";
         let mut alone = Command::new(std::env::current_exe().unwrap());
         let out = alone.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
-        let told = String::from_utf8_lossy(&out.stdout);
+        let printed = String::from_utf8_lossy(&out.stdout);
         assert!(
-            out.status.success() && told.contains("1 passed"),
-            "{told}{}",
+            out.status.success() && printed.contains("1 passed"),
+            "{printed}{}",
             String::from_utf8_lossy(&out.stderr)
         );
         return;

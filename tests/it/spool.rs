@@ -20,7 +20,7 @@ use model::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
 use model::settings;
 use nix::sys::signal::{Signal, kill};
 use store::{
-    self, Added, Deleted, Leased, Outcome, Settled, Settlement, SpoolSender, Store, StoreError, Wanted,
+    self, Added, Deleted, LeaseRequest, Leased, Outcome, Settled, Settlement, SpoolSender, Store, StoreError,
 };
 
 /// A host with a spool, and nodes.
@@ -426,7 +426,7 @@ fn a_deletion_that_waited_removes_no_dead_letters() {
     let (mut store, mut sender) = (host.store(1), host.sender(2));
     assert_eq!(one(store.as_mut(), new_job("t", "a", "1", Due::In(Duration::ZERO))), Ok("new"));
     let wanted =
-        Wanted { topic: key("a").topic, max: 1, hold: 60 * SECOND, max_leased: None, max_attempts: 9 };
+        LeaseRequest { topic: key("a").topic, max: 1, hold: 60 * SECOND, max_leased: None, max_attempts: 9 };
     let Leased { key: leased, token, .. } = store.lease(&[wanted], 1, None).unwrap().jobs.remove(0);
     let bury = Settlement { key: leased, token, outcome: Outcome::Bury, attempt: None };
     assert_eq!(store.settle(&[bury]), [Ok(Settled::Done)]);
@@ -700,8 +700,8 @@ fn a_spool_of_another_daemon_is_refused() {
     let same = config(&node, &sink).replace("[store]\n", "[store]\nspool_path = \"var/spool.db\"\n");
     std::fs::write(&other, format!("run_dir = \"other\"\n{ports}{same}")).unwrap();
     let out = Command::new(env!("CARGO_BIN_EXE_dq-master")).arg("--config").arg(&other).output().unwrap();
-    let told = String::from_utf8_lossy(&out.stderr);
-    assert!(!out.status.success() && told.contains("belongs to the dq-master that runs in"), "{told}");
+    let printed = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && printed.contains("belongs to the dq-master that runs in"), "{printed}");
     assert!(takes(&daemon, "t", "a"));
 }
 

@@ -181,8 +181,8 @@ fn a_spool_that_cannot_be_written_is_an_error_at_start_and_hup() {
     Daemon::write_config(dir.path(), well.port, well.http, &bad);
     drop(well);
     // The doctor reports this in advance.
-    let told = printed(&["doctor", "--config", dir.path().join("dq.toml").to_str().unwrap()]);
-    assert!(told.contains("spool's folder"), "{told}");
+    let output = printed(&["doctor", "--config", dir.path().join("dq.toml").to_str().unwrap()]);
+    assert!(output.contains("spool's folder"), "{output}");
 
     let daemon = Daemon::start(&config(&node, &sink, ""));
     std::fs::write(daemon.dir.path().join("file"), "").unwrap();
@@ -205,9 +205,9 @@ fn the_doctor_warns_of_a_spool_in_memory_and_of_a_small_disk() {
     let (node, sink, dir) = (RedisServer::start(), Sink::start(), tempfile::tempdir().unwrap());
     Daemon::write_config(dir.path(), free_port(), free_port(), &config(&node, &sink, ""));
     let file = dir.path().join("dq.toml");
-    let spool = |told: &Output| -> Value {
-        let told: Value = serde_json::from_slice(&told.stdout).unwrap();
-        let checks = told["checks"].as_array().unwrap();
+    let spool = |printed: &Output| -> Value {
+        let printed: Value = serde_json::from_slice(&printed.stdout).unwrap();
+        let checks = printed["checks"].as_array().unwrap();
         checks.iter().find(|line| line["check"] == "room spool").cloned().unwrap()
     };
     let on_tmpfs = |dir: &Path| {

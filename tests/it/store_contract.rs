@@ -14,9 +14,9 @@ use model::quota::{AddRate, OverQuota, Quota, QuotaLimit};
 use model::settings;
 use model::topic::Rate;
 use store::{
-    Added, Batch, Bell, BellKind, Change, Changed, CircuitState, Counts, DeadLetter, DeadLetterOperation,
-    Deleted, HELD_MS, Lanes, Leased, LimitQuery, LimitUse, OUTAGE, Opening, Outcome, OwnerTag, PermitAsk,
-    Ring, Settled, Settlement, Store, StoreError, Token, Wanted, Which,
+    Added, Batch, Bell, BellKind, Change, Changed, CircuitOpening, CircuitState, Counts, DeadLetter,
+    DeadLetterOperation, DeadLetterSelection, Deleted, HELD_MS, Lanes, LeaseRequest, Leased, LimitQuery,
+    LimitUse, OUTAGE, Outcome, OwnerTag, PermitRequest, Ring, Settled, Settlement, Store, StoreError, Token,
 };
 
 mod bulk;
@@ -217,7 +217,7 @@ fn the_bytes_of_a_topic_stay_exact<F: Fixture>(f: &F) {
     assert!(dead.len() > 20, "{}", dead.len());
     let some = |n: usize| DeadLetter { id: dead[n].key.id.clone(), died_ms: dead[n].until_ms.unwrap() };
     store.purge_letters(&topic, &[some(0), some(dead.len() / 2), some(dead.len() - 1)]).unwrap();
-    store.redrive(&topic, &Which::All, 5, Pace::default()).unwrap();
+    store.redrive(&topic, &DeadLetterSelection::All, 5, Pace::default()).unwrap();
     for state in [State::Dead, State::Leased, State::Ready] {
         while store.purge(&topic, state, 500).unwrap() > 0 {}
     }
@@ -356,8 +356,8 @@ fn job(t: &str, id: &str, due: Due) -> NewJob {
     new_job(t, id, &format!("{{\"id\": \"{}\"}}", id.len()), due)
 }
 
-fn want(t: &str, max: u32) -> Wanted {
-    Wanted { topic: topic(t), max, hold: HOLD, max_leased: None, max_attempts: 3 }
+fn want(t: &str, max: u32) -> LeaseRequest {
+    LeaseRequest { topic: topic(t), max, hold: HOLD, max_leased: None, max_attempts: 3 }
 }
 
 fn owner(name: &str) -> OwnerTag {
@@ -710,7 +710,7 @@ fn a_buried_job_stays_until_it_is_redriven_or_purged<F: Fixture>(f: &F) {
     assert_eq!(outcomes(&again), ["new"]);
     assert_eq!(state(&mut *s, "t", "a"), Some(State::Delayed), "the live one is seen first");
     assert_eq!(
-        s.redrive(&topic("t"), &Which::All, 10, Pace::default()).unwrap(),
+        s.redrive(&topic("t"), &DeadLetterSelection::All, 10, Pace::default()).unwrap(),
         2,
         "the id of `a` is taken"
     );
@@ -718,7 +718,7 @@ fn a_buried_job_stays_until_it_is_redriven_or_purged<F: Fixture>(f: &F) {
     assert_eq!(lease_one(&mut *s, "t").attempt, 1);
     all(s.delete(&[key("t", "a")]));
     assert_eq!(state(&mut *s, "t", "a"), Some(State::Dead));
-    let which = Which::Ids(vec![JobId::new("a").unwrap(), JobId::new("nobody").unwrap()]);
+    let which = DeadLetterSelection::Ids(vec![JobId::new("a").unwrap(), JobId::new("nobody").unwrap()]);
     assert_eq!(s.redrive(&topic("t"), &which, 10, Pace::default()).unwrap(), 1);
     assert_eq!(s.purge(&topic("t"), State::Ready, 1).unwrap(), 1);
     assert_eq!(s.purge(&topic("t"), State::Ready, 10).unwrap(), 1);
@@ -738,10 +738,10 @@ fn all_dead_letters_are_redriven_whatever_their_number_and_their_ids<F: Fixture>
     bury_all(&mut *s, &ids);
     bury_all(&mut *s, &ids[..3]);
     assert_eq!(counts(&mut *s, "t"), [0, 0, 0, 603]);
-    assert_eq!(s.redrive(&topic("t"), &Which::All, 10_000, Pace::default()).unwrap(), 600);
+    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 10_000, Pace::default()).unwrap(), 600);
     assert_eq!(counts(&mut *s, "t"), [0, 600, 0, 3], "the second of an id stays until the first is gone");
     assert_eq!(s.purge(&topic("t"), State::Ready, 10_000).unwrap(), 600);
-    let twice = Which::Ids(vec![JobId::new("0").unwrap(), JobId::new("0").unwrap()]);
+    let twice = DeadLetterSelection::Ids(vec![JobId::new("0").unwrap(), JobId::new("0").unwrap()]);
     assert_eq!(s.redrive(&topic("t"), &twice, 10, Pace::default()).unwrap(), 1);
     assert_eq!(counts(&mut *s, "t"), [0, 1, 0, 2]);
 }
@@ -774,7 +774,7 @@ fn a_handle_that_is_opened_rings_once<F: Fixture>(f: &F) {
 fn a_lease_that_runs_out_counts_and_ends_in_the_dead_letters<F: Fixture>(f: &F) {
     let mut s = f.open();
     add(&mut *s, &[job("t", "i", NOW), job("t", "long", NOW)]);
-    let short = |max| Wanted { hold: Duration::from_millis(20), max_attempts: 2, ..want("t", max) };
+    let short = |max| LeaseRequest { hold: Duration::from_millis(20), max_attempts: 2, ..want("t", max) };
     let long = s.lease(&[want("t", 1)], 1, None).unwrap().jobs.remove(0);
     let other = if long.key.id.as_str() == "i" { "long" } else { "i" };
     for attempt in 1..=2 {
@@ -799,7 +799,7 @@ fn a_lease_that_runs_out_counts_and_ends_in_the_dead_letters<F: Fixture>(f: &F) 
 fn an_extended_lease_holds_longer<F: Fixture>(f: &F) {
     let mut s = f.open();
     add(&mut *s, &[job("t", "i", NOW)]);
-    let short = Wanted { hold: Duration::from_millis(20), ..want("t", 1) };
+    let short = LeaseRequest { hold: Duration::from_millis(20), ..want("t", 1) };
     let held = s.lease(&[short], 1, None).unwrap().jobs.remove(0);
     assert_eq!(settle(&mut *s, &held, Outcome::Extend(HOLD)), Settled::Done);
     sleep_past(held.deadline_ms);
@@ -861,12 +861,12 @@ fn a_postponed_job_is_due_later_and_has_its_attempt_back<F: Fixture>(f: &F) {
 
 fn permits_of_a_host_are_not_those_of_a_topic<F: Fixture>(f: &F) {
     let (mut a, mut b) = (f.open(), f.open());
-    let host = |want| PermitAsk { name: LimitName::from_host("t"), ..ask("t", 0, want) };
+    let host = |want| PermitRequest { name: LimitName::from_host("t"), ..ask("t", 0, want) };
     assert_eq!(granted(&mut *a, "a", host(3)), 3);
     assert_eq!(granted(&mut *b, "b", host(9)), 2);
     assert_eq!(granted(&mut *b, "b", ask("t", 0, 9)), 5);
     assert_eq!(b.hand_back(&owner("a")).unwrap(), 0);
-    assert_eq!(granted(&mut *b, "b", PermitAsk { held: 2, ..host(9) }), 3, "a dead process holds none");
+    assert_eq!(granted(&mut *b, "b", PermitRequest { held: 2, ..host(9) }), 3, "a dead process holds none");
 }
 
 fn the_use_of_limits_is_shown_and_not_changed<F: Fixture>(f: &F) {
@@ -881,9 +881,9 @@ fn the_use_of_limits_is_shown_and_not_changed<F: Fixture>(f: &F) {
     ];
     let mut used = || b.limit_use(&queries).into_iter().map(Result::unwrap).collect::<Vec<_>>();
     assert_eq!(used(), [LimitUse::default(); 3]);
-    assert_eq!(granted(&mut *a, "a", PermitAsk { rate: Some(slow), ..ask("t", 0, 2) }), 1);
-    assert_eq!(granted(&mut *a, "a", PermitAsk { name: host.clone(), ..ask("t", 0, 3) }), 3);
-    assert_eq!(granted(&mut *a, "b", PermitAsk { name: host, ..ask("t", 0, 1) }), 1);
+    assert_eq!(granted(&mut *a, "a", PermitRequest { rate: Some(slow), ..ask("t", 0, 2) }), 1);
+    assert_eq!(granted(&mut *a, "a", PermitRequest { name: host.clone(), ..ask("t", 0, 3) }), 3);
+    assert_eq!(granted(&mut *a, "b", PermitRequest { name: host, ..ask("t", 0, 1) }), 1);
     for _ in 0..2 {
         let [t, u, h] = used()[..] else { panic!() };
         assert_eq!((t.held, u, h), (1, LimitUse::default(), LimitUse { held: 4, again: None }));
@@ -928,9 +928,9 @@ fn a_forecast_counts_delayed_jobs_by_when_they_become_due<F: Fixture>(f: &F) {
     let edges = [0, begin_ms, begin_ms + 1000, begin_ms + 5000];
     let topics = |names: &[&str]| names.iter().map(|name| TopicName::new(name).unwrap()).collect::<Vec<_>>();
     let mut forecast = |names: &[&str]| store.forecast(&topics(names), &edges).unwrap();
-    let told = forecast(&["t", "u", "never"]);
+    let counts = forecast(&["t", "u", "never"]);
     // A moment belongs to the span that begins with it.
-    assert_eq!((told.jobs, told.is_capped), (vec![0, 2, 2], false));
+    assert_eq!((counts.jobs, counts.is_capped), (vec![0, 2, 2], false));
     assert_eq!(forecast(&["u"]).jobs, [0, 0, 1]);
     assert_eq!(forecast(&[]).jobs, [0, 0, 0]);
 }
@@ -971,7 +971,7 @@ fn an_exchange_settles_and_then_leases<F: Fixture>(f: &F) {
 fn a_job_has_its_own_limit_of_attempts<F: Fixture>(f: &F) {
     let mut s = f.open();
     add(&mut *s, &[NewJob { max_attempts: Some(1), ..job("t", "i", NOW) }]);
-    let short = Wanted { hold: Duration::from_millis(1), ..want("t", 1) };
+    let short = LeaseRequest { hold: Duration::from_millis(1), ..want("t", 1) };
     let held = s.lease(&[short], 1, None).unwrap().jobs.remove(0);
     assert_eq!(held.max_attempts, Some(1));
     sleep_past(held.deadline_ms);
@@ -982,7 +982,7 @@ fn a_job_has_its_own_limit_of_attempts<F: Fixture>(f: &F) {
 fn without_a_limit_no_expired_lease_is_the_last<F: Fixture>(f: &F) {
     let mut s = f.open();
     add(&mut *s, &[NewJob { attempts: 40, ..job("t", "i", NOW) }]);
-    let short = Wanted { hold: Duration::from_millis(1), max_attempts: u32::MAX, ..want("t", 1) };
+    let short = LeaseRequest { hold: Duration::from_millis(1), max_attempts: u32::MAX, ..want("t", 1) };
     let held = s.lease(&[short], 1, None).unwrap().jobs.remove(0);
     assert_eq!(held.attempt, 41);
     sleep_past(held.deadline_ms);
@@ -1003,7 +1003,7 @@ fn attempts_that_were_made_before_count<F: Fixture>(f: &F) {
     leased.sort_by(|x, y| x.key.id.as_str().cmp(y.key.id.as_str()));
     assert_eq!(leased.iter().map(|j| j.attempt).collect::<Vec<_>>(), [2, 1, 2]);
     add(&mut *s, &[with("d", 2), with("e", 9)]);
-    let last = Wanted { hold: Duration::from_millis(1), ..want("t", 2) };
+    let last = LeaseRequest { hold: Duration::from_millis(1), ..want("t", 2) };
     let held = s.lease(&[last], 2, None).unwrap().jobs;
     // Each shard has its own clock, and its own deadline.
     sleep_past(held.iter().map(|job| job.deadline_ms).max().unwrap());
@@ -1067,7 +1067,7 @@ fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>
     let dead = view(&mut *s);
     assert_eq!((dead.state, &dead.headers, dead.attempts_log.len()), (State::Dead, &some, 10));
     assert_eq!(s.list(&topic("t"), State::Dead, None, 9).unwrap().jobs, [dead]);
-    assert_eq!(s.redrive(&topic("t"), &Which::All, 9, Pace::default()).unwrap(), 1);
+    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()).unwrap(), 1);
     let redriven = view(&mut *s);
     assert_eq!((redriven.attempts, &redriven.headers, redriven.attempts_log.len()), (0, &some, 10));
     // The headers are changed and removed, and the log of attempts stays.
@@ -1226,7 +1226,7 @@ fn a_letter_is_redriven_or_removed_and_the_others_of_its_id_stay<F: Fixture>(f: 
     assert_eq!(bodies(&mut *s), ["1", "2", "4", "5", "7"]);
     assert_eq!(counts(&mut *s, "t"), [0, 0, 0, 5]);
     assert_eq!(s.letters(&t, &[JobId::new("a").unwrap()], DeadLetterOperation::Count).unwrap(), 4);
-    let which = |letters: &[DeadLetter]| Which::Letters(letters.to_vec());
+    let which = |letters: &[DeadLetter]| DeadLetterSelection::Letters(letters.to_vec());
     assert_eq!(s.redrive(&t, &which(&[nobody]), 9, Pace::default()).unwrap(), 0);
     // For two letters of the same id, the second finds the id live.
     assert_eq!(s.redrive(&t, &which(&[letter(2), letter(4)]), 9, Pace::default()).unwrap(), 1);
@@ -1259,11 +1259,11 @@ fn all_letters_that_are_named_are_redriven_however_many<F: Fixture>(f: &F) {
     die(&mut *s);
     let dead = s.list(&t, State::Dead, None, 999).unwrap().jobs;
     let letters = dead.iter().map(|v| DeadLetter { id: v.key.id.clone(), died_ms: v.until_ms.unwrap() });
-    let named = Which::Letters(letters.collect());
+    let named = DeadLetterSelection::Letters(letters.collect());
     assert_eq!(s.redrive(&t, &named, 600, Pace::default()).unwrap(), 600);
     assert_eq!(counts(&mut *s, "t"), [0, 600, 0, 0]);
     die(&mut *s);
-    let named = Which::Ids(dead.iter().map(|v| v.key.id.clone()).collect());
+    let named = DeadLetterSelection::Ids(dead.iter().map(|v| v.key.id.clone()).collect());
     assert_eq!(s.redrive(&t, &named, 500, Pace::default()).unwrap(), 500);
     assert_eq!(counts(&mut *s, "t"), [0, 500, 0, 100]);
 }
@@ -1278,11 +1278,14 @@ fn redriven_letters_are_due_one_after_the_other_at_their_pace<F: Fixture>(f: &F)
     assert!(all(s.settle(&bury)).iter().all(|settled| *settled == Settled::Done));
     let pace = Pace { after: Duration::from_secs(100), every: Duration::from_micros(10_500) };
     let before = now_ms();
-    assert_eq!(s.redrive(&t, &Which::All, 500, pace).unwrap(), 500);
+    assert_eq!(s.redrive(&t, &DeadLetterSelection::All, 500, pace).unwrap(), 500);
     assert_eq!(counts(&mut *s, "t"), [500, 0, 0, 100]);
     let ids: Vec<JobId> =
         s.list(&t, State::Dead, None, 999).unwrap().jobs.into_iter().map(|v| v.key.id).collect();
-    assert_eq!(s.redrive(&t, &Which::Ids(ids), 999, pace.behind(500, Duration::ZERO)).unwrap(), 100);
+    assert_eq!(
+        s.redrive(&t, &DeadLetterSelection::Ids(ids), 999, pace.behind(500, Duration::ZERO)).unwrap(),
+        100
+    );
     assert_eq!(counts(&mut *s, "t"), [600, 0, 0, 0]);
     let due: Vec<i64> =
         s.list(&t, State::Delayed, None, 999).unwrap().jobs.iter().map(|v| v.due_ms).collect();
@@ -1526,7 +1529,7 @@ fn dead_letters_of_some_ids_are_counted_and_removed_and_live_jobs_stay<F: Fixtur
     assert_eq!(state(&mut *s, "t", "a"), Some(State::Delayed));
     assert_eq!(s.letters(&topic("t"), &some, DeadLetterOperation::Count).unwrap(), 0);
     assert_eq!(s.letters(&topic("nobody"), &some, DeadLetterOperation::Remove).unwrap(), 0);
-    assert_eq!(s.redrive(&topic("t"), &Which::All, 9, Pace::default()).unwrap(), 1);
+    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()).unwrap(), 1);
 }
 
 fn the_latest_dead_letters_are_told_with_why_they_died<F: Fixture>(f: &F) {
@@ -1550,14 +1553,14 @@ fn the_latest_dead_letters_are_told_with_why_they_died<F: Fixture>(f: &F) {
         died.push(s.get(&key("t", &n.to_string())).unwrap().unwrap().until_ms.unwrap());
         sleep_past(died[n]);
     }
-    let mut told = |since_ms, limit| -> Vec<String> {
+    let mut describe = |since_ms, limit| -> Vec<String> {
         let dead = s.dead_since(&topic("t"), since_ms, limit).unwrap();
         assert!(dead.iter().all(|v| v.state == State::Dead && v.until_ms >= Some(since_ms)));
         dead.iter().map(|v| format!("{}: {}", v.key.id.as_str(), v.attempts_log[0].error)).collect()
     };
-    assert_eq!(told(0, 3), ["5: why 5", "4: why 4", "3: why 3"]);
-    assert_eq!(told(died[4], 9), ["5: why 5", "4: why 4"]);
-    assert_eq!(told(died[5] + 1, 9), Vec::<String>::new());
+    assert_eq!(describe(0, 3), ["5: why 5", "4: why 4", "3: why 3"]);
+    assert_eq!(describe(died[4], 9), ["5: why 5", "4: why 4"]);
+    assert_eq!(describe(died[5] + 1, 9), Vec::<String>::new());
     assert_eq!(s.dead_since(&topic("nobody"), 0, 9).unwrap(), []);
 }
 
@@ -1648,7 +1651,7 @@ fn no_more_jobs_are_leased_than_the_limit_allows<F: Fixture>(f: &F) {
     let mut s = f.open();
     let jobs: Vec<NewJob> = (0..20).map(|n| job("t", &format!("j{n}"), NOW)).collect();
     add(&mut *s, &jobs);
-    let limited = |most| Wanted { max_leased: Some(most), ..want("t", 10) };
+    let limited = |most| LeaseRequest { max_leased: Some(most), ..want("t", 10) };
     let first = s.lease(&[limited(4)], 10, None).unwrap();
     assert_eq!(first.jobs.len(), 4);
     let none = s.lease(&[limited(4)], 10, None).unwrap();
@@ -1697,7 +1700,7 @@ fn bells_ring_when_there_is_work<F: Fixture>(f: &F) {
     let held = lease_one(&mut *s, "t");
     settle(&mut *s, &held, Outcome::Bury);
     quiet(&push);
-    s.redrive(&topic("t"), &Which::All, 10, Pace::default()).unwrap();
+    s.redrive(&topic("t"), &DeadLetterSelection::All, 10, Pace::default()).unwrap();
     assert!(rang(&push), "a redrive rings the consumers");
     quiet(&timer);
     s.run(&key("t", "later")).unwrap();
@@ -1777,11 +1780,18 @@ fn a_store_outlives_its_handles<F: Fixture>(f: &F) {
     assert_eq!(counts(&mut *s, "t"), [2000, 1, 0, 0]);
 }
 
-fn ask(t: &str, held: u32, want: u32) -> PermitAsk {
-    PermitAsk { name: LimitName::from(&topic(t)), held, want, max_in_flight: Some(5), rate: None, unused: 0 }
+fn ask(t: &str, held: u32, want: u32) -> PermitRequest {
+    PermitRequest {
+        name: LimitName::from(&topic(t)),
+        held,
+        want,
+        max_in_flight: Some(5),
+        rate: None,
+        unused: 0,
+    }
 }
 
-fn granted(store: &mut dyn Store, who: &str, ask: PermitAsk) -> u32 {
+fn granted(store: &mut dyn Store, who: &str, ask: PermitRequest) -> u32 {
     one(store.permits(&owner(who), &[ask])).granted
 }
 
@@ -1809,13 +1819,13 @@ fn permits_of_all_processes_together_are_never_more_than_the_topic_allows<F: Fix
     a.hand_back(&owner("b")).unwrap();
     assert_eq!(granted(&mut *a, "a", ask("t", 2, 9)), 3);
     // After a limit is lowered, a process gets permits only when fewer are held than the new limit allows.
-    let lower = PermitAsk { max_in_flight: Some(2), ..ask("t", 4, 1) };
+    let lower = PermitRequest { max_in_flight: Some(2), ..ask("t", 4, 1) };
     assert_eq!(granted(&mut *a, "a", lower), 0);
 }
 
 fn a_rate_is_shared_by_all_processes<F: Fixture>(f: &F) {
     let (mut a, mut b) = (f.open(), f.open());
-    let ask = |want, unused| PermitAsk {
+    let ask = |want, unused| PermitRequest {
         name: LimitName::from(&topic("t")),
         held: 0,
         want,
@@ -1840,14 +1850,19 @@ fn a_rate_is_shared_by_all_processes<F: Fixture>(f: &F) {
     let took = started.elapsed();
     assert!((900..1400).contains(&took.as_millis()), "10 came within {took:?}");
     // Both limits together: if one holds a permit back, the other is not used up.
-    let both = PermitAsk { max_in_flight: Some(1), ..ask(5, 0) };
-    let other = PermitAsk { name: LimitName::from(&topic("u")), ..both.clone() };
+    let both = PermitRequest { max_in_flight: Some(1), ..ask(5, 0) };
+    let other = PermitRequest { name: LimitName::from(&topic("u")), ..both.clone() };
     assert_eq!(granted(&mut *a, "a", other.clone()), 1);
     assert_eq!(granted(&mut *b, "b", other), 0);
 }
 
-fn opening(t: &str, pause_ms: u64, opens: u32) -> Opening {
-    Opening { topic: topic(t), pause: Duration::from_millis(pause_ms), opens, reason: "status 500".into() }
+fn opening(t: &str, pause_ms: u64, opens: u32) -> CircuitOpening {
+    CircuitOpening {
+        topic: topic(t),
+        pause: Duration::from_millis(pause_ms),
+        opens,
+        reason: "status 500".into(),
+    }
 }
 
 fn an_open_circuit_holds_jobs_back_and_lets_one_a_shard_through_when_its_pause_is_over<F: Fixture>(f: &F) {
@@ -1877,7 +1892,7 @@ fn an_open_circuit_holds_jobs_back_and_lets_one_a_shard_through_when_its_pause_i
     sleep_past(until + 5);
     assert_eq!(a.circuits().unwrap()[0].state, CircuitState::HalfOpen);
     assert_eq!(b.lease(&[], 20, None).unwrap().left.len(), 1, "whoever does not ask for it is told");
-    let brief = Wanted { hold: Duration::from_millis(400), ..want("t", 50) };
+    let brief = LeaseRequest { hold: Duration::from_millis(400), ..want("t", 50) };
     let most = F::SHARDS.min(60);
     let first = b.lease(std::slice::from_ref(&brief), 256, Some(&owner("b"))).unwrap();
     assert!((1..=most).contains(&first.jobs.len()), "{} of {most}", first.jobs.len());
@@ -1937,10 +1952,10 @@ fn a_few_of_many_topics_can_be_asked_and_the_others_are_told_of_by_and_by<F: Fix
     assert!(batch.left.contains(&(topic("t3"), 1)) && batch.waiting.iter().any(|(t, _)| *t == topic("t2")));
     let mut known: BTreeSet<TopicName> = BTreeSet::new();
     for _ in 0..300 {
-        let told = s.lease(&[want("t3", 1)], 0, None).unwrap();
-        assert!(told.left.iter().all(|(_, n)| (1..=2).contains(n)), "{told:?}");
-        assert!(told.waiting.iter().all(|(t, _)| *t == topic("t2")), "{told:?}");
-        known.extend(told.left.into_iter().map(|(t, _)| t));
+        let leased_jobs = s.lease(&[want("t3", 1)], 0, None).unwrap();
+        assert!(leased_jobs.left.iter().all(|(_, n)| (1..=2).contains(n)), "{leased_jobs:?}");
+        assert!(leased_jobs.waiting.iter().all(|(t, _)| *t == topic("t2")), "{leased_jobs:?}");
+        known.extend(leased_jobs.left.into_iter().map(|(t, _)| t));
     }
     let all = names.iter().map(|t| topic(t)).filter(|t| !["t0", "t1", "t2"].contains(&t.as_str()));
     assert_eq!(known, all.collect());
@@ -1961,17 +1976,17 @@ fn jobs_that_were_forgotten_in_an_outage_are_spread_once<F: Fixture>(f: &F) {
     add(&mut *s, &jobs("u"));
     sleep_past(due + long_ago.as_millis() as i64);
     let (before, span) = (now_ms(), Duration::from_secs(600));
-    let (mut sum, mut told) = (0, 0);
+    let (mut sum, mut found) = (0, 0);
     loop {
         let (moved, spread) = s.promote_or_spread(64, &[(topic("t"), span)]).unwrap();
         sum += moved.jobs;
-        told += spread.iter().map(|(t, n)| if *t == topic("t") { *n } else { 0 }).sum::<usize>();
+        found += spread.iter().map(|(t, n)| if *t == topic("t") { *n } else { 0 }).sum::<usize>();
         if moved.jobs == 0 {
             assert!(moved.next_ms.is_some_and(|at| at > before), "{moved:?}");
             break;
         }
     }
-    assert_eq!(told, 200);
+    assert_eq!(found, 200);
     let [delayed, ready, ..] = counts(&mut *s, "t");
     assert_eq!((delayed + ready, counts(&mut *s, "u")), (200, [0, 200, 0, 0]));
     // Some of the spread jobs may become due in the meantime.

@@ -18,7 +18,7 @@ fn alert(hook: &Sink) -> String {
 }
 
 /// Returns the alerts of a kind that a webhook received: their states and contents.
-fn told(hook: &Sink, kind: &str) -> Vec<(String, Value)> {
+fn alerts_of_kind(hook: &Sink, kind: &str) -> Vec<(String, Value)> {
     let calls = hook.calls().into_iter().map(|call| serde_json::from_str::<Value>(&call.body).unwrap());
     let alerts = calls.flat_map(|message| message["alerts"].as_array().unwrap().clone());
     alerts.filter(|a| a["kind"] == kind).map(|a| (a["state"].as_str().unwrap().to_owned(), a)).collect()
@@ -104,7 +104,7 @@ fn due_jobs_that_nobody_delivers_are_told_until_they_are() {
     assert_eq!(jobs(&mut http, "t"), (5, 0));
 
     let title = "nobody delivers the due jobs of topic t";
-    let alert = eventually(20 * SECOND, "the alert", || told(&hook, "jobs_stranded").pop()).1;
+    let alert = eventually(20 * SECOND, "the alert", || alerts_of_kind(&hook, "jobs_stranded").pop()).1;
     assert_eq!(
         (&alert["state"], &alert["topic"], &alert["title"]),
         (&json!("open"), &json!("t"), &json!(title))
@@ -126,11 +126,14 @@ fn due_jobs_that_nobody_delivers_are_told_until_they_are() {
     register(&mut http, "t", &sink, json!({}));
     http.ask("POST", "/v1/topics/t/resume", &Value::Null).is(204);
     sink.wait_for(3, 10 * SECOND);
-    eventually(20 * SECOND, "its end", || (told(&hook, "jobs_stranded").pop()?.0 == "over").then_some(()));
+    eventually(20 * SECOND, "its end", || {
+        (alerts_of_kind(&hook, "jobs_stranded").pop()?.0 == "over").then_some(())
+    });
     eventually(10 * SECOND, "readiness without a word on topics", || {
         (http.get("/readyz").is(200)["parts"]["topics"] == "ok").then_some(())
     });
-    let states: Vec<String> = told(&hook, "jobs_stranded").into_iter().map(|(state, _)| state).collect();
+    let states: Vec<String> =
+        alerts_of_kind(&hook, "jobs_stranded").into_iter().map(|(state, _)| state).collect();
     assert_eq!(states, ["open", "over"], "it is told once");
 }
 

@@ -8,7 +8,7 @@ use crate::support::redis::{RedisServer, TcpServer};
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, new_job, stats, topic};
 use model::job::{Due, JobKey, State};
 use model::settings;
-use store::{self, OwnerTag, Store, StoreError, Wanted};
+use store::{self, LeaseRequest, OwnerTag, Store, StoreError};
 
 /// A node behind a proxy, with one ready job.
 struct Stage {
@@ -36,7 +36,7 @@ impl Stage {
 
     /// Leases jobs of a topic that allows one attempt. Returns their attempts.
     fn lease(&mut self) -> store::Result<Vec<u32>> {
-        let wanted = Wanted {
+        let wanted = LeaseRequest {
             topic: self.key.topic.clone(),
             max: 9,
             hold: 60 * SECOND,
@@ -58,8 +58,8 @@ impl Stage {
 
     /// Returns how many scripts the server has run.
     fn scripts(&self) -> u64 {
-        let told = self.server.cli(&["info", "commandstats"]);
-        let calls = told.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+        let output = self.server.cli(&["info", "commandstats"]);
+        let calls = output.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
         calls.map_or(0, |n| n.parse().unwrap())
     }
 }

@@ -26,11 +26,11 @@ pub fn explore(scenario: &Scenario) -> Result<usize, String> {
             taken.pop();
             continue;
         };
-        let told = |fault: String| format!("{fault}\nafter {taken:?} and then {event:?}\n{state:?}");
-        if let Some(next) = state.after(event, scenario).map_err(told)?
+        let describe = |fault: String| format!("{fault}\nafter {taken:?} and then {event:?}\n{state:?}");
+        if let Some(next) = state.after(event, scenario).map_err(describe)?
             && seen.insert(next)
         {
-            judge(&next, scenario).map_err(told)?;
+            judge(&next, scenario).map_err(describe)?;
             taken.push(event);
             path.push((next, next.events()));
         }
@@ -47,9 +47,9 @@ pub fn walk(scenario: &Scenario, seed: u64) -> Result<(), String> {
         let mut events = state.events();
         random.shuffle(&mut events);
         for event in events {
-            let told = |fault: String| format!("{fault}\nafter {taken:?} and then {event:?}\n{state:?}");
-            if let Some(next) = state.after(event, scenario).map_err(told)? {
-                judge(&next, scenario).map_err(told)?;
+            let describe = |fault: String| format!("{fault}\nafter {taken:?} and then {event:?}\n{state:?}");
+            if let Some(next) = state.after(event, scenario).map_err(describe)? {
+                judge(&next, scenario).map_err(describe)?;
                 state = next;
                 taken.push(event);
                 break;

@@ -11,7 +11,7 @@ use cli::Client;
 use protocol::dq::Framing;
 use serde_json::{Value, json};
 
-use crate::ledger::{Deed, MILLISECOND, Micros, Operation, Outcome, Rule};
+use crate::ledger::{MILLISECOND, Micros, Operation, OperationKind, Outcome, Rule};
 use crate::requests::{Ask, Batch};
 use crate::sink::body;
 
@@ -78,8 +78,8 @@ impl Clients {
             Err(Broken::Unknown) => Outcome::Unknown,
         };
         let line = next_line();
-        let Ask { id, deed, .. } = *ask;
-        Operation { id, line, number: 0, deed, sent, answered: self.now(), outcome }
+        let Ask { id, operation_kind, .. } = *ask;
+        Operation { id, line, number: 0, operation_kind, sent, answered: self.now(), outcome }
     }
 }
 
@@ -121,8 +121,8 @@ impl<'a> Line<'a> {
                 });
                 let outcome = one.map_or(Outcome::Unknown, |one| from_tcp(ask, one));
                 self.number += 1;
-                let (Ask { id, deed, .. }, line, number) = (*ask, *line, self.number);
-                self.noted.push(Operation { id, line, number, deed, sent, answered, outcome });
+                let (Ask { id, operation_kind, .. }, line, number) = (*ask, *line, self.number);
+                self.noted.push(Operation { id, line, number, operation_kind, sent, answered, outcome });
             }
         }
         if is_broken {
@@ -134,14 +134,14 @@ impl<'a> Line<'a> {
 impl Line<'_> {
     fn not_sent(&mut self, requests: &[Vec<Ask>]) {
         let now = self.clients.now();
-        for Ask { id, deed, .. } in requests.iter().flatten() {
+        for Ask { id, operation_kind, .. } in requests.iter().flatten() {
             let outcome = Outcome::Refused("not sent".into());
             let (line, number) = (next_line(), 0);
             self.noted.push(Operation {
                 id: *id,
                 line,
                 number,
-                deed: *deed,
+                operation_kind: *operation_kind,
                 sent: now,
                 answered: now,
                 outcome,
@@ -155,22 +155,24 @@ fn to_tcp(asks: &[Ask]) -> Value {
         return json!({"cmd": "madd", "jobs": asks.iter().map(job).collect::<Vec<_>>()});
     }
     let ask = &asks[0];
-    let name = match ask.deed {
-        Deed::Add { .. } => {
+    let name = match ask.operation_kind {
+        OperationKind::Add { .. } => {
             let mut job = job(ask);
             job["cmd"] = "add".into();
             return job;
         }
-        Deed::Delete => "del",
-        Deed::Run => "run",
-        Deed::Get => "get",
+        OperationKind::Delete => "del",
+        OperationKind::Run => "run",
+        OperationKind::Get => "get",
         other => unreachable!("{other:?} is asked for over HTTP"),
     };
     json!({"cmd": name, "topic": ask.id.topic(), "id": ask.id.to_string()})
 }
 
 fn job(ask: &Ask) -> Value {
-    let Deed::Add { version, rule, delay } = ask.deed else { unreachable!("{:?} is no add", ask.deed) };
+    let OperationKind::Add { version, rule, delay } = ask.operation_kind else {
+        unreachable!("{:?} is no add", ask.operation_kind)
+    };
     let rule = match rule {
         Rule::Replace => "replace",
         Rule::Keep => "keep",
@@ -196,8 +198,8 @@ fn from_tcp(ask: &Ask, answer: &Value) -> Outcome {
     if answer["code"] != 1 {
         return refused(answer["err"].as_str().unwrap_or("no code"));
     }
-    match ask.deed {
-        Deed::Get => answer["data"]["version"].as_u64().map_or(Outcome::Unknown, Outcome::Shown),
+    match ask.operation_kind {
+        OperationKind::Get => answer["data"]["version"].as_u64().map_or(Outcome::Unknown, Outcome::Shown),
         _ if answer["spooled"] == true => Outcome::Spooled,
         _ => Outcome::Done,
     }
@@ -207,23 +209,23 @@ fn to_http(ask: &Ask) -> (&'static str, String, Value) {
     let (id, topic) = (ask.id.to_string(), ask.id.topic());
     let jobs = format!("/v1/topics/{topic}/jobs");
     let dead = |what: &str| ("POST", format!("/v1/topics/{topic}/dead/{what}"), json!({"ids": [id]}));
-    match ask.deed {
-        Deed::Add { delay, .. } => {
+    match ask.operation_kind {
+        OperationKind::Add { delay, .. } => {
             let mut job = job(ask);
             let fields = job.as_object_mut().unwrap();
             fields.retain(|name, _| name != "topic" && name != "delay_ms");
             job["delay"] = format!("{}ms", delay / MILLISECOND).into();
             ("POST", jobs, job)
         }
-        Deed::Patch { version, delay } => {
+        OperationKind::Patch { version, delay } => {
             let changes = json!({"delay": format!("{}ms", delay / MILLISECOND), "body": body(ask.id, version, ask.fate)});
             ("PATCH", format!("{jobs}/{id}"), changes)
         }
-        Deed::Delete => ("DELETE", format!("{jobs}/{id}"), Value::Null),
-        Deed::Get => ("GET", format!("{jobs}/{id}"), Value::Null),
-        Deed::Run => ("POST", format!("{jobs}/{id}/run"), Value::Null),
-        Deed::Redrive => dead("redrive"),
-        Deed::Purge => dead("purge"),
+        OperationKind::Delete => ("DELETE", format!("{jobs}/{id}"), Value::Null),
+        OperationKind::Get => ("GET", format!("{jobs}/{id}"), Value::Null),
+        OperationKind::Run => ("POST", format!("{jobs}/{id}/run"), Value::Null),
+        OperationKind::Redrive => dead("redrive"),
+        OperationKind::Purge => dead("purge"),
     }
 }
 
@@ -235,10 +237,10 @@ fn from_http(ask: &Ask, status: u16, answer: &Value) -> Outcome {
         Some(0) => Outcome::NotFound,
         _ => Outcome::Done,
     };
-    match ask.deed {
-        Deed::Get => answer["body"]["version"].as_u64().map_or(Outcome::Unknown, Outcome::Shown),
-        Deed::Redrive => many("redriven"),
-        Deed::Purge => many("purged"),
+    match ask.operation_kind {
+        OperationKind::Get => answer["body"]["version"].as_u64().map_or(Outcome::Unknown, Outcome::Shown),
+        OperationKind::Redrive => many("redriven"),
+        OperationKind::Purge => many("purged"),
         _ if answer["spooled"] == true => Outcome::Spooled,
         _ => Outcome::Done,
     }

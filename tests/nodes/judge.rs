@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use crate::ledger::{
-    Deed, Delivery, Found, History, Id, MILLISECOND, Micros, Operation, Outcome, Rule, SECOND, Version,
+    Delivery, Found, History, Id, MILLISECOND, Micros, Operation, OperationKind, Outcome, Rule, SECOND,
+    Version,
 };
 
 /// An attempt that was in flight when its job was deleted or replaced begins at the receiver at most this much later.
@@ -73,9 +74,11 @@ pub fn judge(history: &History) -> Vec<Finding> {
     let mut seen = BTreeSet::new();
     findings.sort_by_key(|finding| finding.at);
     findings.retain(|finding| seen.insert((finding.id, finding.kind)));
-    for census in history.censuses.iter().filter(|census| census.told != census.found) {
-        let text =
-            format!("{}, the store counts {:?}, and {:?} were found", census.when, census.told, census.found);
+    for census in history.censuses.iter().filter(|census| census.reported != census.found) {
+        let text = format!(
+            "{}, the store counts {:?}, and {:?} were found",
+            census.when, census.reported, census.found
+        );
         findings.push(Finding { kind: Kind::Count, id: None, at: Micros::MAX, text });
     }
     findings
@@ -154,11 +157,15 @@ impl Of<'_> {
                 format!("version {version} was delivered, and answered {:?}", creator.outcome),
             );
         }
-        let (Deed::Add { delay, .. } | Deed::Patch { delay, .. }) = creator.deed else { return };
-        let hurried = self
-            .operations
-            .iter()
-            .any(|o| matches!(o.deed, Deed::Run | Deed::Redrive) && o.is_possible() && o.sent <= at);
+        let (OperationKind::Add { delay, .. } | OperationKind::Patch { delay, .. }) = creator.operation_kind
+        else {
+            return;
+        };
+        let hurried = self.operations.iter().any(|o| {
+            matches!(o.operation_kind, OperationKind::Run | OperationKind::Redrive)
+                && o.is_possible()
+                && o.sent <= at
+        });
         // The receiver's clock is read in microseconds, dq's in milliseconds.
         let due = creator.sent + delay.saturating_sub(MILLISECOND + self.history.clocks_differ_by);
         if !hurried && at < due {
@@ -178,7 +185,8 @@ impl Of<'_> {
         };
         if let Some(end) = self.operations.iter().filter(ended).find(|o| at > reaches_until(o)) {
             let after = (at - end.answered) / MILLISECOND;
-            let text = format!("version {version} came {after} ms after {:?} had been answered", end.deed);
+            let text =
+                format!("version {version} came {after} ms after {:?} had been answered", end.operation_kind);
             say(Kind::Revived, at, text);
         }
     }
@@ -186,18 +194,21 @@ impl Of<'_> {
     /// Whether an answer is consistent with what must exist, and with what can exist.
     fn judge_answer(&self, asked: &Operation, say: &mut impl FnMut(Kind, Micros, String)) {
         let there = || self.operations.iter().find(|o| self.must_be_there(o, asked));
-        match (&asked.deed, &asked.outcome) {
-            (Deed::Delete | Deed::Run | Deed::Patch { .. } | Deed::Get, Outcome::NotFound) => {
+        match (&asked.operation_kind, &asked.outcome) {
+            (
+                OperationKind::Delete | OperationKind::Run | OperationKind::Patch { .. } | OperationKind::Get,
+                Outcome::NotFound,
+            ) => {
                 if let Some(there) = there() {
                     let version = there.version().unwrap_or(0);
                     say(
                         Kind::Hidden,
                         asked.sent,
-                        format!("{:?} found nothing, and version {version} is there", asked.deed),
+                        format!("{:?} found nothing, and version {version} is there", asked.operation_kind),
                     );
                 }
             }
-            (Deed::Get, Outcome::Shown(shown)) => {
+            (OperationKind::Get, Outcome::Shown(shown)) => {
                 let creator = self.operations.iter().find(|o| o.version() == Some(*shown));
                 let Some(creator) = creator else {
                     return say(
@@ -213,13 +224,14 @@ impl Of<'_> {
                         && self.is_before(o, asked)
                 };
                 if let Some(end) = self.operations.iter().find(|o| ended(o)) {
-                    let text = format!("version {shown} is shown after {:?} had been answered", end.deed);
+                    let text =
+                        format!("version {shown} is shown after {:?} had been answered", end.operation_kind);
                     say(Kind::Stale, asked.sent, text);
                 }
             }
-            (Deed::Add { version, rule: Rule::Reject | Rule::Keep, .. }, Outcome::Done) => {
+            (OperationKind::Add { version, rule: Rule::Reject | Rule::Keep, .. }, Outcome::Done) => {
                 let Some(there) = there() else { return };
-                let is_reject = matches!(asked.deed, Deed::Add { rule: Rule::Reject, .. });
+                let is_reject = matches!(asked.operation_kind, OperationKind::Add { rule: Rule::Reject, .. });
                 if is_reject || self.deliveries.contains_key(version) {
                     let other = there.version().unwrap_or(0);
                     say(
@@ -231,16 +243,21 @@ impl Of<'_> {
             }
             _ => {}
         }
-        let says_that_it_is_there = match asked.deed {
-            Deed::Add { .. } => asked.outcome == Outcome::Exists,
-            Deed::Delete | Deed::Run | Deed::Patch { .. } => asked.outcome == Outcome::Done,
+        let says_that_it_is_there = match asked.operation_kind {
+            OperationKind::Add { .. } => asked.outcome == Outcome::Exists,
+            OperationKind::Delete | OperationKind::Run | OperationKind::Patch { .. } => {
+                asked.outcome == Outcome::Done
+            }
             _ => false,
         };
         if says_that_it_is_there && !self.can_be_there(asked) {
             say(
                 Kind::Phantom,
                 asked.sent,
-                format!("{:?} was answered {:?}, and nothing can be there", asked.deed, asked.outcome),
+                format!(
+                    "{:?} was answered {:?}, and nothing can be there",
+                    asked.operation_kind, asked.outcome
+                ),
             );
         }
     }
@@ -248,8 +265,10 @@ impl Of<'_> {
     /// Reports a version that must not be lost, if it was not delivered: it is lost, or stuck in the store.
     fn judge_presence(&self, creator: &Operation, say: &mut impl FnMut(Kind, Micros, String)) {
         let Some(version) = creator.version() else { return };
-        let is_stored = match creator.deed {
-            Deed::Add { rule: Rule::Keep, .. } => self.is_certain(creator) && !self.can_be_there(creator),
+        let is_stored = match creator.operation_kind {
+            OperationKind::Add { rule: Rule::Keep, .. } => {
+                self.is_certain(creator) && !self.can_be_there(creator)
+            }
             _ => self.is_firm(creator),
         };
         let may_end = |o: &&&Operation| {
@@ -324,14 +343,14 @@ impl Of<'_> {
         // A request about a job with a change in the spool comes after that change. Requests about dead letters do not.
         let is_behind = one.outcome == Outcome::Spooled
             && one.answered < other.sent
-            && !matches!(other.deed, Deed::Redrive | Deed::Purge);
+            && !matches!(other.operation_kind, OperationKind::Redrive | OperationKind::Purge);
         (in_order && one.outcome != Outcome::Unknown) || is_behind || self.latest(one) < other.sent
     }
 
     /// Whether the version that one operation stored is pending during all of the other operation.
     fn must_be_there(&self, creator: &Operation, asked: &Operation) -> bool {
         let Some(version) = creator.version() else { return false };
-        let stores = !matches!(creator.deed, Deed::Add { rule: Rule::Keep, .. });
+        let stores = !matches!(creator.operation_kind, OperationKind::Add { rule: Rule::Keep, .. });
         if !stores || !self.is_certain(creator) || !self.is_before(creator, asked) {
             return false;
         }

@@ -5,43 +5,50 @@ use crate::ledger::{Census, Count, Span};
 
 const ID: Id = Id::Shared(1);
 
-fn add(version: Version) -> Deed {
-    Deed::Add { version, rule: Rule::Replace, delay: 0 }
+fn add(version: Version) -> OperationKind {
+    OperationKind::Add { version, rule: Rule::Replace, delay: 0 }
 }
 
-fn with(version: Version, rule: Rule) -> Deed {
-    Deed::Add { version, rule, delay: 0 }
+fn with(version: Version, rule: Rule) -> OperationKind {
+    OperationKind::Add { version, rule, delay: 0 }
 }
 
 /// A history that is written line by line. Times are in tenths of a second.
 #[derive(Default)]
-struct Told(History);
+struct TestHistory(History);
 
-impl Told {
+impl TestHistory {
     /// Adds a request on its own connection.
-    fn asked(self, from: u64, to: u64, deed: Deed, outcome: Outcome) -> Told {
+    fn asked(self, from: u64, to: u64, operation_kind: OperationKind, outcome: Outcome) -> TestHistory {
         let line = 100 + self.0.operations.len() as u64;
-        self.on(line, from, to, deed, outcome)
+        self.on(line, from, to, operation_kind, outcome)
     }
 
-    fn on(mut self, line: u64, from: u64, to: u64, deed: Deed, outcome: Outcome) -> Told {
+    fn on(
+        mut self,
+        line: u64,
+        from: u64,
+        to: u64,
+        operation_kind: OperationKind,
+        outcome: Outcome,
+    ) -> TestHistory {
         let number = self.0.operations.len() as u64;
         let (sent, answered) = (from * SECOND / 10, to * SECOND / 10);
-        self.0.operations.push(Operation { id: ID, line, number, deed, sent, answered, outcome });
+        self.0.operations.push(Operation { id: ID, line, number, operation_kind, sent, answered, outcome });
         self
     }
 
-    fn came(mut self, at: u64, version: Version) -> Told {
+    fn came(mut self, at: u64, version: Version) -> TestHistory {
         self.0.deliveries.push(Delivery { id: ID, version, at: at * SECOND / 10, is_accepted: true });
         self
     }
 
-    fn left(mut self, found: Found) -> Told {
+    fn left(mut self, found: Found) -> TestHistory {
         self.0.left.insert(ID, found);
         self
     }
 
-    fn stopped(mut self, from: u64, to: u64) -> Told {
+    fn stopped(mut self, from: u64, to: u64) -> TestHistory {
         self.0.stops.push(Span { from: from * SECOND / 10, to: to * SECOND / 10 });
         self
     }
@@ -66,101 +73,115 @@ impl Told {
 
 use Outcome::{Done, Exists, NotFound, Shown, Spooled, Unknown};
 
-fn told() -> Told {
-    Told::default()
+fn test_history() -> TestHistory {
+    TestHistory::default()
 }
 
 #[test]
 fn a_job_that_is_nowhere_is_lost() {
-    told().asked(0, 1, add(1), Done).left(Found::Nothing).has(Kind::Lost);
-    told().asked(0, 1, add(1), Done).has(Kind::Lost);
-    told().asked(0, 1, add(1), Spooled).has(Kind::Lost);
-    told().asked(0, 1, add(1), Done).came(2, 1).stands();
-    told().asked(0, 1, add(1), Unknown).left(Found::Nothing).stands();
-    told().asked(0, 1, add(1), Done).asked(0, 2, Deed::Delete, Unknown).left(Found::Nothing).stands();
-    told().asked(0, 1, add(1), Done).asked(0, 2, Deed::Delete, NotFound).left(Found::Nothing).has(Kind::Lost);
+    test_history().asked(0, 1, add(1), Done).left(Found::Nothing).has(Kind::Lost);
+    test_history().asked(0, 1, add(1), Done).has(Kind::Lost);
+    test_history().asked(0, 1, add(1), Spooled).has(Kind::Lost);
+    test_history().asked(0, 1, add(1), Done).came(2, 1).stands();
+    test_history().asked(0, 1, add(1), Unknown).left(Found::Nothing).stands();
+    test_history()
+        .asked(0, 1, add(1), Done)
+        .asked(0, 2, OperationKind::Delete, Unknown)
+        .left(Found::Nothing)
+        .stands();
+    test_history()
+        .asked(0, 1, add(1), Done)
+        .asked(0, 2, OperationKind::Delete, NotFound)
+        .left(Found::Nothing)
+        .has(Kind::Lost);
 }
 
 #[test]
 fn the_older_of_two_versions_may_be_gone_and_the_newer_not() {
-    told().asked(0, 1, add(1), Done).asked(2, 3, add(2), Done).came(4, 2).stands();
-    told().asked(0, 1, add(1), Done).asked(2, 3, add(2), Done).left(Found::Pending(1)).has(Kind::Lost);
+    test_history().asked(0, 1, add(1), Done).asked(2, 3, add(2), Done).came(4, 2).stands();
+    test_history()
+        .asked(0, 1, add(1), Done)
+        .asked(2, 3, add(2), Done)
+        .left(Found::Pending(1))
+        .has(Kind::Lost);
     // They overlap, so either may be the newer one.
-    told().asked(0, 2, add(1), Done).asked(1, 3, add(2), Done).came(4, 1).stands();
+    test_history().asked(0, 2, add(1), Done).asked(1, 3, add(2), Done).came(4, 1).stands();
 }
 
 #[test]
 fn a_job_that_is_shown_and_does_not_come_is_stuck() {
-    told().asked(0, 1, add(1), Done).left(Found::Pending(1)).has(Kind::Stuck);
-    told().asked(0, 1, add(1), Done).left(Found::Dead(1)).has(Kind::Stuck);
+    test_history().asked(0, 1, add(1), Done).left(Found::Pending(1)).has(Kind::Stuck);
+    test_history().asked(0, 1, add(1), Done).left(Found::Dead(1)).has(Kind::Stuck);
 }
 
 #[test]
 fn a_job_that_comes_too_early_is_found_unless_it_was_hurried() {
-    let later = Deed::Add { version: 1, rule: Rule::Replace, delay: 2 * SECOND };
-    told().asked(0, 1, later, Done).came(19, 1).has(Kind::Early);
-    told().asked(0, 1, later, Done).came(20, 1).stands();
-    told().asked(0, 1, later, Done).asked(2, 3, Deed::Run, Unknown).came(4, 1).stands();
-    told().asked(0, 1, later, Done).asked(2, 3, Deed::Run, NotFound).came(4, 1).asked(
+    let later = OperationKind::Add { version: 1, rule: Rule::Replace, delay: 2 * SECOND };
+    test_history().asked(0, 1, later, Done).came(19, 1).has(Kind::Early);
+    test_history().asked(0, 1, later, Done).came(20, 1).stands();
+    test_history().asked(0, 1, later, Done).asked(2, 3, OperationKind::Run, Unknown).came(4, 1).stands();
+    test_history().asked(0, 1, later, Done).asked(2, 3, OperationKind::Run, NotFound).came(4, 1).asked(
         5,
         6,
-        Deed::Get,
+        OperationKind::Get,
         NotFound,
     );
-    let mut told = told().asked(0, 1, later, Done).came(12, 1);
-    told.0.clocks_differ_by = SECOND;
-    told.stands();
+    let mut history = test_history().asked(0, 1, later, Done).came(12, 1);
+    history.0.clocks_differ_by = SECOND;
+    history.stands();
 }
 
 #[test]
 fn a_delivery_after_its_end_is_found_unless_it_was_in_flight() {
-    let replaced = || told().asked(0, 1, add(1), Done).asked(2, 3, add(2), Done).came(5, 2);
+    let replaced = || test_history().asked(0, 1, add(1), Done).asked(2, 3, add(2), Done).came(5, 2);
     replaced().came(40, 1).has(Kind::Revived);
     replaced().came(10, 1).stands();
-    let deleted = || told().asked(0, 1, add(1), Done).asked(2, 3, Deed::Delete, Done);
+    let deleted = || test_history().asked(0, 1, add(1), Done).asked(2, 3, OperationKind::Delete, Done);
     deleted().came(40, 1).has(Kind::Revived);
     // A process that held it was stopped, and then continued.
     deleted().stopped(2, 35).came(40, 1).stands();
     deleted().stopped(20, 35).came(40, 1).has(Kind::Revived);
     // The delete may have come first.
-    told().asked(0, 3, add(1), Done).asked(2, 4, Deed::Delete, Done).came(40, 1).stands();
+    test_history().asked(0, 3, add(1), Done).asked(2, 4, OperationKind::Delete, Done).came(40, 1).stands();
     // What a master has acknowledged may be lost with it.
-    let mut told = deleted().came(40, 1);
-    told.0.weak.push(Span { from: 2 * SECOND / 10, to: 4 * SECOND / 10 });
-    told.stands();
+    let mut history = deleted().came(40, 1);
+    history.0.weak.push(Span { from: 2 * SECOND / 10, to: 4 * SECOND / 10 });
+    history.stands();
 }
 
 #[test]
 fn requests_of_one_connection_keep_their_order() {
-    let pipelined = |first: Deed, second: Deed| told().on(1, 0, 5, first, Done).on(1, 0, 5, second, Done);
+    let pipelined = |first: OperationKind, second: OperationKind| {
+        test_history().on(1, 0, 5, first, Done).on(1, 0, 5, second, Done)
+    };
     pipelined(add(1), add(2)).came(6, 2).stands();
     pipelined(add(1), add(2)).came(40, 1).came(6, 2).has(Kind::Revived);
     pipelined(add(1), add(2)).left(Found::Pending(1)).has(Kind::Lost);
-    pipelined(add(1), Deed::Delete).asked(6, 7, Deed::Get, Shown(1)).has(Kind::Stale);
-    pipelined(add(1), Deed::Delete).asked(6, 7, Deed::Get, NotFound).stands();
+    pipelined(add(1), OperationKind::Delete).asked(6, 7, OperationKind::Get, Shown(1)).has(Kind::Stale);
+    pipelined(add(1), OperationKind::Delete).asked(6, 7, OperationKind::Get, NotFound).stands();
 }
 
 #[test]
 fn an_old_version_is_allowed_until_the_spools_are_empty() {
-    let spooled = || told().asked(0, 1, add(1), Done).asked(2, 3, add(2), Spooled).came(40, 1);
+    let spooled = || test_history().asked(0, 1, add(1), Done).asked(2, 3, add(2), Spooled).came(40, 1);
     spooled().came(50, 2).stands();
     assert_eq!(behind_spools(&spooled().came(50, 2).0), 1);
     spooled().has(Kind::Lost);
     let empty_at = |tenths: u64| {
-        let mut told = spooled().came(50, 2);
-        told.0.spools_empty_at = Some(tenths * SECOND / 10);
-        told
+        let mut history = spooled().came(50, 2);
+        history.0.spools_empty_at = Some(tenths * SECOND / 10);
+        history
     };
     empty_at(39).stands();
     empty_at(20).has(Kind::Revived);
-    told().asked(0, 1, add(1), Done).asked(2, 3, Deed::Delete, Spooled).came(40, 1).stands();
+    test_history().asked(0, 1, add(1), Done).asked(2, 3, OperationKind::Delete, Spooled).came(40, 1).stands();
 }
 
 #[test]
 fn what_is_asked_behind_a_spooled_change_sees_it() {
-    let spooled = || told().asked(0, 1, add(1), Done).asked(2, 3, add(2), Spooled);
-    spooled().asked(4, 5, Deed::Get, Shown(1)).came(50, 2).has(Kind::Stale);
-    spooled().asked(4, 5, Deed::Get, Shown(2)).came(50, 2).stands();
+    let spooled = || test_history().asked(0, 1, add(1), Done).asked(2, 3, add(2), Spooled);
+    spooled().asked(4, 5, OperationKind::Get, Shown(1)).came(50, 2).has(Kind::Stale);
+    spooled().asked(4, 5, OperationKind::Get, Shown(2)).came(50, 2).stands();
     // The request is done after the entry was sent, so the older version cannot come after it.
     spooled().asked(4, 5, add(3), Done).came(50, 2).came(60, 3).has(Kind::Revived);
     spooled().asked(4, 5, add(3), Spooled).came(60, 3).stands();
@@ -170,57 +191,66 @@ fn what_is_asked_behind_a_spooled_change_sees_it() {
 #[test]
 fn a_refused_or_unsent_version_that_comes_is_found() {
     let refused = Outcome::Refused("node_down".into());
-    told().asked(0, 1, add(1), refused).came(2, 1).has(Kind::Refused);
-    told().came(2, 7).has(Kind::Refused);
+    test_history().asked(0, 1, add(1), refused).came(2, 1).has(Kind::Refused);
+    test_history().came(2, 7).has(Kind::Refused);
 }
 
 #[test]
 fn a_job_that_is_there_and_not_found_is_hidden() {
-    for deed in [Deed::Get, Deed::Run, Deed::Delete, Deed::Patch { version: 9, delay: 0 }] {
-        told().asked(0, 1, add(1), Done).asked(2, 3, deed, NotFound).came(9, 1).has(Kind::Hidden);
-        told().asked(0, 1, add(1), Done).asked(2, 3, deed, NotFound).came(3, 1).stands();
-        told().asked(0, 1, add(1), Unknown).asked(2, 3, deed, NotFound).came(9, 1).stands();
-        told().asked(0, 3, add(1), Done).asked(2, 3, deed, NotFound).came(9, 1).stands();
+    for operation_kind in [
+        OperationKind::Get,
+        OperationKind::Run,
+        OperationKind::Delete,
+        OperationKind::Patch { version: 9, delay: 0 },
+    ] {
+        test_history()
+            .asked(0, 1, add(1), Done)
+            .asked(2, 3, operation_kind, NotFound)
+            .came(9, 1)
+            .has(Kind::Hidden);
+        test_history().asked(0, 1, add(1), Done).asked(2, 3, operation_kind, NotFound).came(3, 1).stands();
+        test_history().asked(0, 1, add(1), Unknown).asked(2, 3, operation_kind, NotFound).came(9, 1).stands();
+        test_history().asked(0, 3, add(1), Done).asked(2, 3, operation_kind, NotFound).came(9, 1).stands();
     }
 }
 
 #[test]
 fn something_where_nothing_can_be_is_a_phantom() {
-    let deleted = || told().asked(0, 1, add(1), Done).asked(2, 3, Deed::Delete, Done);
+    let deleted = || test_history().asked(0, 1, add(1), Done).asked(2, 3, OperationKind::Delete, Done);
     deleted().asked(4, 5, with(2, Rule::Reject), Exists).has(Kind::Phantom);
-    deleted().asked(4, 5, Deed::Run, Done).has(Kind::Phantom);
-    deleted().asked(4, 5, Deed::Delete, Done).has(Kind::Phantom);
+    deleted().asked(4, 5, OperationKind::Run, Done).has(Kind::Phantom);
+    deleted().asked(4, 5, OperationKind::Delete, Done).has(Kind::Phantom);
     deleted().asked(4, 5, with(2, Rule::Reject), Done).came(6, 2).stands();
     deleted().asked(3, 5, add(3), Unknown).asked(4, 5, with(2, Rule::Reject), Exists).stands();
 }
 
 #[test]
 fn a_version_that_was_replaced_and_is_shown_is_stale() {
-    let replaced = || told().asked(0, 1, add(1), Done).asked(2, 3, add(2), Done).came(9, 2);
-    replaced().asked(4, 5, Deed::Get, Shown(1)).has(Kind::Stale);
-    replaced().asked(2, 5, Deed::Get, Shown(1)).stands();
-    replaced().asked(4, 5, Deed::Get, Shown(2)).stands();
-    replaced().asked(4, 5, Deed::Get, Shown(7)).has(Kind::Stale);
+    let replaced = || test_history().asked(0, 1, add(1), Done).asked(2, 3, add(2), Done).came(9, 2);
+    replaced().asked(4, 5, OperationKind::Get, Shown(1)).has(Kind::Stale);
+    replaced().asked(2, 5, OperationKind::Get, Shown(1)).stands();
+    replaced().asked(4, 5, OperationKind::Get, Shown(2)).stands();
+    replaced().asked(4, 5, OperationKind::Get, Shown(7)).has(Kind::Stale);
 }
 
 #[test]
 fn an_add_that_had_to_find_the_other_is_stored_twice() {
-    let there = || told().asked(0, 1, add(1), Done).came(30, 1);
+    let there = || test_history().asked(0, 1, add(1), Done).came(30, 1);
     there().asked(2, 3, with(2, Rule::Reject), Done).came(31, 2).has(Kind::StoredTwice);
     there().asked(2, 3, with(2, Rule::Keep), Done).came(31, 2).has(Kind::StoredTwice);
     there().asked(2, 3, with(2, Rule::Keep), Done).stands();
     // If there was nothing, a keep stores its job.
-    told().asked(0, 1, with(1, Rule::Keep), Done).left(Found::Nothing).has(Kind::Lost);
-    told().asked(0, 1, with(1, Rule::Keep), Done).came(2, 1).stands();
+    test_history().asked(0, 1, with(1, Rule::Keep), Done).left(Found::Nothing).has(Kind::Lost);
+    test_history().asked(0, 1, with(1, Rule::Keep), Done).came(2, 1).stands();
 }
 
 #[test]
 fn an_unreachable_job_and_a_wrong_count_are_found() {
-    told().asked(0, 1, add(1), Done).left(Found::NoAnswer("node_down".into())).has(Kind::Unreachable);
-    let mut told = told().asked(0, 1, add(1), Done).came(2, 1);
+    test_history().asked(0, 1, add(1), Done).left(Found::NoAnswer("node_down".into())).has(Kind::Unreachable);
+    let mut history = test_history().asked(0, 1, add(1), Done).came(2, 1);
     let count = |pending| Count { pending, dead: 0 };
-    told.0.censuses.push(Census { when: "at the end", told: count(1), found: count(1) });
-    told.0.censuses.push(Census { when: "at the end", told: count(1), found: count(0) });
-    assert_eq!(judge(&told.0).len(), 1);
-    told.has(Kind::Count);
+    history.0.censuses.push(Census { when: "at the end", reported: count(1), found: count(1) });
+    history.0.censuses.push(Census { when: "at the end", reported: count(1), found: count(0) });
+    assert_eq!(judge(&history.0).len(), 1);
+    history.has(Kind::Count);
 }

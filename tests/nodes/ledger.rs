@@ -64,7 +64,7 @@ pub enum Rule {
 
 /// What was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deed {
+pub enum OperationKind {
     Add {
         version: Version,
         rule: Rule,
@@ -107,7 +107,7 @@ pub struct Operation {
     pub line: u64,
     /// The number of the request on its connection.
     pub number: u64,
-    pub deed: Deed,
+    pub operation_kind: OperationKind,
     pub sent: Micros,
     pub answered: Micros,
     pub outcome: Outcome,
@@ -121,18 +121,18 @@ impl Operation {
 
     /// Returns the version that it may have stored.
     pub fn version(&self) -> Option<Version> {
-        match self.deed {
-            Deed::Add { version, .. } | Deed::Patch { version, .. } => Some(version),
+        match self.operation_kind {
+            OperationKind::Add { version, .. } | OperationKind::Patch { version, .. } => Some(version),
             _ => None,
         }
     }
 
     /// Whether such a request ends the earlier version.
     pub fn ends_others(&self) -> bool {
-        match self.deed {
-            Deed::Add { rule, .. } => rule == Rule::Replace,
-            Deed::Patch { .. } | Deed::Delete | Deed::Purge => true,
-            Deed::Run | Deed::Get | Deed::Redrive => false,
+        match self.operation_kind {
+            OperationKind::Add { rule, .. } => rule == Rule::Replace,
+            OperationKind::Patch { .. } | OperationKind::Delete | OperationKind::Purge => true,
+            OperationKind::Run | OperationKind::Get | OperationKind::Redrive => false,
         }
     }
 }
@@ -174,7 +174,7 @@ pub struct Count {
 #[derive(Debug, Clone)]
 pub struct Census {
     pub when: &'static str,
-    pub told: Count,
+    pub reported: Count,
     pub found: Count,
 }
 
@@ -201,12 +201,12 @@ impl History {
     /// left out.
     pub fn story(&self, id: Id, around: Micros) -> String {
         let mut lines: Vec<(Micros, String)> = Vec::new();
-        let told = |o: &&Operation| o.id == id && !matches!(o.outcome, Outcome::Refused(_));
-        for o in self.operations.iter().filter(told) {
+        let is_shown = |o: &&Operation| o.id == id && !matches!(o.outcome, Outcome::Refused(_));
+        for o in self.operations.iter().filter(is_shown) {
             let (line, number, took) = (o.line, o.number, o.answered - o.sent);
             lines.push((
                 o.sent,
-                format!("{:?} -> {:?} after {took} us, line {line}.{number}", o.deed, o.outcome),
+                format!("{:?} -> {:?} after {took} us, line {line}.{number}", o.operation_kind, o.outcome),
             ));
         }
         for d in self.deliveries.iter().filter(|d| d.id == id) {

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-use crate::ledger::{Deed, Id, MILLISECOND, Micros, Rule, SECOND, Version};
+use crate::ledger::{Id, MILLISECOND, Micros, OperationKind, Rule, SECOND, Version};
 
 /// A delay that is longer than any campaign, even if clocks differ by two hours.
 pub const PARKED: Micros = 6 * 3600 * SECOND;
@@ -11,7 +11,7 @@ pub const PARKED: Micros = 6 * 3600 * SECOND;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
     pub id: Id,
-    pub deed: Deed,
+    pub operation_kind: OperationKind,
     pub fate: Fate,
 }
 
@@ -96,13 +96,13 @@ impl<'a> Requests<'a> {
             let failing = Id::Failing(self.random.u32(0..self.failing + 1));
             let fate = Fate::Accepted;
             let ask = match self.random.u8(0..100) {
-                0..35 => Ask { id: self.shared(), deed: self.patch(), fate: self.fate() },
-                35..50 => Ask { id: self.shared(), deed: Deed::Get, fate },
-                50..60 => Ask { id: self.shared(), deed: Deed::Run, fate },
+                0..35 => Ask { id: self.shared(), operation_kind: self.patch(), fate: self.fate() },
+                35..50 => Ask { id: self.shared(), operation_kind: OperationKind::Get, fate },
+                50..60 => Ask { id: self.shared(), operation_kind: OperationKind::Run, fate },
                 60..80 => self.add_failing(),
-                80..92 => Ask { id: failing, deed: Deed::Redrive, fate },
-                92..97 => Ask { id: failing, deed: Deed::Purge, fate },
-                _ => Ask { id: failing, deed: Deed::Delete, fate },
+                80..92 => Ask { id: failing, operation_kind: OperationKind::Redrive, fate },
+                92..97 => Ask { id: failing, operation_kind: OperationKind::Purge, fate },
+                _ => Ask { id: failing, operation_kind: OperationKind::Delete, fate },
             };
             batches.push(Batch { pause, requests: vec![vec![ask]] });
         }
@@ -134,8 +134,8 @@ impl<'a> Requests<'a> {
         }
     }
 
-    fn patch(&mut self) -> Deed {
-        Deed::Patch { version: self.version(), delay: self.delay() }
+    fn patch(&mut self) -> OperationKind {
+        OperationKind::Patch { version: self.version(), delay: self.delay() }
     }
 
     /// Draws an add that replaces, with an id of either kind.
@@ -147,30 +147,31 @@ impl<'a> Requests<'a> {
         } else {
             self.shared()
         };
-        Ask { id, deed: Deed::Add { version, rule: Rule::Replace, delay }, fate }
+        Ask { id, operation_kind: OperationKind::Add { version, rule: Rule::Replace, delay }, fate }
     }
 
     fn add_failing(&mut self) -> Ask {
         self.failing += 1;
-        let deed = Deed::Add {
+        let operation_kind = OperationKind::Add {
             version: self.version(),
             rule: Rule::Replace,
             delay: self.random.u64(0..500) * MILLISECOND,
         };
-        Ask { id: Id::Failing(self.failing), deed, fate: Fate::Refused }
+        Ask { id: Id::Failing(self.failing), operation_kind, fate: Fate::Refused }
     }
 
     fn ask(&mut self) -> Ask {
         let (id, fate) = (self.shared(), self.fate());
-        let careful = |me: &mut Self, rule| Deed::Add { version: me.version(), rule, delay: me.delay() };
-        let deed = match self.random.u8(0..100) {
+        let careful =
+            |me: &mut Self, rule| OperationKind::Add { version: me.version(), rule, delay: me.delay() };
+        let operation_kind = match self.random.u8(0..100) {
             0..45 => return self.add(),
             45..55 => careful(self, Rule::Keep),
             55..65 => careful(self, Rule::Reject),
-            65..80 => Deed::Delete,
-            80..88 => Deed::Run,
-            _ => Deed::Get,
+            65..80 => OperationKind::Delete,
+            80..88 => OperationKind::Run,
+            _ => OperationKind::Get,
         };
-        Ask { id, deed, fate }
+        Ask { id, operation_kind, fate }
     }
 }

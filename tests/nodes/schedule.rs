@@ -198,7 +198,7 @@ impl Faults<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Deed;
+    use crate::ledger::OperationKind;
     use std::collections::HashSet;
 
     #[test]
@@ -247,7 +247,9 @@ mod tests {
         let (mut versions, mut adds) = (HashSet::new(), 0);
         for batch in schedule.lines.iter().chain(&schedule.http).flatten() {
             for ask in batch.requests.iter().flatten() {
-                if let Deed::Add { version, .. } | Deed::Patch { version, .. } = ask.deed {
+                if let OperationKind::Add { version, .. } | OperationKind::Patch { version, .. } =
+                    ask.operation_kind
+                {
                     assert!(versions.insert(version), "{version}");
                     adds += 1;
                 }

@@ -203,8 +203,8 @@ mod tests {
             let server = Server::start(offset);
             let before = now_ms();
             let script = "local t = redis.call('TIME') return t[1] .. string.format('%06d', t[2])";
-            let told: i64 = server.cli(&["eval", script, "0"]).trim().parse().unwrap();
-            let ahead = told / 1000 - before;
+            let number: i64 = server.cli(&["eval", script, "0"]).trim().parse().unwrap();
+            let ahead = number / 1000 - before;
             assert!((offset - 1..offset + 2000).contains(&ahead), "{offset}: {ahead}");
         }
     }

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use crate::change::{Running, Set};
 use crate::clients::{Clients, Line, exchange};
-use crate::ledger::{Census, Count, Deed, Found, History, Id, Micros, Operation, Outcome, Span};
+use crate::ledger::{Census, Count, Found, History, Id, Micros, Operation, OperationKind, Outcome, Span};
 use crate::requests::{Ask, Fate};
 use crate::schedule::{Fault, Schedule};
 use crate::servers::{Lag, Node};
@@ -281,8 +281,16 @@ impl Stage {
         let ids: Vec<Id> = self.ids().into_iter().filter(|id| id.topic() == topic).collect();
         for (n, id) in ids.into_iter().enumerate() {
             let (line, number) = (u64::MAX, n as u64);
-            let (deed, outcome) = (Deed::Redrive, Outcome::Done);
-            self.history.operations.push(Operation { id, line, number, deed, sent, answered, outcome });
+            let (operation_kind, outcome) = (OperationKind::Redrive, Outcome::Done);
+            self.history.operations.push(Operation {
+                id,
+                line,
+                number,
+                operation_kind,
+                sent,
+                answered,
+                outcome,
+            });
         }
         answer["redriven"].as_u64().unwrap_or(0)
     }
@@ -307,7 +315,7 @@ impl Stage {
     pub fn find(&mut self, deadline: Instant) -> BTreeMap<Id, Found> {
         let (mut left, mut found): (Vec<Id>, _) = (self.ids().into_iter().collect(), BTreeMap::new());
         while !left.is_empty() {
-            let ask = |id: &Id| Ask { id: *id, deed: Deed::Get, fate: Fate::Accepted };
+            let ask = |id: &Id| Ask { id: *id, operation_kind: OperationKind::Get, fate: Fate::Accepted };
             let outcomes = self.ask(&left.iter().map(ask).collect::<Vec<_>>());
             let is_over = Instant::now() > deadline;
             let mut again = Vec::new();
@@ -329,7 +337,7 @@ impl Stage {
     }
 
     /// Returns the store's counts. `None`: the store cannot answer now.
-    pub fn told(&self) -> Option<(Count, bool)> {
+    pub fn reported_count(&self) -> Option<(Count, bool)> {
         let mut client = cli::Client::connect(self.clients.tcp, protocol::dq::Framing::Binary).ok()?;
         let (mut count, mut is_quiet) = (Count::default(), true);
         for topic in ["t", "failing"] {
@@ -350,8 +358,8 @@ impl Stage {
         let deadline = Instant::now() + patience;
         loop {
             let is_last = Instant::now() > deadline;
-            let told = self.told();
-            if let Some((told, is_quiet)) = told
+            let reported = self.reported_count();
+            if let Some((reported, is_quiet)) = reported
                 && (is_quiet || is_last)
             {
                 let found = self.find(deadline);
@@ -363,8 +371,8 @@ impl Stage {
                 };
                 // A failing job that is quiet is dead.
                 let counted = Count { pending: there(false), dead: there(true) };
-                if counted == told || is_last {
-                    self.history.censuses.push(Census { when, told, found: counted });
+                if counted == reported || is_last {
+                    self.history.censuses.push(Census { when, reported, found: counted });
                     self.history.left = found;
                     return;
                 }
@@ -379,12 +387,16 @@ impl Stage {
         let left = self.history.left.iter().filter(|(_, found)| **found != Found::Nothing).map(|(id, _)| *id);
         let (failing, mut pending): (Vec<Id>, Vec<Id>) = left.partition(|id| matches!(id, Id::Failing(_)));
         for id in failing {
-            let asked = self.clients.ask_http(&Ask { id, deed: Deed::Redrive, fate: Fate::Accepted });
+            let asked = self.clients.ask_http(&Ask {
+                id,
+                operation_kind: OperationKind::Redrive,
+                fate: Fate::Accepted,
+            });
             self.history.operations.push(asked);
         }
         let deadline = Instant::now() + patience;
         while !pending.is_empty() && Instant::now() < deadline {
-            let ask = |id: &Id| Ask { id: *id, deed: Deed::Run, fate: Fate::Accepted };
+            let ask = |id: &Id| Ask { id: *id, operation_kind: OperationKind::Run, fate: Fate::Accepted };
             let asked = self.ask(&pending.iter().map(ask).collect::<Vec<_>>());
             let again = |(_, outcome): &(&Id, Outcome)| match outcome {
                 Outcome::Refused(why) => why != "conflict",

@@ -59,11 +59,11 @@ pub fn explore(scenario: &Scenario) -> Result<usize, String> {
     let mut at = 0;
     while let Some((state, ..)) = queue.get(at).copied() {
         for event in state.events(scenario) {
-            let told = |fault: String| format!("{fault}\n{}{event:?}\n{state:?}", way_to(&queue, at));
-            let Some(next) = state.after(event, scenario).map_err(told)? else { continue };
+            let describe = |fault: String| format!("{fault}\n{}{event:?}\n{state:?}", way_to(&queue, at));
+            let Some(next) = state.after(event, scenario).map_err(describe)? else { continue };
             if seen.insert(next) {
-                next.judge().map_err(told)?;
-                heal(next, scenario, &mut healed).map_err(told)?;
+                next.judge().map_err(describe)?;
+                heal(next, scenario, &mut healed).map_err(describe)?;
                 queue.push((next, at, Some(event)));
             }
         }
@@ -89,10 +89,10 @@ pub fn walk(scenario: &Scenario, seed: u64) -> Result<(), String> {
     for _ in 0..WALK {
         let events = state.events(scenario);
         let Some(event) = random.choice(events) else { break };
-        let told = |fault: String| format!("{fault}\nafter {taken:?} and then {event:?}\n{state:?}");
-        if let Some(next) = state.after(event, scenario).map_err(told)? {
-            next.judge().map_err(told)?;
-            heal(next, scenario, &mut HashSet::default()).map_err(told)?;
+        let describe = |fault: String| format!("{fault}\nafter {taken:?} and then {event:?}\n{state:?}");
+        if let Some(next) = state.after(event, scenario).map_err(describe)? {
+            next.judge().map_err(describe)?;
+            heal(next, scenario, &mut HashSet::default()).map_err(describe)?;
             state = next;
             taken.push(event);
         }
@@ -111,8 +111,8 @@ fn heal(state: State, scenario: &Scenario, healed: &mut HashSet) -> Result<(), S
             break;
         };
         events.push(event);
-        let told = |fault| format!("{fault}\nwhile it heals by {events:?} after");
-        let next = on_way.after(event, scenario).map_err(told)?;
+        let describe = |fault| format!("{fault}\nwhile it heals by {events:?} after");
+        let next = on_way.after(event, scenario).map_err(describe)?;
         way.push(next.ok_or_else(|| format!("the sender is stuck: {on_way:?}\nby {events:?} after"))?);
         if events.len() > HEALED_WITHIN {
             return Err(format!("what waits is never sent: {on_way:?}\nby {events:?} after"));

@@ -129,7 +129,7 @@ impl Sender {
         }
     }
 
-    fn hold_up(&mut self, shard: usize, entries: Entries) {
+    fn block_shard(&mut self, shard: usize, entries: Entries) {
         let Some(first) = first_of(entries) else { return };
         let held = &mut self.held_up[shard];
         *held = if *held == 0 { first } else { first.min(*held) };
@@ -350,7 +350,7 @@ impl State {
             }
             let is_unanswered = page.left & 1 << shard != 0 && rules.one_at_a_time;
             if is_unanswered || sender.held_up[shard] > 0 {
-                sender.hold_up(shard, entries);
+                sender.block_shard(shard, entries);
                 continue;
             }
             let number = self.next_number() + batches.iter().flatten().count() as u8;
@@ -413,7 +413,7 @@ impl State {
             let Some(Batch { number, entries, answer: Some(answer) }) = *batch else { continue };
             let is_taken = answer == Answer::Taken;
             if !is_taken && (rules.one_at_a_time || answer == Answer::NotTaken) {
-                sender.hold_up(shard, entries);
+                sender.block_shard(shard, entries);
             }
             if !rules.note_first && is_taken {
                 for (entry, seq) in self.entries.iter_mut().zip(entries) {

@@ -180,20 +180,20 @@ impl Api {
 
     /// Returns why there was no answer. `changes`: the request may have changed something.
     fn failed(&self, error: ureq::Error, changes: bool) -> Failure {
-        let told = |why: &dyn std::fmt::Display| format!("no daemon answers at {}: {why}", self.address);
+        let message = |why: &dyn std::fmt::Display| format!("no daemon answers at {}: {why}", self.address);
         let hint = "(--run-dir, --config or --url say where it is)";
         match &error {
             ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve) | ureq::Error::HostNotFound => {
-                Failure::Unreachable(told(&error))
+                Failure::Unreachable(message(&error))
             }
-            ureq::Error::ConnectionFailed => Failure::Unreachable(told(&format!("{error} {hint}"))),
+            ureq::Error::ConnectionFailed => Failure::Unreachable(message(&format!("{error} {hint}"))),
             ureq::Error::Io(e) if is_before_connection(e) => match (&self.address, e.kind()) {
                 (DaemonAddress::Unix(_), std::io::ErrorKind::NotFound) => {
-                    Failure::Unreachable(told(&format!("there is no such socket {hint}")))
+                    Failure::Unreachable(message(&format!("there is no such socket {hint}")))
                 }
-                _ => Failure::Unreachable(told(&format!("{e} {hint}"))),
+                _ => Failure::Unreachable(message(&format!("{e} {hint}"))),
             },
-            ureq::Error::Rustls(_) | ureq::Error::Tls(_) => Failure::Unreachable(told(&error)),
+            ureq::Error::Rustls(_) | ureq::Error::Tls(_) => Failure::Unreachable(message(&error)),
             _ if changes => {
                 let address = &self.address;
                 Failure::Unknown(format!(
@@ -345,17 +345,17 @@ mod tests {
         let (api, _) = stand_in(&dir, b"");
         assert!(matches!(failure(api.get("/")), Failure::Unreachable(_)));
         std::fs::remove_file(dir.path().join("http.sock")).unwrap();
-        let told = failure(api.bid("/"));
+        let error = failure(api.bid("/"));
         assert!(
-            matches!(told, Failure::Unreachable(_)) && told.to_string().contains("no such socket"),
-            "{told}"
+            matches!(error, Failure::Unreachable(_)) && error.to_string().contains("no such socket"),
+            "{error}"
         );
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         drop(listener);
         let at = TargetOptions { url: Some(url), ..TargetOptions::default() };
-        let told = failure(Api::from_options(&at).unwrap().bid("/"));
-        assert!(matches!(told, Failure::Unreachable(_)), "{told}");
+        let error = failure(Api::from_options(&at).unwrap().bid("/"));
+        assert!(matches!(error, Failure::Unreachable(_)), "{error}");
     }
 
     #[test]
@@ -383,8 +383,8 @@ mod tests {
             let api =
                 Api::from_options(&TargetOptions { url: Some(url.clone()), ..TargetOptions::default() })
                     .unwrap();
-            let told = failure(api.ask("POST", "/", &"x".repeat(8 << 20)));
-            let Failure::Refused(problem) = told else { panic!("{url}: {told:?}") };
+            let error = failure(api.ask("POST", "/", &"x".repeat(8 << 20)));
+            let Failure::Refused(problem) = error else { panic!("{url}: {error:?}") };
             assert_eq!((problem.status, problem.code.as_str()), (413, "too_large"), "{url}");
         }
         served.join().unwrap();

@@ -109,13 +109,13 @@ fn embedded(settings: &Settings) -> Result<&Path> {
 }
 
 /// A backup that was made.
-struct Made {
+struct BackupSummary {
     made_ms: i64,
     jobs: u64,
     has_registry: bool,
 }
 
-fn make(settings: &Settings, store: &Path, file: &Path, mut interrupts: Signals) -> Result<Made> {
+fn make(settings: &Settings, store: &Path, file: &Path, mut interrupts: Signals) -> Result<BackupSummary> {
     let staging = Staging::beside(file)?;
     let copy = staging.file("backup");
     let registry = match &settings.registry {
@@ -173,7 +173,7 @@ fn make(settings: &Settings, store: &Path, file: &Path, mut interrupts: Signals)
     db.execute_batch("COMMIT")?;
     db.close().map_err(|(_, e)| e)?;
     staging.publish("backup")?;
-    Ok(Made { made_ms, jobs, has_registry: registry.is_some() })
+    Ok(BackupSummary { made_ms, jobs, has_registry: registry.is_some() })
 }
 
 /// Opens a database that exists, and leaves its log to the daemon.
@@ -194,7 +194,7 @@ fn begin_read(db: &Connection) -> rusqlite::Result<()> {
 
 /// Copies the pages of a database into a new file that only its owner may read. `told` gets the number of pages that are
 /// copied, and of all. The source is in a read transaction, so other processes may go on to write to it.
-fn copy_pages(from: &Connection, to: &Path, mut told: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
+fn copy_pages(from: &Connection, to: &Path, mut report: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
     let mut copy = Connection::open(to)?;
     // The copy is of no use until it is complete, and is synced then.
@@ -204,7 +204,7 @@ fn copy_pages(from: &Connection, to: &Path, mut told: impl FnMut(u64, u64) -> Re
         let step = backup.step(STEP)?;
         let at = backup.progress();
         let [all, left] = [at.pagecount, at.remaining].map(|pages| u64::from(pages.unsigned_abs()));
-        told(all - left, all)?;
+        report(all - left, all)?;
         match step {
             StepResult::Done => return Ok(()),
             StepResult::More => {}

@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         false => e,
     })?;
     let has_registry = container::has(&backup, container::REGISTRY)?;
-    tell(arguments, &settings, &manifest, &restored, (&in_the_way, has_registry))
+    print_result(arguments, &settings, &manifest, &restored, (&in_the_way, has_registry))
 }
 
 /// Fails if another process has the store open: a child of a daemon whose master was killed, or an import.
@@ -183,7 +183,7 @@ fn check_free(in_the_way: &[PathBuf], replace: bool) -> Result<()> {
             all.join(", ")
         );
     }
-    match in_the_way.iter().map(|path| aside(path)).find(|path| path.symlink_metadata().is_ok()) {
+    match in_the_way.iter().map(|path| old_name(path)).find(|path| path.symlink_metadata().is_ok()) {
         Some(path) => {
             bail!("{} exists already, from an earlier restore: rename or remove it", path.display())
         }
@@ -192,7 +192,7 @@ fn check_free(in_the_way: &[PathBuf], replace: bool) -> Result<()> {
 }
 
 /// Returns the name that an old file gets. A log keeps its end, so that it stays the log of its database.
-fn aside(path: &Path) -> PathBuf {
+fn old_name(path: &Path) -> PathBuf {
     let name = path.to_string_lossy();
     for log in ["-wal", "-shm", "-journal"] {
         if let Some(database) = name.strip_suffix(log) {
@@ -203,7 +203,7 @@ fn aside(path: &Path) -> PathBuf {
 }
 
 /// What was restored.
-struct Restored {
+struct RestoreSummary {
     jobs: u64,
     topics: u64,
     /// Jobs that are delivered as soon as dq runs.
@@ -215,7 +215,7 @@ fn restore(
     targets: &[Target],
     in_the_way: &[PathBuf],
     turn: &HeldTurn,
-) -> Result<Restored> {
+) -> Result<RestoreSummary> {
     let mut staged = Vec::new();
     let mut restored = None;
     for target in targets {
@@ -255,7 +255,7 @@ fn put_in_place(staged: &[Staging], in_the_way: &[PathBuf]) -> Result<()> {
     let (mut moved, mut published): (Vec<&Path>, Vec<&Staging>) = (Vec::new(), Vec::new());
     let mut all = || -> Result<()> {
         for path in in_the_way {
-            std::fs::rename(path, aside(path))
+            std::fs::rename(path, old_name(path))
                 .with_context(|| format!("cannot rename {}", path.display()))?;
             moved.push(path);
         }
@@ -267,7 +267,7 @@ fn put_in_place(staged: &[Staging], in_the_way: &[PathBuf]) -> Result<()> {
     };
     let Err(e) = all() else { return Ok(()) };
     let undone = published.iter().map(|staging| std::fs::remove_file(staging.place()));
-    let undone = undone.chain(moved.iter().map(|path| std::fs::rename(aside(path), path)));
+    let undone = undone.chain(moved.iter().map(|path| std::fs::rename(old_name(path), path)));
     match undone.filter_map(std::result::Result::err).next() {
         None => Err(e),
         Some(undo) => {
@@ -277,7 +277,7 @@ fn put_in_place(staged: &[Staging], in_the_way: &[PathBuf]) -> Result<()> {
 }
 
 /// Writes the store of a backup anew, without free pages, into a file that gives them back later.
-fn rebuild_store(backup: &Connection, file: &Path) -> Result<Restored> {
+fn rebuild_store(backup: &Connection, file: &Path) -> Result<RestoreSummary> {
     let vacuum: i64 = backup.query_row("PRAGMA auto_vacuum", [], |row| row.get(0))?;
     if vacuum == 0 {
         // It holds for the file that VACUUM makes.
@@ -287,7 +287,7 @@ fn rebuild_store(backup: &Connection, file: &Path) -> Result<Restored> {
     let db = Connection::open(file)?;
     container::drop_tables(&db)?;
     let due = "SELECT count(*) FROM job WHERE state IN (2, 3) OR state = 1 AND at_ms <= ?1";
-    let restored = Restored {
+    let restored = RestoreSummary {
         jobs: db.query_row("SELECT count(*) FROM job", [], |row| row.get(0))?,
         topics: db.query_row("SELECT count(DISTINCT tid) FROM job", [], |row| row.get(0))?,
         due: db.query_row(due, [now_ms()], |row| row.get(0))?,
@@ -299,14 +299,14 @@ fn rebuild_store(backup: &Connection, file: &Path) -> Result<Restored> {
     Ok(restored)
 }
 
-fn tell(
+fn print_result(
     arguments: &Arguments,
     settings: &Settings,
     manifest: &Manifest,
-    restored: &Restored,
+    restored: &RestoreSummary,
     (moved, has_registry): (&[PathBuf], bool),
 ) -> Result<()> {
-    let Restored { jobs, topics, due } = restored;
+    let RestoreSummary { jobs, topics, due } = restored;
     if arguments.json {
         return json_line(&json!({"made_ms": manifest.made_ms, "jobs": jobs, "topics": topics, "due": due}));
     }
@@ -318,7 +318,7 @@ fn tell(
         "jobs that were deleted or changed after that are as they were; jobs that were added are missing"
     );
     for path in moved {
-        println!("{} is now {}", path.display(), aside(path).display());
+        println!("{} is now {}", path.display(), old_name(path).display());
     }
     if settings.registry.is_some() && !has_registry {
         println!("the backup has no registry: topics and accounts are as they are now");
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn an_old_log_stays_with_its_database() {
-        let name = |path: &str| aside(Path::new(path)).display().to_string();
+        let name = |path: &str| old_name(Path::new(path)).display().to_string();
         assert_eq!(name("/v/dq.db"), "/v/dq.db.before-restore");
         assert_eq!(name("/v/dq.db-wal"), "/v/dq.db.before-restore-wal");
         assert_eq!(name("/v/r.db-journal"), "/v/r.db.before-restore-journal");
@@ -346,12 +346,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let old = dir.path().join("dq.db-wal");
         check_free(&[], false).unwrap();
-        let told = check_free(std::slice::from_ref(&old), false).unwrap_err().to_string();
-        assert!(told.contains("an old log would be applied"), "{told}");
+        let message = check_free(std::slice::from_ref(&old), false).unwrap_err().to_string();
+        assert!(message.contains("an old log would be applied"), "{message}");
         check_free(std::slice::from_ref(&old), true).unwrap();
-        std::fs::write(aside(&old), "").unwrap();
-        let told = check_free(std::slice::from_ref(&old), true).unwrap_err().to_string();
-        assert!(told.contains("from an earlier restore"), "{told}");
+        std::fs::write(old_name(&old), "").unwrap();
+        let message = check_free(std::slice::from_ref(&old), true).unwrap_err().to_string();
+        assert!(message.contains("from an earlier restore"), "{message}");
     }
 
     #[test]
@@ -364,11 +364,11 @@ mod tests {
         std::fs::write(staged[0].file("new"), "new").unwrap();
         assert!(put_in_place(&staged, std::slice::from_ref(&first)).is_err());
         assert_eq!(std::fs::read(&first).unwrap(), b"old");
-        assert!(!aside(&first).exists() && !second.exists());
+        assert!(!old_name(&first).exists() && !second.exists());
         std::fs::write(staged[1].file("new"), "new").unwrap();
         put_in_place(&staged, std::slice::from_ref(&first)).unwrap();
         assert_eq!([&first, &second].map(|path| std::fs::read(path).unwrap()), [b"new", b"new"]);
-        assert_eq!(std::fs::read(aside(&first)).unwrap(), b"old");
+        assert_eq!(std::fs::read(old_name(&first)).unwrap(), b"old");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::super::own_daemon::{Daemon, TemporaryFolder, free_port, local};
-use super::Absence;
+use super::NodeFault;
 use super::dialects::PauseRequests;
 use super::load::{SendMode, StopCondition, Target, fire};
 use super::sink::{Sink, SinkReceiver};
@@ -148,27 +148,27 @@ impl BenchDaemon {
     }
 
     /// Takes a node away from the daemon.
-    pub(super) fn take_node_away(&mut self, node: usize, absence: Absence) -> Result<()> {
+    pub(super) fn take_node_away(&mut self, node: usize, fault: NodeFault) -> Result<()> {
         let server = &mut self.servers[node];
-        match absence {
-            Absence::Killed => {
+        match fault {
+            NodeFault::Killed => {
                 server.child.kill()?;
                 server.child.wait()?;
                 Ok(())
             }
-            Absence::Hung => server.signal(Signal::SIGSTOP),
+            NodeFault::Hung => server.signal(Signal::SIGSTOP),
         }
     }
 
     /// Brings a node back, with the data that it had.
-    pub(super) fn bring_node_back(&mut self, node: usize, absence: Absence) -> Result<()> {
-        match absence {
-            Absence::Killed => {
+    pub(super) fn bring_node_back(&mut self, node: usize, fault: NodeFault) -> Result<()> {
+        match fault {
+            NodeFault::Killed => {
                 let address = self.servers[node].address;
                 self.servers[node] = RedisServer::start_at(&self.folder, node as u32, address)?;
                 Ok(())
             }
-            Absence::Hung => self.servers[node].signal(Signal::SIGCONT),
+            NodeFault::Hung => self.servers[node].signal(Signal::SIGCONT),
         }
     }
 

@@ -79,10 +79,10 @@ pub(super) struct Sleeper {
 impl Sleeper {
     pub(super) fn start() -> Result<Sleeper> {
         let over = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&over);
+        let is_over = Arc::clone(&over);
         let thread = std::thread::Builder::new().name("sleeper".into()).spawn(move || {
             let (mut late_us, step) = (histogram(), Duration::from_millis(1));
-            while !told.load(Ordering::Relaxed) {
+            while !is_over.load(Ordering::Relaxed) {
                 let due = Instant::now() + step;
                 std::thread::sleep(step);
                 late_us.saturating_record(due.elapsed().as_micros().max(1) as u64);

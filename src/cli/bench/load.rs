@@ -122,7 +122,7 @@ enum ConnectionFailure {
     /// It has ended.
     Ended(anyhow::Error),
     /// The bytes that came cannot be understood.
-    Strange(anyhow::Error),
+    Unexpected(anyhow::Error),
 }
 
 /// How many requests have been sent, and when the next one is sent.
@@ -168,7 +168,7 @@ pub(super) fn fire(
     let mut volley =
         LoadRun { done: 0, failed: 0, unknown: Vec::new(), took: Duration::ZERO, latency_us: histogram() };
     let mut schedule = Schedule { send_mode, until, began: Instant::now(), sent: 0 };
-    let (mut turn, mut last, mut told) = (0, Instant::now(), 0);
+    let (mut turn, mut last, mut reported) = (0, Instant::now(), 0);
     loop {
         let depth = if let SendMode::Closed { depth } = send_mode { depth } else { usize::MAX };
         // Goes round the connections, with one request for each, until none has room or the next request is not due
@@ -227,8 +227,8 @@ pub(super) fn fire(
             StopCondition::Count(_) => volley.done + volley.failed + volley.unknown.len() as u64,
             StopCondition::Time(time) => schedule.began.elapsed().min(time).as_secs(),
         };
-        progress.step(far - told);
-        told = far;
+        progress.step(far - reported);
+        reported = far;
     }
 }
 
@@ -246,7 +246,7 @@ fn mend(
             *connection = connect(poll, target.address, number)?;
             Ok(())
         }
-        Err(ConnectionFailure::Ended(e) | ConnectionFailure::Strange(e)) => Err(e),
+        Err(ConnectionFailure::Ended(e) | ConnectionFailure::Unexpected(e)) => Err(e),
     }
 }
 
@@ -316,11 +316,11 @@ fn take(
     }
     let (mut read, now) = (0, Instant::now());
     while let Some((bytes, is_success)) =
-        dialect.answer(&connection.input[read..]).map_err(ConnectionFailure::Strange)?
+        dialect.answer(&connection.input[read..]).map_err(ConnectionFailure::Unexpected)?
     {
         read += bytes;
         let Some((_, sent)) = connection.in_flight.pop_front() else {
-            return Err(ConnectionFailure::Strange(anyhow!("an answer to no request")));
+            return Err(ConnectionFailure::Unexpected(anyhow!("an answer to no request")));
         };
         let took = now.saturating_duration_since(sent).as_micros() as u64;
         volley.latency_us.saturating_record(took.max(1));

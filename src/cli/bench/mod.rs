@@ -241,7 +241,7 @@ struct Bulk {
 
 /// What happens to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Absence {
+enum NodeFault {
     /// It is killed, and started again afterwards.
     Killed,
     /// It is stopped (SIGSTOP), and continues afterwards.
@@ -261,7 +261,7 @@ struct Outage {
     time: Duration,
     /// What happens to the second node
     #[arg(long, value_enum, default_value = "killed")]
-    absence: Absence,
+    absence: NodeFault,
     #[command(flatten)]
     daemon: Options,
 }

@@ -9,7 +9,7 @@ use super::dialects::Tcp;
 use super::load::{Dialect, SendMode, StopCondition, Target, fire};
 use super::report::Report;
 use super::works::{DAY_MS, ROUNDS, WorkOutcome, jobs, median};
-use super::{Absence, Outage};
+use super::{NodeFault, Outage};
 use model::job::{JobId, JobKey, TopicName};
 use store::Lanes;
 
@@ -17,14 +17,14 @@ use store::Lanes;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Adds, over TCP, of jobs whose home is one node.
-struct ToNode<'a> {
+struct NodeAdds<'a> {
     adds: Tcp,
     lanes: &'a Lanes,
     node: usize,
     next: u64,
 }
 
-impl ToNode<'_> {
+impl NodeAdds<'_> {
     fn home(&self, number: u64) -> usize {
         let Tcp(jobs) = &self.adds;
         let topic = TopicName::new(&jobs.topic(number)).expect("the measurement's own topic");
@@ -33,7 +33,7 @@ impl ToNode<'_> {
     }
 }
 
-impl Dialect for ToNode<'_> {
+impl Dialect for NodeAdds<'_> {
     fn ask(&mut self, _: u64, out: &mut Vec<u8>) {
         while self.home(self.next) != self.node {
             self.next += 1;
@@ -63,7 +63,7 @@ pub(super) fn run(outage: &Outage) -> WorkOutcome {
         (SendMode::Closed { depth: *depth as usize }, StopCondition::Time(*time / ROUNDS));
     let to_node = |run: String, node| {
         let adds = Tcp(jobs(&run, daemon.topics, clients.size, (DAY_MS, DAY_MS)));
-        ToNode { adds, lanes: &lanes, node, next: 0 }
+        NodeAdds { adds, lanes: &lanes, node, next: 0 }
     };
     let measure = |stage: &BenchDaemon, run: String| -> Result<f64> {
         let target = Target::new(stage.server, clients.connections);
@@ -91,8 +91,8 @@ pub(super) fn run(outage: &Outage) -> WorkOutcome {
         "{} nodes, of which one {}, {} connections, {depth} in flight each, {} bytes",
         daemon.nodes,
         match absence {
-            Absence::Killed => "is killed",
-            Absence::Hung => "hangs",
+            NodeFault::Killed => "is killed",
+            NodeFault::Hung => "hangs",
         },
         clients.connections,
         clients.size

@@ -16,14 +16,14 @@ use super::{Find, RecordCost};
 const RUN: &str = "r";
 
 /// The result of one delivery of the backlog.
-struct Round {
+struct DeliveryRun {
     per_second: f64,
     missing: u64,
     /// The bytes that the store uses in the end.
     bytes: u64,
 }
 
-fn deliver(options: &Options, count: u64, size: u32) -> Result<(Round, BenchDaemon)> {
+fn deliver(options: &Options, count: u64, size: u32) -> Result<(DeliveryRun, BenchDaemon)> {
     let mut stage = BenchDaemon::start(options)?;
     stage.hold(options.topics, true)?;
     fill(&stage, jobs(RUN, options.topics, size, (0, 0)), count)?;
@@ -36,7 +36,10 @@ fn deliver(options: &Options, count: u64, size: u32) -> Result<(Round, BenchDaem
         Store::Redis => stage.redis_bytes()?,
         Store::Embedded => 0,
     };
-    Ok((Round { per_second: arrived.jobs as f64 / took.as_secs_f64().max(1e-9), missing, bytes }, stage))
+    Ok((
+        DeliveryRun { per_second: arrived.jobs as f64 / took.as_secs_f64().max(1e-9), missing, bytes },
+        stage,
+    ))
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -54,7 +57,7 @@ pub(super) fn run(cost: &RecordCost) -> WorkOutcome {
         kept.push(deliver(&with, *count, *size)?.0);
         none.push(deliver(&without, *count, *size)?.0);
     }
-    let rate = |rounds: &[Round]| median(rounds.iter().map(|round| round.per_second).collect());
+    let rate = |rounds: &[DeliveryRun]| median(rounds.iter().map(|round| round.per_second).collect());
     let (rate_kept, rate_none) = (rate(&kept), rate(&none));
     let settings = format!("{}, {rounds} times {count} due jobs of {size} bytes", store(daemon));
     let mut report = Report::new("records", settings);
@@ -62,7 +65,7 @@ pub(super) fn run(cost: &RecordCost) -> WorkOutcome {
     report.figure("delivered without records", rate_none, "/s");
     report.ratio("ratio", rate_kept, rate_none, "the rate without records");
     if daemon.store == Store::Redis {
-        let bytes = |rounds: &[Round]| median(rounds.iter().map(|round| round.bytes as f64).collect());
+        let bytes = |rounds: &[DeliveryRun]| median(rounds.iter().map(|round| round.bytes as f64).collect());
         report.figure("memory of a record", (bytes(&kept) - bytes(&none)) / *count as f64, "bytes");
     }
     let missing: u64 = kept.iter().chain(&none).map(|round| round.missing).sum();

@@ -279,8 +279,8 @@ pub(super) fn isolation(isolation: &Isolation) -> WorkOutcome {
 
 /// Adds ready jobs to one topic, given by its name.
 fn add_ready(stage: &BenchDaemon, topic: &str, count: u64) -> Result<()> {
-    struct Named<'a>(&'a str);
-    impl Dialect for Named<'_> {
+    struct TopicAdds<'a>(&'a str);
+    impl Dialect for TopicAdds<'_> {
         fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
             let json =
                 format!(r#"{{"cmd":"add","topic":"{}","id":"{number}","delay_ms":0,"body":1}}"#, self.0);
@@ -295,7 +295,7 @@ fn add_ready(stage: &BenchDaemon, topic: &str, count: u64) -> Result<()> {
         return Ok(());
     }
     let (send_mode, until) = (SendMode::Closed { depth: 100 }, StopCondition::Count(count));
-    fire(Target::new(stage.server, 1), send_mode, until, &mut Named(topic))?;
+    fire(Target::new(stage.server, 1), send_mode, until, &mut TopicAdds(topic))?;
     Ok(())
 }
 
@@ -343,7 +343,7 @@ pub(super) fn soak(soak: &Soak) -> WorkOutcome {
     // A restart in place breaks no connection. A process that is killed breaks its connections.
     let target = Target { survives: restart.is_none(), ..Target::new(stage.server, 10) };
     let (volley, disturbed) = std::thread::scope(|scope| {
-        let disturb = scope.spawn(|| disturb(&control, *kill, *restart, &over));
+        let disturb = scope.spawn(|| kill_repeatedly(&control, *kill, *restart, &over));
         let volley = fire(target, send_mode, until, &mut Tcp(work.clone()));
         over.store(true, Ordering::Relaxed);
         let disturbed = disturb.join().map_err(|_| anyhow!("the thread that disturbs has panicked"));
@@ -376,7 +376,12 @@ pub(super) fn soak(soak: &Soak) -> WorkOutcome {
 }
 
 /// Kills a child process after each pause, or restarts the daemon, until `over` is set. Returns how often.
-fn disturb(control: &Control, kill: Duration, restart: Option<Duration>, over: &AtomicBool) -> Result<usize> {
+fn kill_repeatedly(
+    control: &Control,
+    kill: Duration,
+    restart: Option<Duration>,
+    over: &AtomicBool,
+) -> Result<usize> {
     let mut times = 0;
     let mut next = Instant::now() + restart.unwrap_or(kill);
     while !over.load(Ordering::Relaxed) {

@@ -45,7 +45,7 @@ impl Operation {
 /// Follows an operation that will change about so many jobs. Returns what the API shows of it in the end.
 pub(super) fn follow(api: &Api, path: &str, jobs: u64) -> Result<(Value, Operation)> {
     let mut progress = Progress::begin(jobs, "jobs");
-    let (mut shown, mut told, mut silent) = (0, None, 0);
+    let (mut shown, mut last_error, mut silent) = (0, None, 0);
     loop {
         let answer = api.get(path).and_then(|answer| answer.json::<Value>());
         let now = match answer {
@@ -65,11 +65,11 @@ pub(super) fn follow(api: &Api, path: &str, jobs: u64) -> Result<(Value, Operati
         let done = operation.changed + operation.skipped + operation.unclear;
         progress.step(done.saturating_sub(shown));
         shown = done.max(shown);
-        if operation.error != told && !operation.has_ended() {
+        if operation.error != last_error && !operation.has_ended() {
             if let Some(why) = &operation.error {
-                progress.aside(&format!("it waits: {why}"));
+                progress.print_line(&format!("it waits: {why}"));
             }
-            told.clone_from(&operation.error);
+            last_error.clone_from(&operation.error);
         }
         if operation.has_ended() {
             progress.end();
@@ -85,7 +85,7 @@ fn is_final(error: &anyhow::Error) -> bool {
 }
 
 /// Says in one line what an operation has done.
-pub(super) fn tell(operation: &Operation) -> String {
+pub(super) fn describe(operation: &Operation) -> String {
     let Operation { number, topic, operation: what, state, changed, skipped, unclear, error, .. } = operation;
     let unclear = if *unclear > 0 { format!(", {unclear} unclear") } else { String::new() };
     let error = error.as_ref().map_or(String::new(), |error| format!(": {error}"));
@@ -112,10 +112,11 @@ mod tests {
             error: None,
             by: String::new(),
         };
-        assert_eq!(tell(&one), "operation 7 (cancel, topic t) is done: 5 jobs changed, 1 skipped");
+        assert_eq!(describe(&one), "operation 7 (cancel, topic t) is done: 5 jobs changed, 1 skipped");
         (one.state, one.unclear, one.error) = ("failed".into(), 2, Some("no".into()));
         assert!(
-            tell(&one).ends_with("is failed: 5 jobs changed, 1 skipped, 2 unclear: no") && one.has_ended()
+            describe(&one).ends_with("is failed: 5 jobs changed, 1 skipped, 2 unclear: no")
+                && one.has_ended()
         );
     }
 }

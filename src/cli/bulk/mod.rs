@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use self::filter::BulkJobFilter;
-use self::follow::{Operation, follow, tell};
+use self::follow::{Operation, describe, follow};
 use super::api::Api;
 use super::ask::confirm;
 use super::due::moment;
@@ -62,7 +62,7 @@ enum Command {
 
 /// How an operation runs.
 #[derive(Debug, clap::Args)]
-struct How {
+struct OperationOptions {
     /// The topic
     topic: String,
 
@@ -86,7 +86,7 @@ struct How {
 #[derive(Debug, clap::Args)]
 struct OnJobs {
     #[command(flatten)]
-    how: How,
+    how: OperationOptions,
 
     #[command(flatten)]
     filter: BulkJobFilter,
@@ -125,7 +125,7 @@ struct Reschedule {
   dq bulk replay orders --outcome dead --since 2h --rate 50")]
 struct Replay {
     #[command(flatten)]
-    how: How,
+    how: OperationOptions,
 
     #[command(flatten)]
     filter: RecordFilter,
@@ -212,7 +212,7 @@ fn show(at: &TargetOptions, operation: &Value) -> Result<bool> {
     if at.json {
         json_line(operation)?;
     } else {
-        println!("{}", tell(&Operation::read(operation)?));
+        println!("{}", describe(&Operation::read(operation)?));
     }
     Ok(true)
 }
@@ -220,7 +220,7 @@ fn show(at: &TargetOptions, operation: &Value) -> Result<bool> {
 /// Counts the jobs, asks, begins the operation, and waits for its end.
 fn begin(
     at: &TargetOptions,
-    how: &How,
+    how: &OperationOptions,
     operation: &str,
     filter: &Map<String, Value>,
     when: Map<String, Value>,

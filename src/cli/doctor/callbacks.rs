@@ -56,7 +56,7 @@ fn places<'a>(topics: impl Iterator<Item = &'a Topic>) -> BTreeMap<(String, u16)
 
 /// Tries all places. A place without a result in time is left out.
 fn reach_all(places: Vec<(String, u16)>, rules: &Rules) -> BTreeMap<(String, u16), ConnectResult> {
-    let (tell, told) = channel();
+    let (tell, results) = channel();
     let (count, queue) = (places.len(), Arc::new(Mutex::new(places)));
     for _ in 0..AT_ONCE.min(count) {
         let (queue, tell, rules) = (Arc::clone(&queue), tell.clone(), rules.clone());
@@ -75,7 +75,7 @@ fn reach_all(places: Vec<(String, u16)>, rules: &Rules) -> BTreeMap<(String, u16
     drop(tell);
     let until = Instant::now() + PATIENCE;
     let mut reached = BTreeMap::new();
-    while let Ok((place, how)) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+    while let Ok((place, how)) = results.recv_timeout(until.saturating_duration_since(Instant::now())) {
         reached.insert(place, how);
     }
     reached

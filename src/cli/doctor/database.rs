@@ -33,8 +33,8 @@ pub(super) fn check(settings: &Settings) -> Vec<CheckResult> {
     };
     let (run, migrations) = match registry {
         RegistrySettings::Sqlite { path } if !path.exists() => {
-            let told = format!("{} is made when the daemon starts", path.display());
-            return vec![CheckResult::ok("registry", told)];
+            let text = format!("{} is made when the daemon starts", path.display());
+            return vec![CheckResult::ok("registry", text)];
         }
         RegistrySettings::Sqlite { path } => (of_sqlite(path), sqlite::migrations::runner()),
         RegistrySettings::Mysql(server) => (of_mysql(&server.url), mysql::migrations::runner()),

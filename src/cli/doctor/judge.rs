@@ -122,10 +122,10 @@ pub(super) fn pause(counted: &Counted) -> Option<CheckResult> {
 
 /// Judges a finding of dq-redis-checker.
 pub(super) fn finding(finding: &Finding) -> CheckResult {
-    let told = format!("{}: {}", finding.what, finding.detail);
+    let text = format!("{}: {}", finding.what, finding.detail);
     match finding.loses_jobs {
-        true => CheckResult::fail("alert", told).advise("jobs may be lost: repair this first"),
-        false => CheckResult::warn("alert", told),
+        true => CheckResult::fail("alert", text).advise("jobs may be lost: repair this first"),
+        false => CheckResult::warn("alert", text),
     }
 }
 
@@ -194,8 +194,8 @@ pub(super) fn access(what: &str, place: &WrittenPath, user: &User, secret: bool)
     let owner = format!("owner {uid}:{gid}, mode {:03o}", mode & 0o777);
     if bits & needed != needed {
         let what = stands_for.as_ref().map_or(String::new(), |wanted| format!("{wanted} cannot be made: "));
-        let told = format!("{what}{path} is not writable for the daemon's user {} ({owner})", user.uid);
-        return CheckResult::fail(&check, told).advise(format!("chown {} {path}", user.uid));
+        let text = format!("{what}{path} is not writable for the daemon's user {} ({owner})", user.uid);
+        return CheckResult::fail(&check, text).advise(format!("chown {} {path}", user.uid));
     }
     match stands_for {
         Some(wanted) => CheckResult::ok(&check, format!("{wanted} is made when the daemon starts")),
@@ -287,14 +287,14 @@ pub(super) fn certificate(topic: &Topic) -> Option<CheckResult> {
 
 /// Judges how many descriptors a process may open, for this many connections.
 pub(super) fn descriptors(limit: u64, connections: u64) -> CheckResult {
-    let told = format!("{limit} may be open, for {connections} connections and the rest");
+    let text = format!("{limit} may be open, for {connections} connections and the rest");
     match limit {
         ..DESCRIPTORS_BESIDE => {
-            CheckResult::fail("descriptors", told).advise("ulimit -n, or LimitNOFILE of the service")
+            CheckResult::fail("descriptors", text).advise("ulimit -n, or LimitNOFILE of the service")
         }
-        _ if limit < connections + DESCRIPTORS_BESIDE => CheckResult::warn("descriptors", told)
+        _ if limit < connections + DESCRIPTORS_BESIDE => CheckResult::warn("descriptors", text)
             .advise("raise it (ulimit -n, LimitNOFILE), or lower server.max_connections"),
-        _ => CheckResult::ok("descriptors", told),
+        _ => CheckResult::ok("descriptors", text),
     }
 }
 
@@ -302,20 +302,20 @@ pub(super) fn descriptors(limit: u64, connections: u64) -> CheckResult {
 /// limit.
 pub(super) fn room(what: &str, path: &str, free: u64, all: u64, min_free: u64) -> CheckResult {
     let (bytes, hundredths) = ROOM;
-    let told = format!("{} of {} MiB are free under {path}", free >> 20, all >> 20);
+    let text = format!("{} of {} MiB are free under {path}", free >> 20, all >> 20);
     let check = format!("room {what}");
     // On a small disk, a tenth of the disk is enough free space, even if this is less than `bytes`.
     if free < min_free {
-        return CheckResult::fail(&check, told)
+        return CheckResult::fail(&check, text)
             .advise("this is less than store.min_free, so adds are refused: make room");
     }
     if free < bytes.min(all / 10).max(all / 100 * hundredths).max(min_free + min_free / 4) {
-        return CheckResult::fail(&check, told).advise("make room, before adds are refused");
+        return CheckResult::fail(&check, text).advise("make room, before adds are refused");
     }
     if free < all / 100 * ROOM_WARN {
-        return CheckResult::warn(&check, told);
+        return CheckResult::warn(&check, text);
     }
-    CheckResult::ok(&check, told)
+    CheckResult::ok(&check, text)
 }
 
 /// The result of a try to connect to the host and port of callbacks.

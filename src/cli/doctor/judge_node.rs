@@ -127,9 +127,9 @@ mod tests {
         assert_eq!(verdicts(&node("r1", &good, &asked)), [Verdict::Ok]);
         let with = |key: &str, value: &str| {
             let mut server = good.clone();
-            let told =
+            let values =
                 if info.iter().any(|(k, _)| *k == key) { &mut server.info } else { &mut server.config };
-            told.insert(key.into(), value.into());
+            values.insert(key.into(), value.into());
             node("r1", &server, &asked)
         };
         assert_eq!(verdicts(&with("redis_version", "6.2.1")), [Verdict::Fail]);

@@ -71,9 +71,9 @@ fn check(at: &TargetOptions) -> Vec<CheckResult> {
             Some(settings)
         }
         Some((file, Err(e))) => {
-            let told = format!("{}: {e:#}", file.display());
+            let text = format!("{}: {e:#}", file.display());
             lines.push(
-                CheckResult::fail("configuration", told)
+                CheckResult::fail("configuration", text)
                     .advise("dq-master does not start with it, and refuses it at HUP"),
             );
             None

@@ -32,9 +32,9 @@ fn of(lanes: &Lanes, lane: usize, asked: &NodeRequirements) -> Vec<CheckResult> 
     let (asked_at, begun) = (SystemTime::now(), Instant::now());
     for probed in lanes.probe(lane, Probe::Time) {
         let server = servers.entry(probed.server).or_default();
-        match probed.told {
-            Ok(told) => {
-                let now_us = told.get("us").and_then(|us| us.parse().ok());
+        match probed.values {
+            Ok(values) => {
+                let now_us = values.get("us").and_then(|us| us.parse().ok());
                 server.ahead_ms =
                     now_us.map_or(0, |us| ahead_ms(us, asked_at, begun.elapsed().as_micros() as i128));
             }
@@ -44,8 +44,8 @@ fn of(lanes: &Lanes, lane: usize, asked: &NodeRequirements) -> Vec<CheckResult> 
     }
     for (probe, is_info) in [(Probe::Info, true), (Probe::Config, false)] {
         for probed in lanes.probe(lane, probe) {
-            if let (Some(server), Ok(told)) = (servers.get_mut(&probed.server), probed.told) {
-                *(if is_info { &mut server.info } else { &mut server.config }) = told;
+            if let (Some(server), Ok(values)) = (servers.get_mut(&probed.server), probed.values) {
+                *(if is_info { &mut server.info } else { &mut server.config }) = values;
             }
         }
     }

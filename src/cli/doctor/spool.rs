@@ -56,13 +56,13 @@ fn judge(path: &str, is_in_memory: bool, room: u64, bytes: u64) -> CheckResult {
         )
         .advise("name a file on a disk as store.spool_path");
     }
-    let told = format!("{} MiB are free under {path}, and the spool may take {}", room >> 20, bytes >> 20);
+    let text = format!("{} MiB are free under {path}, and the spool may take {}", room >> 20, bytes >> 20);
     if room < bytes {
-        return CheckResult::warn(check, told).advise(
+        return CheckResult::warn(check, text).advise(
             "make room, or lower store.spool: adds that find the disk full are refused (spool_full)",
         );
     }
-    CheckResult::ok(check, told)
+    CheckResult::ok(check, text)
 }
 
 #[cfg(test)]

@@ -25,9 +25,9 @@ pub(super) fn check(settings: &Settings, status: Option<&Status>) -> Vec<CheckRe
     let topics: BTreeMap<&str, Option<String>> =
         all.iter().map(|topic| (topic.name.as_str(), topic.problem())).collect();
     let findings = status.iter().flat_map(|status| &status.findings);
-    let told: HashSet<&str> =
+    let with_findings: HashSet<&str> =
         findings.filter(|f| f.name == "topic_problem").filter_map(|f| f.topic.as_deref()).collect();
-    let mut lines = judge::topics(&topics, |name| told.contains(name));
+    let mut lines = judge::topics(&topics, |name| with_findings.contains(name));
     lines.extend(all.iter().filter_map(|topic| judge::certificate(topic)));
     lines
 }

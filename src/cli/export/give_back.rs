@@ -19,7 +19,7 @@ use super::super::import::pending::{Clock, Entry, EntryNote, display_name, split
 use super::super::import::source::Source;
 use super::super::progress::Progress;
 use super::destination::{self, ReturnedJob};
-use model::fields::{Fields, Marks};
+use model::fields::{DaemonFields, Fields};
 use model::job::{JobId, JobKey, State, TopicName};
 use store::{Deleted, HELD_MS, Store, View};
 
@@ -66,7 +66,7 @@ impl Summary {
         self.left == 0
     }
 
-    fn leave(&mut self, job: String, reason: &str) {
+    fn add_left_job(&mut self, job: String, reason: &str) {
         self.left += 1;
         if self.named.len() < NAMED {
             self.named.push(LeftJob { job, reason: reason.to_owned() });
@@ -163,7 +163,7 @@ impl Export {
             let returned = match self.returned(job) {
                 Ok(returned) => returned,
                 Err(reason) => {
-                    self.summary.leave(job.key.to_string(), reason);
+                    self.summary.add_left_job(job.key.to_string(), reason);
                     continue;
                 }
             };
@@ -184,7 +184,7 @@ impl Export {
             for name in destination::give_back(node, jobs, is_other)? {
                 self.summary.moved -= 1;
                 let reason = "the PHP daemon has another job of this name: delete one of them";
-                self.summary.leave(display_name(&name), reason);
+                self.summary.add_left_job(display_name(&name), reason);
                 keys.retain(|key| format!("{}:{}", key.topic, key.id).as_bytes() != name);
             }
         }
@@ -192,7 +192,7 @@ impl Export {
             if !matches!(deleted, Ok(Deleted::Done)) {
                 self.summary.moved -= 1;
                 let reason = "it is written, but could not be removed: run the export again";
-                self.summary.leave(key.to_string(), reason);
+                self.summary.add_left_job(key.to_string(), reason);
             }
         }
         // Nobody else maintains the store, and its log would grow without end. If this fails, the next page tries again.
@@ -212,8 +212,8 @@ impl Export {
         }
         // The attempt of a lease has not ended, so it has not failed.
         let failures = job.attempts.saturating_sub(u32::from(job.state == State::Leased));
-        let marks = Marks { due_ms: job.due_ms, added_ms: job.stamp_us / 1000, failures };
-        let fields = Fields::from_body(&job.body).with(marks, &self.clock.zone);
+        let daemon_fields = DaemonFields { due_ms: job.due_ms, added_ms: job.stamp_us / 1000, failures };
+        let fields = Fields::from_body(&job.body).with(daemon_fields, &self.clock.zone);
         let body = serde_json::to_string(&fields).map_err(|_| "its body cannot be written as JSON")?;
         let topic = job.key.topic.as_str();
         Ok(ReturnedJob {
@@ -278,5 +278,5 @@ fn job_key(name: &[u8]) -> Result<JobKey> {
 
 /// Returns what is noted about an entry.
 fn note(entry: &Entry, clock: &Clock) -> EntryNote {
-    entry.noted(entry.understand(clock).ok().and_then(|parsed| parsed.notify_ms))
+    entry.noted(entry.parse(clock).ok().and_then(|parsed| parsed.notify_ms))
 }

@@ -135,14 +135,14 @@ mod tests {
             let addresses: Vec<Address> = from.iter().map(|text| Address::parse(text).unwrap()).collect();
             known.nodes_without(&addresses)
         };
-        let [first, second, third, strange] = [
+        let [first, second, third, unlike] = [
             "dq_redis row 1 (二) at 127.0.0.1:6379",
             "dq_redis row 2 (二) at 10.0.0.2:6379",
             "dq_redis row 3 (二) at 10.0.0.1:6380",
             "dq_redis row 4 (二), whose content is not host:port:password",
         ];
-        assert_eq!(without(&["redis+unix:///run/r.sock"]), [first, second, third, strange]);
-        assert_eq!(without(&["redis://:pw@localhost:6379/0", "10.0.0.1:6380"]), [second, strange]);
-        assert_eq!(without(&["10.0.0.1:6379", "10.0.0.2:6379:x"]), [first, third, strange]);
+        assert_eq!(without(&["redis+unix:///run/r.sock"]), [first, second, third, unlike]);
+        assert_eq!(without(&["redis://:pw@localhost:6379/0", "10.0.0.1:6380"]), [second, unlike]);
+        assert_eq!(without(&["10.0.0.1:6379", "10.0.0.2:6379:x"]), [first, third, unlike]);
     }
 }

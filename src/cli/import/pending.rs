@@ -78,7 +78,7 @@ impl Entry {
 
     /// Returns the job for dq, or why the entry cannot become one. An entry that is both in a bucket and in a list is
     /// not delivered before its due time.
-    pub fn understand(&self, clock: &Clock) -> Result<ParsedEntry, String> {
+    pub fn parse(&self, clock: &Clock) -> Result<ParsedEntry, String> {
         let (topic, id) = split(&self.name).ok_or("its name holds no `:`")?;
         let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "its name is not UTF-8");
         let topic = TopicName::new(text(topic)?).map_err(|e| e.to_string())?;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn job(entry: &Entry) -> Result<NewJob, String> {
-        entry.understand(&clock(0)).map(|understood| understood.job)
+        entry.parse(&clock(0)).map(|understood| understood.job)
     }
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
         let body = r#"{"a":1,"notify_time":"2026-12-01 23:50:50"}"#;
         let at_utc_ms = 1_796_169_050_000;
         let stranded = Entry { score: None, ..entry("t:i", body) };
-        let due = |entry: &Entry, clock: &Clock| entry.understand(clock).unwrap().job.due;
+        let due = |entry: &Entry, clock: &Clock| entry.parse(clock).unwrap().job.due;
         let now = Due::In(std::time::Duration::ZERO);
         assert_eq!(due(&stranded, &clock(0)), Due::At(at_utc_ms));
         assert_eq!(due(&stranded, &clock(8)), Due::At(at_utc_ms - 8 * 3_600_000));
@@ -259,7 +259,7 @@ mod tests {
     fn a_time_that_a_clock_shows_twice_is_the_later_one() {
         let zone = TimeZone::get("Europe/Berlin").unwrap();
         let twice = Entry { score: None, ..entry("t:i", r#"{"notify_time":"2027-10-31 02:30:00"}"#) };
-        let at = twice.understand(&Clock { zone, now_ms: NOW_MS }).unwrap().job.due;
+        let at = twice.parse(&Clock { zone, now_ms: NOW_MS }).unwrap().job.due;
         assert_eq!(at, Due::At(1_824_946_200_000), "01:30 UTC, not 00:30");
     }
 

@@ -78,7 +78,7 @@ impl Summary {
     }
 
     /// Counts a job by where it is.
-    pub fn saw(&mut self, entry: &Entry) {
+    pub fn count_entry(&mut self, entry: &Entry) {
         self.jobs += 1;
         *match entry.place() {
             Place::Waiting => &mut self.waiting,
@@ -88,7 +88,7 @@ impl Summary {
     }
 
     /// Names a job that was left. The caller has counted it.
-    pub fn leave(&mut self, entry: &Entry, at: &str, reason: impl Into<String>) {
+    pub fn add_left_job(&mut self, entry: &Entry, at: &str, reason: impl Into<String>) {
         if self.left.len() < NAMED {
             self.left.push(SkippedJob {
                 job: entry.display_name(),
@@ -151,7 +151,7 @@ impl Summary {
         if self.orphaned > self.orphans.len() as u64 {
             let _ = writeln!(text, "and {} more", self.orphaned - self.orphans.len() as u64);
         }
-        self.tell_beside(&mut text);
+        self.print_notes(&mut text);
         if let Some(why) = &self.stopped {
             let _ = writeln!(text, "stopped early, with the counts so far: {why}");
         }
@@ -162,7 +162,7 @@ impl Summary {
     }
 
     /// Appends what concerns no single job.
-    fn tell_beside(&self, text: &mut String) {
+    fn print_notes(&self, text: &mut String) {
         if let Some(why) = &self.unread_registry {
             let _ = writeln!(
                 text,

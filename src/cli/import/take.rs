@@ -155,7 +155,7 @@ impl Import {
             self.summary.taken += passages.len() as u64;
             return Ok(());
         };
-        let passed = self.pass(source, store.as_mut(), passages);
+        let passed = self.transfer(source, store.as_mut(), passages);
         // If no daemon runs, nobody else maintains the store, and its log would grow without end. If this fails, it is
         // done after the next batch, or by a daemon.
         let _ = store.maintain();
@@ -167,12 +167,12 @@ impl Import {
     fn begin(&mut self, source: &Source, entries: Vec<Entry>) -> Result<Vec<JobTransfer>> {
         let mut passages = Vec::new();
         for entry in entries {
-            self.summary.saw(&entry);
-            let ParsedEntry { job, notify_ms } = match entry.understand(&self.clock) {
+            self.summary.count_entry(&entry);
+            let ParsedEntry { job, notify_ms } = match entry.parse(&self.clock) {
                 Ok(understood) => understood,
                 Err(reason) => {
                     self.summary.cannot += 1;
-                    self.summary.leave(&entry, &source.shown, reason);
+                    self.summary.add_left_job(&entry, &source.shown, reason);
                     continue;
                 }
             };
@@ -210,7 +210,12 @@ impl Import {
     }
 
     /// Does steps 1 to 4.
-    fn pass(&mut self, source: &mut Source, store: &mut dyn Store, passages: Vec<JobTransfer>) -> Result<()> {
+    fn transfer(
+        &mut self,
+        source: &mut Source,
+        store: &mut dyn Store,
+        passages: Vec<JobTransfer>,
+    ) -> Result<()> {
         let topics: Vec<TopicName> = passages.iter().map(|passage| passage.job.key.topic.clone()).collect();
         let (held, new): (Vec<_>, Vec<_>) = passages.into_iter().partition(|p| p.noted == EntryNote::Held);
         let mut failed = None;
@@ -255,7 +260,7 @@ impl Import {
         for (passage, added) in new.into_iter().zip(added) {
             let taken = match added {
                 Ok(Added::New { .. } | Added::Replaced { .. } | Added::Spooled { .. }) => Ok(None),
-                Ok(Added::Kept { .. } | Added::Rejected) => whose(store, &passage).map(Some),
+                Ok(Added::Kept { .. } | Added::Rejected) => find_existing(store, &passage).map(Some),
                 Err(e) => Err(e),
             };
             match taken {
@@ -268,7 +273,7 @@ impl Import {
                     self.summary.changed += 1;
                     let reason = "it has changed since it was taken over, and dq still has it as it was: \
                                   delete the job in dq to take this one";
-                    self.summary.leave(&passage.entry, &source.shown, reason);
+                    self.summary.add_left_job(&passage.entry, &source.shown, reason);
                 }
                 Err(e) => self.fail(source, &passage.entry, e, failed),
             }
@@ -304,13 +309,13 @@ impl Import {
 
     fn fail(&mut self, source: &Source, entry: &Entry, e: StoreError, failed: &mut Option<StoreError>) {
         self.summary.failed += 1;
-        self.summary.leave(entry, &source.shown, format!("{}: {e}", e.code()));
+        self.summary.add_left_job(entry, &source.shown, format!("{}: {e}", e.code()));
         *failed = Some(e);
     }
 }
 
 /// Returns who added the job that has the id of this one.
-fn whose(store: &mut dyn Store, passage: &JobTransfer) -> Result<ExistingJob, StoreError> {
+fn find_existing(store: &mut dyn Store, passage: &JobTransfer) -> Result<ExistingJob, StoreError> {
     let there = store.get(&passage.job.key)?;
     let held = there.filter(|view| view.state == State::Delayed && view.due_ms == HELD_MS);
     Ok(match held {

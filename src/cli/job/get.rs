@@ -31,7 +31,7 @@ pub(in super::super) struct Arguments {
 const NOT_FOUND: u8 = 3;
 
 #[derive(Debug, Deserialize)]
-struct Story {
+struct JobHistory {
     records: Vec<Box<RawValue>>,
 }
 
@@ -60,7 +60,7 @@ pub(in super::super) fn run(Arguments { key }: &Arguments) -> Result<()> {
 fn show_end(api: &Api, key: &Key) -> Result<()> {
     // A token may lack the scope, and an older daemon the route.
     let Ok(answer) = api.get(&format!("{}/records", key.path())) else { return Ok(()) };
-    let Story { records } = answer.json()?;
+    let JobHistory { records } = answer.json()?;
     if key.at.json {
         if !records.is_empty() {
             println!("{}", answer.raw()?.get());

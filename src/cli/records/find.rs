@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::super::api::{Api, part};
 use super::super::failure::Failure;
 use super::super::job::Job;
-use super::super::list::{PageOptions, tell_rest};
+use super::super::list::{PageOptions, print_missing};
 use super::super::show::{NOTHING, Table, cut, moment_from, or_nothing, plain, raw_lines};
 use super::super::target::TargetOptions;
 use super::record::{Record, table as record_table};
@@ -149,7 +149,7 @@ pub(in super::super) fn run(arguments: &Arguments) -> Result<()> {
         true => list(&api, &filter.records(id.as_ref()), "records", how_many, at.json, record_table)?,
         false => 0,
     };
-    let told = match (id.as_ref().filter(|_| filter.is_empty()), jobs + records) {
+    let message = match (id.as_ref().filter(|_| filter.is_empty()), jobs + records) {
         (Some(id), 0) => format!(
             "no registered topic has a job {:?}, or a record of one (dq keeps records as long as the topic's keep_done \
              says; `dq get TOPIC ID` also looks in a topic that is not registered)",
@@ -161,7 +161,7 @@ pub(in super::super) fn run(arguments: &Arguments) -> Result<()> {
         (None, 0) => "no job meets all conditions".to_owned(),
         (None, _) => return Ok(()),
     };
-    Err(Failure::NotFound(told).into())
+    Err(Failure::NotFound(message).into())
 }
 
 /// Shows what the topics have of an id. Returns whether one of them has it.
@@ -220,7 +220,7 @@ fn list(
             break;
         }
     }
-    tell_rest(what, &away, cursor.is_some() && !is_json);
+    print_missing(what, &away, cursor.is_some() && !is_json);
     Ok(shown)
 }
 

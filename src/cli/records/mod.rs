@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use self::record::table;
 use super::api::{Api, part};
-use super::list::{PageOptions, tell_rest};
+use super::list::{PageOptions, print_missing};
 use super::record_filter::{RecordFilter, text};
 use super::show::raw_lines;
 use super::target::TargetOptions;
@@ -108,6 +108,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
             break;
         }
     }
-    tell_rest("records", &away, cursor.is_some() && !at.json);
+    print_missing("records", &away, cursor.is_some() && !at.json);
     Ok(())
 }

@@ -121,7 +121,7 @@ impl Worker {
         };
         for _ in 0..5 {
             match job.report(&self.api, verb, &more) {
-                Ok(told) => return println!("{}: {name}", told["outcome"].as_str().unwrap_or_default()),
+                Ok(answer) => return println!("{}: {name}", answer["outcome"].as_str().unwrap_or_default()),
                 Err(e) if is_final(&e) => return eprintln!("{name}: cannot report {verb}: {e:#}"),
                 // The same report gets the same answer.
                 Err(e) => eprintln!("{name}: cannot report {verb} yet: {e:#}"),

@@ -60,32 +60,32 @@ pub(in super::super) struct Extend {
 }
 
 /// Sends a report, and prints what became of the job.
-fn tell(key: &Key, verb: &str, token: &str, more: &[(&str, Value)]) -> Result<()> {
-    let told = report(&Api::from_options(&key.at)?, &key.topic, &key.id, verb, token, more)?;
+fn send_report(key: &Key, verb: &str, token: &str, more: &[(&str, Value)]) -> Result<()> {
+    let answer = report(&Api::from_options(&key.at)?, &key.topic, &key.id, verb, token, more)?;
     if key.at.json {
-        return json_line(&told);
+        return json_line(&answer);
     }
-    let until = told["until_ms"].as_i64().map(model::json_time::rfc3339);
+    let until = answer["until_ms"].as_i64().map(model::json_time::rfc3339);
     let until = until.map_or(String::new(), |until| format!(", leased until {until}"));
-    println!("{}: {}:{}{until}", told["outcome"].as_str().unwrap_or_default(), key.topic, plain(&key.id));
+    println!("{}: {}:{}{until}", answer["outcome"].as_str().unwrap_or_default(), key.topic, plain(&key.id));
     Ok(())
 }
 
 /// Runs `dq ack`.
 pub(in super::super) fn ack(Ack { key, lease, answer }: &Ack) -> Result<()> {
     let answer = answer.iter().map(|text| ("answer", json!(text)));
-    tell(key, "ack", lease, &answer.collect::<Vec<_>>())
+    send_report(key, "ack", lease, &answer.collect::<Vec<_>>())
 }
 
 /// Runs `dq nack`.
 pub(in super::super) fn nack(Nack { key, lease, delay, reason }: &Nack) -> Result<()> {
     let delay = delay.iter().map(|delay| ("delay", span(*delay)));
     let reason = reason.iter().map(|text| ("reason", json!(text)));
-    tell(key, "nack", lease, &delay.chain(reason).collect::<Vec<_>>())
+    send_report(key, "nack", lease, &delay.chain(reason).collect::<Vec<_>>())
 }
 
 /// Runs `dq extend`.
 pub(in super::super) fn extend(Extend { key, lease, by }: &Extend) -> Result<()> {
     let by = by.iter().map(|by| ("lease", span(*by)));
-    tell(key, "extend", lease, &by.collect::<Vec<_>>())
+    send_report(key, "extend", lease, &by.collect::<Vec<_>>())
 }

@@ -38,8 +38,8 @@ pub(super) struct Arguments {
 /// Runs until the user quits or a signal comes.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.at.json || !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
-        let told = "dq top needs a terminal; `dq status --json` tells a script the same";
-        return Err(Failure::Usage(told.to_owned()).into());
+        let message = "dq top needs a terminal; `dq status --json` tells a script the same";
+        return Err(Failure::Usage(message.to_owned()).into());
     }
     let target = arguments.at.target()?;
     // If the daemon does not answer at the beginning, the command is probably wrong, so it fails. Later, this is a
@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
                 // drawn.
                 while event::poll(Duration::ZERO).context("cannot read the keys")? {
                     let event = event::read().context("cannot read the keys")?;
-                    if heed(&mut board, &event) {
+                    if handle_key(&mut board, &event) {
                         return Ok(());
                     }
                 }
@@ -79,7 +79,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Starts a thread that asks the daemon again and again, until the returned receiver is dropped.
 fn watch(target: Target) -> Result<Receiver<(Result<DaemonSnapshot>, Instant)>> {
-    let (tell, told) = channel();
+    let (tell, events) = channel();
     let work = move || {
         loop {
             let begun = Instant::now();
@@ -92,11 +92,11 @@ fn watch(target: Target) -> Result<Receiver<(Result<DaemonSnapshot>, Instant)>> 
         }
     };
     std::thread::Builder::new().name("watch".into()).spawn(work).context("cannot start a thread")?;
-    Ok(told)
+    Ok(events)
 }
 
 /// Handles a key. Returns whether it ends the program.
-fn heed(board: &mut Board, event: &Event) -> bool {
+fn handle_key(board: &mut Board, event: &Event) -> bool {
     let Event::Key(key) = event else { return false };
     if key.kind == KeyEventKind::Release {
         return false;
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn q_and_control_c_end_it_and_other_keys_do_not() {
         let mut board = Board::new(String::new());
-        let mut key = |code, modifiers| heed(&mut board, &Event::Key(KeyEvent::new(code, modifiers)));
+        let mut key = |code, modifiers| handle_key(&mut board, &Event::Key(KeyEvent::new(code, modifiers)));
         assert!(key(KeyCode::Char('q'), KeyModifiers::NONE));
         assert!(key(KeyCode::Char('c'), KeyModifiers::CONTROL));
         assert!(!key(KeyCode::Char('c'), KeyModifiers::NONE));

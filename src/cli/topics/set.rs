@@ -68,8 +68,8 @@ pub(super) fn run(at: &TargetOptions, arguments: &Arguments) -> Result<()> {
         }
     };
     if topic.is_empty() {
-        let told = "no field of the topic is given: use --callback or other options, or --file";
-        return Err(Failure::Usage(told.to_owned()).into());
+        let message = "no field of the topic is given: use --callback or other options, or --file";
+        return Err(Failure::Usage(message.to_owned()).into());
     }
     let revision =
         arguments.if_revision.as_ref().map(|revision| format!("\"{}\"", revision.trim_matches('"')));

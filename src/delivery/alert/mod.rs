@@ -9,7 +9,7 @@ pub use self::webhook::Webhook;
 
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
-pub enum NotSent {
+pub enum SendError {
     /// The server does not work, so other messages would fail too.
     #[error("{0}")]
     Server(String),
@@ -18,9 +18,9 @@ pub enum NotSent {
     Message(String),
 }
 
-impl NotSent {
+impl SendError {
     /// Returns whether other messages would fail for the same reason.
     pub fn is_of_server(&self) -> bool {
-        matches!(self, NotSent::Server(_))
+        matches!(self, SendError::Server(_))
     }
 }

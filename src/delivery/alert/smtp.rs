@@ -9,7 +9,7 @@ use lettre::transport::smtp::client::{Certificate, CertificateStore, Tls, TlsPar
 use lettre::transport::smtp::extension::ClientId;
 use lettre::transport::smtp::{Error, SmtpTransport};
 
-use super::NotSent;
+use super::SendError;
 use model::excerpt::Excerpt;
 use model::notice::Message;
 use model::settings::{SmtpSettings, SmtpTls};
@@ -22,8 +22,8 @@ pub struct Mailer {
 
 impl Mailer {
     /// Makes a mailer for that server. An error says why its settings cannot be used.
-    pub fn new(smtp: &SmtpSettings) -> Result<Mailer, NotSent> {
-        let server = |e: &dyn std::fmt::Display| NotSent::Server(e.to_string());
+    pub fn new(smtp: &SmtpSettings) -> Result<Mailer, SendError> {
+        let server = |e: &dyn std::fmt::Display| SendError::Server(e.to_string());
         let tls = match smtp.tls {
             SmtpTls::None => Tls::None,
             SmtpTls::Tls => Tls::Wrapper(parameters(smtp).map_err(|e| server(&e))?),
@@ -41,20 +41,20 @@ impl Mailer {
                 .credentials(Credentials::new(user.clone(), password.clone()))
                 .authentication(vec![Mechanism::Plain, Mechanism::Login]);
         }
-        let from = mailbox(&smtp.from).map_err(NotSent::Server)?;
+        let from = mailbox(&smtp.from).map_err(SendError::Server)?;
         Ok(Mailer { transport: builder.build(), from })
     }
 
     /// Sends a message to one address.
-    pub fn send(&self, to: &str, message: &Message) -> Result<(), NotSent> {
+    pub fn send(&self, to: &str, message: &Message) -> Result<(), SendError> {
         let mail = Mail::builder()
             .from(self.from.clone())
-            .to(mailbox(to).map_err(NotSent::Message)?)
+            .to(mailbox(to).map_err(SendError::Message)?)
             .subject(&message.subject)
             .message_id(None)
             .header(ContentType::TEXT_PLAIN)
             .body(format!("{}\n", message.text))
-            .map_err(|e| NotSent::Message(e.to_string()))?;
+            .map_err(|e| SendError::Message(e.to_string()))?;
         self.transport.send(&mail).map(drop).map_err(|e| not_sent(&e))
     }
 }
@@ -80,7 +80,7 @@ pub fn address(text: &str) -> Option<String> {
 }
 
 /// Returns an error with its causes. Its kind says whether the message or the server is at fault.
-fn not_sent(error: &Error) -> NotSent {
+fn not_sent(error: &Error) -> SendError {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(e) = source {
@@ -93,7 +93,7 @@ fn not_sent(error: &Error) -> NotSent {
     // The answer of a server may have any length.
     let text = Excerpt(text).to_string();
     match error.status() {
-        Some(_) => NotSent::Message(text),
-        None => NotSent::Server(text),
+        Some(_) => SendError::Message(text),
+        None => SendError::Server(text),
     }
 }

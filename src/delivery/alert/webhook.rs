@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use serde::Deserialize;
 use ureq::Agent;
 
-use super::NotSent;
+use super::SendError;
 use model::notice::{Message, Template, plain};
 use model::settings::AlertWebhook;
 
@@ -36,22 +36,22 @@ struct ChatReply {
 impl Webhook {
     /// Makes a webhook that uses that agent, which must know the addresses that may be called. An error says why the
     /// settings cannot be used.
-    pub fn new(agent: Agent, webhook: &AlertWebhook, zone: TimeZone) -> Result<Webhook, NotSent> {
+    pub fn new(agent: Agent, webhook: &AlertWebhook, zone: TimeZone) -> Result<Webhook, SendError> {
         let template =
-            webhook.template.as_deref().map(Template::parse).transpose().map_err(NotSent::Server)?;
+            webhook.template.as_deref().map(Template::parse).transpose().map_err(SendError::Server)?;
         Ok(Webhook { agent, url: webhook.url.clone(), headers: webhook.headers.clone(), template, zone })
     }
 
     /// Sends a message.
-    pub fn send(&self, message: &Message) -> Result<(), NotSent> {
+    pub fn send(&self, message: &Message) -> Result<(), SendError> {
         let body = match &self.template {
-            Some(template) => template.render(message, &self.zone).map_err(NotSent::Message)?,
+            Some(template) => template.render(message, &self.zone).map_err(SendError::Message)?,
             None => plain(message, &self.zone),
         };
         // The URL may be a secret, so an error must not show it.
         let failed = |e: ureq::Error| match e {
-            ureq::Error::BadUri(_) => NotSent::Server("its url cannot be called".to_owned()),
-            e => NotSent::Server(e.to_string()),
+            ureq::Error::BadUri(_) => SendError::Server("its url cannot be called".to_owned()),
+            e => SendError::Server(e.to_string()),
         };
         let mut request = self.agent.post(&self.url);
         if !self.headers.keys().any(|name| name.eq_ignore_ascii_case("content-type")) {
@@ -66,23 +66,23 @@ impl Webhook {
         let _ = response.body_mut().as_reader().take(ANSWER_MAX).read_to_end(&mut bytes);
         match refusal(status, &bytes) {
             None => Ok(()),
-            Some(why) => Err(NotSent::Message(why)),
+            Some(why) => Err(SendError::Message(why)),
         }
     }
 }
 
 /// Returns why an answer means that a message was not accepted; none: it was accepted.
 fn refusal(status: u16, answer: &[u8]) -> Option<String> {
-    let told = || {
+    let excerpt = || {
         let text = String::from_utf8_lossy(answer);
         text.chars().take(ANSWER_TOLD).map(|c| if c.is_control() { ' ' } else { c }).collect::<String>()
     };
     if !(200..300).contains(&status) {
-        return Some(format!("it answers {status}: {}", told()));
+        return Some(format!("it answers {status}: {}", excerpt()));
     }
     let said: Option<ChatReply> = serde_json::from_slice(answer).ok();
     let bad = said.is_some_and(|s| s.errcode.or(s.code).is_some_and(|code| code != 0));
-    bad.then(|| format!("it answers: {}", told()))
+    bad.then(|| format!("it answers: {}", excerpt()))
 }
 
 #[cfg(test)]

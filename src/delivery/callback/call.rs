@@ -15,9 +15,9 @@ use super::connection::{ConnectionPool, PooledConnection, ReceivedBody, late};
 use super::failure::CallFailure;
 use super::judge::{Answer, Expressions, judge};
 use super::request::{Receiver, RequestParts};
-use super::resolve::{Cached, NoAddress};
+use super::resolve::{CachedResolver, NoAddress};
 use super::tls::{Handshake, Tls};
-use super::{CompletedCall, Delivery, Seen, Verdict};
+use super::{CallTranscript, CompletedCall, Delivery, Verdict};
 use model::job::Attempt;
 use model::settings::CallbackSettings;
 use model::topic::{Failure, Topic};
@@ -31,7 +31,7 @@ const ANSWER_KEPT: usize = 200;
 /// What all calls share.
 pub(super) struct SharedCallState {
     idle: ConnectionPool,
-    resolver: Cached,
+    resolver: CachedResolver,
     tls: Tls,
     expressions: Expressions,
     zone: TimeZone,
@@ -54,7 +54,7 @@ impl SharedCallState {
         idle: usize,
         settings: &CallbackSettings,
         zone: TimeZone,
-        resolver: Cached,
+        resolver: CachedResolver,
     ) -> SharedCallState {
         let (idle, tls) = (ConnectionPool::new(idle), Tls::new(settings.tls.clone()));
         let (expressions, flying, ended) = (Expressions::default(), AtomicUsize::new(0), Notify::new());
@@ -68,19 +68,19 @@ impl SharedCallState {
     }
 
     /// Waits until some calls have ended since the last time.
-    pub(super) async fn some_ended(&self) {
+    pub(super) async fn wait_for_ended(&self) {
         self.ended.notified().await;
     }
 
     /// Closes connections that have been idle for too long. Returns whether there are others, or may be soon.
-    pub(super) fn let_go(&self) -> bool {
+    pub(super) fn close_idle(&self) -> bool {
         self.idle.purge() || self.flying.load(Ordering::Relaxed) > 0
     }
 
     /// Makes one delivery.
     pub(super) async fn make(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> CompletedCall {
         let (started, began_us) = (Instant::now(), now_us());
-        let mut seen = is_test.then(Box::<Seen>::default);
+        let mut seen = is_test.then(Box::<CallTranscript>::default);
         let answer = self.request(topic, delivery, &mut seen, started, began_us).await;
         let took = started.elapsed();
         let mut attempt = Attempt {
@@ -108,7 +108,7 @@ impl SharedCallState {
         &self,
         topic: &Topic,
         delivery: &Delivery,
-        seen: &mut Option<Box<Seen>>,
+        seen: &mut Option<Box<CallTranscript>>,
         started: Instant,
         began_us: i64,
     ) -> Result<Answer, CallFailure> {
@@ -188,7 +188,7 @@ impl SharedCallState {
     }
 }
 
-impl Seen {
+impl CallTranscript {
     async fn take_request(&mut self, request: &Request<Full<Bytes>>) {
         self.request = format!("{} {}", request.method(), request.uri());
         self.headers = header_pairs(request.headers());

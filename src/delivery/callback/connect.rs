@@ -37,12 +37,12 @@ impl ReadMonitor {
     }
 
     /// Notes that the head is complete. The reader of the body has its own limit.
-    pub(super) fn hear_body(&self) {
+    pub(super) fn note_head_complete(&self) {
         self.in_body.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether any byte has arrived since the count began.
-    pub(super) fn has_heard(&self) -> bool {
+    pub(super) fn has_received(&self) -> bool {
         self.bytes.load(Ordering::Relaxed) > 0
     }
 
@@ -119,7 +119,7 @@ impl Socket {
     }
 
     /// Notes that bytes of the request are sent. From now on, the connection is also read.
-    fn speak(&mut self) {
+    fn note_sending(&mut self) {
         self.has_spoken = true;
         if let Some(reader) = self.reader.take() {
             reader.wake();
@@ -171,7 +171,7 @@ impl AsyncRead for Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.speak();
+        self.note_sending();
         self.write(bytes.len(), |stream| match stream {
             Stream::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
             Stream::Secure(tls) => Pin::new(tls).poll_write(cx, bytes),
@@ -183,7 +183,7 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.speak();
+        self.note_sending();
         self.write(parts.iter().map(|part| part.len()).sum(), |stream| match stream {
             Stream::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, parts),
             Stream::Secure(tls) => Pin::new(tls).poll_write_vectored(cx, parts),

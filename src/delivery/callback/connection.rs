@@ -76,11 +76,11 @@ impl PooledConnection {
         match timeout_at(until, drive(&mut self.driver, answer)).await {
             Err(_) => Err(late()),
             Ok(Ok(response)) => {
-                self.monitor.hear_body();
+                self.monitor.note_head_complete();
                 Ok(response.into_parts())
             }
             Ok(Err(e)) => {
-                let heard = self.monitor.has_heard();
+                let heard = self.monitor.has_received();
                 // (If the request was cancelled, it was never sent. Then the bytes that were read are not its answer.)
                 let is_stale = self.served && (!heard && ended(&e) || e.is_canceled());
                 Err(CallFailure { is_stale, ..CallFailure::of_exchange(&e, heard) })
@@ -141,16 +141,16 @@ impl PooledConnection {
 pub(super) struct ConnectionPool {
     /// The maximum number for one receiver, and for all of them.
     most: (usize, usize),
-    lines: Mutex<Lines>,
+    lines: Mutex<IdleConnections>,
 }
 
 #[derive(Default)]
-struct Lines {
+struct IdleConnections {
     by_origin: HashMap<Box<str>, Vec<(Instant, Box<PooledConnection>)>>,
     count: usize,
 }
 
-impl Lines {
+impl IdleConnections {
     /// Closes connections that have been idle for too long.
     fn purge(&mut self) {
         self.by_origin.retain(|_, lines| {
@@ -167,7 +167,7 @@ impl ConnectionPool {
         ConnectionPool { most: (of_each, of_each.saturating_mul(4)), lines: Mutex::default() }
     }
 
-    fn lines(&self) -> MutexGuard<'_, Lines> {
+    fn lines(&self) -> MutexGuard<'_, IdleConnections> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -6,7 +6,7 @@ use ureq::Agent;
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::DefaultConnector;
 
-use super::resolve::Cached;
+use super::resolve::CachedResolver;
 use model::guard::Rules;
 
 /// Makes an agent that keeps no connections, follows no redirects, and calls no address that the rules deny. `timeout`
@@ -22,5 +22,5 @@ pub fn guarded_agent(rules: Rules, timeout: Duration) -> Agent {
         .proxy(None)
         .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
         .build();
-    Agent::with_parts(config, DefaultConnector::default(), Cached::new(rules))
+    Agent::with_parts(config, DefaultConnector::default(), CachedResolver::new(rules))
 }

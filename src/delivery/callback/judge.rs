@@ -166,7 +166,7 @@ pub(super) fn judge(topic: &Topic, expressions: &Expressions, answer: &Answer) -
 }
 
 /// A kind of failure, and the reason for people.
-type Objection = (Failure, String);
+type AnswerRefusal = (Failure, String);
 
 /// Checks whether the topic's rule accepts an answer. An error says why not. If the rule accepts it and the flag asks for
 /// the job again, the flag is returned as an objection.
@@ -174,7 +174,7 @@ fn check_answer(
     topic: &Topic,
     expressions: &Expressions,
     answer: &Answer,
-) -> Result<Option<Objection>, Objection> {
+) -> Result<Option<AnswerRefusal>, AnswerRefusal> {
     let status = answer.status;
     // If the status is 2xx, the reason is in the rest of the answer.
     let kind = if (200..300).contains(&status) { Failure::Answer } else { Failure::Status(status) };

@@ -34,7 +34,7 @@ pub use model::guard::Rules;
 
 use self::call::{SharedCallState, now_us};
 use self::connection::IDLE;
-use self::resolve::{Cached, NoAddress};
+use self::resolve::{CachedResolver, NoAddress};
 use model::destination::Destination;
 use model::guard::refusal;
 use model::job::{Attempt, Body, JobKey};
@@ -77,12 +77,12 @@ pub struct CompletedCall {
     /// How long it took.
     pub took: Duration,
     /// What was sent and received, if it was a test.
-    pub seen: Option<Box<Seen>>,
+    pub seen: Option<Box<CallTranscript>>,
 }
 
 /// What a test sent and received, for people. Credentials are left out.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct CallTranscript {
     /// Method and target, such as `POST /hook?shop=7`. Empty: the request was not sent.
     pub request: String,
     /// The headers of the request, in no particular order.
@@ -105,37 +105,37 @@ pub struct Call {
     /// Whether it is a test. The receiver then gets `dq-test: 1`.
     pub is_test: bool,
     /// Called when the call has ended.
-    pub tell: OnCompletion,
+    pub on_completion: OnCompletion,
 }
 
 /// Makes deliveries. There is one per process.
 #[derive(Debug)]
 pub struct Caller {
     calls: UnboundedSender<Vec<Call>>,
-    resolver: Cached,
+    resolver: CachedResolver,
 }
 
 impl Caller {
     /// Makes a caller that keeps up to `idle` idle connections to a receiver, and writes times in `zone`.
     pub fn new(idle: u32, settings: &CallbackSettings, zone: TimeZone) -> io::Result<Caller> {
-        Caller::telling(idle, settings, zone, || {})
+        Caller::with_notifier(idle, settings, zone, || {})
     }
 
     /// Makes a caller that also calls `some_ended`, on its thread, when calls have ended: once for all that end at the
     /// same moment.
-    pub fn telling(
+    pub fn with_notifier(
         idle: u32,
         settings: &CallbackSettings,
         zone: TimeZone,
         some_ended: impl Fn() + Send + 'static,
     ) -> io::Result<Caller> {
-        let resolver = Cached::new(Rules::new(settings));
+        let resolver = CachedResolver::new(Rules::new(settings));
         let calls = Arc::new(SharedCallState::new(idle as usize, settings, zone, resolver.clone()));
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let (sender, receiver) = unbounded_channel();
         let work = move || {
             let _vital = ExitOnPanic;
-            runtime.spawn(tell_all(Arc::clone(&calls), some_ended));
+            runtime.spawn(report_ended(Arc::clone(&calls), some_ended));
             runtime.block_on(make_all(&calls, receiver));
         };
         std::thread::Builder::new().name("calls".to_owned()).spawn(work)?;
@@ -161,15 +161,15 @@ impl Caller {
     }
 
     fn make(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> CompletedCall {
-        let (told, ended) = mpsc::channel();
-        let tell = Box::new(move |ended| {
+        let (sender, ended) = mpsc::channel();
+        let on_completion = Box::new(move |ended| {
             // The caller of this function waits for it.
-            let _ = told.send(ended);
+            let _ = sender.send(ended);
         });
         let (topic, delivery) = (Arc::new(topic.clone()), delivery.clone());
         let (number, patience) = (delivery.attempt, topic.timeout + PATIENCE);
-        self.begin(vec![Call { topic, delivery, is_test, tell }]);
-        ended.recv_timeout(patience).unwrap_or_else(|_| broke_off(number, "the call did not end"))
+        self.begin(vec![Call { topic, delivery, is_test, on_completion }]);
+        ended.recv_timeout(patience).unwrap_or_else(|_| aborted_call(number, "the call did not end"))
     }
 
     /// Returns why a URL would not be called: its host has addresses, and the guard denies all of them. If nothing is
@@ -211,47 +211,47 @@ async fn make_all(calls: &Arc<SharedCallState>, mut asked: UnboundedReceiver<Vec
                 }
                 tidy_at = tidy_at.or_else(|| Some(Instant::now() + IDLE));
             }
-            Err(_) => tidy_at = calls.let_go().then(|| Instant::now() + IDLE),
+            Err(_) => tidy_at = calls.close_idle().then(|| Instant::now() + IDLE),
         }
     }
 }
 
 async fn make_one(calls: Arc<SharedCallState>, call: Call) {
-    let Call { topic, delivery, is_test, tell } = call;
+    let Call { topic, delivery, is_test, on_completion } = call;
     let _flying = calls.begin();
-    let mut untold = CompletionGuard { tell: Some(tell), number: delivery.attempt };
+    let mut guard = CompletionGuard { on_completion: Some(on_completion), number: delivery.attempt };
     let ended = calls.make(&topic, &delivery, is_test).await;
-    if let Some(tell) = untold.tell.take() {
-        tell(ended);
+    if let Some(on_completion) = guard.on_completion.take() {
+        on_completion(ended);
     }
 }
 
 /// Reports that calls have ended. This task runs after all tasks that can run when the first call has ended, so calls
 /// that end at the same moment are reported together.
-async fn tell_all(calls: Arc<SharedCallState>, some_ended: impl Fn()) {
+async fn report_ended(calls: Arc<SharedCallState>, some_ended: impl Fn()) {
     loop {
-        calls.some_ended().await;
+        calls.wait_for_ended().await;
         some_ended();
     }
 }
 
 /// Turns a panic in a call into a failed attempt of its job, so that other calls go on.
 struct CompletionGuard {
-    tell: Option<OnCompletion>,
+    on_completion: Option<OnCompletion>,
     number: u32,
 }
 
 impl Drop for CompletionGuard {
     fn drop(&mut self) {
         if std::thread::panicking()
-            && let Some(tell) = self.tell.take()
+            && let Some(on_completion) = self.on_completion.take()
         {
-            tell(broke_off(self.number, "the delivery panicked; see the log"));
+            on_completion(aborted_call(self.number, "the delivery panicked; see the log"));
         }
     }
 }
 
-fn broke_off(number: u32, why: &str) -> CompletedCall {
+fn aborted_call(number: u32, why: &str) -> CompletedCall {
     let (began_us, answer, error) = (now_us(), String::new(), why.to_owned());
     let attempt =
         Attempt { number, at_ms: began_us / 1000, took_ms: 0, status: None, answer, error, late: None };

@@ -12,7 +12,7 @@ use percent_encoding::percent_decode_str;
 use super::Delivery;
 use super::sign::signatures;
 use model::destination::Destination;
-use model::fields::{Fields, Marks};
+use model::fields::{DaemonFields, Fields};
 use model::topic::{self, Payload, Topic, is_own_header, is_same_header};
 
 /// A request, and its receiver.
@@ -71,12 +71,12 @@ impl RequestParts {
         now_s: i64,
     ) -> Result<RequestParts, String> {
         let form = || {
-            let marks = Marks {
+            let daemon_fields = DaemonFields {
                 due_ms: delivery.due_ms,
                 added_ms: delivery.stamp_us / 1000,
                 failures: delivery.attempt.saturating_sub(1),
             };
-            Fields::from_body(&delivery.body).with(marks, zone)
+            Fields::from_body(&delivery.body).with(daemon_fields, zone)
         };
         let url = topic.url_for(delivery.destination.as_ref()).map_err(|e| {
             let field = delivery.destination.as_ref().map_or("path", Destination::field);
@@ -140,14 +140,14 @@ impl RequestParts {
             own("content-type", content_type.to_owned());
         }
         let of_topic = topic.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        bring_along(&mut headers, of_topic);
+        add_headers(&mut headers, of_topic);
         if let Some(who) = authorization(&uri) {
-            bring_along(&mut headers, [("authorization", who.as_str())].into_iter());
+            add_headers(&mut headers, [("authorization", who.as_str())].into_iter());
         }
         // The job comes last, so it replaces no header of the topic. Its add has been checked, but the topic may have
         // changed since then.
         let of_job = delivery.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        bring_along(&mut headers, of_job.filter(|(name, _)| topic.may_job_set(name)));
+        add_headers(&mut headers, of_job.filter(|(name, _)| topic.may_job_set(name)));
         let method = if body.is_some() { Method::POST } else { Method::GET };
         // The connection already leads to the receiver, so the request has only the rest of the URL as its target. (If
         // that is only a query, hyper writes the path before it. An empty target shows itself as "/", but is written as
@@ -169,7 +169,7 @@ fn host_header(uri: &Uri) -> String {
 }
 
 /// Adds headers whose names are not taken yet. `more` may have several with the same name.
-fn bring_along<'a>(headers: &mut HeaderMap, more: impl Iterator<Item = (&'a str, &'a str)>) {
+fn add_headers<'a>(headers: &mut HeaderMap, more: impl Iterator<Item = (&'a str, &'a str)>) {
     let taken: Vec<HeaderName> = headers.keys().cloned().collect();
     for (name, value) in more.filter(|(name, _)| !is_own_header(name)) {
         // Invalid headers were refused when they were given.

@@ -38,12 +38,12 @@ pub(super) enum NoAddress {
     Late { host: String },
 }
 
-type LookUp = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
+type LookupFunction = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
 /// A resolver with a cache and a guard. Only one lookup of a name runs at a time, on a thread of its own. All threads
 /// and tasks that need the name wait for this lookup, each until its own time limit.
 #[derive(Clone)]
-pub(super) struct Cached {
+pub(super) struct CachedResolver {
     rules: Rules,
     shared: Arc<ResolverState>,
 }
@@ -53,7 +53,7 @@ struct ResolverState {
     /// Both are notified when a lookup has ended: one for threads, one for tasks.
     found: Condvar,
     found_for_tasks: Notify,
-    look_up: Box<LookUp>,
+    look_up: Box<LookupFunction>,
 }
 
 /// What is known about a host name.
@@ -62,16 +62,16 @@ struct ResolvedName {
     /// Whether a lookup is under way.
     asked: bool,
     /// The result of the last lookup, and when it ended.
-    told: Option<(Instant, Result<Vec<IpAddr>, String>)>,
+    answer: Option<(Instant, Result<Vec<IpAddr>, String>)>,
 }
 
 impl ResolvedName {
     fn is_fresh(&self, now: Instant) -> bool {
-        self.told.as_ref().is_some_and(|(at, told)| told.is_ok() && now.duration_since(*at) < FRESH)
+        self.answer.as_ref().is_some_and(|(at, answer)| answer.is_ok() && now.duration_since(*at) < FRESH)
     }
 }
 
-impl fmt::Debug for Cached {
+impl fmt::Debug for CachedResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cached").field("rules", &self.rules).finish_non_exhaustive()
     }
@@ -88,13 +88,13 @@ fn ask_system(host: &str) -> io::Result<Vec<IpAddr>> {
     Ok((host, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
 }
 
-impl Cached {
-    pub(super) fn new(rules: Rules) -> Cached {
-        Cached::by(rules, Box::new(ask_system))
+impl CachedResolver {
+    pub(super) fn new(rules: Rules) -> CachedResolver {
+        CachedResolver::by(rules, Box::new(ask_system))
     }
 
-    fn by(rules: Rules, look_up: Box<LookUp>) -> Cached {
-        Cached {
+    fn by(rules: Rules, look_up: Box<LookupFunction>) -> CachedResolver {
+        CachedResolver {
             rules,
             shared: Arc::new(ResolverState {
                 names: Mutex::default(),
@@ -179,17 +179,17 @@ impl Cached {
             names.retain(|_, name| name.asked || name.is_fresh(begun));
         }
         let name = names.entry(host.to_owned()).or_default();
-        match &name.told {
+        match &name.answer {
             Some((_, Ok(addresses))) if name.is_fresh(begun) => return Some(Ok(addresses.clone())),
-            Some((at, told)) if *at >= begun => return Some(told.clone().map_err(|why| unknown(&why))),
+            Some((at, answer)) if *at >= begun => return Some(answer.clone().map_err(|why| unknown(&why))),
             _ => {}
         }
         if !name.asked {
             let (shared, wanted) = (Arc::clone(&self.shared), host.to_owned());
             let thread = std::thread::Builder::new().name("resolver".to_owned());
             let asked = thread.spawn(move || {
-                let told = (shared.look_up)(&wanted).map_err(|e| e.to_string());
-                let name = ResolvedName { asked: false, told: Some((Instant::now(), told)) };
+                let answer = (shared.look_up)(&wanted).map_err(|e| e.to_string());
+                let name = ResolvedName { asked: false, answer: Some((Instant::now(), answer)) };
                 shared.names().insert(wanted, name);
                 shared.found.notify_all();
                 shared.found_for_tasks.notify_waiters();
@@ -203,7 +203,7 @@ impl Cached {
     }
 }
 
-impl Resolver for Cached {
+impl Resolver for CachedResolver {
     fn resolve(&self, uri: &Uri, _: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, Error> {
         let host = uri.host().ok_or(Error::HostNotFound)?;
         let default_port = if uri.scheme_str() == Some("https") { 443 } else { 80 };
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_the_system_makes_of_a_host_is_what_is_guarded() {
-        let cached = Cached::new(rules(Guard::Metadata));
+        let cached = CachedResolver::new(rules(Guard::Metadata));
         // No name is looked up on the network here: the system reads these texts as addresses, and so does the guard.
         for host in [
             "2852039166",
@@ -252,7 +252,7 @@ mod tests {
                 [expected.parse::<IpAddr>().unwrap()],
                 "{host}"
             );
-            let strict = Cached::new(rules(Guard::Strict));
+            let strict = CachedResolver::new(rules(Guard::Strict));
             assert!(matches!(strict.allowed(host, SECOND), Err(NoAddress::Denied { .. })), "{host}");
         }
     }
@@ -260,17 +260,18 @@ mod tests {
     #[test]
     fn of_a_name_only_what_is_allowed_is_called() {
         let both = |_: &str| Ok(vec!["10.0.0.1".parse().unwrap(), "8.8.8.8".parse().unwrap()]);
-        let cached = Cached::by(rules(Guard::Strict), Box::new(both));
+        let cached = CachedResolver::by(rules(Guard::Strict), Box::new(both));
         assert_eq!(cached.allowed("h", SECOND).unwrap(), ["8.8.8.8".parse::<IpAddr>().unwrap()]);
         let inner = |_: &str| Ok(vec!["10.0.0.1".parse().unwrap()]);
-        let refused = Cached::by(rules(Guard::Strict), Box::new(inner)).allowed("h", SECOND).unwrap_err();
+        let refused =
+            CachedResolver::by(rules(Guard::Strict), Box::new(inner)).allowed("h", SECOND).unwrap_err();
         assert_eq!(refused.to_string(), "10.0.0.1 is not called: private (callback.guard)");
     }
 
     #[test]
     fn a_name_that_is_pointed_to_loopback_is_not_called() {
         let inward = |_: &str| Ok(vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()]);
-        let cached = Cached::by(rules(Guard::Metadata), Box::new(inward));
+        let cached = CachedResolver::by(rules(Guard::Metadata), Box::new(inward));
         let refused = cached.allowed("shop.example", SECOND).unwrap_err();
         assert!(matches!(refused, NoAddress::Denied { .. }), "{refused}");
         assert_eq!(cached.allowed("localhost", SECOND).unwrap().len(), 2);
@@ -285,7 +286,7 @@ mod tests {
             let _ = gone.lock().unwrap().recv();
             Ok(vec!["8.8.8.8".parse().unwrap()])
         };
-        let cached = Cached::by(rules(Guard::Metadata), Box::new(hangs));
+        let cached = CachedResolver::by(rules(Guard::Metadata), Box::new(hangs));
         for _ in 0..3 {
             let begun = Instant::now();
             let late = cached.allowed("h", Some(Duration::from_millis(50))).unwrap_err();
@@ -307,7 +308,7 @@ mod tests {
             0 => Err(io::Error::other("no such name")),
             _ => Ok(vec!["8.8.8.8".parse().unwrap()]),
         };
-        let cached = Cached::by(rules(Guard::Metadata), Box::new(fails_once));
+        let cached = CachedResolver::by(rules(Guard::Metadata), Box::new(fails_once));
         let unknown = cached.allowed("h", SECOND).unwrap_err();
         assert_eq!(unknown.to_string(), "h has no address: no such name");
         cached.allowed("h", SECOND).unwrap();

@@ -8,7 +8,7 @@ mod request;
 mod simulation;
 mod walk;
 
-pub use progress::{BulkCounts, BulkEnd, BulkProgress, BulkRow, Planned, RECORDS_LEG};
+pub use progress::{BulkCounts, BulkEnd, BulkProgress, BulkRow, PlannedChange, RECORDS_LEG};
 pub use request::{BulkFilter, BulkOperation, BulkRequest, RATE_DEFAULT, RATE_MAX};
 pub use walk::{Leg, SeenJob, Verdict, Walk};
 

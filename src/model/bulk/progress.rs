@@ -11,7 +11,7 @@ pub const RECORDS_LEG: usize = 0;
 /// job without a new due time is deleted. For a dead letter, the due time is the moment of its death, and for a record
 /// the moment when its job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Planned(pub String, pub i64, pub i64, pub Option<i64>);
+pub struct PlannedChange(pub String, pub i64, pub i64, pub Option<i64>);
 
 /// How many jobs an operation has looked at, and what became of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ pub struct BulkProgress {
     /// Whether all jobs were looked at. Then only the plan is left to do.
     pub is_looked: bool,
     /// What is done in the step in hand. It may have been done already, if a process died.
-    pub plan: Vec<Planned>,
+    pub plan: Vec<PlannedChange>,
     /// The counts. They do not have what the plan changes.
     pub counts: BulkCounts,
     /// What the operation waits for. None: it does not wait.

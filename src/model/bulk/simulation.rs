@@ -61,7 +61,7 @@ impl World {
     }
 
     /// Something happens that is not of the operation.
-    fn happen(&mut self) {
+    fn run_other_event(&mut self) {
         self.now_ms += self.dice.roll(400);
         for job in &mut self.jobs {
             if job.state == State::Delayed && job.due_ms <= self.now_ms {
@@ -118,7 +118,7 @@ impl World {
     }
 
     /// Changes a job that is as it was listed, as the stores do.
-    fn apply(&mut self, Planned(id, stamp_us, due_ms, to_ms): &Planned) {
+    fn apply(&mut self, PlannedChange(id, stamp_us, due_ms, to_ms): &PlannedChange) {
         let now_ms = self.now_ms;
         let Some(n) = self.jobs.iter().position(|job| job.id == *id) else { return };
         let job = &mut self.jobs[n];
@@ -144,7 +144,7 @@ fn play(operation: BulkOperation, seed: u64, calm: bool) -> World {
     let walk = Walk::new(&request, seed, START);
     let (mut world, none) = (World::new(seed), Headers::default());
     // What the registry has: the leg, where the page of the plan ended, and the plan.
-    let mut saved: (usize, Option<Place>, Vec<Planned>) = (0, None, Vec::new());
+    let mut saved: (usize, Option<Place>, Vec<PlannedChange>) = (0, None, Vec::new());
     loop {
         let (mut leg, mut cursor, plan) = saved.clone();
         // A process may die while it applies the plan, and before it writes the next one.
@@ -155,7 +155,7 @@ fn play(operation: BulkOperation, seed: u64, calm: bool) -> World {
         };
         for one in plan.iter().take(dies_at) {
             if !calm {
-                world.happen();
+                world.run_other_event();
             }
             world.apply(one);
         }
@@ -175,7 +175,7 @@ fn play(operation: BulkOperation, seed: u64, calm: bool) -> World {
                 tried_ms: job.tried_ms,
                 headers: &none,
             };
-            let plan = |to_ms| Planned(job.id.clone(), job.stamp_us, job.due_ms, to_ms);
+            let plan = |to_ms| PlannedChange(job.id.clone(), job.stamp_us, job.due_ms, to_ms);
             match walk.job(way, &seen, world.now_ms) {
                 Verdict::Due(to_ms) => next.push(plan(Some(to_ms))),
                 Verdict::Take => next.push(plan(None)),
@@ -192,7 +192,7 @@ fn play(operation: BulkOperation, seed: u64, calm: bool) -> World {
         }
         saved = (leg, cursor, next);
         if !calm {
-            world.happen();
+            world.run_other_event();
         }
     }
 }

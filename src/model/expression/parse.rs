@@ -7,7 +7,7 @@ use super::{Compare, DEPTH_MAX, ExpressionError, Term};
 
 /// How tightly an operator between two terms binds, the loosest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+enum Precedence {
     Or,
     And,
     Either,
@@ -17,18 +17,18 @@ enum Rank {
     Product,
 }
 
-impl Rank {
-    fn from_lexeme(word: &Lexeme) -> Option<Rank> {
+impl Precedence {
+    fn from_lexeme(word: &Lexeme) -> Option<Precedence> {
         Some(match word {
-            Lexeme::Or => Rank::Or,
-            Lexeme::And => Rank::And,
-            Lexeme::Either => Rank::Either,
-            Lexeme::Both => Rank::Both,
+            Lexeme::Or => Precedence::Or,
+            Lexeme::And => Precedence::And,
+            Lexeme::Either => Precedence::Either,
+            Lexeme::Both => Precedence::Both,
             Lexeme::Compare(
                 Compare::Equal | Compare::Unequal | Compare::Identical | Compare::NotIdentical,
-            ) => Rank::Equality,
-            Lexeme::Compare(_) => Rank::Order,
-            Lexeme::Percent => Rank::Product,
+            ) => Precedence::Equality,
+            Lexeme::Compare(_) => Precedence::Order,
+            Lexeme::Percent => Precedence::Product,
             _ => return None,
         })
     }
@@ -49,7 +49,7 @@ pub(super) fn parse(text: &str, is_flag: bool) -> Result<Term, ExpressionError> 
     let mut parser = Parser { words, at: 0, end: text.chars().count() + 1 };
     let term = match is_flag {
         true => parser.assigned()?,
-        false => parser.term(Rank::Or, 0)?,
+        false => parser.term(Precedence::Or, 0)?,
     };
     match parser.words.get(parser.at) {
         None => Ok(term),
@@ -78,44 +78,44 @@ impl Parser {
 
     /// Parses what an assignment takes: all up to the first `and` or `or`. The rest is parsed, too, and dropped.
     fn assigned(&mut self) -> Result<Term, ExpressionError> {
-        let term = self.term(Rank::Either, 0)?;
+        let term = self.term(Precedence::Either, 0)?;
         if matches!(self.peek(), Some(Lexeme::And | Lexeme::Or)) {
             self.at += 1;
-            self.term(Rank::Or, 0)?;
+            self.term(Precedence::Or, 0)?;
         }
         Ok(term)
     }
 
     /// Parses a term whose operators bind at least as tightly as `least`.
-    fn term(&mut self, least: Rank, depth: usize) -> Result<Term, ExpressionError> {
+    fn term(&mut self, least: Precedence, depth: usize) -> Result<Term, ExpressionError> {
         let mut left = self.operand(depth)?;
         let mut compared = None;
-        while let Some(rank) = self.peek().and_then(Rank::from_lexeme).filter(|rank| *rank >= least) {
+        while let Some(rank) = self.peek().and_then(Precedence::from_lexeme).filter(|rank| *rank >= least) {
             if compared == Some(rank) {
                 return Err(self.wrong("comparisons cannot be chained: put one of them into ( )"));
             }
             let word = self.peek().cloned();
             self.at += 1;
             let tighter = match rank {
-                Rank::Or => Rank::And,
-                Rank::And => Rank::Either,
-                Rank::Either => Rank::Both,
-                Rank::Both => Rank::Equality,
-                Rank::Equality => Rank::Order,
-                Rank::Order => Rank::Product,
+                Precedence::Or => Precedence::And,
+                Precedence::And => Precedence::Either,
+                Precedence::Either => Precedence::Both,
+                Precedence::Both => Precedence::Equality,
+                Precedence::Equality => Precedence::Order,
+                Precedence::Order => Precedence::Product,
                 // No operator binds more tightly, so an operand follows.
-                Rank::Product => {
+                Precedence::Product => {
                     left = Term::Remainder(Box::new(left), Box::new(self.operand(depth)?));
                     continue;
                 }
             };
             let right = self.term(tighter, depth)?;
             left = match rank {
-                Rank::Or | Rank::Either => joined(left, right, Term::Any),
-                Rank::And | Rank::Both => joined(left, right, Term::All),
+                Precedence::Or | Precedence::Either => joined(left, right, Term::Any),
+                Precedence::And | Precedence::Both => joined(left, right, Term::All),
                 _ => compare(left, word, right),
             };
-            compared = Some(rank).filter(|rank| *rank >= Rank::Equality);
+            compared = Some(rank).filter(|rank| *rank >= Precedence::Equality);
         }
         Ok(left)
     }
@@ -129,7 +129,7 @@ impl Parser {
         let start = self.at;
         loop {
             self.at += 1;
-            arguments.push(self.term(Rank::Or, depth)?);
+            arguments.push(self.term(Precedence::Or, depth)?);
             match self.peek() {
                 Some(Lexeme::Comma) => {}
                 Some(Lexeme::Close) => break,
@@ -151,7 +151,7 @@ impl Parser {
     fn items(&mut self, closing: &Lexeme, depth: usize) -> Result<Vec<Term>, ExpressionError> {
         let mut items = Vec::new();
         while self.peek() != Some(closing) {
-            items.push(self.term(Rank::Or, depth)?);
+            items.push(self.term(Precedence::Or, depth)?);
             match self.peek() {
                 Some(Lexeme::Comma) => self.at += 1,
                 word if word == Some(closing) => {}
@@ -199,7 +199,7 @@ impl Parser {
                 Term::List(self.items(&Lexeme::Close, depth + 1)?)
             }
             Lexeme::Open => {
-                let term = self.term(Rank::Or, depth + 1)?;
+                let term = self.term(Precedence::Or, depth + 1)?;
                 if self.peek() != Some(&Lexeme::Close) {
                     return Err(self.wrong("a ) is missing here"));
                 }

@@ -19,7 +19,7 @@ mod share;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
-use self::share::{may, stride, weight};
+use self::share::{may_begin_more, stride, weight};
 use crate::job::{Priority, TopicName};
 
 /// If a topic was held back: how far it may stay behind the others. It can catch up by this much: a hundred jobs of a
@@ -48,7 +48,7 @@ pub struct Quota {
 
 /// From which topics a plan leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asks {
+pub enum TopicSearch {
     /// Only the topics that are known to have ready jobs.
     Known,
     /// Also all other topics, because they may have ready jobs: at most one job from each. The plan takes no jobs from
@@ -176,7 +176,7 @@ impl Fair {
     /// Records what a lane reported after a lease: the topics with ready jobs left, and how many. For a topic that was
     /// asked, the report is complete: the topic has no ready jobs if it is not in `ready`. For any other topic, the
     /// known number stays unless the report has a new one. Topics that this planner does not serve are ignored.
-    pub fn left<'a>(
+    pub fn record_ready<'a>(
         &mut self,
         lane: usize,
         asked: impl IntoIterator<Item = &'a TopicName>,
@@ -198,12 +198,12 @@ impl Fair {
     }
 
     /// Returns whether a lane is known to have ready jobs.
-    pub fn knows_some(&self, lane: usize) -> bool {
+    pub fn has_ready_jobs(&self, lane: usize) -> bool {
         !self.ready[lane].is_empty()
     }
 
     /// Records that a lane may have ready jobs of a topic, because its bell rang.
-    pub fn rang(&mut self, lane: usize, topic: &TopicName) {
+    pub fn note_ring(&mut self, lane: usize, topic: &TopicName) {
         if let Some(place) = self.places.get(topic) {
             self.ready[lane].entry(*place).or_insert(1);
             self.greatest = self.greatest.max(self.topics[*place].weight);
@@ -222,7 +222,7 @@ impl Fair {
     }
 
     /// Records that a callback of a topic began.
-    pub fn began(&mut self, topic: &TopicName) {
+    pub fn record_begin(&mut self, topic: &TopicName) {
         if let Some(place) = self.places.get(topic) {
             let step = self.step(*place);
             let known = &mut self.topics[*place];
@@ -235,7 +235,7 @@ impl Fair {
     }
 
     /// Records that a callback of a topic ended.
-    pub fn ended(&mut self, topic: &TopicName) {
+    pub fn record_end(&mut self, topic: &TopicName) {
         if let Some(place) = self.places.get(topic) {
             let known = &mut self.topics[*place];
             if known.in_flight > 0 {
@@ -260,7 +260,8 @@ impl Fair {
     /// `more_of_tenant`.
     fn may_begin(&self, topic: &TopicState, (more, more_of_tenant): (u32, u32), free: u32, top: u32) -> bool {
         let of_tenant = self.tenants[topic.tenant].in_flight;
-        may(topic.in_flight + more, free, topic.weight, top) && may(of_tenant + more_of_tenant, free, 1, 1)
+        may_begin_more(topic.in_flight + more, free, topic.weight, top)
+            && may_begin_more(of_tenant + more_of_tenant, free, 1, 1)
     }
 
     /// Returns the greatest weight of the topics that have ready jobs and may begin a callback.
@@ -270,7 +271,7 @@ impl Fair {
     }
 
     /// Divides `limit` of the `free` workers among the topics that are known to have ready jobs on a lane. With
-    /// [`Asks::All`], the plan also has the other topics. The quotas together may be more than `limit`; the lease stops
+    /// [`TopicSearch::All`], the plan also has the other topics. The quotas together may be more than `limit`; the lease stops
     /// at `limit`, and the topic that is furthest behind its share comes first. `allowed` returns how many callbacks of
     /// a topic with limits may begin now (none: the topic has no limits). For topics with limits, the plan asks only
     /// for jobs that are known to be there.
@@ -280,7 +281,7 @@ impl Fair {
         free: u32,
         limit: u32,
         allowed: impl Fn(&TopicName) -> Option<u32>,
-        asks: Asks,
+        asks: TopicSearch,
     ) -> Vec<Quota> {
         let count = self.topics.len();
         if free == 0 || count == 0 {
@@ -319,7 +320,7 @@ impl Fair {
             }
         }
         candidates.retain(|candidate| candidate.max > 0);
-        if asks == Asks::All {
+        if asks == TopicSearch::All {
             let others = (0..count).filter(|place| !ready.contains_key(place));
             let could = |place: usize| {
                 let topic = &self.topics[place];
@@ -370,7 +371,7 @@ impl Fair {
     }
 
     /// Returns how many more callbacks of a topic could begin with `free` workers, if it had no limits.
-    pub fn wants(&self, topic: &TopicName, free: u32) -> u32 {
+    pub fn wanted_callbacks(&self, topic: &TopicName, free: u32) -> u32 {
         let Some(place) = self.places.get(topic) else { return 0 };
         let topic = &self.topics[*place];
         let ready: u64 = self.ready.iter().filter_map(|ready| ready.get(place)).sum();
@@ -422,21 +423,21 @@ mod tests {
         topics.push(("good", ""));
         let (mut f, mut free) = (fair_of_tenants(&topics), 64);
         let ready = || evil.iter().map(|topic| (name(topic), 1000));
-        left(&mut f, 0, ready());
+        record_ready(&mut f, 0, ready());
         for _ in 0..64 {
-            for Quota { topic, max } in f.plan(0, free, free, unlimited, Asks::Known) {
-                (0..max).for_each(|_| f.began(&topic));
+            for Quota { topic, max } in f.plan(0, free, free, unlimited, TopicSearch::Known) {
+                (0..max).for_each(|_| f.record_begin(&topic));
                 free -= max;
             }
         }
         assert_eq!(free, 32);
-        left(&mut f, 0, ready().chain([(name("good"), 1000)]));
-        let plan = f.plan(0, free, free, unlimited, Asks::Known);
+        record_ready(&mut f, 0, ready().chain([(name("good"), 1000)]));
+        let plan = f.plan(0, free, free, unlimited, TopicSearch::Known);
         assert!(max_of(&plan, "good") >= 15, "{plan:?}");
         // When its callbacks have ended, nothing is left of them.
         for topic in &evil {
             while f.in_flight(&name(topic)) > 0 {
-                f.ended(&name(topic));
+                f.record_end(&name(topic));
             }
         }
         assert!(f.tenants.iter().all(|tenant| tenant.in_flight == 0));
@@ -447,12 +448,12 @@ mod tests {
         let mut f = fair_of_tenants(&[("a1", "a"), ("a2", "a"), ("a3", "a"), ("b", "b"), ("c", "")]);
         let mut begun: HashMap<String, u32> = HashMap::new();
         for _ in 0..600 {
-            left(&mut f, 0, ["a1", "a2", "a3", "b", "c"].map(|topic| (name(topic), 1000)));
+            record_ready(&mut f, 0, ["a1", "a2", "a3", "b", "c"].map(|topic| (name(topic), 1000)));
             // One worker at a time, whose callback ends at once.
-            let plan = f.plan(0, 1, 1, unlimited, Asks::Known);
+            let plan = f.plan(0, 1, 1, unlimited, TopicSearch::Known);
             let topic = &plan[0].topic;
-            f.began(topic);
-            f.ended(topic);
+            f.record_begin(topic);
+            f.record_end(topic);
             *begun.entry(topic.to_string()).or_default() += 1;
         }
         let of_a: u32 = ["a1", "a2", "a3"].iter().map(|topic| begun[*topic]).sum();
@@ -463,9 +464,9 @@ mod tests {
     }
 
     /// Replaces all that is known of a lane.
-    fn left(f: &mut Fair, lane: usize, ready: impl IntoIterator<Item = (TopicName, u64)>) {
+    fn record_ready(f: &mut Fair, lane: usize, ready: impl IntoIterator<Item = (TopicName, u64)>) {
         f.forget(lane);
-        f.left(lane, [], ready);
+        f.record_ready(lane, [], ready);
     }
 
     fn unlimited(_: &TopicName) -> Option<u32> {
@@ -479,8 +480,8 @@ mod tests {
     #[test]
     fn free_workers_are_shared_evenly_by_the_topics_that_want_them() {
         let mut f = fair(&["a", "b", "c"]);
-        left(&mut f, 0, [(name("a"), 10_000), (name("b"), 5), (name("c"), 10_000)]);
-        let plan = f.plan(0, 64, 64, unlimited, Asks::All);
+        record_ready(&mut f, 0, [(name("a"), 10_000), (name("b"), 5), (name("c"), 10_000)]);
+        let plan = f.plan(0, 64, 64, unlimited, TopicSearch::All);
         assert_eq!(max_of(&plan, "b"), 5);
         assert!(max_of(&plan, "a").abs_diff(max_of(&plan, "c")) <= 1, "{plan:?}");
         assert!(plan.iter().map(|q| q.max).sum::<u32>() <= 64);
@@ -489,16 +490,16 @@ mod tests {
     #[test]
     fn a_topic_that_hangs_leaves_workers_for_the_others() {
         let (mut f, mut free) = (fair(&["slow", "fast"]), 64);
-        left(&mut f, 0, [(name("slow"), 10_000)]);
+        record_ready(&mut f, 0, [(name("slow"), 10_000)]);
         for _ in 0..64 {
-            let slow = max_of(&f.plan(0, free, free, unlimited, Asks::All), "slow");
-            (0..slow).for_each(|_| f.began(&name("slow")));
+            let slow = max_of(&f.plan(0, free, free, unlimited, TopicSearch::All), "slow");
+            (0..slow).for_each(|_| f.record_begin(&name("slow")));
             free -= slow;
         }
         assert_eq!(free, 32);
-        left(&mut f, 0, [(name("slow"), 10_000), (name("fast"), 10_000)]);
-        assert_eq!(max_of(&f.plan(0, free, free, unlimited, Asks::All), "slow"), 0);
-        assert!(max_of(&f.plan(0, free, free, unlimited, Asks::All), "fast") >= 15);
+        record_ready(&mut f, 0, [(name("slow"), 10_000), (name("fast"), 10_000)]);
+        assert_eq!(max_of(&f.plan(0, free, free, unlimited, TopicSearch::All), "slow"), 0);
+        assert!(max_of(&f.plan(0, free, free, unlimited, TopicSearch::All), "fast") >= 15);
     }
 
     #[test]
@@ -506,12 +507,12 @@ mod tests {
         let mut f = fair(&["a", "b", "c"]);
         let mut served = HashSet::new();
         for _ in 0..3 {
-            left(&mut f, 0, [(name("a"), 9), (name("b"), 9), (name("c"), 9)]);
-            let plan = f.plan(0, 1, 1, unlimited, Asks::All);
+            record_ready(&mut f, 0, [(name("a"), 9), (name("b"), 9), (name("c"), 9)]);
+            let plan = f.plan(0, 1, 1, unlimited, TopicSearch::All);
             assert_eq!(plan.len(), 1);
             served.insert(plan[0].topic.clone());
-            f.began(&plan[0].topic);
-            f.ended(&plan[0].topic);
+            f.record_begin(&plan[0].topic);
+            f.record_end(&plan[0].topic);
         }
         assert_eq!(served.len(), 3);
     }
@@ -520,61 +521,61 @@ mod tests {
     fn topics_of_which_nothing_is_known_are_all_asked() {
         let names: Vec<String> = (0..200).map(|i| format!("t{i}")).collect();
         let mut f = fair(&names.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(f.plan(0, 4, 4, unlimited, Asks::All).len(), 200);
-        left(&mut f, 0, [(name("t7"), 100)]);
-        assert!(max_of(&f.plan(0, 4, 4, unlimited, Asks::All), "t7") >= 1);
+        assert_eq!(f.plan(0, 4, 4, unlimited, TopicSearch::All).len(), 200);
+        record_ready(&mut f, 0, [(name("t7"), 100)]);
+        assert!(max_of(&f.plan(0, 4, 4, unlimited, TopicSearch::All), "t7") >= 1);
     }
 
     #[test]
     fn only_known_topics_are_asked_until_the_store_reports_others() {
         let mut f = fair(&["a", "b", "c", "d"]);
         let asked = |f: &mut Fair| -> Vec<(String, u32)> {
-            let plan = f.plan(0, 64, 64, unlimited, Asks::Known);
+            let plan = f.plan(0, 64, 64, unlimited, TopicSearch::Known);
             let mut asked: Vec<_> = plan.into_iter().map(|q| (q.topic.as_str().to_owned(), q.max)).collect();
             asked.sort();
             asked
         };
         assert_eq!(asked(&mut f), []);
-        left(&mut f, 0, [(name("a"), 4), (name("b"), 4)]);
-        f.rang(0, &name("b"));
-        f.rang(0, &name("c"));
-        f.rang(0, &name("of-another-host"));
+        record_ready(&mut f, 0, [(name("a"), 4), (name("b"), 4)]);
+        f.note_ring(0, &name("b"));
+        f.note_ring(0, &name("c"));
+        f.note_ring(0, &name("of-another-host"));
         assert_eq!(asked(&mut f), [("a".to_owned(), 4), ("b".to_owned(), 4), ("c".to_owned(), 1)]);
         // The lane was not asked for jobs of `b`, so the report does not say that `b` has none.
-        f.left(0, &[name("a"), name("c")], [(name("c"), 7), (name("d"), 2)]);
+        f.record_ready(0, &[name("a"), name("c")], [(name("c"), 7), (name("d"), 2)]);
         assert_eq!(asked(&mut f), [("b".to_owned(), 4), ("c".to_owned(), 7), ("d".to_owned(), 2)]);
         assert!(!f.knows(0, &name("a")) && f.knows(0, &name("b")));
         f.serve(["a", "c", "d", "e"].map(|t| served((name(t), Priority::High))).to_vec());
         assert_eq!(asked(&mut f), [("c".to_owned(), 7), ("d".to_owned(), 2)]);
-        left(&mut f, 0, []);
+        record_ready(&mut f, 0, []);
         assert_eq!(asked(&mut f), []);
     }
 
     #[test]
     fn a_topic_that_is_new_is_asked_and_one_that_is_gone_is_not() {
         let mut f = fair(&["a", "b"]);
-        left(&mut f, 0, [(name("a"), 3), (name("b"), 3)]);
-        f.began(&name("a"));
+        record_ready(&mut f, 0, [(name("a"), 3), (name("b"), 3)]);
+        f.record_begin(&name("a"));
         f.serve([(name("c"), Priority::Low), (name("b"), Priority::High)].map(served).to_vec());
-        let plan = f.plan(0, 8, 8, unlimited, Asks::All);
+        let plan = f.plan(0, 8, 8, unlimited, TopicSearch::All);
         assert_eq!((max_of(&plan, "a"), max_of(&plan, "b"), max_of(&plan, "c")), (0, 3, 1));
-        f.ended(&name("a"));
+        f.record_end(&name("a"));
         f.serve(Vec::new());
-        assert!(f.plan(0, 8, 8, unlimited, Asks::All).is_empty() && !f.more(0, 8, unlimited));
+        assert!(f.plan(0, 8, 8, unlimited, TopicSearch::All).is_empty() && !f.more(0, 8, unlimited));
     }
 
     #[test]
     fn more_tells_only_of_what_could_start() {
         let mut f = fair(&["a"]);
         assert!(!f.more(0, 8, unlimited));
-        left(&mut f, 0, [(name("a"), 3)]);
+        record_ready(&mut f, 0, [(name("a"), 3)]);
         assert!(f.more(0, 8, unlimited) && !f.more(0, 8, |_| Some(0)));
-        (0..8).for_each(|_| f.began(&name("a")));
+        (0..8).for_each(|_| f.record_begin(&name("a")));
         assert!(!f.more(0, 8, unlimited));
-        left(&mut f, 0, [(name("of-another-release"), 3)]);
+        record_ready(&mut f, 0, [(name("of-another-release"), 3)]);
         assert!(!f.more(0, 8, unlimited));
-        left(&mut f, 0, [(name("a"), 3)]);
-        f.ended(&name("a"));
+        record_ready(&mut f, 0, [(name("a"), 3)]);
+        f.record_end(&name("a"));
         assert!(f.more(0, 8, unlimited));
     }
 
@@ -583,25 +584,32 @@ mod tests {
         let mut f = fair(&["a", "b"]);
         let only_b = |may: u32| move |topic: &TopicName| (topic.as_str() == "b").then_some(may);
         assert_eq!(
-            max_of(&f.plan(0, 8, 8, only_b(3), Asks::All), "b"),
+            max_of(&f.plan(0, 8, 8, only_b(3), TopicSearch::All), "b"),
             0,
             "it is not asked in case it has some"
         );
-        left(&mut f, 0, [(name("a"), 9), (name("b"), 9)]);
-        assert_eq!(max_of(&f.plan(0, 16, 16, only_b(0), Asks::All), "b"), 0);
-        assert_eq!(max_of(&f.plan(0, 16, 16, only_b(2), Asks::All), "b"), 2);
-        assert_eq!((f.wants(&name("b"), 16), f.wants(&name("b"), 2), f.wants(&name("c"), 16)), (8, 1, 0));
-        left(&mut f, 0, [(name("b"), 4)]);
-        assert_eq!(f.wants(&name("b"), 64), 4);
+        record_ready(&mut f, 0, [(name("a"), 9), (name("b"), 9)]);
+        assert_eq!(max_of(&f.plan(0, 16, 16, only_b(0), TopicSearch::All), "b"), 0);
+        assert_eq!(max_of(&f.plan(0, 16, 16, only_b(2), TopicSearch::All), "b"), 2);
+        assert_eq!(
+            (
+                f.wanted_callbacks(&name("b"), 16),
+                f.wanted_callbacks(&name("b"), 2),
+                f.wanted_callbacks(&name("c"), 16)
+            ),
+            (8, 1, 0)
+        );
+        record_ready(&mut f, 0, [(name("b"), 4)]);
+        assert_eq!(f.wanted_callbacks(&name("b"), 64), 4);
     }
 
     #[test]
     fn each_lane_is_asked_for_what_it_has() {
         let mut f = Fair::new(2, ["a", "b"].map(|t| served((name(t), Priority::Normal))).to_vec());
-        left(&mut f, 0, [(name("a"), 9)]);
-        left(&mut f, 1, [(name("b"), 9)]);
-        assert_eq!(max_of(&f.plan(0, 1, 1, unlimited, Asks::All), "a"), 1);
-        assert_eq!(max_of(&f.plan(1, 1, 1, unlimited, Asks::All), "b"), 1);
+        record_ready(&mut f, 0, [(name("a"), 9)]);
+        record_ready(&mut f, 1, [(name("b"), 9)]);
+        assert_eq!(max_of(&f.plan(0, 1, 1, unlimited, TopicSearch::All), "a"), 1);
+        assert_eq!(max_of(&f.plan(1, 1, 1, unlimited, TopicSearch::All), "b"), 1);
         assert!(f.more(0, 1, unlimited) && f.more(1, 1, unlimited));
     }
 
@@ -610,15 +618,17 @@ mod tests {
         let mut f = fair(&["a", "b", "c"]);
         let held = |topic: &TopicName| (topic.as_str() == "b").then_some(0);
         for _ in 0..10_000 {
-            left(&mut f, 0, [(name("a"), 9), (name("b"), 9)]);
-            f.plan(0, 1, 1, held, Asks::All).iter().for_each(|q| (f.began(&q.topic), f.ended(&q.topic)).0);
+            record_ready(&mut f, 0, [(name("a"), 9), (name("b"), 9)]);
+            f.plan(0, 1, 1, held, TopicSearch::All)
+                .iter()
+                .for_each(|q| (f.record_begin(&q.topic), f.record_end(&q.topic)).0);
         }
         let mut had: HashMap<TopicName, u32> = HashMap::new();
         for _ in 0..300 {
-            left(&mut f, 0, [(name("a"), 9), (name("b"), 9), (name("c"), 9)]);
-            for quota in f.plan(0, 1, 1, unlimited, Asks::All) {
-                f.began(&quota.topic);
-                f.ended(&quota.topic);
+            record_ready(&mut f, 0, [(name("a"), 9), (name("b"), 9), (name("c"), 9)]);
+            for quota in f.plan(0, 1, 1, unlimited, TopicSearch::All) {
+                f.record_begin(&quota.topic);
+                f.record_end(&quota.topic);
                 *had.entry(quota.topic).or_default() += 1;
             }
         }
@@ -639,20 +649,20 @@ mod tests {
             flying.retain_mut(|(topic, left)| {
                 *left -= 1;
                 if *left == 0 {
-                    f.ended(&names[*topic]);
+                    f.record_end(&names[*topic]);
                 }
                 *left > 0
             });
             let lane = n % lanes;
-            left(&mut f, lane, names.iter().map(|t| (t.clone(), 1000)));
+            record_ready(&mut f, lane, names.iter().map(|t| (t.clone(), 1000)));
             let free = workers - flying.len() as u32;
             let mut limit = free.div_ceil(lanes as u32);
-            for quota in f.plan(lane, free, limit, unlimited, Asks::All) {
+            for quota in f.plan(lane, free, limit, unlimited, TopicSearch::All) {
                 let topic = names.iter().position(|n| *n == quota.topic).unwrap();
                 for _ in 0..quota.max.min(limit) {
                     limit -= 1;
                     assert!(f.in_flight(&names[topic]) < workers);
-                    f.began(&names[topic]);
+                    f.record_begin(&names[topic]);
                     flying.push((topic, round % 4 + 1));
                     began[topic] += u32::from(n > 400);
                 }
@@ -685,12 +695,12 @@ mod tests {
             let plan = |asks| {
                 let topics = names.iter().enumerate().map(|(i, t)| served((t.clone(), ALL[i % 3]))).collect();
                 let mut f = Fair::new(1, topics);
-                names.iter().zip(&flying).for_each(|(t, n)| (0..*n).for_each(|_| f.began(t)));
-                left(&mut f, 0, names.iter().cloned().zip(ready.iter().copied()));
+                names.iter().zip(&flying).for_each(|(t, n)| (0..*n).for_each(|_| f.record_begin(t)));
+                record_ready(&mut f, 0, names.iter().cloned().zip(ready.iter().copied()));
                 let plan = f.plan(0, 64, limit, unlimited, asks);
                 plan.into_iter().filter(|q| f.knows(0, &q.topic)).collect::<Vec<_>>()
             };
-            prop_assert_eq!(plan(Asks::All), plan(Asks::Known));
+            prop_assert_eq!(plan(TopicSearch::All), plan(TopicSearch::Known));
         }
 
         /// A topic that runs alone gets the same share, whatever its priority.
@@ -715,10 +725,10 @@ mod tests {
             let mut f = Fair::new(1, topics.clone());
             let mut free = workers;
             for _ in 0..workers {
-                left(&mut f, 0, topics.iter().map(|topic| (topic.name.clone(), 1000)));
-                for quota in f.plan(0, free, free, unlimited, Asks::All) {
+                record_ready(&mut f, 0, topics.iter().map(|topic| (topic.name.clone(), 1000)));
+                for quota in f.plan(0, free, free, unlimited, TopicSearch::All) {
                     free -= quota.max;
-                    (0..quota.max).for_each(|_| f.began(&quota.topic));
+                    (0..quota.max).for_each(|_| f.record_begin(&quota.topic));
                 }
             }
             let mut of_tenants: HashMap<&str, u32> = HashMap::new();

@@ -19,6 +19,6 @@ pub(super) fn stride(weight: u32) -> u64 {
 
 /// The dynamic threshold: returns whether a topic may begin one more callback. `top` is the greatest weight of the
 /// topics that want to begin one.
-pub(super) fn may(flying: u32, free: u32, weight: u32, top: u32) -> bool {
+pub(super) fn may_begin_more(flying: u32, free: u32, weight: u32, top: u32) -> bool {
     u64::from(flying) * u64::from(top) < u64::from(free) * u64::from(weight)
 }

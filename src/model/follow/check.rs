@@ -3,12 +3,12 @@
 use super::{StoredFollower, Then};
 use crate::destination::Destination;
 use crate::headers::Headers;
-use crate::scope::Need;
+use crate::scope::RequiredAccess;
 use crate::topic::Topics;
 
 /// Why `then` is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RefusedThen {
+pub enum ThenRefusal {
     /// No topic has this name. Holds the field, and what is wrong.
     UnknownTopic(String, String),
     /// The topic takes no new jobs. Holds the field, and why.
@@ -21,7 +21,11 @@ pub enum RefusedThen {
 
 impl Then {
     /// Returns why these jobs may not be added. None: they may. `permits` says what the caller may do.
-    pub fn refusal(&self, topics: &Topics, permits: impl Fn(Need<'_>) -> bool) -> Option<RefusedThen> {
+    pub fn refusal(
+        &self,
+        topics: &Topics,
+        permits: impl Fn(RequiredAccess<'_>) -> bool,
+    ) -> Option<ThenRefusal> {
         if self.is_empty() {
             return None;
         }
@@ -36,8 +40,8 @@ fn refuse_all(
     all: &[StoredFollower<'_>],
     path: &str,
     topics: &Topics,
-    permits: &dyn Fn(Need<'_>) -> bool,
-) -> Option<RefusedThen> {
+    permits: &dyn Fn(RequiredAccess<'_>) -> bool,
+) -> Option<ThenRefusal> {
     all.iter().enumerate().find_map(|(n, one)| {
         let path = if all.len() > 1 { format!("{path}[{n}]") } else { path.to_owned() };
         refuse(one, &path, topics, permits)
@@ -49,26 +53,26 @@ fn refuse(
     one: &StoredFollower<'_>,
     path: &str,
     topics: &Topics,
-    permits: &dyn Fn(Need<'_>) -> bool,
-) -> Option<RefusedThen> {
+    permits: &dyn Fn(RequiredAccess<'_>) -> bool,
+) -> Option<ThenRefusal> {
     let field = |name: &str| format!("{path}.{name}");
     let name = one.topic.as_str();
-    if !permits(Need::Produce(name)) {
-        return Some(RefusedThen::Forbidden(field("topic"), Need::Produce(name).to_string()));
+    if !permits(RequiredAccess::Produce(name)) {
+        return Some(ThenRefusal::Forbidden(field("topic"), RequiredAccess::Produce(name).to_string()));
     }
     let Some(topic) = topics.get(name) else {
-        return Some(RefusedThen::UnknownTopic(field("topic"), format!("topic {name} is not registered")));
+        return Some(ThenRefusal::UnknownTopic(field("topic"), format!("topic {name} is not registered")));
     };
     if let Some(why) = topics.refusal(name) {
-        return Some(RefusedThen::Offline(field("topic"), why));
+        return Some(ThenRefusal::Offline(field("topic"), why));
     }
     let headers = Headers::new(one.headers.clone()).unwrap_or_default();
     if let Some(problem) = topic.refuse_job_headers(&headers) {
-        return Some(RefusedThen::Field(field("headers"), problem));
+        return Some(ThenRefusal::Field(field("headers"), problem));
     }
     let path = one.path.clone().map(Destination::Path)?;
     let problem = topic.refuse_destination(&path)?;
-    Some(RefusedThen::Field(field("path"), problem.to_string()))
+    Some(ThenRefusal::Field(field("path"), problem.to_string()))
 }
 
 #[cfg(test)]
@@ -83,14 +87,14 @@ mod tests {
         let off = Topic { status: Status::Offline, ..topic("off") };
         let topics = Topics::from_iter([topic("a"), topic("b"), off]);
         let of = |json: &str| {
-            let may = |need: Need<'_>| need != Need::Produce("b");
+            let may = |need: RequiredAccess<'_>| need != RequiredAccess::Produce("b");
             Then::parse(json).unwrap().refusal(&topics, may)
         };
-        let field = |refused: Option<RefusedThen>| match refused {
-            Some(RefusedThen::UnknownTopic(field, _)) => format!("unknown {field}"),
-            Some(RefusedThen::Offline(field, _)) => format!("offline {field}"),
-            Some(RefusedThen::Forbidden(field, _)) => format!("forbidden {field}"),
-            Some(RefusedThen::Field(field, _)) => format!("bad {field}"),
+        let field = |refused: Option<ThenRefusal>| match refused {
+            Some(ThenRefusal::UnknownTopic(field, _)) => format!("unknown {field}"),
+            Some(ThenRefusal::Offline(field, _)) => format!("offline {field}"),
+            Some(ThenRefusal::Forbidden(field, _)) => format!("forbidden {field}"),
+            Some(ThenRefusal::Field(field, _)) => format!("bad {field}"),
             None => String::new(),
         };
         let a = r#"{"topic": "a", "body": 1}"#;

@@ -26,7 +26,7 @@ pub const TEXT_MAX: usize = 32 << 10;
 /// A mistake in `then`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
-pub struct BadThen {
+pub struct InvalidThen {
     /// The field, such as `then[1].topic`.
     pub field: String,
     /// What is wrong, and what would be accepted.
@@ -36,14 +36,14 @@ pub struct BadThen {
 /// The fields of a job that follows.
 const FIELDS: [&str; 9] = ["topic", "id", "body", "delay", "delay_ms", "headers", "tags", "path", "then"];
 
-type Given<'a> = BTreeMap<String, &'a RawValue>;
+type GivenFields<'a> = BTreeMap<String, &'a RawValue>;
 
 impl Then {
     /// Reads one job or a list of jobs, as a client sends them.
-    pub fn parse(json: &str) -> Result<Then, BadThen> {
+    pub fn parse(json: &str) -> Result<Then, InvalidThen> {
         if json.len() > TEXT_MAX {
             let problem = format!("it has {} bytes, which is more than {TEXT_MAX}", json.len());
-            return Err(BadThen { field: "then".into(), problem });
+            return Err(InvalidThen { field: "then".into(), problem });
         }
         let mut left = TREE_MAX;
         Ok(Then::new(&list(json, "then", DEPTH_MAX, &mut left)?))
@@ -56,8 +56,8 @@ fn list<'a>(
     path: &str,
     depth: usize,
     left: &mut usize,
-) -> Result<Vec<StoredFollower<'a>>, BadThen> {
-    let wrong = |problem: String| BadThen { field: path.to_owned(), problem };
+) -> Result<Vec<StoredFollower<'a>>, InvalidThen> {
+    let wrong = |problem: String| InvalidThen { field: path.to_owned(), problem };
     if depth == 0 {
         return Err(wrong(format!("a chain has at most {DEPTH_MAX} jobs after its first one")));
     }
@@ -86,12 +86,12 @@ fn follower<'a>(
     path: &str,
     depth: usize,
     left: &mut usize,
-) -> Result<StoredFollower<'a>, BadThen> {
-    let given: Given<'a> = serde_json::from_str(raw.get()).map_err(|_| BadThen {
+) -> Result<StoredFollower<'a>, InvalidThen> {
+    let given: GivenFields<'a> = serde_json::from_str(raw.get()).map_err(|_| InvalidThen {
         field: path.to_owned(),
         problem: "it is not a job, such as {\"topic\": \"invoices\", \"body\": 1}".into(),
     })?;
-    let wrong = |field: &str, problem: String| BadThen { field: format!("{path}.{field}"), problem };
+    let wrong = |field: &str, problem: String| InvalidThen { field: format!("{path}.{field}"), problem };
     if let Some(name) = given.keys().find(|name| !FIELDS.contains(&name.as_str())) {
         let name: String = name.chars().take(80).collect();
         return Err(wrong(

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use sha2::{Digest as _, Sha256};
 
-pub use self::check::RefusedThen;
+pub use self::check::ThenRefusal;
 pub use self::event::{DONE_SUFFIX, DoneEvent, done_topic};
-pub use self::given::{BadThen, DEPTH_MAX, LIST_MAX, TEXT_MAX, TREE_MAX};
+pub use self::given::{DEPTH_MAX, InvalidThen, LIST_MAX, TEXT_MAX, TREE_MAX};
 use crate::destination::Destination;
 use crate::headers::Headers;
 use crate::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};

@@ -166,8 +166,8 @@ mod tests {
             let mut lateness = Lateness::default();
             lateness.0[range_of(value_us)] = 7;
             for share in [0.01, 0.5, 0.99] {
-                let told = lateness.percentile_us(share).unwrap();
-                assert!(told.abs_diff(value_us) <= value_us / 16, "{value_us} is told as {told}");
+                let percentile = lateness.percentile_us(share).unwrap();
+                assert!(percentile.abs_diff(value_us) <= value_us / 16, "{value_us} is told as {percentile}");
             }
         }
         // Eight minutes late, in a daemon that has been up for eight minutes.

@@ -244,7 +244,7 @@ impl Totals {
     }
 
     /// Writes all numbers as metrics.
-    pub fn tell(&self, text: &mut Text) {
+    pub fn write_metrics(&self, text: &mut Text) {
         let topics = || self.topics.iter().map(|(name, cells)| (("topic", name.as_str()), cells.as_slice()));
         let nodes = || self.nodes.iter().map(|(name, cells)| (("node", name.as_str()), cells.as_slice()));
         let named = |text: &mut Text, of: (&str, &str), label: &str, names: &[&str], cells: &[u64]| {

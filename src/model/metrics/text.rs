@@ -157,7 +157,7 @@ mod tests {
         let mut text = Text::new(false);
         text.family("dq_h_seconds", MetricKind::Histogram, "H.");
         text.histogram(&[("t", "x")], &Histogram::new(&cells, &bounds));
-        let told = text.end();
+        let page = text.end();
         let mut coarse = Text::new(false);
         coarse.family("dq_h_seconds", MetricKind::Histogram, "H.");
         coarse.coarse_histogram(&[("t", "x")], &Histogram::new(&cells, &bounds), &[1_000_000]);
@@ -170,7 +170,7 @@ mod tests {
             "dq_h_seconds_sum{t=\"x\"} 2.5",
             "dq_h_seconds_count{t=\"x\"} 4",
         ] {
-            assert!(told.lines().any(|l| l == line), "{line} in {told}");
+            assert!(page.lines().any(|l| l == line), "{line} in {page}");
         }
     }
 }

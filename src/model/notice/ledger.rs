@@ -15,7 +15,7 @@ use crate::status::Finding;
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ledger {
-    open: Vec<Open>,
+    open: Vec<OpenAlert>,
     /// For each page of counters: how many dead letters of each topic it had at the last look. None: nobody has looked
     /// yet.
     dead: Option<BTreeMap<u64, BTreeMap<String, u64>>>,
@@ -25,7 +25,7 @@ pub struct Ledger {
 
 /// An alert that is open.
 #[derive(Debug, Serialize, Deserialize)]
-struct Open {
+struct OpenAlert {
     notice: Notice,
     /// Who got the alert. Empty: there was no recipient.
     to: Vec<Recipient>,
@@ -68,7 +68,7 @@ impl Ledger {
             to.iter().for_each(|to| self.outbox.put(to, &notice, now_ms));
             match known {
                 Some(at) => self.open[at].to = to,
-                None => self.open.push(Open { notice, to }),
+                None => self.open.push(OpenAlert { notice, to }),
             }
             changed = true;
         }
@@ -128,14 +128,14 @@ mod tests {
         vec![Recipient::Mail("a@example.com".into())]
     }
 
-    fn told(ledger: &mut Ledger) -> Vec<(State, String)> {
+    fn take_states(ledger: &mut Ledger) -> Vec<(State, String)> {
         let pace = SendPace { gather: Duration::ZERO, interval: Duration::ZERO };
-        let mut told = Vec::new();
+        let mut states = Vec::new();
         for dispatch in ledger.outbox.take_due(pace, 1_000, |_| true) {
             ledger.outbox.sent(&dispatch.to, 1_000);
-            told.extend(dispatch.notices.into_iter().map(|n| (n.state, n.node.unwrap_or_default())));
+            states.extend(dispatch.notices.into_iter().map(|n| (n.state, n.node.unwrap_or_default())));
         }
-        told
+        states
     }
 
     fn again(ledger: &Ledger) -> Ledger {
@@ -146,15 +146,15 @@ mod tests {
     fn an_alert_is_sent_and_withdrawn_once_across_processes() {
         let mut ledger = Ledger::default();
         assert!(ledger.conditions(&[finding("r1"), finding("r2")], 5, somebody));
-        assert_eq!(told(&mut ledger), [(State::Open, "r1".into()), (State::Open, "r2".into())]);
+        assert_eq!(take_states(&mut ledger), [(State::Open, "r1".into()), (State::Open, "r2".into())]);
         let mut ledger = again(&ledger);
         assert!(!ledger.conditions(&[finding("r2"), finding("r1")], 6, somebody));
         assert!(ledger.conditions(&[finding("r2")], 7, somebody));
         // What was not sent yet is sent by the next process.
         let mut ledger = again(&ledger);
-        assert_eq!(told(&mut ledger), [(State::Over, "r1".into())]);
+        assert_eq!(take_states(&mut ledger), [(State::Over, "r1".into())]);
         assert!(!ledger.conditions(&[finding("r2")], 8, somebody));
-        assert_eq!(told(&mut again(&ledger)), []);
+        assert_eq!(take_states(&mut again(&ledger)), []);
     }
 
     #[test]
@@ -164,9 +164,9 @@ mod tests {
         assert!(ledger.conditions(&[finding("r1"), finding("r2")], 5, nobody));
         assert!(ledger.conditions(&[finding("r1")], 6, nobody));
         assert!(!ledger.conditions(&[finding("r1")], 6, nobody));
-        assert_eq!(told(&mut ledger), []);
+        assert_eq!(take_states(&mut ledger), []);
         assert!(ledger.conditions(&[finding("r1")], 7, somebody));
-        assert_eq!(told(&mut ledger), [(State::Open, "r1".into())]);
+        assert_eq!(take_states(&mut ledger), [(State::Open, "r1".into())]);
     }
 
     #[test]

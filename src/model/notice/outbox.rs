@@ -202,8 +202,8 @@ impl Outbox {
             format!("{}: {} waiting{dropped}: {}", w.to, w.notices.len(), w.reason)
         };
         let is_failing = |w: &&PendingNotices| w.failures >= FAILURES_TOLD || w.dropped > 0;
-        let told: Vec<String> = self.waiting.iter().filter(is_failing).map(tell).collect();
-        (!told.is_empty()).then(|| told.join("; "))
+        let failing: Vec<String> = self.waiting.iter().filter(is_failing).map(tell).collect();
+        (!failing.is_empty()).then(|| failing.join("; "))
     }
 
     /// Returns whether the last message to a recipient could not be sent.
@@ -264,8 +264,8 @@ mod tests {
         (0..100).for_each(|n| outbox.put(&mail(), &Notice::dead("t", 1, vec![job(n)], 10), 0));
         outbox.put(&mail(), &Notice::dead("u", 1, vec![], 10), 0);
         let sent = outbox.take_due(PACE, 10_000, |_| true).remove(0).notices;
-        let told: Vec<_> = sent.iter().map(|n| (n.title.as_str(), n.count, n.jobs.len())).collect();
-        assert_eq!(told, [("100 dead letters of topic t", 100, 10), ("a dead letter of topic u", 1, 0)]);
+        let failing: Vec<_> = sent.iter().map(|n| (n.title.as_str(), n.count, n.jobs.len())).collect();
+        assert_eq!(failing, [("100 dead letters of topic t", 100, 10), ("a dead letter of topic u", 1, 0)]);
         outbox.put(&mail(), &Notice::dead("t", 3, vec![], 20), 10_500);
         outbox.sent(&mail(), 11_000);
         assert_eq!(due(&mut outbox, 71_000), [["3 dead letters of topic t"]]);

@@ -49,7 +49,7 @@ struct AlertValues<'a> {
 
 impl<'a> Document<'a> {
     fn new(message: &'a Message, zone: &TimeZone) -> Document<'a> {
-        let told = |notice: &'a Notice| AlertValues {
+        let values = |notice: &'a Notice| AlertValues {
             kind: &notice.kind,
             state: notice.state,
             title: &notice.title,
@@ -65,7 +65,7 @@ impl<'a> Document<'a> {
             jobs: &notice.jobs,
         };
         let Message { host, subject, text, notices } = message;
-        Document { host, subject, text, alerts: notices.iter().map(told).collect() }
+        Document { host, subject, text, alerts: notices.iter().map(values).collect() }
     }
 }
 

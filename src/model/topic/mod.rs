@@ -24,7 +24,7 @@ pub use self::host_pattern::HostPattern;
 pub use self::secret::{new_secret, signing_key};
 use self::setting::{HOUR, LONGEST, settings};
 pub use self::setting::{Setting, SettingKind};
-pub use self::topics::{Topics, Undelivered};
+pub use self::topics::{NotDelivered, Topics};
 pub use self::words::{CatchUp, Failure, Moment, Rate, Size, Success};
 use crate::follow::done_topic;
 use crate::job::{Priority, TopicName};

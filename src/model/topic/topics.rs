@@ -13,7 +13,7 @@ pub struct Topics(Arc<HashMap<TopicName, CompiledTopic>>);
 
 /// Why the jobs of a topic are not delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Undelivered {
+pub enum NotDelivered {
     /// No topic has this name.
     Unregistered,
     /// The topic is held.
@@ -22,12 +22,12 @@ pub enum Undelivered {
     Pull,
 }
 
-impl fmt::Display for Undelivered {
+impl fmt::Display for NotDelivered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Undelivered::Unregistered => f.write_str("the topic is not registered"),
-            Undelivered::Held(why) => write!(f, "the topic is held: {why}"),
-            Undelivered::Pull => {
+            NotDelivered::Unregistered => f.write_str("the topic is not registered"),
+            NotDelivered::Held(why) => write!(f, "the topic is held: {why}"),
+            NotDelivered::Pull => {
                 f.write_str("the mode of the topic is \"pull\", and no client reserves its jobs")
             }
         }
@@ -69,13 +69,13 @@ impl Topics {
     }
 
     /// Returns why the jobs of a topic are not delivered. None: they are delivered.
-    pub fn undelivered(&self, name: &str) -> Option<Undelivered> {
+    pub fn undelivered(&self, name: &str) -> Option<NotDelivered> {
         let Some(CompiledTopic { topic, held, .. }) = self.0.get(name) else {
-            return Some(Undelivered::Unregistered);
+            return Some(NotDelivered::Unregistered);
         };
         match (held, topic.mode) {
-            (Some(why), _) => Some(Undelivered::Held(why.clone())),
-            (None, Mode::Pull) => Some(Undelivered::Pull),
+            (Some(why), _) => Some(NotDelivered::Held(why.clone())),
+            (None, Mode::Pull) => Some(NotDelivered::Pull),
             (None, Mode::Push) => None,
         }
     }

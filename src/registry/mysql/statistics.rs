@@ -105,7 +105,7 @@ fn carry(db: &mut Conn, day: &str, page: u64, piece: &[(MetricSubject, Sums)]) -
         ["", day].into_iter().flat_map(|day| row(&[], subject, &[day.into()], *sums)).collect::<Vec<_>>()
     };
     run(&mut tx, &sql, news.iter().flat_map(both).collect())?;
-    tell_php(&mut tx, day, &news)?;
+    add_to_php(&mut tx, day, &news)?;
     tx.commit().map_err(at_change)?;
     Ok(news.len())
 }
@@ -121,7 +121,7 @@ fn run(tx: &mut Transaction<'_>, sql: &str, values: Vec<Value>) -> Result<()> {
 }
 
 /// Adds to the PHP daemon's numbers, for the topics and nodes that have an id there.
-fn tell_php(tx: &mut Transaction<'_>, day: &str, news: &[(&MetricSubject, Sums)]) -> Result<()> {
+fn add_to_php(tx: &mut Transaction<'_>, day: &str, news: &[(&MetricSubject, Sums)]) -> Result<()> {
     // If rows have the same name, the first one counts.
     let topics: Vec<(i64, String)> = tx.query("SELECT id, topic FROM dq_topic ORDER BY id DESC")?;
     let nodes: Vec<(i64, String)> = tx.query("SELECT id, t_name FROM dq_redis ORDER BY id DESC")?;

@@ -21,7 +21,7 @@ use super::{Reserve, ReserveAnswer, Reserved};
 use crate::TroubleLog;
 use model::job::TopicName;
 use model::topic::Topics;
-use store::{Left, Outcome, Permit, PermitAsk, Ring, Settlement, StoreError, Wanted};
+use store::{LeaseRequest, Outcome, Permit, PermitRequest, ReadyCounts, Ring, Settlement, StoreError};
 
 /// How long clients wait for a lane that does not answer before they are free for other lanes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -49,7 +49,7 @@ pub(super) enum LaneOrder {
     /// Ask for the rings of these topics, and then lease.
     Lease { register: Vec<TopicName>, calls: Vec<LeaseCall> },
     /// Ask for permits of topics that have their home on this lane.
-    Permits(Vec<PermitAsk>),
+    Permits(Vec<PermitRequest>),
     /// Hand back leases that nobody uses.
     HandBack(Vec<Settlement>),
 }
@@ -57,7 +57,7 @@ pub(super) enum LaneOrder {
 /// One call that leases.
 #[derive(Debug, Clone)]
 pub(super) struct LeaseCall {
-    pub wanted: Vec<Wanted>,
+    pub wanted: Vec<LeaseRequest>,
     pub limit: usize,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct LeaseCall {
 #[derive(Debug, Default)]
 pub(super) struct CallAnswer {
     pub jobs: Vec<Reserved>,
-    pub left: Left,
+    pub left: ReadyCounts,
 }
 
 /// A client that waits.
@@ -84,7 +84,7 @@ pub(super) struct PlannedCall {
 }
 
 #[derive(Debug)]
-pub(super) struct UnderWay {
+pub(super) struct RunningCalls {
     pub(super) since: Instant,
     pub(super) calls: Vec<PlannedCall>,
     /// Whether its clients were freed for other lanes.
@@ -96,7 +96,7 @@ pub(super) struct Lane {
     pub(super) hot: BTreeSet<TopicName>,
     /// When the store was last asked for the rings of a topic.
     pub(super) registered: HashMap<TopicName, Instant>,
-    pub(super) under_way: Option<UnderWay>,
+    pub(super) under_way: Option<RunningCalls>,
     /// Until when the lane pauses because its store failed, and why.
     pub(super) failing: Option<(Instant, StoreError)>,
     pub(super) trouble: TroubleLog,
@@ -166,7 +166,7 @@ impl Broker {
     }
 
     /// Removes a client. Returns whether it still waited.
-    pub(super) fn leave(&mut self, id: u64) -> bool {
+    pub(super) fn remove_client(&mut self, id: u64) -> bool {
         let Some(waiter) = self.waiters.remove(&id) else { return false };
         self.deadlines.remove(&(waiter.reserve.until, id));
         self.deadlines.remove(&(waiter.reserve.until + GRACE, id));
@@ -206,7 +206,7 @@ impl Broker {
     }
 
     /// Notes that the bell of a lane rang.
-    pub(super) fn rang(&mut self, lane: usize, rings: Vec<Ring>) {
+    pub(super) fn note_ring(&mut self, lane: usize, rings: Vec<Ring>) {
         let hot = &mut self.lanes[lane].hot;
         for ring in rings {
             match ring {
@@ -269,7 +269,7 @@ impl Broker {
         match failed {
             None => {
                 lane.failing = None;
-                lane.trouble.over();
+                lane.trouble.end();
             }
             Some(e) => {
                 let pause = match e {
@@ -338,7 +338,7 @@ impl Broker {
     /// Takes the answers to questions for permits.
     pub(super) fn permitted(
         &mut self,
-        asks: &[PermitAsk],
+        asks: &[PermitRequest],
         permits: Vec<Result<Permit, StoreError>>,
         now: Instant,
     ) {
@@ -354,7 +354,7 @@ impl Broker {
         }
         if !self.waiters.is_empty() && self.look_at <= now {
             self.look_at = now + LOOK;
-            (0..self.lanes.len()).for_each(|lane| self.rang(lane, vec![Ring::All]));
+            (0..self.lanes.len()).for_each(|lane| self.note_ring(lane, vec![Ring::All]));
         }
         self.ask_permits(now);
         for number in 0..self.lanes.len() {
@@ -364,7 +364,7 @@ impl Broker {
     }
 
     pub(super) fn answer(&mut self, id: u64, answer: ReserveAnswer) {
-        if self.leave(id) {
+        if self.remove_client(id) {
             self.answers.push((id, answer));
         }
     }

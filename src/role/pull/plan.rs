@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::Reserve;
-use super::broker::{Broker, CALL_JOBS, CALLS, Lane, LaneOrder, LeaseCall, PlannedCall, REGISTER, UnderWay};
+use super::broker::{
+    Broker, CALL_JOBS, CALLS, Lane, LaneOrder, LeaseCall, PlannedCall, REGISTER, RunningCalls,
+};
 use model::job::TopicName;
 use model::topic::Topic;
-use store::Wanted;
+use store::LeaseRequest;
 
 impl Broker {
     /// Asks for permits of topics with a rate, and gives back those that are not used.
@@ -51,7 +53,7 @@ impl Broker {
 
     /// Returns how many permits of a topic may be used now. None: it has no rate.
     pub(super) fn permits(&self, topic: &TopicName) -> Option<u32> {
-        self.pulled(topic).and_then(|known| known.rate).map(|_| self.rates.hand(topic))
+        self.pulled(topic).and_then(|known| known.rate).map(|_| self.rates.usable_permits(topic))
     }
 
     /// Begins the next order of a lane, if it has something to do.
@@ -72,7 +74,7 @@ impl Broker {
         let lane = &mut self.lanes[number];
         lane.registered.extend(register.iter().map(|topic| (topic.clone(), now)));
         let orders = calls.iter().map(|planned| planned.call.clone()).collect();
-        lane.under_way = Some(UnderWay { since: now, calls, is_given_up: false });
+        lane.under_way = Some(RunningCalls { since: now, calls, is_given_up: false });
         self.orders.push((number, LaneOrder::Lease { register, calls: orders }));
     }
 
@@ -90,7 +92,7 @@ impl Broker {
         for id in ids {
             let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.on.is_none()) else { continue };
             let is_single = waiter.reserve.topics.len() == 1;
-            let wanted: Vec<Wanted> = waiter
+            let wanted: Vec<LeaseRequest> = waiter
                 .reserve
                 .topics
                 .iter()
@@ -121,12 +123,12 @@ impl Broker {
     }
 
     /// Returns what a client wants of a topic. None: nothing, for now.
-    fn want(&self, topic: &TopicName, reserve: &Reserve, hot: &BTreeSet<TopicName>) -> Option<Wanted> {
+    fn want(&self, topic: &TopicName, reserve: &Reserve, hot: &BTreeSet<TopicName>) -> Option<LeaseRequest> {
         let known = self.pulled(topic).filter(|_| hot.contains(topic))?;
         let max = reserve.max.min(self.permits(topic).unwrap_or(u32::MAX));
         let hold = reserve.lease.unwrap_or(known.ttr);
         let (max_leased, max_attempts) = (known.max_in_flight, known.max_attempts);
-        (max > 0).then(|| Wanted { topic: topic.clone(), max, hold, max_leased, max_attempts })
+        (max > 0).then(|| LeaseRequest { topic: topic.clone(), max, hold, max_leased, max_attempts })
     }
 }
 
@@ -140,14 +142,14 @@ impl Lane {
 
 impl PlannedCall {
     /// Whether a client with one topic may share the call.
-    fn takes(&self, want: &Wanted) -> bool {
+    fn takes(&self, want: &LeaseRequest) -> bool {
         let sum: u32 = self.call.wanted.iter().map(|want| want.max).sum();
         let is_shared = sum as usize == self.call.limit;
-        let alike = |known: &Wanted| known.topic != want.topic || known.hold == want.hold;
+        let alike = |known: &LeaseRequest| known.topic != want.topic || known.hold == want.hold;
         is_shared && sum + want.max <= CALL_JOBS && self.call.wanted.iter().all(alike)
     }
 
-    fn join(&mut self, want: &Wanted, id: u64) {
+    fn join(&mut self, want: &LeaseRequest, id: u64) {
         match self.call.wanted.iter_mut().find(|known| known.topic == want.topic) {
             Some(known) => known.max += want.max,
             None => self.call.wanted.push(want.clone()),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use model::flow::LimitName;
 use model::job::TopicName;
 use model::topic::Rate;
-use store::{Permit, PermitAsk};
+use store::{Permit, PermitRequest};
 
 /// How long after a failed question, or after a refusal without a time, permits are asked for again.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -31,7 +31,7 @@ pub(super) struct Rates(HashMap<TopicName, Permits>);
 
 impl Rates {
     /// Returns how many permits may be used now.
-    pub(super) fn hand(&self, topic: &TopicName) -> u32 {
+    pub(super) fn usable_permits(&self, topic: &TopicName) -> u32 {
         self.0.get(topic).map_or(0, |permits| permits.hand)
     }
 
@@ -62,7 +62,7 @@ impl Rates {
         rate: Rate,
         want: u32,
         now: Instant,
-    ) -> Option<PermitAsk> {
+    ) -> Option<PermitRequest> {
         let permits = self.0.entry(topic.clone()).or_default();
         if want == 0 {
             permits.unused += std::mem::take(&mut permits.hand);
@@ -72,7 +72,7 @@ impl Rates {
             return None;
         }
         permits.is_asked = true;
-        Some(PermitAsk {
+        Some(PermitRequest {
             name: LimitName::from(topic),
             held: 0,
             want,
@@ -83,7 +83,7 @@ impl Rates {
     }
 
     /// Takes the answer to a question. None: the home could not be asked.
-    pub(super) fn answered(&mut self, ask: &PermitAsk, permit: Option<Permit>, now: Instant) {
+    pub(super) fn answered(&mut self, ask: &PermitRequest, permit: Option<Permit>, now: Instant) {
         let Some(permits) = self.0.get_mut(ask.name.as_str()) else { return };
         permits.is_asked = false;
         let Some(Permit { granted, again }) = permit else {
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(rates.ask(&topic, rate, 3, now), None, "one question at a time");
         let soon = Duration::from_millis(50);
         rates.answered(&ask, Some(Permit { granted: 2, again: Some(soon) }), now);
-        assert_eq!((rates.hand(&topic), rates.again(&topic, now)), (2, Some(now + soon)));
+        assert_eq!((rates.usable_permits(&topic), rates.again(&topic, now)), (2, Some(now + soon)));
         rates.take(&topic, 2);
         assert_eq!(rates.ask(&topic, rate, 1, now), None, "not before the rate allows it");
         rates.give_back(&topic, 1);

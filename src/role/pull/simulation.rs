@@ -61,7 +61,7 @@ impl World {
 
     fn ring(&mut self, lane: usize, topic: &TopicName) {
         let ring = TopicRing { topic: topic.clone(), shard: 0, number: String::new() };
-        self.broker.rang(lane, vec![Ring::Of(ring)]);
+        self.broker.note_ring(lane, vec![Ring::Of(ring)]);
     }
 
     fn add(&mut self, topic: &str) {
@@ -74,13 +74,13 @@ impl World {
         }
     }
 
-    fn come(&mut self, wait: Duration) {
+    fn add_client(&mut self, wait: Duration) {
         let count = if self.rng.bool() { 1 } else { self.rng.usize(1..=3) };
-        self.come_for(count, wait);
+        self.add_client_for(count, wait);
     }
 
     /// A client comes that reserves jobs of so many topics.
-    fn come_for(&mut self, count: usize, wait: Duration) {
+    fn add_client_for(&mut self, count: usize, wait: Duration) {
         let all = ["a", "b", "few", "slow"];
         let mut topics: Vec<TopicName> = all.into_iter().map(name).collect();
         self.rng.shuffle(&mut topics);
@@ -217,12 +217,12 @@ fn run(seed: u64) {
             }
             4..=6 => {
                 let wait = MS * world.rng.u32(0..3) * 400;
-                world.come(wait);
+                world.add_client(wait);
             }
             7 => {
                 let waiting: Vec<u64> = world.clients.keys().copied().collect();
                 if let Some(id) = waiting.first() {
-                    world.broker.leave(*id);
+                    world.broker.remove_client(*id);
                     world.clients.remove(id);
                 }
             }
@@ -236,7 +236,7 @@ fn run(seed: u64) {
             break;
         }
         if world.clients.len() < 8 {
-            world.come_for(4, Duration::from_secs(20));
+            world.add_client_for(4, Duration::from_secs(20));
         }
         world.step(false);
     }
@@ -251,7 +251,7 @@ fn each_job_goes_to_one_client_and_none_is_forgotten() {
 #[test]
 fn clients_that_wait_cost_nothing_until_a_bell_rings() {
     let mut world = World::new(1);
-    (0..5000).for_each(|_| world.come(Duration::from_secs(60)));
+    (0..5000).for_each(|_| world.add_client(Duration::from_secs(60)));
     (0..100).for_each(|_| world.step(false));
     let before = world.orders;
     let end = world.now + Duration::from_secs(9);

@@ -16,7 +16,7 @@ use host::{now_ms, random_name, wait_readable};
 use model::job::TopicName;
 use model::ticket::{Ticket, TicketSecret};
 use model::topic::Topics;
-use store::{BellKind, OwnerTag, Permit, PermitAsk, Ring, Settlement, Store, StoreError};
+use store::{BellKind, OwnerTag, Permit, PermitRequest, Ring, Settlement, Store, StoreError};
 
 /// How long a secret that was read is used before it is read again.
 const SECRET_KEPT: Duration = Duration::from_secs(60);
@@ -25,10 +25,10 @@ const SECRET_KEPT: Duration = Duration::from_secs(60);
 const HANG_AGAIN: Duration = Duration::from_secs(1);
 
 /// Delivers an answer. Returns the jobs if the client is gone.
-type Deliver = Box<dyn FnOnce(ReserveAnswer) -> Result<(), ReserveAnswer> + Send>;
+type AnswerSender = Box<dyn FnOnce(ReserveAnswer) -> Result<(), ReserveAnswer> + Send>;
 
 enum Event {
-    Reserve(u64, Reserve, Deliver),
+    Reserve(u64, Reserve, AnswerSender),
     Leave(u64),
     Refused(Vec<Reserved>),
     Settled(TopicName),
@@ -36,7 +36,7 @@ enum Event {
     Drain,
     Rang(usize, Vec<Ring>),
     Leased(usize, Result<Vec<Result<CallAnswer, StoreError>>, StoreError>),
-    Permitted(Vec<PermitAsk>, Vec<Result<Permit, StoreError>>),
+    Permitted(Vec<PermitRequest>, Vec<Result<Permit, StoreError>>),
 }
 
 /// Serves clients that reserve. It is cheap to clone.
@@ -117,7 +117,7 @@ struct Threads {
     store: StoreOpener,
     events: Sender<Event>,
     lanes: Vec<Sender<LaneOrder>>,
-    delivers: HashMap<u64, Deliver>,
+    delivers: HashMap<u64, AnswerSender>,
     is_gone: Arc<AtomicBool>,
 }
 
@@ -163,13 +163,13 @@ impl Threads {
             }
             Event::Leave(id) => {
                 self.delivers.remove(&id);
-                broker.leave(id);
+                broker.remove_client(id);
             }
             Event::Refused(jobs) => self.refuse(jobs, broker),
             Event::Settled(topic) => broker.settled(&topic),
             Event::Serve(topics) => broker.serve(topics),
             Event::Drain => broker.drain(now),
-            Event::Rang(lane, rings) => broker.rang(lane, rings),
+            Event::Rang(lane, rings) => broker.note_ring(lane, rings),
             Event::Leased(lane, answers) => {
                 if matches!(answers, Err(StoreError::Gone(_))) {
                     self.is_gone.store(true, Ordering::Relaxed);
@@ -262,7 +262,7 @@ struct LaneThread {
 impl LaneThread {
     fn run(mut self, received: &Receiver<LaneOrder>) {
         while let Ok(order) = received.recv() {
-            let told = match order {
+            let event = match order {
                 LaneOrder::Lease { register, calls } => {
                     Event::Leased(self.number, self.lease(&register, &calls))
                 }
@@ -279,7 +279,7 @@ impl LaneThread {
                     continue;
                 }
             };
-            if self.events.send(told).is_err() {
+            if self.events.send(event).is_err() {
                 return;
             }
         }

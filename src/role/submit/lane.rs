@@ -9,8 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::refused::UnreportedRefusals;
-use super::request::{Add, Ask, Request, Respond, RespondAbout, Work};
-use super::{Handed, RequestSource, STORE_TIMEOUT};
+use super::request::{Add, JobResponder, Request, Responder, StoreQuestion, Work};
+use super::{QueuedRequest, RequestSource, STORE_TIMEOUT};
 use crate::lock;
 use model::job::{JobKey, NewJob};
 use store::{Added, Deleted, Result, Store, StoreError};
@@ -42,7 +42,7 @@ struct LaneQueue<A: RequestSource> {
 type AnsweredRequest<A> = (<A as RequestSource>::Ticket, <A as RequestSource>::Response, usize);
 
 struct Queue<A: RequestSource> {
-    requests: Vec<Handed<A>>,
+    requests: Vec<QueuedRequest<A>>,
     /// The thread waits for requests, and was not woken yet. To wake a thread that works would be a useless system
     /// call.
     waits: bool,
@@ -53,7 +53,7 @@ struct Queue<A: RequestSource> {
 pub(super) struct Lane<A: RequestSource> {
     shared: Arc<LaneQueue<A>>,
     /// Requests that were not yet given to the thread.
-    fresh: Vec<Handed<A>>,
+    fresh: Vec<QueuedRequest<A>>,
     unanswered: usize,
     bytes: usize,
     /// When the store last answered, or got a request while it had nothing to do.
@@ -75,7 +75,7 @@ impl<A: RequestSource> Lane<A> {
     }
 
     /// Takes a request. It goes to the store at the next flush.
-    pub(super) fn hand_in(&mut self, handed: Handed<A>) {
+    pub(super) fn hand_in(&mut self, handed: QueuedRequest<A>) {
         if self.unanswered == 0 {
             self.moved_at = Instant::now();
         }
@@ -127,7 +127,7 @@ impl<A: RequestSource> Lane<A> {
         self.unanswered -= done.len();
         self.moved_at = Instant::now();
         self.bytes -= done.iter().map(|(.., bytes)| bytes).sum::<usize>();
-        done.into_iter().map(|(ticket, told, _)| (ticket, told)).collect()
+        done.into_iter().map(|(ticket, response, _)| (ticket, response)).collect()
     }
 }
 
@@ -149,11 +149,11 @@ struct Worker<A: RequestSource> {
 type Origin<A> = (<A as RequestSource>::Ticket, usize);
 
 type AddRequest<A> = (Origin<A>, Add<<A as RequestSource>::Response>);
-type DeleteRequest<A> = (Origin<A>, JobKey, RespondAbout<Result<Deleted>, <A as RequestSource>::Response>);
-type OtherRequest<A> = (Origin<A>, Ask<<A as RequestSource>::Response>);
+type DeleteRequest<A> = (Origin<A>, JobKey, JobResponder<Result<Deleted>, <A as RequestSource>::Response>);
+type OtherRequest<A> = (Origin<A>, StoreQuestion<<A as RequestSource>::Response>);
 
 /// The origin of an add, and the function that makes its response.
-type AddResponder<A> = (Origin<A>, Respond<Result<Added>, <A as RequestSource>::Response>);
+type AddResponder<A> = (Origin<A>, Responder<Result<Added>, <A as RequestSource>::Response>);
 
 /// Requests of one kind, which go to the store together.
 enum RequestBatch<A: RequestSource> {
@@ -185,10 +185,10 @@ impl<A: RequestSource> RequestBatch<A> {
 
 /// Divides requests into batches of one kind each. The requests of one line keep their order. Requests of different
 /// lines have no order, so they are grouped as far as possible.
-fn by_kind<A: RequestSource>(requests: Vec<Handed<A>>) -> Vec<RequestBatch<A>> {
+fn by_kind<A: RequestSource>(requests: Vec<QueuedRequest<A>>) -> Vec<RequestBatch<A>> {
     let mut batches: Vec<RequestBatch<A>> = Vec::new();
     let mut latest: HashMap<u64, usize> = HashMap::new();
-    for Handed { ticket, request: Request(work), bytes } in requests {
+    for QueuedRequest { ticket, request: Request(work), bytes } in requests {
         let line = A::line(&ticket);
         let mut at = latest.get(&line).copied().unwrap_or(0);
         let mut left = Some(((ticket, bytes), work));
@@ -221,7 +221,7 @@ impl<A: RequestSource> Worker<A> {
     }
 
     /// Waits for requests; none: the server is gone.
-    fn next(&self) -> Option<Vec<Handed<A>>> {
+    fn next(&self) -> Option<Vec<QueuedRequest<A>>> {
         let mut queue = lock(&self.shared.queue);
         while queue.requests.is_empty() {
             if queue.closed {
@@ -357,14 +357,14 @@ mod tests {
         fn wake(&self) {}
     }
 
-    fn handed(line: u64, number: u64, what: &str) -> Handed<Source> {
+    fn handed(line: u64, number: u64, what: &str) -> QueuedRequest<Source> {
         let key = JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("i").unwrap() };
         let request = match what {
             "add" => Request::add_many(Vec::new(), |_| ()),
             "del" => Request::delete(key, |_, _| ()),
             _ => Request::get(key, |_, _| ()),
         };
-        Handed { ticket: (line, number), request, bytes: 0 }
+        QueuedRequest { ticket: (line, number), request, bytes: 0 }
     }
 
     fn tickets(batch: &RequestBatch<Source>) -> (&'static str, Vec<(u64, u64)>) {

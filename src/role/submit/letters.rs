@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use model::job::{JobKey, State, TopicName};
 use model::letters::{Filter, Pace};
-use store::{DeadLetter, DeadLetterOperation, Page, Result, Store, View, Which};
+use store::{DeadLetter, DeadLetterOperation, DeadLetterSelection, Page, Result, Store, View};
 
 /// How many letters are read first, and the maximum. The number doubles as long as the letters are small.
 const READ: [usize; 2] = [25, 400];
@@ -113,22 +113,23 @@ pub(super) fn find(
 }
 
 /// Counts, redrives or removes dead letters.
-pub(super) fn undertake(
+pub(super) fn run_task(
     store: &mut dyn Store,
     topic: TopicName,
-    which: &Which,
+    which: &DeadLetterSelection,
     limit: usize,
     what: DeadLetterTask,
 ) -> Result<usize> {
     match (what, which) {
-        (DeadLetterTask::CountForRedrive | DeadLetterTask::CountForPurge, Which::All) => {
+        (DeadLetterTask::CountForRedrive | DeadLetterTask::CountForPurge, DeadLetterSelection::All) => {
             let counts = store.counts()?;
             Ok(counts.iter().find(|c| c.topic == topic).map_or(0, |c| c.dead as usize))
         }
-        (DeadLetterTask::CountForRedrive | DeadLetterTask::CountForPurge, Which::Letters(letters)) => {
-            Ok(letters.len())
-        }
-        (DeadLetterTask::CountForRedrive, Which::Ids(ids)) => {
+        (
+            DeadLetterTask::CountForRedrive | DeadLetterTask::CountForPurge,
+            DeadLetterSelection::Letters(letters),
+        ) => Ok(letters.len()),
+        (DeadLetterTask::CountForRedrive, DeadLetterSelection::Ids(ids)) => {
             let mut sum = 0;
             for id in ids {
                 let found = store.get(&JobKey { topic: topic.clone(), id: id.clone() })?;
@@ -136,12 +137,16 @@ pub(super) fn undertake(
             }
             Ok(sum)
         }
-        (DeadLetterTask::CountForPurge, Which::Ids(ids)) => {
+        (DeadLetterTask::CountForPurge, DeadLetterSelection::Ids(ids)) => {
             store.letters(&topic, ids, DeadLetterOperation::Count)
         }
         (DeadLetterTask::Redrive(pace), which) => store.redrive(&topic, which, limit, pace),
-        (DeadLetterTask::Purge, Which::All) => store.purge(&topic, State::Dead, limit),
-        (DeadLetterTask::Purge, Which::Ids(ids)) => store.letters(&topic, ids, DeadLetterOperation::Remove),
-        (DeadLetterTask::Purge, Which::Letters(letters)) => store.purge_letters(&topic, letters),
+        (DeadLetterTask::Purge, DeadLetterSelection::All) => store.purge(&topic, State::Dead, limit),
+        (DeadLetterTask::Purge, DeadLetterSelection::Ids(ids)) => {
+            store.letters(&topic, ids, DeadLetterOperation::Remove)
+        }
+        (DeadLetterTask::Purge, DeadLetterSelection::Letters(letters)) => {
+            store.purge_letters(&topic, letters)
+        }
     }
 }

@@ -83,11 +83,11 @@ struct RequestQueue<A: RequestSource> {
     /// job may go to another lane.
     set: u64,
     /// The requests that wait for the requests in progress, in their order.
-    waiting: VecDeque<Handed<A>>,
+    waiting: VecDeque<QueuedRequest<A>>,
 }
 
 /// A request that a server has handed in.
-struct Handed<A: RequestSource> {
+struct QueuedRequest<A: RequestSource> {
     ticket: A::Ticket,
     request: Request<A::Response>,
     bytes: usize,
@@ -154,13 +154,13 @@ impl<A: RequestSource> Submitter<A> {
                 if self.threads.iter().any(Lane::is_hung) {
                     return Err(LaneHung);
                 }
-                line.waiting.push_back(Handed { ticket, request, bytes });
+                line.waiting.push_back(QueuedRequest { ticket, request, bytes });
                 self.waiting = (self.waiting.0 + 1, self.waiting.1 + bytes);
                 return Ok(());
             }
-            goes(line, lane, set);
+            note_under_way(line, lane, set);
         }
-        self.threads[thread].hand_in(Handed { ticket, request, bytes });
+        self.threads[thread].hand_in(QueuedRequest { ticket, request, bytes });
         Ok(())
     }
 
@@ -178,7 +178,7 @@ impl<A: RequestSource> Submitter<A> {
                 break;
             }
             let thread = self.thread_for(lane, number);
-            goes(&mut line, lane, set);
+            note_under_way(&mut line, lane, set);
             self.waiting = (self.waiting.0 - 1, self.waiting.1 - first.bytes);
             self.threads[thread].hand_in(first);
             self.threads[thread].flush();
@@ -221,7 +221,7 @@ impl<A: RequestSource> Submitter<A> {
 }
 
 /// Notes that a request of a line is under way, to one lane or to all.
-fn goes<A: RequestSource>(line: &mut RequestQueue<A>, lane: Option<usize>, set: u64) {
+fn note_under_way<A: RequestSource>(line: &mut RequestQueue<A>, lane: Option<usize>, set: u64) {
     line.set = set;
     match lane {
         Some(_) => line.to_one += 1,

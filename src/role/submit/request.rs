@@ -2,7 +2,7 @@
 //! the compiler checks that each answer belongs to its request.
 
 use super::job_search::{self, FoundJobs, JobQuery};
-use super::letters::{DeadLetterTask, FoundDeadLetters, find, undertake};
+use super::letters::{DeadLetterTask, FoundDeadLetters, find, run_task};
 use super::list::list;
 use super::records::{self, FoundIds, FoundRecords, RecordQuery, SearchedTopic};
 use crate::bulk::Bulk;
@@ -12,8 +12,8 @@ use model::letters::Filter;
 use model::record::JobRecord;
 use model::ticket::TicketSecret;
 use store::{
-    Added, Change, Changed, CircuitView, Counts, Deleted, Lanes, LimitQuery, LimitUse, Page, Result, Settled,
-    Settlement, Store, StoreError, View, Which,
+    Added, Change, Changed, CircuitView, Counts, DeadLetterSelection, Deleted, Lanes, LimitQuery, LimitUse,
+    Page, Result, Settled, Settlement, Store, StoreError, View,
 };
 
 /// A request to the store. Its answer becomes a response of type `R`, on the thread that asks the store: so a long
@@ -21,24 +21,24 @@ use store::{
 pub struct Request<R>(pub(super) Work<R>);
 
 /// Makes the response from the store's answer.
-pub(super) type Respond<T, R> = Box<dyn FnOnce(T) -> R + Send>;
+pub(super) type Responder<T, R> = Box<dyn FnOnce(T) -> R + Send>;
 
 /// Makes the response from the store's answer about this job.
-pub(super) type RespondAbout<T, R> = Box<dyn FnOnce(&JobKey, T) -> R + Send>;
+pub(super) type JobResponder<T, R> = Box<dyn FnOnce(&JobKey, T) -> R + Send>;
 
 /// Asks the store, and makes the response.
-pub(super) type Ask<R> = Box<dyn FnOnce(&mut dyn Store) -> R + Send>;
+pub(super) type StoreQuestion<R> = Box<dyn FnOnce(&mut dyn Store) -> R + Send>;
 
 pub(super) enum Work<R> {
     Add(Add<R>),
-    Delete(JobKey, RespondAbout<Result<Deleted>, R>),
-    Other(Target, Ask<R>),
+    Delete(JobKey, JobResponder<Result<Deleted>, R>),
+    Other(Target, StoreQuestion<R>),
 }
 
 /// Adds share transactions.
 pub(super) enum Add<R> {
-    One(NewJob, Respond<Result<Added>, R>),
-    Many(Vec<NewJob>, Respond<Vec<Result<Added>>, R>),
+    One(NewJob, Responder<Result<Added>, R>),
+    Many(Vec<NewJob>, Responder<Vec<Result<Added>>, R>),
 }
 
 /// Where a request goes.
@@ -289,12 +289,12 @@ impl<R: 'static> Request<R> {
     /// numbers, the server asks in several steps, so that other requests get their turn.
     pub fn dead_letters(
         topic: TopicName,
-        which: Which,
+        which: DeadLetterSelection,
         limit: usize,
         task: DeadLetterTask,
         respond: impl FnOnce(Result<usize>) -> R + Send + 'static,
     ) -> Request<R> {
-        Request::other(Target::AllLanes, move |store| respond(undertake(store, topic, &which, limit, task)))
+        Request::other(Target::AllLanes, move |store| respond(run_task(store, topic, &which, limit, task)))
     }
 }
 

@@ -20,8 +20,8 @@ use super::lane_state::{BellState, Exchange, LaneState};
 use super::limits::Limits;
 use super::workers::FinishedCallback;
 use super::{EXCHANGE, LEASE_MARGIN};
-use model::fair::{Asks, Fair, ServedTopic};
-use model::flow::Evidence;
+use model::fair::{Fair, ServedTopic, TopicSearch};
+use model::flow::ReceiverFailures;
 use model::job::{Attempt, TopicName};
 use model::late_start::LateStart;
 use model::settings::HostLimit;
@@ -65,7 +65,7 @@ pub(super) struct Dispatcher {
     pub(super) fair: Fair,
     pub(super) limits: Limits,
     pub(super) hosts: HostLimits,
-    pub(super) evidence: Evidence,
+    pub(super) evidence: ReceiverFailures,
     pub(super) failures: FailureLog,
     pub(super) holds: HoldLog,
     home_of: HomeOf,
@@ -99,7 +99,7 @@ impl Dispatcher {
             in_flight: HashMap::new(),
             limits,
             hosts,
-            evidence: Evidence::default(),
+            evidence: ReceiverFailures::default(),
             failures: FailureLog::default(),
             holds: HoldLog::new(lanes, now),
             home_of,
@@ -118,7 +118,7 @@ impl Dispatcher {
         self.hosts.serve(&self.topics);
         self.evidence.keep(|topic| self.topics.get(topic.as_str()).is_some());
         self.holds.keep(|topic| self.topics.get(topic.as_str()).is_some());
-        self.lanes.iter_mut().for_each(|lane| lane.search(Asks::All));
+        self.lanes.iter_mut().for_each(|lane| lane.search(TopicSearch::All));
         self.fair.serve(names);
     }
 
@@ -134,9 +134,9 @@ impl Dispatcher {
     }
 
     /// Whether a drain has nothing more to do.
-    pub(super) fn is_through(&self) -> bool {
-        let settled = self.in_flight.is_empty() && self.lanes.iter().all(LaneState::is_through);
-        settled && self.limits.is_through() && self.hosts.is_through()
+    pub(super) fn is_drained(&self) -> bool {
+        let settled = self.in_flight.is_empty() && self.lanes.iter().all(LaneState::is_drained);
+        settled && self.limits.is_drained() && self.hosts.is_drained()
     }
 
     /// Whether leases may be held of which this process does not know, because their answers never came.
@@ -151,10 +151,10 @@ impl Dispatcher {
         }
         for FinishedCallback { token, verdict, attempt } in finished {
             let Some(callback) = self.in_flight.remove(&token) else { continue };
-            self.fair.ended(&callback.leased.key.topic);
-            self.limits.ended(&callback.leased.key.topic, true);
+            self.fair.record_end(&callback.leased.key.topic);
+            self.limits.record_end(&callback.leased.key.topic, true);
             if let Some(host) = callback.host {
-                self.hosts.ended(host, now - callback.began);
+                self.hosts.record_end(host, now - callback.began);
             }
             self.learn(&callback, receiver_failed(&verdict), &attempt.error, now);
             let RunningCallback { leased, topic, lane, late, .. } = callback;
@@ -163,13 +163,13 @@ impl Dispatcher {
             let attempt = Attempt { late, ..attempt };
             let settlement = settlement(&topic, &leased, token, &verdict, attempt);
             note(&mut self.failures, &leased, &verdict, &settlement.outcome, now);
-            lane.owe(settlement, now);
+            lane.add_settlement(settlement, now);
         }
         // A topic that had used its share of the workers may now have more of its ready jobs leased.
         let free = self.free();
         for (number, lane) in self.lanes.iter_mut().enumerate() {
             if self.fair.more(number, free, |topic| allowed(&self.limits, &self.hosts, topic)) {
-                lane.search(Asks::Known);
+                lane.search(TopicSearch::Known);
             }
         }
     }
@@ -182,7 +182,7 @@ impl Dispatcher {
         now: Instant,
     ) -> Result<(), StoreError> {
         match event {
-            LaneEvent::Rang(rings) => self.rang(number, rings, now),
+            LaneEvent::Rang(rings) => self.note_ring(number, rings, now),
             // Rings that could not be given back are kept like rings that have come back.
             LaneEvent::Kept(rings) => self.lanes[number].passing.keep(rings, now),
             LaneEvent::Exchanged(answer) => self.exchanged(number, answer, now)?,
@@ -195,13 +195,13 @@ impl Dispatcher {
     }
 
     /// Searches for the jobs that the bell rang for. Gives back rings that are for other hosts.
-    fn rang(&mut self, number: usize, rings: Vec<Ring>, now: Instant) {
+    fn note_ring(&mut self, number: usize, rings: Vec<Ring>, now: Instant) {
         let mut for_others = Vec::new();
         for ring in rings {
             match ring {
                 Ring::Of(ring) if self.topics.get(ring.topic.as_str()).is_none() => for_others.push(ring),
                 Ring::Of(ring) => {
-                    self.fair.rang(number, &ring.topic);
+                    self.fair.note_ring(number, &ring.topic);
                     self.lanes[number].ring(Some(ring.topic));
                 }
                 Ring::All => self.lanes[number].ring(None),
@@ -217,9 +217,9 @@ impl Dispatcher {
     pub(super) fn act(&mut self, now: Instant) {
         for number in 0..self.lanes.len() {
             let lane = &mut self.lanes[number];
-            lane.pass(now);
+            lane.forget_past_moments(now);
             if matches!(lane.exchange, Exchange::Idle) {
-                lane.rung.iter().for_each(|topic| self.fair.rang(number, topic));
+                lane.rung.iter().for_each(|topic| self.fair.note_ring(number, topic));
             }
             if !self.drains {
                 self.pass_on_again(number, now);
@@ -263,7 +263,7 @@ impl Dispatcher {
         // A topic whose host refuses asks for nothing.
         let waits_for_host =
             |topic: &TopicName| !self.hosts.may_begin(topic, now) && self.limits.may_begin(topic, now);
-        let wants = |topic: &TopicName| if waits_for_host(topic) { 0 } else { self.wants(topic) };
+        let wants = |topic: &TopicName| if waits_for_host(topic) { 0 } else { self.wanted_callbacks(topic) };
         let free = if self.drains { 0 } else { self.free() };
         let hosts = self.hosts.next(now, free, &self.fair, &self.limits);
         lanes.chain(self.limits.next(wants)).chain(hosts).min()
@@ -309,8 +309,8 @@ impl Dispatcher {
     }
 
     /// Returns how many more callbacks of a topic would begin without its limits.
-    pub(super) fn wants(&self, topic: &TopicName) -> u32 {
-        if self.drains { 0 } else { self.fair.wants(topic, self.free()) }
+    pub(super) fn wanted_callbacks(&self, topic: &TopicName) -> u32 {
+        if self.drains { 0 } else { self.fair.wanted_callbacks(topic, self.free()) }
     }
 
     pub(super) fn home_of(&self, name: &str) -> usize {

@@ -10,9 +10,9 @@ use super::ending::too_old;
 use super::host_limits::HeldJob;
 use super::lane::{self, ExchangeAnswer, LaneOrder};
 use super::lane_state::{Exchange, ExchangeUnderWay, LeaseUnderWay};
-use model::fair::Asks;
+use model::fair::TopicSearch;
 use model::job::TopicName;
-use store::{Leased, StoreError, Wanted};
+use store::{LeaseRequest, Leased, StoreError};
 
 impl Exchange {
     /// Returns how many workers are kept free for the jobs that a lease under way may bring.
@@ -51,7 +51,7 @@ impl Dispatcher {
         free: u32,
         limit: u32,
         now: Instant,
-    ) -> (LeaseUnderWay, Vec<Wanted>) {
+    ) -> (LeaseUnderWay, Vec<LeaseRequest>) {
         let lane = &mut self.lanes[number];
         let asks = lane.begin_lease(now);
         let mut unasked = std::mem::take(&mut lane.rung);
@@ -60,7 +60,7 @@ impl Dispatcher {
         let (mut asked, mut wanted) = (BTreeMap::new(), Vec::new());
         for quota in quotas {
             let Some(topic) = self.topics.get(quota.topic.as_str()) else { continue };
-            wanted.push(Wanted {
+            wanted.push(LeaseRequest {
                 topic: quota.topic.clone(),
                 max: quota.max,
                 hold: topic.timeout + LEASE_MARGIN,
@@ -91,7 +91,7 @@ impl Dispatcher {
             return Ok(());
         };
         lane.note_unanswered(unanswered, now);
-        unsettled.into_iter().for_each(|settlement| lane.owe(settlement, now));
+        unsettled.into_iter().for_each(|settlement| lane.add_settlement(settlement, now));
         if let Some(lease) = &lease {
             let mut brought: BTreeMap<&TopicName, u32> = BTreeMap::new();
             batch.jobs.iter().for_each(|job| *brought.entry(&job.key.topic).or_default() += 1);
@@ -102,7 +102,7 @@ impl Dispatcher {
         self.pass_on_lost(number, lease.as_ref(), failed.is_some() && batch.jobs.is_empty());
         let lane = &mut self.lanes[number];
         match failed {
-            None => lane.trouble.over(),
+            None => lane.trouble.end(),
             Some(e @ StoreError::Gone(_)) => return Err(e),
             Some(e) => {
                 let pause = match e {
@@ -113,7 +113,7 @@ impl Dispatcher {
                 self.holds.note_store_down(number, now + pause);
                 // The jobs that the lease should have brought are searched for again. Until then no permits are held
                 // for them.
-                lane.search(Asks::All);
+                lane.search(TopicSearch::All);
                 if batch.jobs.is_empty() {
                     self.fair.forget(number);
                     return Ok(());
@@ -159,7 +159,7 @@ impl Dispatcher {
     /// Begins the callback of a leased job.
     pub(super) fn begin_callback(&mut self, job: HeldJob, now: Instant) {
         let HeldJob { lane, topic, leased, host } = job;
-        self.fair.began(&leased.key.topic);
+        self.fair.record_begin(&leased.key.topic);
         let late = self.holds.lateness(&leased.key.topic, lane, leased.late(), now);
         self.lanes[lane].flying += 1;
         self.beginning.push(leased.token.clone());
@@ -181,15 +181,15 @@ impl Dispatcher {
         let LeaseUnderWay { mut asked, asks, unasked, .. } = lease;
         let is_served = |(topic, _): &(TopicName, u64)| self.topics.is_delivered(topic.as_str());
         let left: Vec<(TopicName, u64)> = left.into_iter().filter(is_served).collect();
-        self.fair.left(number, asked.keys(), left.iter().cloned());
+        self.fair.record_ready(number, asked.keys(), left.iter().cloned());
         // Of the others, it only learned how many ready jobs they have.
         asked.retain(|_, (_, max)| *max > 0);
         let in_vain = brought == 0 && asked.keys().all(|topic| self.fair.knows(number, topic));
         // Rings that came during the exchange may be newer than its answer.
         let rung = &self.lanes[number].rung;
-        rung.iter().for_each(|topic| self.fair.rang(number, topic));
+        rung.iter().for_each(|topic| self.fair.note_ring(number, topic));
         // There may be no worker for these any more.
-        let without_worker = rung.iter().filter(|topic| self.wants(topic) == 0);
+        let without_worker = rung.iter().filter(|topic| self.wanted_callbacks(topic) == 0);
         let mut others: BTreeSet<TopicName> = without_worker.cloned().chain(unasked).collect();
         others.extend(left.into_iter().map(|(topic, _)| topic));
         // A topic that was not asked for, and that this process cannot take, may be for other processes. If the limits
@@ -197,18 +197,18 @@ impl Dispatcher {
         // without a ring. (If this lease did not ask for all topics, the next lease may ask for this one.)
         let is_ours = |topic: &TopicName| {
             asked.contains_key(topic)
-                || (allowed(&self.limits, &self.hosts, topic).is_some() || asks == Asks::Known)
-                    && self.wants(topic) > 0
+                || (allowed(&self.limits, &self.hosts, topic).is_some() || asks == TopicSearch::Known)
+                    && self.wanted_callbacks(topic) > 0
         };
         others.retain(|topic| !is_ours(topic));
         let more = self.fair.more(number, self.free(), |topic| allowed(&self.limits, &self.hosts, topic));
         let lane = &mut self.lanes[number];
-        lane.end_lease(asks, since, self.fair.knows_some(number), now);
+        lane.end_lease(asks, since, self.fair.has_ready_jobs(number), now);
         // Jobs that are left although they were asked for cannot be leased by asking again. The next bell or callback
         // brings the next try. But if an asked topic turns out to have no jobs, it took the place of others, so the
         // lane searches again.
         if more && !in_vain {
-            lane.search(Asks::Known);
+            lane.search(TopicSearch::Known);
         }
         let topics = lane.pass_on(others, |topic| self.fair.knows(number, topic), now);
         if !topics.is_empty() {

@@ -8,12 +8,12 @@ use super::dispatcher::{Dispatcher, RunningCallback};
 use super::host_limits::{HeldJob, HostDecision};
 use super::lane::LaneOrder;
 use model::excerpt::Excerpt;
-use model::fair::Asks;
+use model::fair::TopicSearch;
 use model::flow::Verdict;
 use model::job::{Attempt, Due, TopicName};
 use model::late_start::LateReason;
 use model::topic::Topic;
-use store::{Leased, Opening, Outcome, Permit, PermitAsk, Settlement, StoreError};
+use store::{CircuitOpening, Leased, Outcome, Permit, PermitRequest, Settlement, StoreError};
 
 impl Dispatcher {
     /// Asks the homes of topics and hosts with limits for the permits that are needed, and tells them which are no longer used.
@@ -24,12 +24,14 @@ impl Dispatcher {
         let (mut asks, mut granted) = hosts.asks(now, workers, fair, &self.limits);
         // While the host of a topic refuses, the topic's own permits would be of no use.
         let may_begin = |topic: &TopicName| hosts.may_begin(topic, now);
-        let with = |free| move |topic: &TopicName| if may_begin(topic) { fair.wants(topic, free) } else { 0 };
+        let with = |free| {
+            move |topic: &TopicName| if may_begin(topic) { fair.wanted_callbacks(topic, free) } else { 0 }
+        };
         let (free, idle) = workers;
         let of_topics = self.limits.asks(now, with(free), with(idle), |topic| granted.push(topic.clone()));
         asks.extend(of_topics);
         granted.iter().for_each(|topic| self.search_for(topic));
-        let mut by_home: BTreeMap<usize, Vec<PermitAsk>> = BTreeMap::new();
+        let mut by_home: BTreeMap<usize, Vec<PermitRequest>> = BTreeMap::new();
         for ask in asks {
             by_home.entry(self.home_of(ask.name.as_str())).or_default().push(ask);
         }
@@ -43,7 +45,7 @@ impl Dispatcher {
     fn search_for(&mut self, topic: &TopicName) {
         for (number, lane) in self.lanes.iter_mut().enumerate() {
             if self.fair.knows(number, topic) {
-                lane.search(Asks::Known);
+                lane.search(TopicSearch::Known);
             }
         }
     }
@@ -51,7 +53,7 @@ impl Dispatcher {
     /// Takes the permits that a home has granted, or its errors.
     pub(super) fn permitted(
         &mut self,
-        asks: &[PermitAsk],
+        asks: &[PermitRequest],
         permits: Vec<Result<Permit, StoreError>>,
         now: Instant,
     ) {
@@ -74,7 +76,7 @@ impl Dispatcher {
     }
 
     /// Notes that a limit holds back the topics that it is about.
-    fn note_refused(&mut self, ask: &PermitAsk, now: Instant) {
+    fn note_refused(&mut self, ask: &PermitRequest, now: Instant) {
         match self.hosts.topics_of(&ask.name) {
             Some(topics) => {
                 topics.iter().for_each(|topic| self.holds.note_topic(topic, LateReason::HostLimit, now))
@@ -89,13 +91,13 @@ impl Dispatcher {
     /// Learns from the end of a callback how its receiver is. If the circuit must open or close, all lanes are told.
     pub(super) fn learn(&mut self, callback: &RunningCallback, failed: bool, error: &str, now: Instant) {
         let RunningCallback { leased, topic, began, .. } = callback;
-        let verdict = self.evidence.ended(topic, leased.probe, failed, *began, now);
+        let verdict = self.evidence.record_end(topic, leased.probe, failed, *began, now);
         for lane in 0..self.lanes.len() {
             match verdict {
                 None => {}
                 Some(Verdict::Open { pause, opens }) => {
                     let (topic, reason) = (topic.name.clone(), error.to_owned());
-                    self.order(lane, LaneOrder::Open(Opening { topic, pause, opens, reason }));
+                    self.order(lane, LaneOrder::Open(CircuitOpening { topic, pause, opens, reason }));
                 }
                 Some(Verdict::Close) => self.order(lane, LaneOrder::Close(topic.name.clone())),
             }
@@ -104,12 +106,17 @@ impl Dispatcher {
 
     /// Notes that a circuit was opened on a lane. Only the answer of the topic's home is logged: of all processes that
     /// saw the failure, one was the first there.
-    pub(super) fn note_opened(&mut self, lane: usize, opening: &Opening, is_news: Result<bool, StoreError>) {
-        let Opening { topic, pause, opens, reason } = opening;
+    pub(super) fn note_opened(
+        &mut self,
+        lane: usize,
+        opening: &CircuitOpening,
+        is_news: Result<bool, StoreError>,
+    ) {
+        let CircuitOpening { topic, pause, opens, reason } = opening;
         let reason = Excerpt(reason);
         // The jobs on this lane wait while the circuit is open. The next lease reports until when, and this process may
         // be the one that gets the probe.
-        self.lanes[lane].search(Asks::All);
+        self.lanes[lane].search(TopicSearch::All);
         if pause.is_zero() {
             return;
         }
@@ -124,7 +131,7 @@ impl Dispatcher {
     }
 
     pub(super) fn note_closed(&mut self, lane: usize, topic: &TopicName, is_news: Result<bool, StoreError>) {
-        self.lanes[lane].search(Asks::All);
+        self.lanes[lane].search(TopicSearch::All);
         match is_news {
             Ok(true) if self.home_of(topic.as_str()) == lane => {
                 log::warn!("{topic}: its receiver is back: its jobs are delivered");
@@ -176,17 +183,17 @@ impl Dispatcher {
         let HeldJob { lane, topic, leased, .. } = job;
         self.release(lane, &topic, &leased, "its host is at its limit");
         let Leased { key, token, .. } = leased;
-        self.lanes[lane].owe(Settlement { key, token, outcome, attempt: None }, now);
+        self.lanes[lane].add_settlement(Settlement { key, token, outcome, attempt: None }, now);
     }
 
     /// Gives back the permit of a job that was leased and gets no callback now, and its place as a probe.
     fn release(&mut self, lane: usize, topic: &Topic, leased: &Leased, why: &str) {
-        self.limits.ended(&topic.name, false);
+        self.limits.record_end(&topic.name, false);
         if let Some(opens) = leased.probe {
             // This probe said nothing about its receiver, so the next job may be the probe at once. Other lanes may
             // have probes of their own in flight, so they are not told.
             let (pause, reason) = (Duration::ZERO, why.to_owned());
-            let opening = Opening { topic: topic.name.clone(), pause, opens, reason };
+            let opening = CircuitOpening { topic: topic.name.clone(), pause, opens, reason };
             self.order(lane, LaneOrder::Open(opening));
         }
     }
@@ -207,6 +214,6 @@ impl Dispatcher {
             log::error!(target: "notify", "{}:{id} is a dead letter: {error}", key.topic);
         }
         let settlement = Settlement { key, token, outcome: Outcome::Bury, attempt: Some(attempt) };
-        self.lanes[lane].owe(settlement, now);
+        self.lanes[lane].add_settlement(settlement, now);
     }
 }

@@ -19,7 +19,7 @@ use model::flow::{LimitName, POSTPONED_MAX};
 use model::job::TopicName;
 use model::settings::HostLimit;
 use model::topic::{Topic, Topics};
-use store::{Leased, Permit, PermitAsk};
+use store::{Leased, Permit, PermitRequest};
 
 /// The shortest time by which a job is postponed.
 const POSTPONED_MIN: Duration = Duration::from_millis(20);
@@ -66,8 +66,8 @@ struct Host {
 impl Host {
     /// Returns how many more callbacks would begin, with that many workers. `most` returns how many may begin of a topic
     /// by its own limits.
-    fn wants(&self, free: u32, fair: &Fair, most: impl Fn(&TopicName) -> Option<u32>) -> u32 {
-        let of_topic = |topic| fair.wants(topic, free).min(most(topic).unwrap_or(u32::MAX));
+    fn wanted_callbacks(&self, free: u32, fair: &Fair, most: impl Fn(&TopicName) -> Option<u32>) -> u32 {
+        let of_topic = |topic| fair.wanted_callbacks(topic, free).min(most(topic).unwrap_or(u32::MAX));
         self.waiting.len() as u32 + self.topics.iter().map(of_topic).sum::<u32>()
     }
 
@@ -194,10 +194,10 @@ impl HostLimits {
     }
 
     /// Records that a callback to a host ended, and how long it took.
-    pub(super) fn ended(&mut self, host: usize, took: Duration) {
+    pub(super) fn record_end(&mut self, host: usize, took: Duration) {
         let host = &mut self.hosts[host];
         host.took = (host.took * 7 + took) / 8;
-        self.limits.ended(&host.name, true);
+        self.limits.record_end(&host.name, true);
     }
 
     /// Returns the questions that must be asked now, and the topics whose jobs may begin without asking. `free` and
@@ -208,15 +208,16 @@ impl HostLimits {
         (free, idle): (u32, u32),
         fair: &Fair,
         topic_limits: &Limits,
-    ) -> (Vec<PermitAsk>, Vec<TopicName>) {
+    ) -> (Vec<PermitRequest>, Vec<TopicName>) {
         let (hosts, mut granted) = (&self.hosts, Vec::new());
         let find = |name: &LimitName| hosts.iter().find(|host| host.name == *name);
         // A topic that has limits itself asks for as many permits of its host as it has of its own.
         let wants = |name: &LimitName| {
-            find(name).map_or(0, |host| host.wants(free, fair, |topic| topic_limits.allowed(topic)))
+            find(name)
+                .map_or(0, |host| host.wanted_callbacks(free, fair, |topic| topic_limits.allowed(topic)))
         };
         let could = |name: &LimitName| {
-            find(name).map_or(0, |host| host.wants(idle, fair, |topic| topic_limits.usable(topic)))
+            find(name).map_or(0, |host| host.wanted_callbacks(idle, fair, |topic| topic_limits.usable(topic)))
         };
         let asks = self.limits.asks(now, wants, could, |name| {
             granted.extend(find(name).iter().flat_map(|host| host.topics.iter().cloned()));
@@ -228,7 +229,7 @@ impl HostLimits {
     /// about a topic.
     pub(super) fn answered(
         &mut self,
-        ask: &PermitAsk,
+        ask: &PermitRequest,
         permit: Option<Permit>,
         now: Instant,
     ) -> Option<Vec<TopicName>> {
@@ -254,13 +255,13 @@ impl HostLimits {
             let Some(host) = self.hosts.iter().find(|host| host.name == *name) else { return 0 };
             // While the host refuses, its topics do not ask for permits of their own.
             let is_refused = self.limits.refused_until(name, now).is_some();
-            host.wants(free, fair, |topic| topic_limits.allowed(topic).filter(|_| !is_refused))
+            host.wanted_callbacks(free, fair, |topic| topic_limits.allowed(topic).filter(|_| !is_refused))
         })
     }
 
     /// Whether nothing waits, and every home knows that this process holds nothing any more, or cannot be told.
-    pub(super) fn is_through(&self) -> bool {
-        self.waiting() == 0 && self.limits.is_through()
+    pub(super) fn is_drained(&self) -> bool {
+        self.waiting() == 0 && self.limits.is_drained()
     }
 }
 

@@ -16,8 +16,8 @@ use model::job::{JobKey, TopicName};
 use model::ticket::TicketSecret;
 use role::{self, lock};
 use store::{
-    self, Batch, Bell, Opening, OwnerTag, Permit, PermitAsk, Ring, Settled, Settlement, Store, StoreError,
-    TopicRing, Wanted,
+    self, Batch, Bell, CircuitOpening, LeaseRequest, OwnerTag, Permit, PermitRequest, Ring, Settled,
+    Settlement, Store, StoreError, TopicRing,
 };
 
 /// The most jobs of one lease or settlement, so that others have their turn at the store.
@@ -33,7 +33,7 @@ const SECRET_AGAIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) enum LaneOrder {
     /// Settle these outcomes, then lease up to `limit` jobs of these topics.
-    Exchange { settle: Vec<Settlement>, wanted: Vec<Wanted>, limit: usize },
+    Exchange { settle: Vec<Settlement>, wanted: Vec<LeaseRequest>, limit: usize },
     /// Tell other processes that these topics have ready jobs. `rest`: also leave the bell to them for a moment.
     PassOn { topics: Vec<TopicName>, rest: bool },
     /// Give back rings that are for other processes.
@@ -45,9 +45,9 @@ pub(super) enum LaneOrder {
     /// Hand back all leases that are still held.
     HandBack,
     /// Ask for permits of topics that have their home on this lane.
-    Permits(Vec<PermitAsk>),
+    Permits(Vec<PermitRequest>),
     /// Open the circuit of a topic: its jobs wait.
-    Open(Opening),
+    Open(CircuitOpening),
     /// Close the circuit of a topic: its jobs wait no longer.
     Close(TopicName),
 }
@@ -65,12 +65,12 @@ pub(super) enum LaneEvent {
     Deaf,
     /// The questions for permits, and the answers to them.
     Permitted {
-        asks: Vec<PermitAsk>,
+        asks: Vec<PermitRequest>,
         permits: Vec<Result<Permit, StoreError>>,
     },
     /// A topic's circuit was opened (`Opened`) or closed (`Closed`). `is_news`: whether this changed its state.
     Opened {
-        opening: Opening,
+        opening: CircuitOpening,
         is_news: Result<bool, StoreError>,
     },
     Closed {
@@ -107,21 +107,21 @@ pub(super) enum LaneReport {
 /// The queue of lane events, and the socket that wakes the main loop.
 pub(super) struct Inbox {
     news: Mutex<Vec<(usize, LaneReport)>>,
-    tell: UnixStream,
+    wake_writer: UnixStream,
 }
 
 impl Inbox {
     pub(super) fn new() -> Result<(Arc<Inbox>, UnixStream)> {
-        let (told, tell) = UnixStream::pair()?;
-        told.set_nonblocking(true)?;
-        tell.set_nonblocking(true)?;
-        Ok((Arc::new(Inbox { news: Mutex::default(), tell }), told))
+        let (wake_reader, wake_writer) = UnixStream::pair()?;
+        wake_reader.set_nonblocking(true)?;
+        wake_writer.set_nonblocking(true)?;
+        Ok((Arc::new(Inbox { news: Mutex::default(), wake_writer }), wake_reader))
     }
 
     fn put(&self, lane: usize, news: LaneReport) {
         lock(&self.news).push((lane, news));
         // If the socket is full, the main loop wakes up anyway.
-        let _ = (&self.tell).write(&[1]);
+        let _ = (&self.wake_writer).write(&[1]);
     }
 
     /// Returns all events since the last call.
@@ -133,7 +133,7 @@ impl Inbox {
 /// The main loop's side of a lane.
 pub(super) struct Lane {
     orders: Sender<LaneOrder>,
-    tell: UnixStream,
+    wake_writer: UnixStream,
 }
 
 impl Lane {
@@ -145,9 +145,9 @@ impl Lane {
         owner: OwnerTag,
         inbox: &Arc<Inbox>,
     ) -> Result<Lane> {
-        let (told, tell) = UnixStream::pair()?;
-        told.set_nonblocking(true)?;
-        tell.set_nonblocking(true)?;
+        let (wake_reader, wake_writer) = UnixStream::pair()?;
+        wake_reader.set_nonblocking(true)?;
+        wake_writer.set_nonblocking(true)?;
         let (orders, received) = std::sync::mpsc::channel();
         let inbox = Arc::clone(inbox);
         let worker = LaneWorker {
@@ -156,19 +156,19 @@ impl Lane {
             bell: Some(bell),
             owner,
             orders: received,
-            told,
+            wake_reader,
             inbox,
             listens: true,
             secret_read: None,
         };
         role::vital_thread("lane", move || worker.run())?;
-        Ok(Lane { orders, tell })
+        Ok(Lane { orders, wake_writer })
     }
 
     pub(super) fn order(&self, order: LaneOrder) {
         // If the thread has ended, it has reported that with `LaneReport::Ended`.
         let _ = self.orders.send(order);
-        let _ = (&self.tell).write(&[1]);
+        let _ = (&self.wake_writer).write(&[1]);
     }
 }
 
@@ -178,7 +178,7 @@ struct LaneWorker {
     bell: Option<Box<dyn Bell>>,
     owner: OwnerTag,
     orders: Receiver<LaneOrder>,
-    told: UnixStream,
+    wake_reader: UnixStream,
     inbox: Arc<Inbox>,
     listens: bool,
     /// When the secret was last read.
@@ -200,7 +200,7 @@ impl LaneWorker {
     fn work(&mut self) -> Result<()> {
         loop {
             match self.orders.try_recv() {
-                Ok(order) => self.obey(order),
+                Ok(order) => self.carry_out(order),
                 Err(TryRecvError::Disconnected) => return Ok(()),
                 Err(TryRecvError::Empty) => self.wait()?,
             }
@@ -212,11 +212,11 @@ impl LaneWorker {
         // rings may have rung for this process alone, just before the process stopped listening.
         let bell = self.bell.as_ref().filter(|bell| self.listens || bell.loses_rings());
         let fds: Vec<BorrowedFd<'_>> =
-            std::iter::once(self.told.as_fd()).chain(bell.map(|bell| bell.as_fd())).collect();
+            std::iter::once(self.wake_reader.as_fd()).chain(bell.map(|bell| bell.as_fd())).collect();
         let readable = wait_readable(&fds, None)?;
         if readable[0] {
             let mut buffer = [0; 64];
-            while let Ok(n) = (&self.told).read(&mut buffer)
+            while let Ok(n) = (&self.wake_reader).read(&mut buffer)
                 && n == buffer.len()
             {}
         }
@@ -232,7 +232,7 @@ impl LaneWorker {
         Ok(())
     }
 
-    fn obey(&mut self, order: LaneOrder) {
+    fn carry_out(&mut self, order: LaneOrder) {
         match order {
             LaneOrder::Exchange { settle, wanted, limit } => {
                 if limit > 0 {
@@ -306,7 +306,7 @@ impl LaneWorker {
         }
     }
 
-    fn exchange(&mut self, settle: Vec<Settlement>, wanted: &[Wanted], limit: usize) -> ExchangeAnswer {
+    fn exchange(&mut self, settle: Vec<Settlement>, wanted: &[LeaseRequest], limit: usize) -> ExchangeAnswer {
         let (settled, leased) = match limit {
             0 => (self.store.settle(&settle), Ok(Batch::default())),
             _ => self.store.exchange(&settle, wanted, limit, Some(&self.owner)),

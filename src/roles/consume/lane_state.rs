@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::lane;
 use super::passed_topics::PassedTopics;
-use model::fair::Asks;
+use model::fair::TopicSearch;
 use model::job::TopicName;
 use model::topic::Topic;
 use role::TroubleLog;
@@ -90,7 +90,7 @@ pub(super) struct LeaseUnderWay {
     /// ready.
     pub asked: BTreeMap<TopicName, (Arc<Topic>, u32)>,
     /// Whether it asks only known topics, or all.
-    pub asks: Asks,
+    pub asks: TopicSearch,
     /// The topics that the bell rang for and that are not asked for, because there was no worker or no permit for them.
     pub unasked: BTreeSet<TopicName>,
 }
@@ -99,7 +99,7 @@ pub(super) struct LeaseUnderWay {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Search {
     /// `All`: it is not known which topics have ready jobs.
-    asks: Asks,
+    asks: TopicSearch,
     /// The bell rang for it. Such a lease does not wait for outcomes to gather.
     is_rung: bool,
 }
@@ -122,7 +122,7 @@ impl LaneState {
     pub(super) fn new(now: Instant) -> LaneState {
         LaneState {
             exchange: Exchange::Idle,
-            search: Some(Search { asks: Asks::All, is_rung: false }),
+            search: Some(Search { asks: TopicSearch::All, is_rung: false }),
             backlog: None,
             bell: BellState::Heard,
             rung: BTreeSet::new(),
@@ -139,21 +139,21 @@ impl LaneState {
     }
 
     /// Notes that the next lease may find ready jobs: of known topics, or of any topic.
-    pub(super) fn search(&mut self, asks: Asks) {
-        let before = self.search.unwrap_or(Search { asks: Asks::Known, is_rung: false });
-        let asks = if before.asks == Asks::All { Asks::All } else { asks };
+    pub(super) fn search(&mut self, asks: TopicSearch) {
+        let before = self.search.unwrap_or(Search { asks: TopicSearch::Known, is_rung: false });
+        let asks = if before.asks == TopicSearch::All { TopicSearch::All } else { asks };
         self.search = Some(Search { asks, ..before });
     }
 
     /// Notes that the bell rang for a topic, or for any topic.
     pub(super) fn ring(&mut self, topic: Option<TopicName>) {
-        self.search(if topic.is_some() { Asks::Known } else { Asks::All });
+        self.search(if topic.is_some() { TopicSearch::Known } else { TopicSearch::All });
         self.search = self.search.map(|search| Search { is_rung: true, ..search });
         self.rung.extend(topic);
     }
 
     /// Takes an outcome for the next exchange.
-    pub(super) fn owe(&mut self, settlement: Settlement, now: Instant) {
+    pub(super) fn add_settlement(&mut self, settlement: Settlement, now: Instant) {
         self.gathers_since.get_or_insert(now);
         self.unsettled.push(settlement);
     }
@@ -167,7 +167,7 @@ impl LaneState {
     }
 
     /// Forgets the moments that have passed.
-    pub(super) fn pass(&mut self, now: Instant) {
+    pub(super) fn forget_past_moments(&mut self, now: Instant) {
         if matches!(self.exchange, Exchange::Paused { until } if until <= now) {
             self.exchange = Exchange::Idle;
         }
@@ -175,15 +175,15 @@ impl LaneState {
         for topic in self.circuits.iter().filter_map(over).collect::<Vec<_>>() {
             self.circuits.remove(&topic);
             self.rung.insert(topic);
-            self.search(Asks::Known);
+            self.search(TopicSearch::Known);
         }
     }
 
-    /// Returns whether an exchange begins now. `leases`: some if it could lease, and whether it does. (`pass` comes
+    /// Returns whether an exchange begins now. `leases`: some if it could lease, and whether it does. (`forget_past_moments` comes
     /// first.)
     pub(super) fn is_due(&self, leases: bool, now: Instant) -> bool {
         let takes_back = self.take_back_at.is_some_and(|at| at <= now);
-        let gathers = self.gathers_until().is_some_and(|until| until > now);
+        let gathers = self.gathering_deadline().is_some_and(|until| until > now);
         matches!(self.exchange, Exchange::Idle)
             && (takes_back || (leases || !self.unsettled.is_empty()) && !gathers)
     }
@@ -195,15 +195,15 @@ impl LaneState {
     }
 
     /// Begins a lease. Returns whether it asks all topics.
-    pub(super) fn begin_lease(&mut self, now: Instant) -> Asks {
+    pub(super) fn begin_lease(&mut self, now: Instant) -> TopicSearch {
         let search = self.search.take();
         let surveys = self.backlog.is_some() && self.survey_at <= now;
-        if surveys { Asks::All } else { search.map_or(Asks::Known, |search| search.asks) }
+        if surveys { TopicSearch::All } else { search.map_or(TopicSearch::Known, |search| search.asks) }
     }
 
     /// Notes that a lease has ended, when it began, and whether it left work behind.
-    pub(super) fn end_lease(&mut self, asks: Asks, since: Instant, leaves: bool, now: Instant) {
-        if asks == Asks::All {
+    pub(super) fn end_lease(&mut self, asks: TopicSearch, since: Instant, leaves: bool, now: Instant) {
+        if asks == TopicSearch::All {
             self.survey_at = now + ((now - since) * SURVEY_SHARE).min(SURVEY);
         }
         self.backlog = leaves.then_some(now);
@@ -228,7 +228,7 @@ impl LaneState {
     /// does not wait. When as many outcomes have come as callbacks still run, the lane does not wait: one half is
     /// settled while the other half is in flight. A ring ends the wait only if the lane knows of no other work. A lease
     /// that leaves work behind rings as well, so a busy lane gets rings all the time.
-    fn gathers_until(&self) -> Option<Instant> {
+    fn gathering_deadline(&self) -> Option<Instant> {
         let is_rung = self.search.is_some_and(|search| search.is_rung) && self.backlog.is_none();
         let waits = !is_enough(self.unsettled.len(), self.flying) && !is_rung;
         self.gathers_since.filter(|_| waits).map(|since| since + GATHER)
@@ -247,13 +247,13 @@ impl LaneState {
         if matches!(self.exchange, Exchange::UnderWay(_)) {
             return None;
         }
-        let listens = is_free && is_idle && self.search.is_none() && !self.rests(now);
+        let listens = is_free && is_idle && self.search.is_none() && !self.is_resting(now);
         self.bell = if listens { BellState::Heard } else { BellState::Ignored };
         (listens != before).then_some(listens)
     }
 
     /// Whether the last lease has just left work behind. The next one comes by itself.
-    fn rests(&self, now: Instant) -> bool {
+    fn is_resting(&self, now: Instant) -> bool {
         self.backlog.is_some_and(|since| since + GATHER > now)
     }
 
@@ -264,7 +264,7 @@ impl LaneState {
             Exchange::Paused { until } => [Some(until), None, None],
             Exchange::Idle => {
                 let rest_ends = self.backlog.map(|since| since + GATHER).filter(|until| *until > now);
-                [self.gathers_until(), rest_ends, self.take_back_at]
+                [self.gathering_deadline(), rest_ends, self.take_back_at]
             }
         };
         let passes_on = self.passed_on.values().min().map(|at| *at + PASS_ON);
@@ -299,7 +299,7 @@ impl LaneState {
     }
 
     /// Whether a drain has nothing more to do on this lane.
-    pub(super) fn is_through(&self) -> bool {
+    pub(super) fn is_drained(&self) -> bool {
         self.unsettled.is_empty()
             && !matches!(self.exchange, Exchange::UnderWay(_))
             && self.bell == BellState::Gone

@@ -112,11 +112,11 @@ impl Consumer {
     fn run(&mut self, context: &mut Context) -> Result<()> {
         loop {
             self.dispatcher.callbacks_ended(self.workers.finished(), Instant::now());
-            self.hear()?;
+            self.handle_ready()?;
             if let Some(drain) = context.drain() {
                 self.dispatcher.drain();
                 let is_over = drain.until.is_some_and(|at| at <= Instant::now() + LAST_CALL);
-                if is_over || self.dispatcher.is_through() {
+                if is_over || self.dispatcher.is_drained() {
                     self.carry_out();
                     self.dispatcher.failures.log_rest();
                     return self.end(drain);
@@ -130,7 +130,7 @@ impl Consumer {
     }
 
     /// Takes the reports of the lanes.
-    fn hear(&mut self) -> Result<()> {
+    fn handle_ready(&mut self) -> Result<()> {
         for (number, report) in self.inbox.take() {
             match report {
                 LaneReport::Event(event) => self.dispatcher.lane_event(number, event, Instant::now())?,
@@ -177,7 +177,7 @@ impl Consumer {
 
     /// Ends the process, after it has handed back what is still held.
     fn end(&mut self, drain: Drain) -> Result<()> {
-        if self.dispatcher.is_through() {
+        if self.dispatcher.is_drained() {
             // Leases without an answer that are not taken back yet are left to the timers. These find the owner's file,
             // and that the owner is dead.
             let holds_none = !self.dispatcher.has_unanswered();

@@ -10,7 +10,7 @@ use model::flow::{LimitName, RateSteps};
 use model::job::TopicName;
 use model::settings::HostLimit;
 use model::topic::{Rate, Topics};
-use store::{Permit, PermitAsk};
+use store::{Permit, PermitRequest};
 
 /// How often this process reports to the home how many permits it holds. This must be well before the home forgets the
 /// last report.
@@ -44,7 +44,7 @@ struct Limit {
     /// Permits that were granted and not used. Their tokens are given back to the rate.
     unused: u32,
     /// How many permits this process holds, as far as its home knows.
-    told: u32,
+    known_held: u32,
     renew: Instant,
     asked: Option<Instant>,
     /// Permits are not asked for before this moment.
@@ -67,7 +67,7 @@ impl Limit {
             hand_since: now,
             reserved: 0,
             unused: 0,
-            told: 0,
+            known_held: 0,
             renew: now + RENEW,
             asked: None,
             again: None,
@@ -87,7 +87,7 @@ impl Limit {
 
     /// Whether the home needs no news.
     fn is_even(&self) -> bool {
-        (self.max_in_flight.is_none() || self.told == self.held())
+        (self.max_in_flight.is_none() || self.known_held == self.held())
             && (self.rate.is_none() || self.unused == 0)
     }
 
@@ -168,7 +168,7 @@ impl Limits {
             if (known.max_in_flight, known.rate) != (topic.max_in_flight, topic.rate) {
                 if known.max_in_flight.is_none() {
                     // The home does not know yet how many callbacks are in flight.
-                    (known.told, known.renew) = (0, now);
+                    (known.known_held, known.renew) = (0, now);
                 }
                 (known.max_in_flight, known.rate, known.again) = (topic.max_in_flight, topic.rate, None);
             }
@@ -225,7 +225,7 @@ where
     }
 
     /// Records that a callback ended, or that it did not begin although its job was leased.
-    pub(super) fn ended(&mut self, topic: &N, began: bool) {
+    pub(super) fn record_end(&mut self, topic: &N, began: bool) {
         if let Some(limit) = self.topics.get_mut::<str>(topic.borrow()) {
             limit.in_flight = limit.in_flight.saturating_sub(1);
             limit.unused += u32::from(!began);
@@ -237,7 +237,7 @@ where
         }
     }
 
-    /// Returns the questions that must be asked now. `wants` returns how many more callbacks of a topic would begin
+    /// Returns the questions that must be asked now. `wanted_callbacks` returns how many more callbacks of a topic would begin
     /// without its limits; `could`, how many would if the leases under way bring nothing. `granted` is called with each
     /// topic that gets permits without asking.
     pub(super) fn asks(
@@ -246,7 +246,7 @@ where
         wants: impl Fn(&N) -> u32,
         could: impl Fn(&N) -> u32,
         mut granted: impl FnMut(&N),
-    ) -> Vec<PermitAsk> {
+    ) -> Vec<PermitRequest> {
         let mut asks = Vec::new();
         for (topic, limit) in &mut self.topics {
             let want = wants(topic);
@@ -277,7 +277,7 @@ where
                 continue;
             }
             limit.asked = Some(now);
-            asks.push(PermitAsk {
+            asks.push(PermitRequest {
                 name: LimitName::from(topic),
                 held: limit.held(),
                 want,
@@ -290,7 +290,7 @@ where
     }
 
     /// Takes the home's answer; `None` if it could not be asked. Returns whether callbacks may begin now.
-    pub(super) fn answered(&mut self, ask: &PermitAsk, permit: Option<Permit>, now: Instant) -> bool {
+    pub(super) fn answered(&mut self, ask: &PermitRequest, permit: Option<Permit>, now: Instant) -> bool {
         let Some(limit) = self.topics.get_mut(ask.name.as_str()) else { return false };
         let asked = limit.asked.take();
         let Some(Permit { granted, again }) = permit else {
@@ -300,10 +300,10 @@ where
             limit.renew = limit.renew.max(now + REFUSED.1);
             // The home may have granted permits that never came. So this process reports again how many permits it
             // holds.
-            limit.told = u32::MAX;
+            limit.known_held = u32::MAX;
             return false;
         };
-        limit.told = ask.held + granted;
+        limit.known_held = ask.held + granted;
         limit.renew = now + RENEW;
         if self.may_go_alone && asked.is_some_and(|since| since + PATIENCE <= now) {
             // The answer came too late: meanwhile this process has decided alone. The home gets another report of what
@@ -342,7 +342,7 @@ where
     }
 
     /// Whether every home knows that this process holds nothing any more, or cannot be told.
-    pub(super) fn is_through(&self) -> bool {
+    pub(super) fn is_drained(&self) -> bool {
         self.topics.values().all(|limit| limit.alone.is_some() || (limit.asked.is_none() && limit.is_even()))
     }
 }
@@ -361,7 +361,7 @@ mod tests {
         (limits, name, now)
     }
 
-    fn ask(limits: &mut Limits, now: Instant, want: u32) -> Option<PermitAsk> {
+    fn ask(limits: &mut Limits, now: Instant, want: u32) -> Option<PermitRequest> {
         limits.asks(now, |_| want, |_| want, |_| {}).pop()
     }
 
@@ -385,8 +385,8 @@ mod tests {
         assert!(ask(&mut l, now, 9).is_none(), "there are some in hand");
         let back = ask(&mut l, now, 0).unwrap();
         assert_eq!((back.held, back.want), (3, 0), "which are given back where there is no more to do");
-        assert!(!l.answered(&back, permit(0), now) && l.is_through());
-        l.ended(&t, true);
+        assert!(!l.answered(&back, permit(0), now) && l.is_drained());
+        l.record_end(&t, true);
         let said = ask(&mut l, now, 0).unwrap();
         assert_eq!(said.held, 2);
         l.answered(&said, permit(0), now);
@@ -413,7 +413,7 @@ mod tests {
         let asked = ask(&mut l, at, 9).unwrap();
         l.answered(&asked, permit(0), at);
         l.topics.get_mut(&t).unwrap().in_flight = 1;
-        l.ended(&t, true);
+        l.record_end(&t, true);
         assert!(ask(&mut l, at, 9).is_some());
     }
 
@@ -424,7 +424,7 @@ mod tests {
         l.answered(&asked, Some(Permit { granted: 4, again: Some(Duration::from_millis(50)) }), now);
         l.reserve(&t, 4);
         l.leased(&t, 4, 4);
-        (0..4).for_each(|i| l.ended(&t, i > 0));
+        (0..4).for_each(|i| l.record_end(&t, i > 0));
         let said = ask(&mut l, now, 9).unwrap();
         assert_eq!(
             (said.want, said.unused),
@@ -443,9 +443,9 @@ mod tests {
         let asked = ask(&mut l, now, 9).unwrap();
         assert_eq!(l.next(|_| 9), Some(now + PATIENCE));
         let later = now + PATIENCE;
-        let mut told = 0;
-        assert!(l.asks(later, |_| 9, |_| 9, |_| told += 1).is_empty());
-        assert_eq!((told, l.allowed(&t)), (1, Some(2)), "by its own rate and limit");
+        let mut known_held = 0;
+        assert!(l.asks(later, |_| 9, |_| 9, |_| known_held += 1).is_empty());
+        assert_eq!((known_held, l.allowed(&t)), (1, Some(2)), "by its own rate and limit");
         l.reserve(&t, 2);
         l.leased(&t, 2, 2);
         // The home answers after all.
@@ -455,7 +455,7 @@ mod tests {
         assert_eq!((said.held, said.unused), (2, 5), "what it takes this process to hold is put right");
         l.answered(&said, None, late);
         assert_eq!(l.next(|_| 9), Some(late + REFUSED.0));
-        assert!(l.is_through(), "nobody can be told");
+        assert!(l.is_drained(), "nobody can be told");
     }
 
     #[test]
@@ -466,12 +466,12 @@ mod tests {
         l.answered(&asked, permit(3), now);
         l.reserve(&t, 3);
         l.leased(&t, 3, 3);
-        l.ended(&t, true);
+        l.record_end(&t, true);
         let said = ask(&mut l, now, 0).unwrap();
         assert_eq!(said.held, 2);
         l.answered(&said, None, now);
         assert!(ask(&mut l, now, 0).is_none() && ask(&mut l, now, 9).is_none());
-        assert_eq!((l.next(|_| 9), l.is_through()), (Some(now + ALONE), true));
+        assert_eq!((l.next(|_| 9), l.is_drained()), (Some(now + ALONE), true));
         let later = now + ALONE;
         assert_eq!(ask(&mut l, later, 0).unwrap().held, 2, "whether it was heard is not known");
     }

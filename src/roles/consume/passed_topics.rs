@@ -116,12 +116,12 @@ mod tests {
         // Simulates a store that gives the ring in turn to several hosts, none of which serves its topic.
         for hosts in 1..5 {
             let mut all: Vec<PassedTopics> = (0..hosts).map(|_| PassedTopics::default()).collect();
-            let (mut now, mut held, mut told) = (Instant::now(), None, vec![0; 30]);
+            let (mut now, mut held, mut passed) = (Instant::now(), None, vec![0; 30]);
             let begun = now;
             while now < begun + Duration::from_secs(30) {
                 for passing in &mut all {
                     if held.is_none() {
-                        told[now.duration_since(begun).as_secs() as usize] += 1;
+                        passed[now.duration_since(begun).as_secs() as usize] += 1;
                         held = passing.heard(vec![ring("t", 0, "1")], now).is_empty().then_some(());
                     }
                 }
@@ -132,8 +132,8 @@ mod tests {
                     }
                 }
             }
-            let late: u32 = told[10..].iter().sum();
-            assert!(late <= 20 * (hosts + 1), "{hosts} hosts: {told:?}");
+            let late: u32 = passed[10..].iter().sum();
+            assert!(late <= 20 * (hosts + 1), "{hosts} hosts: {passed:?}");
         }
     }
 }

@@ -32,33 +32,34 @@ struct WorkerQueue {
     counters: Counters,
     finished: Mutex<Vec<FinishedCallback>>,
     /// The main loop has been told that `finished` is not empty.
-    told: AtomicBool,
-    tell: UnixStream,
+    is_woken: AtomicBool,
+    wake_writer: UnixStream,
 }
 
 /// The main loop's side of the workers.
 pub(super) struct Workers {
     shared: Arc<WorkerQueue>,
     caller: Caller,
-    told: UnixStream,
+    wake_reader: UnixStream,
     /// Calls that are not handed to the caller yet.
     fresh: Vec<Call>,
 }
 
 impl Workers {
     pub(super) fn new(settings: &Settings, zone: TimeZone, counters: Counters) -> io::Result<Workers> {
-        let (told, tell) = UnixStream::pair()?;
-        told.set_nonblocking(true)?;
-        tell.set_nonblocking(true)?;
+        let (wake_reader, wake_writer) = UnixStream::pair()?;
+        wake_reader.set_nonblocking(true)?;
+        wake_writer.set_nonblocking(true)?;
         let shared = Arc::new(WorkerQueue {
             counters,
             finished: Mutex::default(),
-            told: AtomicBool::new(false),
-            tell,
+            is_woken: AtomicBool::new(false),
+            wake_writer,
         });
         let (concurrency, telling) = (settings.consume.concurrency, Arc::clone(&shared));
-        let caller = Caller::telling(concurrency, &settings.callback, zone, move || telling.tell())?;
-        Ok(Workers { shared, caller, told, fresh: Vec::new() })
+        let caller =
+            Caller::with_notifier(concurrency, &settings.callback, zone, move || telling.wake_main_loop())?;
+        Ok(Workers { shared, caller, wake_reader, fresh: Vec::new() })
     }
 
     /// Hands in a call, which begins with the next [`Workers::begin`]. The caller sees to it that there are never more
@@ -76,8 +77,8 @@ impl Workers {
         };
         let (shared, token) = (Arc::clone(&self.shared), leased.token.clone());
         let (name, expected_us) = (leased.key.topic.clone(), expected_us(leased));
-        let tell = Box::new(move |ended| shared.ended(token, &name, expected_us, ended));
-        self.fresh.push(Call { topic: Arc::clone(topic), delivery, is_test: false, tell });
+        let on_completion = Box::new(move |ended| shared.record_end(token, &name, expected_us, ended));
+        self.fresh.push(Call { topic: Arc::clone(topic), delivery, is_test: false, on_completion });
     }
 
     /// Begins the calls that were handed in.
@@ -91,10 +92,10 @@ impl Workers {
     pub(super) fn finished(&mut self) -> Vec<FinishedCallback> {
         let mut buffer = [0; 64];
         // The socket is read before `finished` is taken: a call that ends after that writes to the socket again.
-        while let Ok(n) = (&self.told).read(&mut buffer)
+        while let Ok(n) = (&self.wake_reader).read(&mut buffer)
             && n == buffer.len()
         {}
-        self.shared.told.store(false, Ordering::SeqCst);
+        self.shared.is_woken.store(false, Ordering::SeqCst);
         std::mem::take(&mut *lock(&self.shared.finished))
     }
 }
@@ -102,23 +103,23 @@ impl Workers {
 /// Readable when calls have ended.
 impl AsFd for Workers {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.told.as_fd()
+        self.wake_reader.as_fd()
     }
 }
 
 impl WorkerQueue {
-    fn ended(&self, token: Token, topic: &TopicName, expected_us: i64, ended: CompletedCall) {
+    fn record_end(&self, token: Token, topic: &TopicName, expected_us: i64, ended: CompletedCall) {
         self.count(topic, expected_us, &ended);
         let CompletedCall { verdict, attempt, .. } = ended;
         lock(&self.finished).push(FinishedCallback { token, verdict, attempt });
     }
 
     /// Wakes the main loop if `finished` has something that it has not been told of.
-    fn tell(&self) {
-        if lock(&self.finished).is_empty() || self.told.swap(true, Ordering::SeqCst) {
+    fn wake_main_loop(&self) {
+        if lock(&self.finished).is_empty() || self.is_woken.swap(true, Ordering::SeqCst) {
             return;
         }
-        if let Err(e) = (&self.tell).write(&[1])
+        if let Err(e) = (&self.wake_writer).write(&[1])
             && e.kind() != ErrorKind::WouldBlock
         {
             log::error!("cannot wake the main loop after a callback: {e}");

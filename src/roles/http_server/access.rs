@@ -21,10 +21,10 @@ use super::reserves::RequestPlace;
 use super::route_rule::{RouteRule, rule};
 use super::sessions::Sessions;
 use model::failure_limiter::{FailureKind, FailureLimiter, Source};
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use model::session;
 use model::settings::{Auth, HttpSettings};
-use model::token::{Pass, Token, TokenName, Tokens};
+use model::token::{Token, TokenName, Tokens, VerifiedToken};
 use role::lock;
 
 /// Where a connection comes from.
@@ -86,7 +86,7 @@ impl Permissions {
     }
 
     /// Whether the caller may do this. A caller that needs no token may do everything.
-    pub(super) fn permits(&self, need: Need<'_>) -> bool {
+    pub(super) fn permits(&self, need: RequiredAccess<'_>) -> bool {
         self.0.as_ref().is_none_or(|token| token.permits(need))
     }
 }
@@ -240,7 +240,7 @@ fn unauthorized(why: &str, challenge: &'static str) -> Response {
     response
 }
 
-fn forbidden(caller: &Caller, need: Need<'_>) -> Response {
+fn forbidden(caller: &Caller, need: RequiredAccess<'_>) -> Response {
     let detail = format!("{caller} has no scope {need}, which this needs");
     let mut response = Problem::new(StatusCode::FORBIDDEN, "forbidden", detail).into_response();
     let challenge = format!("Bearer realm=\"dq\", error=\"insufficient_scope\", scope=\"{need}\"");
@@ -276,7 +276,7 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
     }
     if rule == Some(RouteRule::AnyoneInBrief)
         && let Ok((caller, token)) = access.caller(peer, &parts.method, &parts.headers)
-        && token.is_none_or(|token| token.permits(Need::Read))
+        && token.is_none_or(|token| token.permits(RequiredAccess::Read))
     {
         parts.extensions.insert(caller);
     }
@@ -337,7 +337,7 @@ async fn let_in_by<F: Future<Output = Response>>(
     parts.extensions.insert(caller);
     holder.map(|holder| parts.extensions.insert(holder));
     if let Some(token) = &token {
-        parts.extensions.insert(Pass::from(token));
+        parts.extensions.insert(VerifiedToken::from(token));
     }
     parts.extensions.insert(Permissions(token));
     // It is free again when the request is done, or before.

@@ -14,15 +14,15 @@ use super::access::Caller;
 use super::api::{Api, NameInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
-use super::body::Sent;
+use super::body::JsonBody;
 use super::console;
 use super::input::random;
 use super::problem::Problem;
 use super::schema;
 use super::typed_body::{self, word};
 use host::now_ms;
-use model::password::Hashed;
-use model::scope::{Need, Range, Scope};
+use model::password::StoredPassword;
+use model::scope::{Range, RequiredAccess, Scope};
 use model::token::{Proof, Token, TokenName};
 use registry::RegistryError;
 
@@ -44,7 +44,7 @@ pub(super) enum Role {
 impl Role {
     /// Returns the role of an account.
     pub(super) fn from_account(account: &Token) -> Role {
-        if account.permits(Need::Admin) { Role::Admin } else { Role::Read }
+        if account.permits(RequiredAccess::Admin) { Role::Admin } else { Role::Read }
     }
 
     fn scope(self) -> Scope {
@@ -121,7 +121,7 @@ async fn put(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
     NameInPath(path): NameInPath,
-    Sent(json): Sent,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     api.registrar.takes("accounts")?;
     let name = name(&path)?;
@@ -129,7 +129,7 @@ async fn put(
     let password = password.ok_or_else(|| Problem::missing("password", "8 to 256 characters"))?;
     let role = role.unwrap_or(Role::Admin);
     let salt = random()?;
-    let hashed = console::hash_apart(move || Hashed::new(&password, salt)).await;
+    let hashed = console::hash_in_background(move || StoredPassword::new(&password, salt)).await;
     let hashed = hashed
         .ok_or_else(|| Problem::unavailable("no_thread", "the thread that hashes the password failed"))?;
     let hashed = hashed.map_err(|e| Problem::field("password", format!("password: {e}")))?;

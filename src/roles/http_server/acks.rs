@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use super::api::Api;
 use super::api_response::ApiResponse;
-use super::body::Sent;
+use super::body::JsonBody;
 use super::connections::ConnectionProof;
 use super::problem::Problem;
 use super::route_rule::{RouteRule, rule};
@@ -29,7 +29,7 @@ use model::json_time;
 use model::ticket::{PresentedTicket, Ticket, TicketSecret};
 use model::topic::Topic;
 use role::lock;
-use role::settling::{Became, Report, Settling, Verb};
+use role::settling::{Report, ReportVerb, Settling, SettlingResult};
 use role::submit::Request;
 use store::{Settled, Token};
 
@@ -56,12 +56,12 @@ enum AckOutcome {
     Extend,
 }
 
-impl From<Verb> for AckOutcome {
-    fn from(verb: Verb) -> AckOutcome {
+impl From<ReportVerb> for AckOutcome {
+    fn from(verb: ReportVerb) -> AckOutcome {
         match verb {
-            Verb::Ack => AckOutcome::Ack,
-            Verb::Nack { .. } => AckOutcome::Nack,
-            Verb::Extend { .. } => AckOutcome::Extend,
+            ReportVerb::Ack => AckOutcome::Ack,
+            ReportVerb::Nack { .. } => AckOutcome::Nack,
+            ReportVerb::Extend { .. } => AckOutcome::Extend,
         }
     }
 }
@@ -97,13 +97,13 @@ enum SettledOutcome {
     Extended,
 }
 
-impl From<Became> for SettledOutcome {
-    fn from(became: Became) -> SettledOutcome {
+impl From<SettlingResult> for SettledOutcome {
+    fn from(became: SettlingResult) -> SettledOutcome {
         match became {
-            Became::Done => SettledOutcome::Done,
-            Became::Retried => SettledOutcome::Retried,
-            Became::Dead => SettledOutcome::Dead,
-            Became::Extended => SettledOutcome::Extended,
+            SettlingResult::Done => SettledOutcome::Done,
+            SettlingResult::Retried => SettledOutcome::Retried,
+            SettlingResult::Dead => SettledOutcome::Dead,
+            SettlingResult::Extended => SettledOutcome::Extended,
         }
     }
 }
@@ -148,9 +148,9 @@ impl AckRequest {
     fn report(self) -> Report {
         let span = |given: Option<Span>| given.map(|Span(span)| span);
         let verb = match self.outcome() {
-            AckOutcome::Ack => Verb::Ack,
-            AckOutcome::Nack => Verb::Nack { delay: span(self.delay) },
-            AckOutcome::Extend => Verb::Extend { lease: span(self.by) },
+            AckOutcome::Ack => ReportVerb::Ack,
+            AckOutcome::Nack => ReportVerb::Nack { delay: span(self.delay) },
+            AckOutcome::Extend => ReportVerb::Extend { lease: span(self.by) },
         };
         Report { verb, text: self.reason.unwrap_or_default() }
     }
@@ -315,28 +315,30 @@ impl Api {
             outcome: became.into(),
             until_ms: hold.map(|hold| now.saturating_add(hold.as_millis() as i64)),
         };
-        let told = ApiResponse::new(StatusCode::OK, &came);
-        if became != Became::Extended {
+        let response = ApiResponse::new(StatusCode::OK, &came);
+        if became != SettlingResult::Extended {
             lock(&self.acks.settled).keep(shown.signature(), said, came, Instant::now());
         }
-        Ok(told)
+        Ok(response)
     }
 }
 
 /// Logs what became of a job.
-fn log_outcome(ticket: &Ticket, became: Became, why: &str) {
+fn log_outcome(ticket: &Ticket, became: SettlingResult, why: &str) {
     let (topic, id, number, why) = (&ticket.key.topic, Excerpt(&ticket.key.id), ticket.attempt, Excerpt(why));
     let (done, failed) = match ticket.is_reserved() {
         true => ("done by a client", "was refused"),
         false => ("accepted later", "was reported as failed"),
     };
     match became {
-        Became::Done => log::debug!(target: "notify", "{topic}:{id} {done} at attempt {number}"),
-        Became::Dead => {
+        SettlingResult::Done => log::debug!(target: "notify", "{topic}:{id} {done} at attempt {number}"),
+        SettlingResult::Dead => {
             log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {number}: {why}")
         }
-        Became::Retried => log::warn!(target: "notify", "{topic}:{id} {failed} at attempt {number}: {why}"),
-        Became::Extended => {}
+        SettlingResult::Retried => {
+            log::warn!(target: "notify", "{topic}:{id} {failed} at attempt {number}: {why}")
+        }
+        SettlingResult::Extended => {}
     }
 }
 
@@ -350,7 +352,7 @@ fn log_outcome(ticket: &Ticket, became: Became, why: &str) {
 async fn settle(
     State(api): State<Api>,
     Extension(ProvedTicket { shown, ticket }): Extension<ProvedTicket>,
-    Sent(json): Sent,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     api.settle(&shown, &ticket, AckRequest::read(&json)?.report()).await
 }

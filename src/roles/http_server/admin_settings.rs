@@ -4,7 +4,7 @@
 
 use super::api::Reader;
 use super::problem::Problem;
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use model::topic::{Setting, Topic, Topics};
 
 /// The names of these settings.
@@ -30,7 +30,7 @@ pub(super) enum AdminSettings {
 
 impl AdminSettings {
     pub(super) fn for_reader(reader: &Reader, topics: &Topics) -> AdminSettings {
-        if reader.permits(Need::Admin) {
+        if reader.permits(RequiredAccess::Admin) {
             return AdminSettings::Changed;
         }
         let tenant = reader.name().unwrap_or_default();

@@ -16,12 +16,12 @@ use utoipa_axum::routes;
 
 use super::api::Api;
 use super::api_response::ApiResponse;
-use super::body::Sent;
+use super::body::JsonBody;
 use super::problem::Problem;
 use super::schema;
 use super::topic_shown::text;
 use super::typed_body;
-use delivery::alert::{Mailer, NotSent, Webhook, address};
+use delivery::alert::{Mailer, SendError, Webhook, address};
 use delivery::callback::{Rules, guarded_agent};
 use host::now_ms;
 use model::notice::{Message, Notice};
@@ -158,7 +158,7 @@ enum Channel {
 #[utoipa::path(post, path = "/v1/alerts/test", tag = "daemon", operation_id = "test_alerts",
     params(schema::IdempotencyKey), request_body(content = Option<AlertTestRequest>, content_type = "application/json"),
     responses((status = 200, body = AlertTestResponse, description = "The result of each message"), schema::ChangeProblems))]
-async fn test_alerts(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse, Problem> {
+async fn test_alerts(State(api): State<Api>, JsonBody(json): JsonBody) -> Result<ApiResponse, Problem> {
     let AlertTestRequest { to, webhook } = typed_body::read_or_empty(&json)?;
     if to.is_some() && webhook.is_some() {
         return Err(Problem::field("webhook", "to and webhook exclude each other: give one of them"));
@@ -247,7 +247,7 @@ fn by_webhook(
     settings: &Settings,
     message: &Message,
     zone: &TimeZone,
-) -> Result<(), NotSent> {
+) -> Result<(), SendError> {
     let agent = guarded_agent(Rules::new(&settings.callback), PATIENCE);
     Webhook::new(agent, webhook, zone.clone())?.send(message)
 }

@@ -29,7 +29,7 @@ use super::store_client::StoreClient;
 use model::job::{JobKey, TopicName};
 use model::metrics::AddOutcome;
 use model::quota::Quota;
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use model::settings::Settings;
 use model::token::Tokens;
 use model::topic::{Topic, Topics};
@@ -92,7 +92,7 @@ impl From<Parts> for Api {
 
 impl Api {
     /// Counts an add that is refused before the store is asked.
-    pub(super) fn counted<T>(&self, topic: &TopicName, add: Result<T, Problem>) -> Result<T, Problem> {
+    pub(super) fn count_refusal<T>(&self, topic: &TopicName, add: Result<T, Problem>) -> Result<T, Problem> {
         add.inspect_err(|_| self.counters.known_topic(topic.as_str()).added(AddOutcome::Refused, 1))
     }
 
@@ -119,7 +119,7 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Whether the reader may do this.
-    pub(super) fn permits(&self, need: Need<'_>) -> bool {
+    pub(super) fn permits(&self, need: RequiredAccess<'_>) -> bool {
         self.permissions.as_ref().is_some_and(|permissions| permissions.permits(need))
     }
 
@@ -141,7 +141,7 @@ impl Reader {
 
     /// Whether the reader may see what receivers answered to the jobs of this topic.
     pub(super) fn sees_answers(&self, topic: &TopicName) -> bool {
-        self.permits(Need::Answers(topic.as_str()))
+        self.permits(RequiredAccess::Answers(topic.as_str()))
     }
 }
 
@@ -158,13 +158,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Reader {
 }
 
 /// The topic that a path names.
-pub(super) struct InTopic(pub TopicName);
+pub(super) struct TopicInPath(pub TopicName);
 
-impl<S: Send + Sync> FromRequestParts<S> for InTopic {
+impl<S: Send + Sync> FromRequestParts<S> for TopicInPath {
     type Rejection = Problem;
-    async fn from_request_parts(parts: &mut request::Parts, state: &S) -> Result<InTopic, Problem> {
+    async fn from_request_parts(parts: &mut request::Parts, state: &S) -> Result<TopicInPath, Problem> {
         let Path(topic) = Path::<String>::from_request_parts(parts, state).await?;
-        Ok(InTopic(input::topic(&topic)?))
+        Ok(TopicInPath(input::topic(&topic)?))
     }
 }
 
@@ -180,16 +180,16 @@ impl<S: Send + Sync> FromRequestParts<S> for NameInPath {
 }
 
 /// The job that a path names.
-pub(super) struct OfJob(pub JobKey);
+pub(super) struct JobInPath(pub JobKey);
 
-impl<S: Send + Sync> FromRequestParts<S> for OfJob {
+impl<S: Send + Sync> FromRequestParts<S> for JobInPath {
     type Rejection = Problem;
-    async fn from_request_parts(parts: &mut request::Parts, state: &S) -> Result<OfJob, Problem> {
+    async fn from_request_parts(parts: &mut request::Parts, state: &S) -> Result<JobInPath, Problem> {
         // For methods other than POST, `/jobs/batch` means the job with the id `batch`.
         let Path((topic, id)) = match parts.uri.path().ends_with("/jobs/batch") {
             true => Path((Path::<String>::from_request_parts(parts, state).await?.0, "batch".to_owned())),
             false => Path::<(String, String)>::from_request_parts(parts, state).await?,
         };
-        Ok(OfJob(JobKey { topic: input::topic(&topic)?, id: input::id(id)? }))
+        Ok(JobInPath(JobKey { topic: input::topic(&topic)?, id: input::id(id)? }))
     }
 }

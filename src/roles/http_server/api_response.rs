@@ -13,7 +13,7 @@ use super::job_shown::{
 };
 use super::problem::Problem;
 use super::record_shown::RecordResponse;
-use super::replays::Unfinished;
+use super::replays::PartialResult;
 use model::job::{JobId, JobKey, TopicName};
 use model::record::JobRecord;
 use store::{Added, Changed, Deleted, Page, Result, StoreError, View};
@@ -98,7 +98,7 @@ impl IntoResponse for ApiResponse {
             status => (status, [(CONTENT_TYPE, content_type)], self.json).into_response(),
         };
         if self.unfinished {
-            response.extensions_mut().insert(Unfinished);
+            response.extensions_mut().insert(PartialResult);
         }
         if let Some(noted) = self.noted {
             response.extensions_mut().insert(noted);
@@ -192,8 +192,8 @@ pub(super) fn added(key: &JobKey, added: Result<Added>) -> Result<ApiResponse, P
     let (status, outcome) = outcome(&key.topic, &key.id, added)?;
     let id = utf8_percent_encode(key.id.as_str(), PLAIN);
     let location = format!("/v1/topics/{}/jobs/{id}", key.topic);
-    let told = ApiResponse::new(status, &outcome);
-    Ok(ApiResponse { location: (status == StatusCode::CREATED).then_some(location), ..told })
+    let response = ApiResponse::new(status, &outcome);
+    Ok(ApiResponse { location: (status == StatusCode::CREATED).then_some(location), ..response })
 }
 
 /// Builds the answer to a batch: one result for each job, in the order of the request.

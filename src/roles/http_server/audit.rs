@@ -101,7 +101,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs a request, and records what it changed. Both continue when the client goes away, so that each change has its
 /// entry.
-pub(super) async fn noted<F: Future<Output = Response> + Send + 'static>(
+pub(super) async fn record_changes<F: Future<Output = Response> + Send + 'static>(
     registrar: &Registrar,
     request: Request,
     next: impl FnOnce(Request) -> F,
@@ -200,8 +200,8 @@ struct AuditPage {
 async fn list(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<ApiResponse, Problem> {
     let query = query.unwrap_or_default();
     let (cursor, limit) = input::page_with(&query, &["limit", "cursor"], LIMITS, |_, _| Ok(()))?;
-    let strange = |_| Problem::field("cursor", "cursor is not the next of another page");
-    let before: Option<u64> = cursor.map(|cursor| cursor.parse()).transpose().map_err(strange)?;
+    let wrong_cursor = |_| Problem::field("cursor", "cursor is not the next of another page");
+    let before: Option<u64> = cursor.map(|cursor| cursor.parse()).transpose().map_err(wrong_cursor)?;
     api.registrar.keeps("the audit log")?;
     let mut page = api.registrar.ask(move |registry| registry.audit(before, limit + 1)).await?;
     let has_more = page.len() > limit;

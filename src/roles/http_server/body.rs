@@ -27,14 +27,14 @@ pub(super) fn memory(max_body: usize) -> Pool {
 }
 
 /// The body of a request, which may be JSON or empty.
-pub(super) struct Sent(pub Bytes);
+pub(super) struct JsonBody(pub Bytes);
 
-impl FromRequest<Api> for Sent {
+impl FromRequest<Api> for JsonBody {
     type Rejection = Problem;
-    async fn from_request(request: Request, api: &Api) -> Result<Sent, Problem> {
+    async fn from_request(request: Request, api: &Api) -> Result<JsonBody, Problem> {
         check_kind(request.headers())?;
         let holder = request.extensions().get::<Holder>().cloned();
-        read(request.into_limited_body(), api, holder).await.map(Sent)
+        read(request.into_limited_body(), api, holder).await.map(JsonBody)
     }
 }
 

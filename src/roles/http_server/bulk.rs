@@ -14,7 +14,7 @@ use super::access::Caller;
 use super::api::{Api, NameInPath, Reader};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
-use super::body::Sent;
+use super::body::JsonBody;
 use super::bulk_input::{self, BulkBody};
 use super::cursor;
 use super::input;
@@ -25,7 +25,7 @@ use host::now_ms;
 use model::bulk::{BulkOperation, BulkProgress, BulkRequest, BulkRow, RUNNING_MAX};
 use model::job::State as JobState;
 use model::json_time;
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use role::submit::Request;
 
 /// How many operations a page has by default, and at most.
@@ -214,7 +214,7 @@ async fn begin(
     State(api): State<Api>,
     reader: Reader,
     Extension(caller): Extension<Caller>,
-    Sent(json): Sent,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let (request, is_dry_run) = bulk_input::read(&json)?;
     may(&reader, &caller, &request)?;
@@ -259,7 +259,7 @@ fn summary(request: &BulkRequest) -> String {
 
 /// Refuses a caller that may not manage the topic.
 fn may(reader: &Reader, caller: &Caller, request: &BulkRequest) -> Result<(), Problem> {
-    let need = Need::Manage(request.topic.as_str());
+    let need = RequiredAccess::Manage(request.topic.as_str());
     if reader.permits(need) {
         return Ok(());
     }
@@ -277,14 +277,15 @@ async fn list(
 ) -> Result<ApiResponse, Problem> {
     let query = query.unwrap_or_default();
     let (cursor, limit) = input::page_with(&query, &["limit", "cursor"], LIMITS, |_, _| Ok(()))?;
-    let strange = |_| Problem::field("cursor", "cursor is not the next of another page");
-    let before: Option<u64> = cursor.map(|cursor| cursor.parse()).transpose().map_err(strange)?;
+    let wrong_cursor = |_| Problem::field("cursor", "cursor is not the next of another page");
+    let before: Option<u64> = cursor.map(|cursor| cursor.parse()).transpose().map_err(wrong_cursor)?;
     api.registrar.keeps("operations on many jobs")?;
     let mut rows = api.registrar.ask(move |registry| registry.bulks(before, limit + 1)).await?;
     let has_more = rows.len() > limit;
     rows.truncate(limit);
     let next = rows.last().filter(|_| has_more).map(|row| cursor::write(&row.number.to_string()));
-    let operations = rows.into_iter().filter(|row| reader.permits(Need::Jobs(row.request.topic.as_str())));
+    let operations =
+        rows.into_iter().filter(|row| reader.permits(RequiredAccess::Jobs(row.request.topic.as_str())));
     let operations = operations.map(BulkResponse::new).collect();
     Ok(ApiResponse::new(StatusCode::OK, &BulkPage { operations, next }))
 }
@@ -310,7 +311,7 @@ async fn stop(
     reader: Reader,
     Extension(caller): Extension<Caller>,
     NameInPath(number): NameInPath,
-    Sent(json): Sent,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     input::nothing(&json)?;
     let mut row = api.bulk_row(&reader, &number).await?;
@@ -335,7 +336,9 @@ impl Api {
         let not_found = || Problem::new(StatusCode::NOT_FOUND, "not_found", detail());
         let wanted: u64 = number.parse().map_err(|_| not_found())?;
         let found = self.registrar.ask(move |registry| registry.bulk(wanted)).await?;
-        found.filter(|row| reader.permits(Need::Jobs(row.request.topic.as_str()))).ok_or_else(not_found)
+        found
+            .filter(|row| reader.permits(RequiredAccess::Jobs(row.request.topic.as_str())))
+            .ok_or_else(not_found)
     }
 
     /// Counts what an operation would change, in steps, so that others get their turn.

@@ -183,7 +183,7 @@ impl Shared {
             wait = match claimed {
                 Ok((registry, claimed)) => {
                     open = Some(registry);
-                    trouble.over();
+                    trouble.end();
                     match claimed {
                         Some(row) => self.begin(row, runner),
                         None => LOOK_EACH,

@@ -4,11 +4,11 @@
 use serde_json::value::RawValue;
 
 use super::problem::Problem;
-use model::destination::{BadDestination, Destination};
-use model::follow::{RefusedThen, Then};
+use model::destination::{Destination, InvalidDestination};
+use model::follow::{Then, ThenRefusal};
 use model::headers::Headers;
-use model::scope::Need;
-use model::tags::{BadTag, Tag, Tags};
+use model::scope::RequiredAccess;
+use model::tags::{InvalidTag, Tag, Tags};
 use model::topic::{Topic, Topics};
 
 /// Returns the headers of a job of a topic.
@@ -21,7 +21,7 @@ pub(super) fn headers(raw: Option<&RawValue>, topic: &Topic) -> Result<Headers, 
 
 /// Returns the tags of a job.
 pub(super) fn tags(texts: Option<Vec<String>>) -> Result<Tags, Problem> {
-    let wrong = |e: BadTag| Problem::field("tags", format!("tags: {e}"));
+    let wrong = |e: InvalidTag| Problem::field("tags", format!("tags: {e}"));
     Tags::new(texts.unwrap_or_default()).map_err(wrong)
 }
 
@@ -35,18 +35,18 @@ pub(super) fn then(raw: Option<&RawValue>) -> Result<Then, Problem> {
 pub(super) fn may_follow(
     headers: &Headers,
     topics: &Topics,
-    permits: impl Fn(Need<'_>) -> bool,
+    permits: impl Fn(RequiredAccess<'_>) -> bool,
 ) -> Result<(), Problem> {
     let refused = match headers.then().refusal(topics, permits) {
         None => return Ok(()),
         Some(refused) => refused,
     };
     Err(match refused {
-        RefusedThen::UnknownTopic(field, why) | RefusedThen::Field(field, why) => {
+        ThenRefusal::UnknownTopic(field, why) | ThenRefusal::Field(field, why) => {
             Problem::field(&field, format!("{field}: {why}"))
         }
-        RefusedThen::Offline(field, why) => Problem::conflict("topic_offline", format!("{field}: {why}")),
-        RefusedThen::Forbidden(field, scope) => {
+        ThenRefusal::Offline(field, why) => Problem::conflict("topic_offline", format!("{field}: {why}")),
+        ThenRefusal::Forbidden(field, scope) => {
             Problem::forbidden_field(&field, format!("{field}: you have no scope {scope}, which this needs"))
         }
     })
@@ -64,7 +64,7 @@ pub(super) fn destination(
     topic: &Topic,
 ) -> Result<Option<Destination>, Problem> {
     let field = if url.is_some() { "url" } else { "path" };
-    let wrong = |problem: BadDestination| Problem::field(field, format!("{field}: {problem}"));
+    let wrong = |problem: InvalidDestination| Problem::field(field, format!("{field}: {problem}"));
     let destination = Destination::from_fields(path, url).map_err(wrong)?;
     match destination.as_ref().and_then(|destination| topic.refuse_destination(destination)) {
         Some(problem) => Err(wrong(problem)),

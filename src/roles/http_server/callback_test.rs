@@ -16,9 +16,9 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic, Reader};
+use super::api::{Api, Reader, TopicInPath};
 use super::api_response::ApiResponse;
-use super::body::Sent;
+use super::body::JsonBody;
 use super::credentials::mask_sent;
 use super::problem::Problem;
 use super::schema;
@@ -54,8 +54,8 @@ impl CallbackTester {
     /// Refuses a callback URL that the guard would not call. A URL whose host name cannot be resolved now is accepted.
     pub(super) async fn check(&self, callback: &str) -> Result<(), Problem> {
         let (caller, url) = (Arc::clone(&self.caller), callback.to_owned());
-        let looked = tokio::task::spawn_blocking(move || caller.denies(&url, LOOK_UP)).await;
-        match looked.ok().flatten() {
+        let denial = tokio::task::spawn_blocking(move || caller.denies(&url, LOOK_UP)).await;
+        match denial.ok().flatten() {
             Some(why) => Err(Problem::field("callback", format!("callback: {why}"))),
             None => Ok(()),
         }
@@ -128,8 +128,8 @@ pub(super) enum CallbackVerdict {
 async fn test(
     State(api): State<Api>,
     reader: Reader,
-    InTopic(name): InTopic,
-    Sent(json): Sent,
+    TopicInPath(name): TopicInPath,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let topic = api.topic(&name)?;
     let CallbackTestRequest { body } = typed_body::read_or_empty(&json)?;

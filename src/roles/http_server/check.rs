@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 
 use super::api::Api;
 use super::api_response::ApiResponse;
-use super::body::Sent;
+use super::body::JsonBody;
 use super::problem::Problem;
 use super::schema;
 use super::topic_fields::TopicPatch;
@@ -73,10 +73,10 @@ fn wrong(problem: Problem) -> WrongField {
 }
 
 /// The fields of a topic, as they were sent.
-type Given<'a> = BTreeMap<String, &'a RawValue>;
+type GivenFields<'a> = BTreeMap<String, &'a RawValue>;
 
 /// Returns the fields that decide whether a value of `field` has an effect.
-fn companions(field: &str) -> &'static [&'static str] {
+fn deciding_fields(field: &str) -> &'static [&'static str] {
     match field {
         "retry_base" | "retry_cap" => &["retry"],
         "method" => &["payload"],
@@ -85,14 +85,14 @@ fn companions(field: &str) -> &'static [&'static str] {
 }
 
 /// Returns all problems of a topic. Each field is checked by itself, so that one problem does not hide another.
-fn problems(given: &Given<'_>, json: &[u8]) -> (Vec<WrongField>, Option<Topic>) {
+fn problems(given: &GivenFields<'_>, json: &[u8]) -> (Vec<WrongField>, Option<Topic>) {
     let stand_in = |text| serde_json::from_str::<&RawValue>(text).expect("a JSON text");
     let alone = |(field, value): (&String, &&RawValue)| {
         let mut one: BTreeMap<&str, &RawValue> = BTreeMap::from([
             ("name", stand_in("\"topic\"")),
             ("callback", stand_in("\"http://localhost/\"")),
         ]);
-        let others = companions(field).iter().filter_map(|name| Some((*name, *given.get(*name)?)));
+        let others = deciding_fields(field).iter().filter_map(|name| Some((*name, *given.get(*name)?)));
         one.extend(others.chain([(field.as_str(), *value)]));
         let problem = topic(&serde_json::to_vec(&one).expect("an object of JSON values")).err()?;
         (problem.named_field() == Some(field)).then(|| wrong(problem))
@@ -113,24 +113,24 @@ fn problems(given: &Given<'_>, json: &[u8]) -> (Vec<WrongField>, Option<Topic>) 
 
 /// Returns when the attempts of a job are made if all fail, and when the job becomes a dead letter.
 fn timetable(topic: &Topic) -> (Vec<AttemptAt>, u64) {
-    let (mut after_ms, mut told) = (0_u64, Vec::new());
+    let (mut after_ms, mut attempts) = (0_u64, Vec::new());
     for attempt in 1..=topic.max_attempts {
         if attempt > 1 {
             let delay = topic.delay_after(attempt - 1, 0.0);
             after_ms = after_ms.saturating_add(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
         }
         if attempt <= TOLD || attempt == topic.max_attempts {
-            told.push(AttemptAt { attempt, after_ms });
+            attempts.push(AttemptAt { attempt, after_ms });
         }
     }
-    (told, after_ms)
+    (attempts, after_ms)
 }
 
 /// Checks a topic as if it were registered, and shows when the attempts of its jobs would be made.
 #[utoipa::path(post, path = "/v1/check/topic", tag = "topics", operation_id = "check_topic",
     request_body = schema::NewTopic,
     responses((status = 200, body = CheckedTopic, description = "The problems of the topic, and the timetable of its attempts"), schema::ChangeProblems))]
-async fn check_topic(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse, Problem> {
+async fn check_topic(State(api): State<Api>, JsonBody(json): JsonBody) -> Result<ApiResponse, Problem> {
     let UniqueFields(given) = serde_json::from_slice(&json).map_err(Problem::bad_json)?;
     let (mut problems, topic) = problems(&given, &json);
     let is_of_file = |name: &TopicName| api.settings.topics.iter().any(|topic| topic.name == *name);
@@ -202,8 +202,8 @@ mod tests {
     #[test]
     fn the_default_timetable_matches_php_and_ends_after_81_minutes() {
         let (_, topic) = of(json!({"name": "a", "callback": "http://h/"}));
-        let (told, gives_up_ms) = timetable(&topic.unwrap());
-        let minutes: Vec<u64> = told.iter().map(|at| at.after_ms / 60_000).collect();
+        let (attempts, gives_up_ms) = timetable(&topic.unwrap());
+        let minutes: Vec<u64> = attempts.iter().map(|at| at.after_ms / 60_000).collect();
         assert_eq!(minutes, [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]);
         assert_eq!(gives_up_ms, 81 * 60_000);
         let (_, topic) = of(json!({"name": "a", "callback": "http://h/", "max_attempts": 1000}));

@@ -82,7 +82,7 @@ impl Listeners {
     }
 
     /// Returns a connection that the kernel has already accepted, if there is one.
-    pub(super) async fn enter_now(&self) -> Option<AcceptedStream> {
+    pub(super) async fn accept_waiting(&self) -> Option<AcceptedStream> {
         tokio::select! {
             biased;
             stream = self.enter() => stream.ok(),
@@ -132,15 +132,15 @@ impl Connections {
     }
 
     /// Serves a connection to its end. Closes it at once if the client may not connect.
-    pub(super) fn attend(&mut self, entered: AcceptedStream) {
+    pub(super) fn serve_in_task(&mut self, entered: AcceptedStream) {
         match entered {
             AcceptedStream::Unix(stream) => {
                 let user = stream.peer_cred().map(|peer| peer.uid()).ok();
-                self.open.spawn(self.course(Peer::User(user)).serve(stream));
+                self.open.spawn(self.connection_task(Peer::User(user)).serve(stream));
             }
             AcceptedStream::Tcp(stream, ip) => {
                 let Some(place) = self.places.admit(ip) else { return };
-                let (course, tls) = (self.course(Peer::Address(ip)), self.tls.clone());
+                let (course, tls) = (self.connection_task(Peer::Address(ip)), self.tls.clone());
                 self.open.spawn(async move {
                     let _place = place;
                     course.begin(stream, tls).await;
@@ -149,7 +149,7 @@ impl Connections {
         }
     }
 
-    fn course(&self, peer: Peer) -> ConnectionTask {
+    fn connection_task(&self, peer: Peer) -> ConnectionTask {
         let (app, stage) = (self.app.clone(), self.stage.subscribe());
         ConnectionTask { app, unread: self.unread.clone(), peer, stage, idle_timeout: self.idle_timeout }
     }

@@ -10,7 +10,7 @@ use axum::http::Uri;
 use axum::http::uri::Authority;
 
 use super::api::Reader;
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use model::topic::Topic;
 
 /// What is shown in place of a credential.
@@ -19,7 +19,7 @@ const MASK: &str = "***";
 impl Reader {
     /// Whether the reader may see the credentials of topics.
     pub(super) fn sees_credentials(&self) -> bool {
-        self.permits(Need::Admin)
+        self.permits(RequiredAccess::Admin)
     }
 
     /// Returns a topic as the reader may see it.

@@ -12,10 +12,10 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic, Reader};
+use super::api::{Api, Reader, TopicInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
-use super::body::Sent;
+use super::body::JsonBody;
 use super::dead_filter::{self, DeadFilter, DeadQuery};
 use super::input;
 use super::job_shown::JobList;
@@ -28,7 +28,7 @@ use model::job::{JobId, State as JobState, TopicName};
 use model::letters::{Filter, Pace};
 use model::topic::Rate;
 use role::submit::{DeadLetterTask, FoundDeadLetters, Listing, Request};
-use store::Which;
+use store::DeadLetterSelection;
 
 /// How many dead letters one step of the store handles.
 const STEP: usize = 500;
@@ -67,7 +67,7 @@ pub(super) struct PurgeRequest<'a> {
     filter: Option<&'a RawValue>,
     /// The most dead letters to handle, 1000 by default. It does not limit `ids`.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 100000)]
-    limit: Option<Limit>,
+    limit: Option<DeadLetterLimit>,
     /// If true, the dead letters are only counted.
     #[serde(default, deserialize_with = "given")]
     #[schema(nullable = false)]
@@ -89,7 +89,7 @@ pub(super) struct RedriveRequest<'a> {
     filter: Option<&'a RawValue>,
     /// The most dead letters to handle, 1000 by default. It does not limit `ids`.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 100000)]
-    limit: Option<Limit>,
+    limit: Option<DeadLetterLimit>,
     /// If true, the dead letters are only counted.
     #[serde(default, deserialize_with = "given")]
     #[schema(nullable = false)]
@@ -103,7 +103,7 @@ pub(super) struct RedriveRequest<'a> {
 }
 
 /// How many dead letters a request handles at most.
-type Limit = Count<1, { LIMITS[1] }>;
+type DeadLetterLimit = Count<1, { LIMITS[1] }>;
 
 /// The ids of dead letters. A null is refused: a client that has no ids to name must not select all dead letters.
 #[derive(Debug)]
@@ -222,7 +222,7 @@ impl Api {
     async fn step(
         &self,
         topic: &TopicName,
-        which: Which,
+        which: DeadLetterSelection,
         limit: usize,
         what: DeadLetterTask,
     ) -> Result<usize, Problem> {
@@ -233,7 +233,7 @@ impl Api {
     }
 
     /// Returns how many dead letters are selected, how many were handled, and how far a filter came.
-    async fn with_dead(
+    async fn handle_dead(
         &self,
         topic: &TopicName,
         mut wanted: DeadLetterRequest,
@@ -243,11 +243,11 @@ impl Api {
         let begun = Instant::now();
         let until = begun + PATIENCE;
         if let Some(filter) = wanted.filter.take() {
-            return self.with_picked(topic, wanted, filter, act).await;
+            return self.handle_selected(topic, wanted, filter, act).await;
         }
-        let pieces: Vec<Which> = match &wanted.ids {
-            None => vec![Which::All],
-            Some(ids) => ids.chunks(STEP / 5).map(|some| Which::Ids(some.to_vec())).collect(),
+        let pieces: Vec<DeadLetterSelection> = match &wanted.ids {
+            None => vec![DeadLetterSelection::All],
+            Some(ids) => ids.chunks(STEP / 5).map(|some| DeadLetterSelection::Ids(some.to_vec())).collect(),
         };
         let mut matched = 0;
         for piece in &pieces {
@@ -263,7 +263,7 @@ impl Api {
         }
         for piece in pieces {
             loop {
-                let all = piece == Which::All;
+                let all = piece == DeadLetterSelection::All;
                 let most = if all { STEP.min(wanted.limit.min(matched) - done) } else { STEP };
                 let act = act(wanted.pace.behind(done, begun.elapsed()));
                 let some = self.step(topic, piece.clone(), most, act).await.map_err(|p| p.after(done))?;
@@ -277,7 +277,7 @@ impl Api {
     }
 
     /// Does the same with the dead letters that match a filter. It searches them in steps.
-    async fn with_picked(
+    async fn handle_selected(
         &self,
         topic: &TopicName,
         wanted: DeadLetterRequest,
@@ -303,7 +303,7 @@ impl Api {
             letters.truncate(wanted.limit - done);
             if !wanted.dry_run && !letters.is_empty() {
                 let (most, act) = (letters.len(), act(wanted.pace.behind(done, begun.elapsed())));
-                let acted = self.step(&topic, Which::Letters(letters), most, act).await;
+                let acted = self.step(&topic, DeadLetterSelection::Letters(letters), most, act).await;
                 done += acted.map_err(|p| p.after(done))?;
             }
             let is_over = next.is_none() || begun.elapsed() >= PATIENCE;
@@ -326,7 +326,7 @@ impl Api {
 async fn list(
     State(api): State<Api>,
     reader: Reader,
-    InTopic(topic): InTopic,
+    TopicInPath(topic): TopicInPath,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
     let mut queried = dead_filter::FilterQuery::default();
@@ -345,13 +345,13 @@ async fn list(
     responses((status = 200, body = Redriven, description = "How many were selected and redriven"), schema::ChangeProblems))]
 async fn redrive(
     State(api): State<Api>,
-    InTopic(topic): InTopic,
-    Sent(json): Sent,
+    TopicInPath(topic): TopicInPath,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let wanted = DeadLetterRequest::check(typed_body::read_or_empty(&json)?)?;
     let (is_nothing, detail) = (wanted.dry_run, wanted.summary());
     let (matched, redriven, looked) =
-        api.with_dead(&topic, wanted, DeadLetterTask::CountForRedrive, DeadLetterTask::Redrive).await?;
+        api.handle_dead(&topic, wanted, DeadLetterTask::CountForRedrive, DeadLetterTask::Redrive).await?;
     let noted = AuditNote { is_nothing, detail, jobs: Some(redriven), ..AuditNote::default() };
     Ok(ApiResponse::new(StatusCode::OK, &Redriven { matched, redriven, looked }).noting(noted))
 }
@@ -362,15 +362,15 @@ async fn redrive(
     responses((status = 200, body = Purged, description = "How many were selected and removed"), schema::ChangeProblems))]
 async fn purge(
     State(api): State<Api>,
-    InTopic(topic): InTopic,
-    Sent(json): Sent,
+    TopicInPath(topic): TopicInPath,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let request: PurgeRequest<'_> = typed_body::read_or_empty(&json)?;
     let wanted = DeadLetterRequest::check(request.into())?;
     let (is_nothing, detail) = (wanted.dry_run, wanted.summary());
     let purge = |_| DeadLetterTask::Purge;
     let (matched, purged, looked) =
-        api.with_dead(&topic, wanted, DeadLetterTask::CountForPurge, purge).await?;
+        api.handle_dead(&topic, wanted, DeadLetterTask::CountForPurge, purge).await?;
     let noted = AuditNote { is_nothing, detail, jobs: Some(purged), ..AuditNote::default() };
     Ok(ApiResponse::new(StatusCode::OK, &Purged { matched, purged, looked }).noting(noted))
 }

@@ -88,8 +88,8 @@ pub(super) fn filter(raw: &RawValue) -> Result<Filter, Problem> {
         id_prefix: parsed.id_prefix.unwrap_or_default(),
         id_contains: parsed.id_contains.unwrap_or_default(),
         reason: parsed.reason.unwrap_or_default(),
-        died_after_ms: parsed.died_after.map(|When(ms)| ms),
-        died_before_ms: parsed.died_before.map(|When(ms)| ms),
+        died_after_ms: parsed.died_after.map(|FilterMoment(ms)| ms),
+        died_before_ms: parsed.died_before.map(|FilterMoment(ms)| ms),
         status: parsed.status.map(|ReceiverStatus(status)| status),
     };
     // An empty filter is refused: a client without conditions must not select all dead letters.
@@ -101,13 +101,13 @@ pub(super) fn filter(raw: &RawValue) -> Result<Filter, Problem> {
 
 /// A moment in Unix milliseconds, as [`when`] reads it.
 #[derive(Debug)]
-struct When(i64);
+struct FilterMoment(i64);
 
-impl<'de> Deserialize<'de> for When {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<When, D::Error> {
+impl<'de> Deserialize<'de> for FilterMoment {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<FilterMoment, D::Error> {
         let raw = <&RawValue>::deserialize(from)?.get();
         let text = serde_json::from_str(raw).unwrap_or_else(|_| raw.to_owned());
-        when(&text).map(When).ok_or_else(|| typed_body::invalid(MOMENT))
+        when(&text).map(FilterMoment).ok_or_else(|| typed_body::invalid(MOMENT))
     }
 }
 
@@ -150,10 +150,10 @@ pub(super) struct DeadFilter {
     id_contains: Option<String>,
     #[serde(default, deserialize_with = "given")]
     #[schema(schema_with = moment, required = false)]
-    died_after: Option<When>,
+    died_after: Option<FilterMoment>,
     #[serde(default, deserialize_with = "given")]
     #[schema(schema_with = moment, required = false)]
-    died_before: Option<When>,
+    died_before: Option<FilterMoment>,
     /// A part of the error of the last attempt.
     #[serde(default, deserialize_with = "given")]
     #[schema(nullable = false)]

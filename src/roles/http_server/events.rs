@@ -24,7 +24,7 @@ use super::topic_shown::Circuit;
 use host::{findings, now_ms, whole_status};
 use model::job::TopicName;
 use model::metrics::{Lateness, MetricSubject, Sums, Totals};
-use model::token::Pass;
+use model::token::VerifiedToken;
 use model::topic::Status;
 
 /// How often a client gets an event.
@@ -89,10 +89,10 @@ struct LiveState {
 
 /// The state that was gathered last, and when.
 #[derive(Default)]
-pub(super) struct LiveCache(Mutex<Gathered>);
+pub(super) struct LiveCache(Mutex<LiveGathering>);
 
 #[derive(Default)]
-struct Gathered {
+struct LiveGathering {
     last: Option<(Instant, Arc<LiveState>)>,
     lateness: RecentLateness,
 }
@@ -148,21 +148,21 @@ impl RecentLateness {
 async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> LiveState {
     let until = Instant::now() + PATIENCE;
     let settings = Arc::clone(&api.settings);
-    let looked = tokio::task::spawn_blocking(move || {
+    let files = tokio::task::spawn_blocking(move || {
         let status = whole_status(&settings.run_dir, PATIENCE).ok();
         (serde_json::to_value(status), serde_json::to_value(findings(&settings.run_dir)))
     });
-    let (told, held, read, add_rates, looked) = tokio::join!(
+    let (node_counts, held, read, add_rates, files) = tokio::join!(
         api.metrics.ask_nodes(until),
         api.paused(),
         api.metrics.pages(until),
         api.add_rates(),
-        looked
+        files
     );
-    let away = told.iter().filter(|(_, counts)| counts.is_err()).map(|(name, _)| (*name).to_owned());
+    let away = node_counts.iter().filter(|(_, counts)| counts.is_err()).map(|(name, _)| (*name).to_owned());
     let away = away.collect();
-    let nodes = serde_json::to_value(api.nodes_as(&told).await).unwrap_or_default();
-    let (processes, alerts) = looked.unwrap_or((Ok(Value::Null), Ok(Value::Null)));
+    let nodes = serde_json::to_value(api.nodes_as(&node_counts).await).unwrap_or_default();
+    let (processes, alerts) = files.unwrap_or((Ok(Value::Null), Ok(Value::Null)));
     let counted = read.map(|totals| (now_ms(), Arc::new(totals))).or(counted);
     let totals = counted.as_ref().map(|(_, totals)| totals);
     let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
@@ -171,7 +171,7 @@ async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> LiveState {
             sums.insert(name, of);
         }
     }
-    let (counts, registered) = (joined(&told), api.topics.borrow().clone());
+    let (counts, registered) = (joined(&node_counts), api.topics.borrow().clone());
     let names = counts.keys().chain(registered.iter().map(|topic| &topic.name));
     let topic = |name: &TopicName| {
         let (counts, known) = (counts.get(name), registered.get(name.as_str()));
@@ -266,7 +266,7 @@ pub(super) fn routes() -> Router<Api> {
     Router::new().route("/v1/events", get(events))
 }
 
-async fn events(State(api): State<Api>, pass: Option<Extension<Pass>>) -> Response {
+async fn events(State(api): State<Api>, pass: Option<Extension<VerifiedToken>>) -> Response {
     let Ok(seat) = SEATS.try_acquire() else {
         return Problem::unavailable("busy", format!("{LISTENERS} clients already follow the events"))
             .into_response();
@@ -276,16 +276,16 @@ async fn events(State(api): State<Api>, pass: Option<Extension<Pass>>) -> Respon
     tokio::spawn(async move {
         let _seat = seat;
         // A client that goes away is not an error.
-        let _ = tell(&api, &mut to, closing, pass.map(|Extension(pass)| pass)).await;
+        let _ = send_events(&api, &mut to, closing, pass.map(|Extension(pass)| pass)).await;
     });
     ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], Body::new(body)).into_response()
 }
 
-async fn tell(
+async fn send_events(
     api: &Api,
     to: &mut Sender<Bytes>,
     mut closing: watch::Receiver<bool>,
-    pass: Option<Pass>,
+    pass: Option<VerifiedToken>,
 ) -> Result<(), http_body_util::channel::SendError> {
     to.send_data(Bytes::from_static(b"retry: 1000\n\n")).await?;
     let begun = Instant::now();
@@ -357,40 +357,40 @@ mod tests {
     fn one_is_told_all_at_first_and_then_what_is_not_as_it_was() {
         let (first, second) =
             (now(&[("a", 1), ("b", 1), ("c", 1)], "x".into()), now(&[("a", 1), ("b", 2)], "x".into()));
-        let told = |now: &LiveState, before: Option<&LiveState>| -> Value {
+        let event_of = |now: &LiveState, before: Option<&LiveState>| -> Value {
             let framed = Event::new(now, before, "host").framed();
             let text = std::str::from_utf8(&framed).unwrap().to_owned();
             serde_json::from_str(text.strip_prefix("event: now\ndata: ").unwrap().trim_end()).unwrap()
         };
-        let full = told(&first, None);
+        let full = event_of(&first, None);
         assert_eq!((&full["full"], full["topics"].as_array().unwrap().len()), (&Value::Bool(true), 3));
         assert_eq!((&full["alerts"], &full["topics"][0]["circuit"]), (&"x".into(), &"closed".into()));
-        let next = told(&second, Some(&first));
+        let next = event_of(&second, Some(&first));
         assert_eq!(next["topics"].as_array().unwrap().len(), 1);
         assert_eq!((&next["topics"][0]["topic"], &next["gone"][0]), (&"b".into(), &"c".into()));
         assert!(next.get("alerts").is_none() && next["full"] == false, "{next}");
-        assert_eq!(told(&now(&[], "y".into()), Some(&second))["alerts"], "y");
+        assert_eq!(event_of(&now(&[], "y".into()), Some(&second))["alerts"], "y");
     }
 
     #[test]
     fn lateness_is_that_of_the_last_ten_seconds() {
         let mut recent = RecentLateness::default();
         let mut all = Lateness::default();
-        let mut told = None;
+        let mut percentiles = None;
         for second in 0..60 {
             // In the first half all attempts are an hour late, and later none is.
             let bound_us = if second < 30 { 3_600_000_000 } else { 1000 };
             all.join(&Lateness::from_ranges([(Some(bound_us), 5)]));
-            told = recent.take(1000 * second, all.clone());
-            assert_eq!(told.is_some(), second > 0);
+            percentiles = recent.take(1000 * second, all.clone());
+            assert_eq!(percentiles.is_some(), second > 0);
             assert_eq!(
-                told.is_some_and(|(_, p99)| p99 > 3_000_000_000),
+                percentiles.is_some_and(|(_, p99)| p99 > 3_000_000_000),
                 (1..39).contains(&second),
                 "{second}"
             );
         }
-        assert!(recent.0.len() <= 12 && told.unwrap().0 <= 1000);
-        assert_eq!(recent.take(59_000, all.clone()), told, "nothing was read anew");
+        assert!(recent.0.len() <= 12 && percentiles.unwrap().0 <= 1000);
+        assert_eq!(recent.take(59_000, all.clone()), percentiles, "nothing was read anew");
         assert_eq!(recent.take(3_600_000, all.clone()), None, "after a gap");
         assert_eq!(recent.take(3_601_000, Lateness::default()), None, "the counts have begun anew");
         assert_eq!(recent.take(3_602_000, Lateness::default()), None, "no attempts");

@@ -11,24 +11,24 @@ use model::topic::Topics;
 use role::LiveTopics;
 
 /// The topics and tokens, as this process follows them.
-pub(super) struct Followed {
+pub(super) struct FollowedTopics {
     live: LiveTopics,
-    told: watch::Sender<Topics>,
+    sender: watch::Sender<Topics>,
     tokens: watch::Sender<Tokens>,
     /// The descriptor that reports changes. None: the topics never change, or `watch` was not called.
     changes: Option<AsyncFd<OwnedFd>>,
 }
 
-impl Followed {
-    pub(super) fn new(live: LiveTopics) -> Followed {
-        let told = watch::Sender::new(live.now().clone());
+impl FollowedTopics {
+    pub(super) fn new(live: LiveTopics) -> FollowedTopics {
+        let sender = watch::Sender::new(live.now().clone());
         let tokens = watch::Sender::new(live.tokens().clone());
-        Followed { live, told, tokens, changes: None }
+        FollowedTopics { live, sender, tokens, changes: None }
     }
 
     /// Returns the current topics, for handlers.
     pub(super) fn now(&self) -> watch::Receiver<Topics> {
-        self.told.subscribe()
+        self.sender.subscribe()
     }
 
     /// Returns the current tokens, for access control.
@@ -50,7 +50,7 @@ impl Followed {
         let Some(changes) = &self.changes else { return std::future::pending().await };
         let mut readable = changes.readable().await?;
         if let Some(topics) = self.live.reload() {
-            let _ = self.told.send_replace(topics.clone());
+            let _ = self.sender.send_replace(topics.clone());
         }
         let tokens = self.live.tokens();
         self.tokens.send_if_modified(|known| {

@@ -71,9 +71,9 @@ impl Forecasts {
     }
 
     async fn ask(&self, topics: Vec<TopicName>, edges_ms: Vec<i64>) -> Result<store::Forecast, Problem> {
-        let told = by(Instant::now() + PATIENCE, self.0.ask((topics, edges_ms))).await;
+        let answer = by(Instant::now() + PATIENCE, self.0.ask((topics, edges_ms))).await;
         let busy = || Problem::unavailable("store_busy", "the store has not answered in time");
-        Ok(told.ok_or_else(busy)??)
+        Ok(answer.ok_or_else(busy)??)
     }
 }
 
@@ -106,11 +106,14 @@ async fn get_forecast(State(api): State<Api>, RawQuery(query): RawQuery) -> Resu
     let edges = edges(now_ms);
     // The first bucket includes overdue jobs, so it begins at 0.
     let asked = std::iter::once(0).chain(edges[1..].iter().copied()).collect();
-    let told = api.forecasts.ask(topics, asked).await?;
-    let later = (!told.is_capped).then(|| delayed.saturating_sub(told.jobs.iter().sum()));
+    let answer = api.forecasts.ask(topics, asked).await?;
+    let later = (!answer.is_capped).then(|| delayed.saturating_sub(answer.jobs.iter().sum()));
     let bucket = |(edges, jobs): (&[i64], u64)| Bucket { from_ms: edges[0], to_ms: edges[1], jobs };
-    let buckets = edges.windows(2).zip(told.jobs).map(bucket).collect();
-    Ok(ApiResponse::new(StatusCode::OK, &ForecastResponse { now_ms, buckets, later, capped: told.is_capped }))
+    let buckets = edges.windows(2).zip(answer.jobs).map(bucket).collect();
+    Ok(ApiResponse::new(
+        StatusCode::OK,
+        &ForecastResponse { now_ms, buckets, later, capped: answer.is_capped },
+    ))
 }
 
 #[cfg(test)]

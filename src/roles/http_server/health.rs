@@ -111,12 +111,12 @@ async fn healthz() -> &'static str {
 async fn readyz(State(api): State<Api>, reader: Option<Extension<Caller>>) -> (StatusCode, Json<Ready>) {
     let settings = api.settings.clone();
     let lanes = api.lanes.clone();
-    let looked = tokio::task::spawn_blocking(move || {
+    let files = tokio::task::spawn_blocking(move || {
         let status = ask_master(&settings.run_dir, MASTER_PATIENCE);
         (status.map_err(|e| e.to_string()), findings(&settings.run_dir), lanes.nodes())
     });
-    let (store, looked) = tokio::join!(api.health.problem(), looked);
-    let (status, findings, nodes) = looked.unwrap_or_else(|e| (Err(e.to_string()), Vec::new(), Vec::new()));
+    let (store, files) = tokio::join!(api.health.problem(), files);
+    let (status, findings, nodes) = files.unwrap_or_else(|e| (Err(e.to_string()), Vec::new(), Vec::new()));
     let status = status.as_ref();
     let settings = &api.settings;
     let mut needed = vec![
@@ -158,13 +158,13 @@ fn registry_away(findings: &[Finding]) -> Option<&str> {
 /// Returns how many topics need attention. It does not name them, because this route needs no token.
 fn of_topics(findings: &[Finding]) -> Option<String> {
     let count = |name: &str| findings.iter().filter(|finding| finding.name == name).count();
-    let told = [
+    let parts = [
         (count("jobs_stranded"), "with due jobs that nobody delivers"),
         (count("topic_problem"), "with a setting that dq cannot do"),
     ];
-    let told: Vec<String> =
-        told.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
-    (!told.is_empty()).then(|| format!("{}: `dq status` names them", told.join(", ")))
+    let parts: Vec<String> =
+        parts.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+    (!parts.is_empty()).then(|| format!("{}: `dq status` names them", parts.join(", ")))
 }
 
 /// Returns the processes of the current generation, and whether each is up.

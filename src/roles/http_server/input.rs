@@ -233,11 +233,11 @@ pub(super) fn takes_jobs(topics: &Topics, name: &TopicName) -> Result<(), Proble
 /// A body without fields.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct EmptyObject {}
 
 /// Checks that a body is empty or an object without fields.
 pub(super) fn nothing(json: &[u8]) -> Result<(), Problem> {
-    typed_body::read_or_empty(json).map(|Nothing {}| ())
+    typed_body::read_or_empty(json).map(|EmptyObject {}| ())
 }
 
 /// Jobs to add.

@@ -20,7 +20,7 @@ use super::schema;
 use super::store_client::Reply;
 use model::job::{self, TopicName};
 use model::job_filter::JobFilter;
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use role::submit::{FoundJobs, JobCursor, JobQuery, Request, SearchedTopic};
 
 /// The parameters of the search.
@@ -165,7 +165,7 @@ async fn search(
     let (topics, unknown) = match topic {
         None => (api.searched_topics(&reader), None),
         Some(topic) => {
-            if !reader.permits(Need::Jobs(topic.as_str())) {
+            if !reader.permits(RequiredAccess::Jobs(topic.as_str())) {
                 return Err(Problem::forbidden_field(
                     "topic",
                     format!("you may not see the jobs of topic {topic}"),

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::problem::Problem;
 use super::schema;
-use super::waiting::WaitingShown;
+use super::waiting::WaitingResponse;
 use model::destination::Destination;
 use model::follow::Source;
 use model::job::{Attempt, JobId, JobKey, Priority, State, TopicName};
@@ -80,7 +80,7 @@ pub(super) struct JobResponse<'a> {
     /// Why the job waits. It is missing in lists, and if the job is leased or a dead letter.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Waiting>, nullable = false)]
-    waiting: Option<WaitingShown>,
+    waiting: Option<WaitingResponse>,
 }
 
 /// Topic and id of a job.
@@ -156,7 +156,7 @@ impl<'a> JobResponse<'a> {
     }
 
     /// Adds why the job waits.
-    pub(super) fn with_waiting(self, waiting: Option<WaitingShown>) -> JobResponse<'a> {
+    pub(super) fn with_waiting(self, waiting: Option<WaitingResponse>) -> JobResponse<'a> {
         JobResponse { waiting, ..self }
     }
 }

@@ -6,9 +6,9 @@ use axum::routing::get;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic, OfJob, Reader};
+use super::api::{Api, JobInPath, Reader, TopicInPath};
 use super::api_response::{self, ApiResponse};
-use super::body::Sent;
+use super::body::JsonBody;
 use super::callback_fields::may_follow;
 use super::input;
 use super::job_shown::{AddedJob, AddedJobs, JobList, JobResponse, SpooledDeletion};
@@ -40,9 +40,9 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 async fn add(
     State(api): State<Api>,
     reader: Reader,
-    InTopic(name): InTopic,
+    TopicInPath(name): TopicInPath,
     headers: HeaderMap,
-    Sent(json): Sent,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let read = || {
         let topic = api.topic(&name)?;
@@ -52,7 +52,7 @@ async fn add(
         input::takes_jobs(&api.topics.borrow(), &name)?;
         may_follow(&job.headers, &api.topics.borrow(), |need| reader.permits(need)).map(|()| job)
     };
-    let job = api.counted(&name, read())?;
+    let job = api.count_refusal(&name, read())?;
     let key = job.key.clone();
     let ask =
         |reply: Reply<_>| Request::add(job, move |added| reply.response(api_response::added(&key, added)));
@@ -66,15 +66,15 @@ async fn add(
 async fn add_batch(
     State(api): State<Api>,
     reader: Reader,
-    InTopic(name): InTopic,
+    TopicInPath(name): TopicInPath,
     headers: HeaderMap,
-    Sent(json): Sent,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
-    let topic = api.counted(&name, api.topic(&name))?;
+    let topic = api.count_refusal(&name, api.topic(&name))?;
     let ids = reader.id_source(&headers)?;
     let mut jobs = Vec::new();
     let mut take = |job: Result<model::job::NewJob, Problem>| {
-        api.counted(&name, job).map(|job| {
+        api.count_refusal(&name, job).map(|job| {
             let id = job.key.id.clone();
             jobs.push(job);
             id
@@ -119,7 +119,7 @@ impl Api {
 async fn list(
     State(api): State<Api>,
     reader: Reader,
-    InTopic(topic): InTopic,
+    TopicInPath(topic): TopicInPath,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
     let input::Listing { state, cursor, limit } = input::listing(query.as_deref().unwrap_or_default())?;
@@ -131,7 +131,11 @@ async fn list(
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "get_job",
     params(schema::JobPath),
     responses((status = 200, body = JobResponse, description = "The job"), schema::FindProblems))]
-async fn show(State(api): State<Api>, reader: Reader, OfJob(key): OfJob) -> Result<ApiResponse, Problem> {
+async fn show(
+    State(api): State<Api>,
+    reader: Reader,
+    JobInPath(key): JobInPath,
+) -> Result<ApiResponse, Problem> {
     let sees_answers = reader.sees_answers(&key.topic);
     let (ask, named) = (key.clone(), key);
     let ask = |reply: Reply<_>| Request::get(ask, move |_, found| reply.with(found));
@@ -153,7 +157,11 @@ async fn show(State(api): State<Api>, reader: Reader, OfJob(key): OfJob) -> Resu
 #[utoipa::path(patch, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "change_job",
     params(schema::JobPath), request_body = input::JobChangeRequest,
     responses((status = 204, description = "The job is changed"), schema::ChangeProblems))]
-async fn change(State(api): State<Api>, OfJob(key): OfJob, Sent(json): Sent) -> Result<ApiResponse, Problem> {
+async fn change(
+    State(api): State<Api>,
+    JobInPath(key): JobInPath,
+    JsonBody(json): JsonBody,
+) -> Result<ApiResponse, Problem> {
     // A job can outlive its topic. Its guarded headers are then those of a topic that names none.
     let topic = api.topic(&key.topic).unwrap_or_else(|_| Topic::new(key.topic.clone(), "").into());
     let change = input::change(&json, &topic)?;
@@ -170,7 +178,7 @@ async fn change(State(api): State<Api>, OfJob(key): OfJob, Sent(json): Sent) -> 
         (status = 204, description = "The job is removed"),
         (status = 202, body = SpooledDeletion, description = "An add of this id waits on the disk of this host: the removal is done after it"),
         schema::FindProblems))]
-async fn delete(State(api): State<Api>, OfJob(key): OfJob) -> Result<ApiResponse, Problem> {
+async fn delete(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<ApiResponse, Problem> {
     let ask = |reply: Reply<_>| {
         Request::delete(key, |key, deleted| reply.response(api_response::deleted(key, deleted)))
     };
@@ -181,7 +189,11 @@ async fn delete(State(api): State<Api>, OfJob(key): OfJob) -> Result<ApiResponse
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/run", tag = "jobs", operation_id = "run_job",
     params(schema::JobPath, schema::IdempotencyKey),
     responses((status = 204, description = "The job is ready"), schema::ChangeProblems))]
-async fn run(State(api): State<Api>, OfJob(key): OfJob, Sent(json): Sent) -> Result<ApiResponse, Problem> {
+async fn run(
+    State(api): State<Api>,
+    JobInPath(key): JobInPath,
+    JsonBody(json): JsonBody,
+) -> Result<ApiResponse, Problem> {
     input::nothing(&json)?;
     let ask = |reply: Reply<_>| {
         Request::run(key, |key, changed| reply.response(api_response::changed(key, changed)))

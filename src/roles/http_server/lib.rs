@@ -99,7 +99,7 @@ use self::bulk_runner::BulkRunner;
 use self::callback_test::CallbackTester;
 use self::connections::{AcceptedStream, Connections, DrainState, Listeners};
 use self::events::LiveCache;
-use self::followed::{Followed, watched};
+use self::followed::{FollowedTopics, watched};
 use self::forecast::Forecasts;
 use self::health::Health;
 use self::metrics::Sources;
@@ -119,7 +119,7 @@ pub fn run(mut context: Context) -> Result<()> {
     let unix = context.socket("http.unix")?;
     let gmq = context.settings.gmq.listen.map(|_| context.socket("gmq")).transpose()?;
     let store_client = StoreClient::start(&mut context)?;
-    let topics = Followed::new(context.topics()?);
+    let topics = FollowedTopics::new(context.topics()?);
     let settings = Arc::clone(&context.settings);
     let hosts = Hosts::new(settings.http.listen, settings.http.tls.is_some(), &settings.instance);
     let hosts = Arc::new(hosts);
@@ -231,7 +231,7 @@ async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Re
         let replayed = |request| replays::replay(&own.replays, &own.api, request, next);
         limits::keep(request, replayed).await
     };
-    let noted = |request| audit::noted(&gate.api.registrar, request, kept);
+    let noted = |request| audit::record_changes(&gate.api.registrar, request, kept);
     let checked = |request| acks::with_ticket(&gate.api, request, noted);
     let let_in = |request| access::let_in(&gate.access, request, checked);
     let line = RequestLine::new(&request);
@@ -258,7 +258,7 @@ async fn serve(
     context: &mut Context,
     mut connections: Connections,
     api: Api,
-    mut topics: Followed,
+    mut topics: FollowedTopics,
     (tcp, unix, gmq): (OwnedFd, OwnedFd, Option<OwnedFd>),
 ) -> Result<()> {
     topics.watch().context("cannot watch the topics")?;
@@ -292,14 +292,14 @@ async fn serve(
             bail!("the store's file was replaced: the next start opens the new file");
         }
         context.workers_by(store_client.due_by());
-        if let Some(drain) = context.heed()? {
+        if let Some(drain) = context.check_drain()? {
             api.closing.send_replace(true);
             api.bulk.close();
             api.pull.drain();
             if let Some(listeners) = listeners.take() {
                 // Connections that the kernel has already accepted are served, and not reset.
-                while let Some(entered) = listeners.enter_now().await {
-                    connections.attend(entered);
+                while let Some(entered) = listeners.accept_waiting().await {
+                    connections.serve_in_task(entered);
                 }
             }
             let stage = end.get_or_insert_with(|| DrainState::begin(now)).stage(drain, now);
@@ -316,14 +316,14 @@ async fn serve(
         tokio::select! {
             entered = enter(listeners.as_ref().filter(|_| accept_at.is_none())) => match entered {
                 Ok(entered) => {
-                    accepting.over();
-                    connections.attend(entered);
+                    accepting.end();
+                    connections.serve_in_task(entered);
                 }
                 Err(e) => accept_at = Some(Instant::now() + accepting.pause_after(&format_args!("cannot accept: {e}"))),
             },
             ready = link.readable() => ready?.clear_ready(),
             ready = signals.readable() => ready?.clear_ready(),
-            looked = topics.follow() => looked.context("cannot watch the topics")?,
+            followed = topics.follow() => followed.context("cannot watch the topics")?,
             () = store_client.answered() => store_client.hand_out(),
             Some(_) = connections.open.join_next() => {}
             () = until(next) => accept_at = None,

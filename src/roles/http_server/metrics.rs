@@ -72,9 +72,9 @@ pub(super) type NodeCounts = Result<(Vec<Counts>, Vec<CircuitView>, OutboxState)
 
 /// The sources of metrics. It is cheap to clone.
 #[derive(Clone)]
-pub(super) struct Sources(Arc<All>);
+pub(super) struct Sources(Arc<MetricQuestions>);
 
-struct All {
+struct MetricQuestions {
     /// The sums of all counters. None: they could not be read.
     pages: QuestionThread<Option<Totals>>,
     master: QuestionThread<Option<Status>>,
@@ -92,11 +92,11 @@ impl Sources {
         for lane in 0..lanes.count() {
             let name = lanes.name(lane).unwrap_or(EMBEDDED).to_owned();
             let mut store: Box<dyn Store> = context.lane(lane)?;
-            let mut told =
+            let mut answer =
                 move || -> store::Result<_> { Ok((store.counts()?, store.circuits()?, store.outbox()?)) };
             nodes.push((
                 name,
-                QuestionThread::start("metrics-node", move |()| told().map_err(|e| e.to_string()))?,
+                QuestionThread::start("metrics-node", move |()| answer().map_err(|e| e.to_string()))?,
             ));
         }
         let spool = SpoolReader::new(&context.settings.store).map(|mut reader| -> Result<_> {
@@ -104,7 +104,7 @@ impl Sources {
             Ok((max_bytes, QuestionThread::start("metrics-spool", move |()| reader.read().ok())?))
         });
         let (for_pages, for_master) = (context.settings.run_dir.clone(), context.settings.run_dir.clone());
-        Ok(Sources(Arc::new(All {
+        Ok(Sources(Arc::new(MetricQuestions {
             pages: QuestionThread::start("metrics-pages", move |()| pages(&for_pages))?,
             master: QuestionThread::start("metrics-master", move |()| {
                 ask_master(&for_master, PATIENCE).ok()
@@ -127,12 +127,12 @@ impl Sources {
     /// Asks all nodes at the same time.
     pub(super) async fn ask_nodes(&self, until: Instant) -> Vec<NamedNodeCounts<'_>> {
         let asked: Vec<_> = self.0.nodes.iter().map(|(name, asked)| (name.as_str(), asked.ask(()))).collect();
-        let mut told = Vec::new();
+        let mut counted = Vec::new();
         for (name, answer) in asked {
             let answer = by(until, answer).await;
-            told.push((name, answer.unwrap_or_else(|| Err("no answer in time".to_owned()))));
+            counted.push((name, answer.unwrap_or_else(|| Err("no answer in time".to_owned()))));
         }
-        told
+        counted
     }
 
     /// Returns how full the spool is, and its limit. None: there is no spool, or it could not be read in time.
@@ -154,7 +154,7 @@ impl Sources {
 /// Adds up the counts of all nodes that answered, by topic.
 pub(super) fn joined(nodes: &[NamedNodeCounts<'_>]) -> BTreeMap<TopicName, Counts> {
     let mut topics: BTreeMap<TopicName, Counts> = BTreeMap::new();
-    for one in nodes.iter().filter_map(|(_, told)| told.as_ref().ok()).flat_map(|(counts, ..)| counts) {
+    for one in nodes.iter().filter_map(|(_, answer)| answer.as_ref().ok()).flat_map(|(counts, ..)| counts) {
         match topics.get_mut(&one.topic) {
             None => drop(topics.insert(one.topic.clone(), one.clone())),
             Some(sum) => {
@@ -198,17 +198,17 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     let is_open_metrics = accept.contains("application/openmetrics-text");
     let mut text = Text::new(is_open_metrics);
     if let Some(totals) = totals {
-        totals.tell(&mut text);
+        totals.write_metrics(&mut text);
     }
-    tell_jobs(&mut text, &counted);
-    tell_outbox(&mut text, &counted);
-    tell_limits(&mut text, &joined(&counted), &api.topics.borrow());
-    tell_add_rates(&mut text, &add_rates, &api.topics.borrow());
+    write_jobs(&mut text, &counted);
+    write_outbox(&mut text, &counted);
+    write_limits(&mut text, &joined(&counted), &api.topics.borrow());
+    write_add_rates(&mut text, &add_rates, &api.topics.borrow());
     if let Some((state, max_bytes)) = spool {
-        tell_spool(&mut text, &state, max_bytes);
+        write_spool(&mut text, &state, max_bytes);
     }
     if let Some(status) = by(until, master).await.flatten() {
-        tell_processes(&mut text, &status);
+        write_processes(&mut text, &status);
     }
     text.family("dq_build_info", MetricKind::Gauge, "Always 1. The label names the release.");
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
@@ -216,7 +216,7 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     ([(CONTENT_TYPE, kind)], text.end()).into_response()
 }
 
-fn tell_jobs(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
+fn write_jobs(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
     text.family("dq_store_up", MetricKind::Gauge, "Whether the node reports how many jobs it has: 1 or 0.");
     for (name, counts) in nodes {
         text.sample(&[("node", name)], f64::from(u8::from(counts.is_ok())));
@@ -229,7 +229,8 @@ fn tell_jobs(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
             text.sample(&[("topic", topic.as_str()), ("state", state)], n as f64);
         }
     }
-    let circuits = nodes.iter().filter_map(|(_, told)| told.as_ref().ok()).flat_map(|(_, c, _)| c.clone());
+    let circuits =
+        nodes.iter().filter_map(|(_, answer)| answer.as_ref().ok()).flat_map(|(_, c, _)| c.clone());
     let circuits: BTreeMap<TopicName, CircuitState> =
         CircuitView::join(circuits).into_iter().map(|view| (view.topic, view.state)).collect();
     text.family(
@@ -258,7 +259,7 @@ fn tell_jobs(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
 }
 
 /// Writes how much the topics hold, and how much they may hold.
-fn tell_limits(text: &mut Text, counts: &BTreeMap<TopicName, Counts>, topics: &Topics) {
+fn write_limits(text: &mut Text, counts: &BTreeMap<TopicName, Counts>, topics: &Topics) {
     let bytes = "Bytes of a topic's jobs, dead letters included, on the nodes that answer and count them.";
     text.family("dq_topic_bytes", MetricKind::Gauge, bytes);
     for (topic, bytes) in counts.iter().filter_map(|(topic, c)| Some((topic, c.bytes?))) {
@@ -282,7 +283,7 @@ fn tell_limits(text: &mut Text, counts: &BTreeMap<TopicName, Counts>, topics: &T
 }
 
 /// Writes how fast clients add jobs to the topics with an `add_rate`, and how fast they may.
-fn tell_add_rates(text: &mut Text, used: &BTreeMap<TopicName, u64>, topics: &Topics) {
+fn write_add_rates(text: &mut Text, used: &BTreeMap<TopicName, u64>, topics: &Topics) {
     let limited = || topics.iter().filter_map(|topic| Some((&topic.name, topic.add_rate?)));
     let help = "How many jobs clients may add to a topic in a second: add_rate.";
     text.family("dq_topic_add_rate_limit", MetricKind::Gauge, help);
@@ -297,8 +298,8 @@ fn tell_add_rates(text: &mut Text, used: &BTreeMap<TopicName, u64>, topics: &Top
     }
 }
 
-fn tell_outbox(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
-    let states = || nodes.iter().filter_map(|(_, told)| told.as_ref().ok()).map(|(_, _, outbox)| outbox);
+fn write_outbox(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
+    let states = || nodes.iter().filter_map(|(_, answer)| answer.as_ref().ok()).map(|(_, _, outbox)| outbox);
     let entries: u64 = states().map(|outbox| outbox.entries).sum();
     let oldest = states().map(|outbox| outbox.oldest).max().unwrap_or_default();
     for (name, help, value) in [
@@ -318,7 +319,7 @@ fn tell_outbox(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
     }
 }
 
-fn tell_spool(text: &mut Text, state: &SpoolState, max_bytes: u64) {
+fn write_spool(text: &mut Text, state: &SpoolState, max_bytes: u64) {
     let waits_ms = state.oldest_ms.map_or(0, |since_ms| now_ms().saturating_sub(since_ms).max(0));
     for (name, help, value) in [
         ("dq_spool_entries", "Changes that wait on this host's disk for their nodes.", state.entries as f64),
@@ -335,7 +336,7 @@ fn tell_spool(text: &mut Text, state: &SpoolState, max_bytes: u64) {
     }
 }
 
-fn tell_processes(text: &mut Text, status: &Status) {
+fn write_processes(text: &mut Text, status: &Status) {
     // During a rolling restart both generations report all restarts of a slot.
     let mut restarts: BTreeMap<&str, u32> = BTreeMap::new();
     let mut processes: BTreeMap<(&str, &str), u32> = BTreeMap::new();

@@ -186,8 +186,8 @@ pub(super) struct ProcessSchema {
 impl Api {
     async fn all_nodes(&self) -> Vec<Node> {
         let asked = self.metrics.ask_nodes(Instant::now() + PATIENCE);
-        let (told, mut servers, file) = tokio::join!(asked, self.servers(), self.store_file());
-        let mut nodes = self.nodes_as(&told).await;
+        let (node_counts, mut servers, file) = tokio::join!(asked, self.servers(), self.store_file());
+        let mut nodes = self.nodes_as(&node_counts).await;
         for node in &mut nodes {
             (node.servers, node.file) = (servers.remove(&node.name), file.clone());
         }
@@ -195,7 +195,7 @@ impl Api {
     }
 
     /// Builds the nodes from the counts that they reported.
-    pub(super) async fn nodes_as(&self, told: &[NamedNodeCounts<'_>]) -> Vec<Node> {
+    pub(super) async fn nodes_as(&self, node_counts: &[NamedNodeCounts<'_>]) -> Vec<Node> {
         let lanes = self.lanes.clone();
         let states = tokio::task::spawn_blocking(move || lanes.nodes());
         let states = tokio::time::timeout(PATIENCE, states).await;
@@ -222,7 +222,7 @@ impl Api {
                 file: None,
             }
         };
-        told.iter().map(node).collect()
+        node_counts.iter().map(node).collect()
     }
 }
 

@@ -6,14 +6,14 @@ use axum::extract::State;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic};
+use super::api::{Api, TopicInPath};
 use super::api_response::ApiResponse;
-use super::body::Sent;
+use super::body::JsonBody;
 use super::input;
 use super::problem::Problem;
 use super::schema;
 use super::store_client::Reply;
-use super::topic_shown::Paused;
+use super::topic_shown::HeldTopics;
 use model::job::TopicName;
 use role::submit::Request;
 
@@ -26,13 +26,13 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 
 impl Api {
     /// Returns which topics' jobs are held back, if the store answers in time.
-    pub(super) async fn paused(&self) -> Paused {
+    pub(super) async fn paused(&self) -> HeldTopics {
         let ask = |reply: Reply<_>| Request::held_back(|held| reply.with(held));
         let asked = tokio::time::timeout(PATIENCE, self.store_client.ask(0, ask)).await;
-        Paused(asked.ok().and_then(Result::ok).and_then(Result::ok))
+        HeldTopics(asked.ok().and_then(Result::ok).and_then(Result::ok))
     }
 
-    async fn say(&self, name: TopicName, paused: bool) -> Result<ApiResponse, Problem> {
+    async fn set_pause(&self, name: TopicName, paused: bool) -> Result<ApiResponse, Problem> {
         // The pause of a removed topic can still be ended.
         let is_known = self.topic(&name).is_ok();
         if !is_known && (paused || self.paused().await.lets_through(&name)) {
@@ -57,11 +57,11 @@ impl Api {
     responses((status = 204, description = "The topic is paused"), schema::ChangeProblems))]
 async fn pause(
     State(api): State<Api>,
-    InTopic(name): InTopic,
-    Sent(json): Sent,
+    TopicInPath(name): TopicInPath,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     input::nothing(&json)?;
-    api.say(name, true).await
+    api.set_pause(name, true).await
 }
 
 /// Resumes a topic. Its jobs are delivered again. If its circuit is open, it closes.
@@ -70,9 +70,9 @@ async fn pause(
     responses((status = 204, description = "The topic is not paused"), schema::ChangeProblems))]
 async fn resume(
     State(api): State<Api>,
-    InTopic(name): InTopic,
-    Sent(json): Sent,
+    TopicInPath(name): TopicInPath,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     input::nothing(&json)?;
-    api.say(name, false).await
+    api.set_pause(name, false).await
 }

@@ -32,11 +32,11 @@ impl Holder {
 pub(super) struct Pool {
     most: usize,
     share: usize,
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<HeldMemory>>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct HeldMemory {
     all: usize,
     by_holder: HashMap<Holder, usize>,
 }

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::record_shown::RecordResponse;
 use model::excerpt::Excerpt;
-use model::job::{Invalid, JobKey, TopicName};
+use model::job::{InvalidJobPart, JobKey, TopicName};
 use registry::RegistryError;
 use store::StoreError;
 
@@ -93,7 +93,7 @@ impl Problem {
         Problem { field: Some(field.into()), ..problem }
     }
 
-    pub(super) fn invalid(field: &str, invalid: &Invalid) -> Problem {
+    pub(super) fn invalid(field: &str, invalid: &InvalidJobPart) -> Problem {
         Problem::field(field, format!("{field}: {invalid}"))
     }
 

@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic};
+use super::api::{Api, TopicInPath};
 use super::api_response::ApiResponse;
 use super::input;
 use super::nodes::on_thread;
@@ -127,7 +127,7 @@ fn span(query: &str) -> Result<ReceiverSpan, Problem> {
     responses((status = 200, body = HealthResponse, description = "What the receiver did"), schema::FindProblems))]
 async fn get_topic_health(
     State(api): State<Api>,
-    InTopic(name): InTopic,
+    TopicInPath(name): TopicInPath,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
     let span = span(query.as_deref().unwrap_or_default())?;

@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic, OfJob, Reader};
+use super::api::{Api, JobInPath, Reader, TopicInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::callback_fields;
@@ -21,7 +21,7 @@ use super::schema;
 use super::store_client::Reply;
 use model::job::{JobId, TopicName};
 use model::record::{Ending, RecordFilter};
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use role::submit::{FoundRecords, RecordCursor, RecordQuery, Request, SearchedTopic};
 
 /// The parameters of a list of records.
@@ -151,7 +151,7 @@ impl Api {
     pub(super) fn searched_topics(&self, reader: &Reader) -> Vec<SearchedTopic> {
         let topics = self.topics.borrow().clone();
         let mut names: Vec<TopicName> = topics.iter().map(|topic| topic.name.clone()).collect();
-        names.retain(|name| reader.permits(Need::Jobs(name.as_str())));
+        names.retain(|name| reader.permits(RequiredAccess::Jobs(name.as_str())));
         names.sort();
         names
             .into_iter()
@@ -186,7 +186,11 @@ impl Api {
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}/records", tag = "records", operation_id = "get_job_records",
     params(schema::JobPath),
     responses((status = 200, body = Story, description = "The records of the id"), schema::FindProblems))]
-async fn story(State(api): State<Api>, reader: Reader, OfJob(key): OfJob) -> Result<ApiResponse, Problem> {
+async fn story(
+    State(api): State<Api>,
+    reader: Reader,
+    JobInPath(key): JobInPath,
+) -> Result<ApiResponse, Problem> {
     let sees_answers = reader.sees_answers(&key.topic);
     let ask = |reply: Reply<_>| {
         Request::records(key, sees_answers, move |_, found| {
@@ -202,7 +206,7 @@ async fn story(State(api): State<Api>, reader: Reader, OfJob(key): OfJob) -> Res
 #[utoipa::path(delete, path = "/v1/topics/{topic}/jobs/{id}/records", tag = "records", operation_id = "forget_job",
     params(schema::JobPath),
     responses((status = 200, body = Erased, description = "How many records were erased"), schema::FindProblems))]
-async fn forget(State(api): State<Api>, OfJob(key): OfJob) -> Result<ApiResponse, Problem> {
+async fn forget(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<ApiResponse, Problem> {
     let ask = |reply: Reply<_>| Request::forget(key, |_, erased| reply.with(erased));
     let erased = api.store_client.ask(0, ask).await??;
     let noted = AuditNote { is_nothing: erased == 0, jobs: Some(erased), ..AuditNote::default() };
@@ -217,7 +221,7 @@ async fn forget(State(api): State<Api>, OfJob(key): OfJob) -> Result<ApiResponse
 async fn list(
     State(api): State<Api>,
     reader: Reader,
-    InTopic(topic): InTopic,
+    TopicInPath(topic): TopicInPath,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<ApiResponse, Problem> {

@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::admin_settings::AdminSettings;
-use super::api::{Api, InTopic, Reader};
+use super::api::{Api, Reader, TopicInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::input::{parameters, short};
@@ -242,7 +242,7 @@ impl Api {
 async fn delete(
     State(api): State<Api>,
     reader: Reader,
-    InTopic(name): InTopic,
+    TopicInPath(name): TopicInPath,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<ApiResponse, Problem> {

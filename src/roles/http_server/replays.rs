@@ -156,7 +156,7 @@ fn is_final(status: StatusCode) -> bool {
 
 /// An extension of an answer: some of the request could not be done now. It may be sent again.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Unfinished;
+pub(super) struct PartialResult;
 
 /// Returns whether the answer holds a secret that must not be kept: a new token, a session cookie, or a topic's new
 /// secret for a caller that cannot be told from others.
@@ -221,7 +221,7 @@ async fn done(
 ) -> Result<Response, Problem> {
     let response = answer.await;
     let small = response.body().size_hint().exact().is_some_and(|n| n <= ANSWER_MAX as u64);
-    let is_whole = response.extensions().get::<Unfinished>().is_none();
+    let is_whole = response.extensions().get::<PartialResult>().is_none();
     if !is_final(response.status()) || !small || !is_whole {
         return Ok(response);
     }

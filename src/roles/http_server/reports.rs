@@ -7,16 +7,16 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::acks::{AckResponse, no_ticket};
-use super::api::{Api, OfJob};
+use super::api::{Api, JobInPath};
 use super::api_response::ApiResponse;
-use super::body::Sent;
+use super::body::JsonBody;
 use super::problem::Problem;
 use super::reserves::lease_of;
 use super::schema;
 use super::typed_body::{self, Span};
 use model::job::JobKey;
 use model::ticket::PresentedTicket;
-use role::settling::{Report, Verb};
+use role::settling::{Report, ReportVerb};
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(ack)).routes(routes!(nack)).routes(routes!(extend))
@@ -82,9 +82,13 @@ impl Api {
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/ack", tag = "jobs", operation_id = "ack_job",
     params(schema::JobPath, schema::IdempotencyKey), request_body = JobAck,
     responses((status = 200, body = AckResponse, description = "The job is done"), schema::AckProblems))]
-async fn ack(State(api): State<Api>, OfJob(key): OfJob, Sent(json): Sent) -> Result<ApiResponse, Problem> {
+async fn ack(
+    State(api): State<Api>,
+    JobInPath(key): JobInPath,
+    JsonBody(json): JsonBody,
+) -> Result<ApiResponse, Problem> {
     let JobAck { token, answer } = typed_body::read(&json)?;
-    let report = Report { verb: Verb::Ack, text: answer.unwrap_or_default() };
+    let report = Report { verb: ReportVerb::Ack, text: answer.unwrap_or_default() };
     api.settle_reserved(key, &token, report).await
 }
 
@@ -92,9 +96,13 @@ async fn ack(State(api): State<Api>, OfJob(key): OfJob, Sent(json): Sent) -> Res
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/nack", tag = "jobs", operation_id = "nack_job",
     params(schema::JobPath, schema::IdempotencyKey), request_body = JobNack,
     responses((status = 200, body = AckResponse, description = "What happened to the job"), schema::AckProblems))]
-async fn nack(State(api): State<Api>, OfJob(key): OfJob, Sent(json): Sent) -> Result<ApiResponse, Problem> {
+async fn nack(
+    State(api): State<Api>,
+    JobInPath(key): JobInPath,
+    JsonBody(json): JsonBody,
+) -> Result<ApiResponse, Problem> {
     let JobNack { token, delay, reason } = typed_body::read(&json)?;
-    let verb = Verb::Nack { delay: delay.map(|Span(delay)| delay) };
+    let verb = ReportVerb::Nack { delay: delay.map(|Span(delay)| delay) };
     api.settle_reserved(key, &token, Report { verb, text: reason.unwrap_or_default() }).await
 }
 
@@ -102,8 +110,12 @@ async fn nack(State(api): State<Api>, OfJob(key): OfJob, Sent(json): Sent) -> Re
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/extend", tag = "jobs", operation_id = "extend_job",
     params(schema::JobPath, schema::IdempotencyKey), request_body = JobExtend,
     responses((status = 200, body = AckResponse, description = "The lease holds for longer"), schema::AckProblems))]
-async fn extend(State(api): State<Api>, OfJob(key): OfJob, Sent(json): Sent) -> Result<ApiResponse, Problem> {
+async fn extend(
+    State(api): State<Api>,
+    JobInPath(key): JobInPath,
+    JsonBody(json): JsonBody,
+) -> Result<ApiResponse, Problem> {
     let JobExtend { token, lease } = typed_body::read(&json)?;
-    let verb = Verb::Extend { lease: lease_of(lease)? };
+    let verb = ReportVerb::Extend { lease: lease_of(lease)? };
     api.settle_reserved(key, &token, Report { verb, text: String::new() }).await
 }

@@ -12,9 +12,9 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic, Reader};
+use super::api::{Api, Reader, TopicInPath};
 use super::api_response::ApiResponse;
-use super::body::Sent;
+use super::body::JsonBody;
 use super::input;
 use super::pool::{Holder, PoolPart};
 use super::problem::Problem;
@@ -22,7 +22,7 @@ use super::schema;
 use super::typed_body::{self, Count, Span};
 use model::destination::Destination;
 use model::job::TopicName;
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use model::tags::Tags;
 use model::topic::LEASES;
 use role::lock;
@@ -256,8 +256,8 @@ async fn reserve(
     State(api): State<Api>,
     Extension(place): Extension<RequestPlace>,
     reader: Reader,
-    InTopic(topic): InTopic,
-    Sent(json): Sent,
+    TopicInPath(topic): TopicInPath,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let ReserveRequest { max, wait, lease } = typed_body::read_or_empty(&json)?;
     // The memory of the body is free for others while the client waits.
@@ -275,7 +275,7 @@ async fn reserve_of_several(
     State(api): State<Api>,
     Extension(place): Extension<RequestPlace>,
     reader: Reader,
-    Sent(json): Sent,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let ReserveOfSeveralRequest { topics, max, wait, lease } = typed_body::read(&json)?;
     drop(json);
@@ -287,7 +287,7 @@ async fn reserve_of_several(
     let mut names: Vec<TopicName> = Vec::new();
     for text in &topics {
         let name = input::topic(text)?;
-        if !reader.permits(Need::Consume(name.as_str())) {
+        if !reader.permits(RequiredAccess::Consume(name.as_str())) {
             let detail = format!("the scope consume:{name} is needed");
             return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail));
         }

@@ -12,9 +12,9 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic};
+use super::api::{Api, TopicInPath};
 use super::api_response::ApiResponse;
-use super::body::Sent;
+use super::body::JsonBody;
 use super::input::random;
 use super::problem::Problem;
 use super::schema;
@@ -71,8 +71,8 @@ fn advice(topic: &Topic) -> String {
     responses((status = 200, body = RotationResponse, description = "The new secret"), schema::ChangeProblems))]
 async fn rotate(
     State(api): State<Api>,
-    InTopic(name): InTopic,
-    Sent(json): Sent,
+    TopicInPath(name): TopicInPath,
+    JsonBody(json): JsonBody,
 ) -> Result<Response, Problem> {
     let wanted: RotationRequest = match json.trim_ascii() {
         [] => RotationRequest::default(),

@@ -2,7 +2,7 @@
 
 use axum::http::Method;
 
-use model::scope::Need;
+use model::scope::RequiredAccess;
 
 /// What a caller needs to use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,19 +118,19 @@ pub(super) fn rule(method: &Method, route: &str) -> RouteRule {
 
 impl RouteRule {
     /// The scope that the rule asks for, for a topic. None: the route needs no scope.
-    pub(super) fn need(self, topic: &str) -> Option<Need<'_>> {
+    pub(super) fn need(self, topic: &str) -> Option<RequiredAccess<'_>> {
         Some(match self {
             Self::Anyone | Self::AnyoneInBrief | Self::Ticket | Self::Password => return None,
-            RouteRule::Read => Need::Read,
-            RouteRule::Metrics => Need::Metrics,
-            RouteRule::SomeTopics => Need::SomeTopics,
-            RouteRule::SomeJobs => Need::SomeJobs,
-            RouteRule::Topic => Need::Topic(topic),
-            RouteRule::Jobs => Need::Jobs(topic),
-            RouteRule::Manage => Need::Manage(topic),
-            RouteRule::Produce => Need::Produce(topic),
-            RouteRule::Consume => Need::Consume(topic),
-            RouteRule::Admin => Need::Admin,
+            RouteRule::Read => RequiredAccess::Read,
+            RouteRule::Metrics => RequiredAccess::Metrics,
+            RouteRule::SomeTopics => RequiredAccess::SomeTopics,
+            RouteRule::SomeJobs => RequiredAccess::SomeJobs,
+            RouteRule::Topic => RequiredAccess::Topic(topic),
+            RouteRule::Jobs => RequiredAccess::Jobs(topic),
+            RouteRule::Manage => RequiredAccess::Manage(topic),
+            RouteRule::Produce => RequiredAccess::Produce(topic),
+            RouteRule::Consume => RequiredAccess::Consume(topic),
+            RouteRule::Admin => RequiredAccess::Admin,
         })
     }
 }

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::api::Api;
 use model::settings::{self, beside};
-use store::{Lanes, Probe, Probed};
+use store::{Lanes, Probe, ProbeAnswer};
 
 /// How long a node may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -59,16 +59,16 @@ pub(super) struct StoreFile {
 }
 
 impl Server {
-    fn new(probed: Probed, latency: Option<Duration>) -> Server {
+    fn new(probed: ProbeAnswer, latency: Option<Duration>) -> Server {
         let latency_ms = latency.map(|took| (took.as_secs_f64() * 1e5).round() / 100.0);
         let server = Server { address: probed.server, ..Server::default() };
-        let told = match probed.told {
-            Ok(told) => told,
+        let values = match probed.values {
+            Ok(values) => values,
             Err(e) => return Server { detail: Some(e.to_string()), ..server },
         };
-        let text = |key: &str| told.get(key).cloned();
-        let number = |key: &str| told.get(key).and_then(|n| n.parse::<u64>().ok());
-        let is_ok = |key: &str| told.get(key).map(|status| status == "ok");
+        let text = |key: &str| values.get(key).cloned();
+        let number = |key: &str| values.get(key).and_then(|n| n.parse::<u64>().ok());
+        let is_ok = |key: &str| values.get(key).map(|status| status == "ok");
         let saved = [is_ok("rdb_last_bgsave_status"), is_ok("aof_last_write_status")];
         Server {
             role: text("role"),
@@ -91,8 +91,8 @@ fn probe(lanes: &Lanes, lane: usize) -> Vec<Server> {
     let timed = lanes.probe(lane, Probe::Time);
     let took = begun.elapsed() / u32::try_from(timed.len().max(1)).unwrap_or(1);
     let answers: BTreeMap<&str, bool> =
-        timed.iter().map(|probed| (probed.server.as_str(), probed.told.is_ok())).collect();
-    let server = |probed: Probed| {
+        timed.iter().map(|probed| (probed.server.as_str(), probed.values.is_ok())).collect();
+    let server = |probed: ProbeAnswer| {
         let answers = answers.get(probed.server.as_str()).copied().unwrap_or(false);
         Server::new(probed, answers.then_some(took))
     };
@@ -123,9 +123,9 @@ impl Api {
         let asked: Vec<_> = asked.collect();
         let until = tokio::time::Instant::now() + PATIENCE;
         let mut servers = BTreeMap::new();
-        for (name, told) in asked {
-            if let Ok(Ok(told)) = tokio::time::timeout_at(until, told).await {
-                servers.insert(name, told);
+        for (name, values) in asked {
+            if let Ok(Ok(values)) = tokio::time::timeout_at(until, values).await {
+                servers.insert(name, values);
             }
         }
         servers
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_server_is_shown_with_its_values_or_with_its_failure() {
-        let told = [
+        let values = [
             ("role", "master"),
             ("used_memory", "1048576"),
             ("maxmemory", "0"),
@@ -154,15 +154,18 @@ mod tests {
             ("rdb_last_bgsave_status", "ok"),
             ("aof_last_write_status", "err"),
         ];
-        let told = told.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let server =
-            Server::new(Probed { server: "h:1".into(), told: Ok(told) }, Some(Duration::from_micros(1234)));
+        let values = values.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let server = Server::new(
+            ProbeAnswer { server: "h:1".into(), values: Ok(values) },
+            Some(Duration::from_micros(1234)),
+        );
         assert_eq!((server.memory_bytes, server.maxmemory_bytes), (Some(1 << 20), None));
         assert_eq!(
             (server.aof, server.last_save_ok, server.latency_ms),
             (Some(true), Some(false), Some(1.23))
         );
-        let away = Probed { server: "h:1".into(), told: Err(StoreError::NodeDown("r1: refused".into())) };
+        let away =
+            ProbeAnswer { server: "h:1".into(), values: Err(StoreError::NodeDown("r1: refused".into())) };
         let server = Server::new(away, None);
         assert!(server.detail.unwrap().contains("refused") && server.last_save_ok.is_none());
     }

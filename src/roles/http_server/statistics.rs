@@ -18,7 +18,7 @@ use super::schema;
 use super::store_client::Reply;
 use model::job::TopicName;
 use model::metrics::{Day, MetricSubject, Statistics, Sums};
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use role::submit::Request;
 use store::Counts;
 
@@ -87,7 +87,7 @@ struct LatenessRange {
 
 /// What a query asks for, besides the counts.
 #[derive(Debug, Default, PartialEq)]
-struct Wanted {
+struct StatsOptions {
     days: Option<i64>,
     lateness: bool,
 }
@@ -104,9 +104,9 @@ struct NodeStats {
     days: Vec<Day>,
 }
 
-impl Wanted {
-    fn from_query(query: &str) -> Result<Wanted, Problem> {
-        let mut wanted = Wanted::default();
+impl StatsOptions {
+    fn from_query(query: &str) -> Result<StatsOptions, Problem> {
+        let mut wanted = StatsOptions::default();
         for (name, text) in parameters(query, &["days", "lateness"])? {
             match &*name {
                 "days" => wanted.days = Some(days(&text)?),
@@ -139,8 +139,8 @@ impl Api {
         self.registrar.keeps("the statistics of days")?;
         let today = Timestamp::now().to_zoned(self.zone.clone()).date();
         let since = today.saturating_sub(Span::new().days(days - 1)).to_string();
-        let told = self.registrar.ask(move |registry| registry.statistics(&since)).await?;
-        Ok((told, today.to_string()))
+        let sums = self.registrar.ask(move |registry| registry.statistics(&since)).await?;
+        Ok((sums, today.to_string()))
     }
 }
 
@@ -154,7 +154,7 @@ async fn stats(
     reader: Reader,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
-    let Wanted { days, lateness } = Wanted::from_query(query.as_deref().unwrap_or_default())?;
+    let StatsOptions { days, lateness } = StatsOptions::from_query(query.as_deref().unwrap_or_default())?;
     let Some((mut counts, away)) = api.metrics.counts().await else {
         // The store's own error says why.
         let ask = |reply: Reply<_>| Request::count(|counts| reply.with(counts));
@@ -202,13 +202,13 @@ async fn stats(
             lateness,
         }
     };
-    let may_see = |counts: &Counts| reader.permits(Need::Topic(counts.topic.as_str()));
+    let may_see = |counts: &Counts| reader.permits(RequiredAccess::Topic(counts.topic.as_str()));
     let topics = counts.into_values().filter(may_see).map(topic).collect();
     let node = |(subject, (totals, days)): (MetricSubject, (Sums, Vec<Day>))| match subject {
         MetricSubject::Node(node) => Some(NodeStats { node, totals, days }),
         MetricSubject::Topic(_) => None,
     };
-    let statistics = statistics.filter(|_| reader.permits(Need::Read));
+    let statistics = statistics.filter(|_| reader.permits(RequiredAccess::Read));
     let nodes = statistics.map(|statistics| statistics.0.into_iter().filter_map(node).collect());
     Ok(ApiResponse::new(StatusCode::OK, &Stats { topics, today, away, nodes }))
 }

@@ -18,7 +18,7 @@ use utoipa_axum::routes;
 use super::access::Caller;
 use super::api::{Api, NameInPath};
 use super::audit::AuditNote;
-use super::body::Sent;
+use super::body::JsonBody;
 use super::input::random;
 use super::problem::Problem;
 use super::schema;
@@ -54,7 +54,7 @@ struct NewToken {
     scopes: Option<Vec<String>>,
     /// How long the token is valid. If it is missing, the token never expires.
     #[schema(schema_with = schema::span, required = false)]
-    expires: Option<Life>,
+    expires: Option<TokenLifetime>,
     /// How many jobs clients may add with the token in a given time, such as "100/s". If it is missing, there is no
     /// limit.
     #[serde(default, deserialize_with = "rate")]
@@ -71,14 +71,14 @@ fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Rate>, D::Error> {
 
 /// How long a token is valid.
 #[derive(Debug)]
-struct Life(Duration);
+struct TokenLifetime(Duration);
 
-impl<'de> Deserialize<'de> for Life {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Life, D::Error> {
-        let life = json_time::duration(<&RawValue>::deserialize(from)?);
-        let within = life.filter(|life| (Duration::from_secs(1)..=LONGEST).contains(life));
+impl<'de> Deserialize<'de> for TokenLifetime {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<TokenLifetime, D::Error> {
+        let lifetime = json_time::duration(<&RawValue>::deserialize(from)?);
+        let within = lifetime.filter(|lifetime| (Duration::from_secs(1)..=LONGEST).contains(lifetime));
         let wanted = "a duration such as \"90d\", or a number of seconds, up to 100 years";
-        within.map(Life).ok_or_else(|| typed_body::invalid(wanted))
+        within.map(TokenLifetime).ok_or_else(|| typed_body::invalid(wanted))
     }
 }
 
@@ -101,8 +101,8 @@ impl NewToken {
             return Err(Problem::field("scopes", detail));
         }
         let created_ms = host::now_ms();
-        let life = self.expires.map(|Life(life)| life);
-        let expires_ms = life.map(|life| created_ms + life.as_millis() as i64);
+        let lifetime = self.expires.map(|TokenLifetime(lifetime)| lifetime);
+        let expires_ms = lifetime.map(|lifetime| created_ms + lifetime.as_millis() as i64);
         let proof = Proof::Secret(secret.digest());
         Ok(Token { name, proof, scopes, created_ms, expires_ms, creator, add_rate: self.add_rate })
     }
@@ -171,7 +171,7 @@ async fn list(State(api): State<Api>) -> Json<Value> {
 async fn create(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Sent(json): Sent,
+    JsonBody(json): JsonBody,
 ) -> Result<Response, Problem> {
     api.registrar.takes("tokens")?;
     let wanted: NewToken = typed_body::read(&json)?;

@@ -85,9 +85,9 @@ impl Circuit {
 }
 
 /// The paused topics and the circuits that are not closed. None: the store does not answer.
-pub(super) struct Paused(pub Option<(Vec<TopicName>, Vec<CircuitView>)>);
+pub(super) struct HeldTopics(pub Option<(Vec<TopicName>, Vec<CircuitView>)>);
 
-impl Paused {
+impl HeldTopics {
     /// Whether a topic is paused, and its circuit, if that is not closed. None: the store does not answer.
     pub(super) fn state_of(&self, name: &str) -> Option<(bool, Option<&CircuitView>)> {
         let (paused, circuits) = self.0.as_ref()?;
@@ -146,7 +146,7 @@ impl TopicResponse {
     }
 
     /// Adds whether the topic's jobs are held back, if that is known.
-    pub(super) fn with(self, held: &Paused) -> TopicResponse {
+    pub(super) fn with(self, held: &HeldTopics) -> TopicResponse {
         let Some((is_paused, view)) = held.state_of(&self.name) else { return self };
         let state = TopicState {
             paused: Some(is_paused),

@@ -10,17 +10,17 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::admin_settings::AdminSettings;
-use super::api::{Api, InTopic, Reader};
+use super::api::{Api, Reader, TopicInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
-use super::body::Sent;
+use super::body::JsonBody;
 use super::credentials;
 use super::problem::Problem;
 use super::schema;
 use super::topic_fields::TopicPatch;
-use super::topic_shown::{Paused, Source, TopicResponse, Topics};
+use super::topic_shown::{HeldTopics, Source, TopicResponse, Topics};
 use model::job::TopicName;
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use model::topic::Topic;
 use registry::{Expected, Registry, RegistryError, Revision};
 
@@ -110,14 +110,14 @@ type WriteResult = Result<WrittenTopic, Problem>;
 
 impl WrittenTopic {
     /// Builds the answer. `fields` holds the names of the changed fields, for the audit log.
-    fn response(&self, reader: &Reader, paused: &Paused, created: StatusCode, fields: &str) -> ApiResponse {
+    fn response(&self, reader: &Reader, held: &HeldTopics, created: StatusCode, fields: &str) -> ApiResponse {
         let topic = reader.shown(&self.topic);
-        let shown = TopicResponse::new(&topic, Source::Registry, Some(self.revision)).with(paused);
+        let shown = TopicResponse::new(&topic, Source::Registry, Some(self.revision)).with(held);
         let status = if self.created { created } else { StatusCode::OK };
-        let told = ApiResponse::new(status, &shown).with_etag(self.revision.to_string());
-        let told = if self.created { told.at(format!("/v1/topics/{}", self.topic.name)) } else { told };
+        let answer = ApiResponse::new(status, &shown).with_etag(self.revision.to_string());
+        let answer = if self.created { answer.at(format!("/v1/topics/{}", self.topic.name)) } else { answer };
         let (target, detail) = (Some(self.topic.name.to_string()), fields.to_owned());
-        told.noting(AuditNote { target, detail, ..AuditNote::default() })
+        answer.noting(AuditNote { target, detail, ..AuditNote::default() })
     }
 }
 
@@ -209,11 +209,11 @@ async fn list(State(api): State<Api>, reader: Reader) -> Result<ApiResponse, Pro
         }
     }
     let paused = api.paused().await;
-    let may_see = |shown: &TopicResponse| reader.permits(Need::Topic(shown.name()));
+    let may_see = |shown: &TopicResponse| reader.permits(RequiredAccess::Topic(shown.name()));
     let topics = topics.into_iter().filter(may_see).map(|shown| shown.with(&paused));
     let mut topics: Vec<TopicResponse> = topics.collect();
     // An entry that is not usable may be of any topic.
-    unusable.retain(|_| reader.permits(Need::Read));
+    unusable.retain(|_| reader.permits(RequiredAccess::Read));
     topics.sort_by(|a, b| a.name().cmp(b.name()));
     Ok(ApiResponse::new(StatusCode::OK, &Topics { topics, unusable, away }))
 }
@@ -226,7 +226,7 @@ async fn list(State(api): State<Api>, reader: Reader) -> Result<ApiResponse, Pro
 async fn show(
     State(api): State<Api>,
     reader: Reader,
-    InTopic(name): InTopic,
+    TopicInPath(name): TopicInPath,
 ) -> Result<ApiResponse, Problem> {
     let paused = api.paused().await;
     if let Some(topic) = api.settings.topics.iter().find(|topic| topic.name == name) {
@@ -265,7 +265,11 @@ async fn show(
     responses((status = 201, body = TopicResponse, description = "The topic is registered",
             headers(("Location" = String, description = "The path of the topic"), ("ETag" = String, description = "The revision of the topic"))),
         schema::ChangeProblems))]
-async fn create(State(api): State<Api>, reader: Reader, Sent(json): Sent) -> Result<ApiResponse, Problem> {
+async fn create(
+    State(api): State<Api>,
+    reader: Reader,
+    JsonBody(json): JsonBody,
+) -> Result<ApiResponse, Problem> {
     let parts = TopicPatch::read(&json)?;
     let name = parts.name(None)?;
     let mut topic = api.can_give(parts.new_topic(name.clone())?)?;
@@ -294,9 +298,9 @@ async fn create(State(api): State<Api>, reader: Reader, Sent(json): Sent) -> Res
 async fn put(
     State(api): State<Api>,
     reader: Reader,
-    InTopic(name): InTopic,
+    TopicInPath(name): TopicInPath,
     headers: HeaderMap,
-    Sent(json): Sent,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let condition = Condition::from_headers(&headers)?;
     let parts = TopicPatch::read(&json)?;
@@ -346,9 +350,9 @@ async fn put(
 async fn patch(
     State(api): State<Api>,
     reader: Reader,
-    InTopic(name): InTopic,
+    TopicInPath(name): TopicInPath,
     headers: HeaderMap,
-    Sent(json): Sent,
+    JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let condition = Condition::from_headers(&headers)?;
     let parts = TopicPatch::read(&json)?;

@@ -13,7 +13,7 @@ use super::store_client::Reply;
 use host::now_ms;
 use model::flow::LimitName;
 use model::job::{State, TopicName};
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use model::settings::HostLimit;
 use model::topic::Rate;
 use model::waiting::{CircuitReason, HostUse, Pause, RateUse, WaitingJob, WaitingReason, WaitingTopic};
@@ -29,32 +29,32 @@ const ENTRIES: usize = 1000;
 
 /// Why a job waits: the most decisive reason, and the other reasons.
 #[derive(Debug, Serialize)]
-pub(super) struct WaitingShown {
+pub(super) struct WaitingResponse {
     #[serde(flatten)]
-    reason: ReasonShown,
+    reason: ReasonResponse,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    also: Vec<ReasonShown>,
+    also: Vec<ReasonResponse>,
 }
 
 /// A reason: its code, its data, and its sentence.
 #[derive(Debug, Serialize)]
-struct ReasonShown {
+struct ReasonResponse {
     #[serde(flatten)]
     reason: WaitingReason,
     text: String,
 }
 
-impl WaitingShown {
-    fn new(reasons: Vec<WaitingReason>) -> Option<WaitingShown> {
-        let shown = |reason: WaitingReason| ReasonShown { text: reason.to_string(), reason };
+impl WaitingResponse {
+    fn new(reasons: Vec<WaitingReason>) -> Option<WaitingResponse> {
+        let shown = |reason: WaitingReason| ReasonResponse { text: reason.to_string(), reason };
         let mut reasons = reasons.into_iter().map(shown);
-        reasons.next().map(|reason| WaitingShown { reason, also: reasons.collect() })
+        reasons.next().map(|reason| WaitingResponse { reason, also: reasons.collect() })
     }
 }
 
 impl Api {
     /// Returns why a job waits. None: it does not wait.
-    pub(super) async fn waiting(&self, view: &View, reader: &Reader) -> Option<WaitingShown> {
+    pub(super) async fn waiting(&self, view: &View, reader: &Reader) -> Option<WaitingResponse> {
         if matches!(view.state, State::Leased | State::Dead) {
             return None;
         }
@@ -65,16 +65,16 @@ impl Api {
             last: view.attempts_log.last(),
             is_spooled: view.is_spooled,
         };
-        let mut topic = self.hindrances(&view.key.topic, reader).await;
+        let mut topic = self.topic_reasons(&view.key.topic, reader).await;
         if view.state == State::Ready {
             self.add_counts(&view.key.topic, &mut topic).await;
         }
         self.add_limits(view, &mut topic).await;
-        WaitingShown::new(WaitingReason::all(job, &topic, now_ms()))
+        WaitingResponse::new(WaitingReason::all(job, &topic, now_ms()))
     }
 
     /// Returns what holds back all jobs of a topic.
-    async fn hindrances(&self, name: &TopicName, reader: &Reader) -> WaitingTopic {
+    async fn topic_reasons(&self, name: &TopicName, reader: &Reader) -> WaitingTopic {
         let held_back = self.paused().await;
         let (is_paused, circuit) = held_back.state_of(name.as_str()).unwrap_or_default();
         let pause = match is_paused {
@@ -99,7 +99,7 @@ impl Api {
             .take_while(|entry| entry.action != "topic.resume")
             .filter(|entry| entry.action == "topic.pause");
         pauses.last().map_or_else(Pause::default, |entry| Pause {
-            by: Some(entry.who).filter(|who| !who.is_empty() && reader.permits(Need::Admin)),
+            by: Some(entry.who).filter(|who| !who.is_empty() && reader.permits(RequiredAccess::Admin)),
             since_ms: Some(entry.at_ms),
         })
     }

@@ -15,7 +15,7 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use super::condition::Condition;
-use super::findings::Found;
+use super::findings::FoundConditions;
 use super::restarts::Restarts;
 use super::routes::{PhpMail, Routes, SharedPhpMail};
 use super::senders::{DeliveryReport, Senders};
@@ -50,7 +50,7 @@ const CLOCKS: Duration = Duration::from_secs(5);
 struct SharedState {
     /// The findings that are open now. `None`: nobody has looked yet.
     findings: Mutex<Option<Vec<Finding>>>,
-    found: Mutex<Found>,
+    found: Mutex<FoundConditions>,
 }
 
 enum ThreadMessage {
@@ -61,7 +61,7 @@ enum ThreadMessage {
 /// The main loop's side of the worker.
 pub(super) struct Alerts {
     shared: Arc<SharedState>,
-    tell: Sender<ThreadMessage>,
+    sender: Sender<ThreadMessage>,
     ended: Receiver<()>,
     end_by: Option<Instant>,
 }
@@ -70,10 +70,10 @@ impl Alerts {
     /// Starts the worker.
     pub(super) fn start(context: &Context, php: SharedPhpMail) -> Result<Alerts> {
         let (shared, settings) = (Arc::new(SharedState::default()), Arc::clone(&context.settings));
-        let ((tell, told), (end, ended)) = (channel(), channel());
+        let ((sender, messages), (end, ended)) = (channel(), channel());
         let zone = context.zone()?;
         let mut worker = AlertWorker {
-            senders: Senders::start(&settings, &zone, &tell, ThreadMessage::Delivered)?,
+            senders: Senders::start(&settings, &zone, &sender, ThreadMessage::Delivered)?,
             topics: context.topics()?,
             shared: Arc::clone(&shared),
             lock: None,
@@ -85,25 +85,25 @@ impl Alerts {
             php,
         };
         // At the first start in this `run_dir`, dq begins to report dead letters now.
-        if worker.is_the_one() && !worker.kept.ledger.is_begun() {
+        if worker.has_lock() && !worker.kept.ledger.is_begun() {
             worker.look_at_dead(&PhpMail::Unknown, now_ms());
             worker.is_changed = true;
             worker.keep();
         }
         role::vital_thread("alerts", move || {
-            worker.run(&told);
+            worker.run(&messages);
             drop(end);
         })?;
-        Ok(Alerts { shared, tell, ended, end_by: None })
+        Ok(Alerts { shared, sender, ended, end_by: None })
     }
 
     /// Passes the open findings to the worker.
-    pub(super) fn tell(&self, open: Vec<Finding>) {
+    pub(super) fn pass_findings(&self, open: Vec<Finding>) {
         *lock(&self.shared.findings) = Some(open);
     }
 
     /// Returns what the worker itself has found.
-    pub(super) fn found(&self) -> Found {
+    pub(super) fn found(&self) -> FoundConditions {
         lock(&self.shared.found).clone()
     }
 
@@ -111,7 +111,7 @@ impl Alerts {
     pub(super) fn has_ended(&mut self) -> bool {
         if self.end_by.is_none() {
             self.end_by = Some(Instant::now() + LAST);
-            let _ = self.tell.send(ThreadMessage::End);
+            let _ = self.sender.send(ThreadMessage::End);
         }
         self.end_by.is_some_and(|by| Instant::now() >= by)
             || self.ended.try_recv() == Err(std::sync::mpsc::TryRecvError::Disconnected)
@@ -171,16 +171,16 @@ struct AlertWorker {
 }
 
 impl AlertWorker {
-    fn run(&mut self, told: &Receiver<ThreadMessage>) {
+    fn run(&mut self, messages: &Receiver<ThreadMessage>) {
         let mut ends = false;
         loop {
-            match told.recv_timeout(TICK) {
+            match messages.recv_timeout(TICK) {
                 Ok(ThreadMessage::Delivered(became)) => self.note(became),
                 Ok(ThreadMessage::End) | Err(RecvTimeoutError::Disconnected) => ends = true,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             // Another worker may hold the lock and be about to end.
-            if !self.is_the_one() {
+            if !self.has_lock() {
                 if ends {
                     return;
                 }
@@ -197,7 +197,7 @@ impl AlertWorker {
     }
 
     /// Whether this worker sends. If it gets the lock, it continues from where the previous worker stopped.
-    fn is_the_one(&mut self) -> bool {
+    fn has_lock(&mut self) -> bool {
         if self.lock.is_some() {
             return true;
         }

@@ -10,7 +10,7 @@ use super::condition::Condition;
 use model::status::{Finding, findings_file};
 
 /// What one look has found: each condition with its details.
-pub(super) type Found = BTreeMap<Condition, String>;
+pub(super) type FoundConditions = BTreeMap<Condition, String>;
 
 /// How long a finding from before a restart stays open without having been found again. A node counts as down only
 /// after several misses.
@@ -57,7 +57,7 @@ impl Findings {
     }
 
     /// Compares what is found now with what was open. `now_ms` is in Unix milliseconds.
-    pub(super) fn update(&mut self, found: Found, now_ms: i64) -> Vec<Change> {
+    pub(super) fn update(&mut self, found: FoundConditions, now_ms: i64) -> Vec<Change> {
         let mut changes = Vec::new();
         if now_ms >= self.believed_until_ms {
             self.taken_up.clear();
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_finding_opens_once_and_closes_once_and_others_can_read_it() {
         let mut findings = Findings::default();
-        let found = |detail: &str| Found::from([(Condition::DiskNearlyFull, detail.to_owned())]);
+        let found = |detail: &str| FoundConditions::from([(Condition::DiskNearlyFull, detail.to_owned())]);
         let opened = findings.update(found("1 MiB"), 1000);
         assert!(matches!(&opened[..], [Change::Opened(f)] if f.detail == "1 MiB" && f.since_ms == 1000));
         assert_eq!(findings.update(found("0 MiB"), 61_000), []);
@@ -125,25 +125,25 @@ mod tests {
         let read: Vec<Finding> =
             serde_json::from_slice(&std::fs::read(findings_file(dir.path())).unwrap()).unwrap();
         assert_eq!((read.len(), read[0].detail.as_str(), read[0].since_ms), (1, "0 MiB", 1000));
-        assert!(matches!(findings.update(Found::new(), 121_000)[..], [Change::Closed(_, 120_000)]));
-        assert_eq!(findings.update(Found::new(), 122_000), []);
+        assert!(matches!(findings.update(FoundConditions::new(), 121_000)[..], [Change::Closed(_, 120_000)]));
+        assert_eq!(findings.update(FoundConditions::new(), 122_000), []);
     }
 
     #[test]
     fn what_was_open_before_a_restart_stays_so_and_is_not_told_anew() {
         let found = |node: &str| {
-            Found::from([(Condition::Node(node.into(), NodeCondition::Down), "refused".to_owned())])
+            FoundConditions::from([(Condition::Node(node.into(), NodeCondition::Down), "refused".to_owned())])
         };
         let mut before = Findings::default();
         before.update(found("r1"), 1000);
         let mut after = Findings::take_up(before.open(), 5000);
-        assert_eq!(after.update(Found::new(), 6000), [], "nobody has looked long enough");
+        assert_eq!(after.update(FoundConditions::new(), 6000), [], "nobody has looked long enough");
         assert_eq!(after.update(found("r1"), 7000), []);
         assert!(
-            matches!(&after.update(Found::new(), 8000)[..], [Change::Closed(f, 7000)] if f.since_ms == 1000)
+            matches!(&after.update(FoundConditions::new(), 8000)[..], [Change::Closed(f, 7000)] if f.since_ms == 1000)
         );
         let mut after = Findings::take_up(before.open(), 5000);
-        assert_eq!(after.update(Found::new(), 19_999), []);
-        assert!(matches!(after.update(Found::new(), 20_000)[..], [Change::Closed(..)]));
+        assert_eq!(after.update(FoundConditions::new(), 19_999), []);
+        assert!(matches!(after.update(FoundConditions::new(), 20_000)[..], [Change::Closed(..)]));
     }
 }

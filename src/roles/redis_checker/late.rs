@@ -10,12 +10,12 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::condition::Condition;
-use super::findings::Found;
-use super::quotas::{Held, held, nearly_used};
-use super::stranded::{Waiting, problems, stranded};
+use super::findings::FoundConditions;
+use super::quotas::{TopicHoldings, held, nearly_used};
+use super::stranded::{WaitingJobs, problems, stranded};
 use host::now_ms;
 use model::job::TopicName;
-use model::topic::Undelivered;
+use model::topic::NotDelivered;
 use role::{self, Context, lock};
 use store::{self, CircuitState, Counts, OutboxState, Store, StoreError};
 use telemetry::history::add_rates;
@@ -29,11 +29,11 @@ const OUTBOX_MAX: Duration = Duration::from_secs(300);
 /// What one lane reports about its topics.
 #[derive(Debug, Default)]
 struct LaneReport {
-    waiting: Waiting,
+    waiting: WaitingJobs,
     /// The topics that have leased jobs.
     leased: BTreeSet<TopicName>,
     /// What the topics hold.
-    held: Held,
+    held: TopicHoldings,
     /// The topics that are paused.
     paused: BTreeSet<TopicName>,
     /// The circuits that are not closed, each with its reason.
@@ -43,11 +43,11 @@ struct LaneReport {
 }
 
 /// What was found in the last look.
-pub(super) type Late = Arc<Mutex<Found>>;
+pub(super) type LateFindings = Arc<Mutex<FoundConditions>>;
 
 /// Starts the thread.
-pub(super) fn watch(context: &mut Context) -> Result<Late> {
-    let late = Late::default();
+pub(super) fn watch(context: &mut Context) -> Result<LateFindings> {
+    let late = LateFindings::default();
     let after = context.settings.alert.late_after;
     let lanes = (0..context.lanes()?.count()).map(|n| Ok((context.lane(n)?, LaneReport::default())));
     let mut lanes: Vec<(Box<dyn Store>, LaneReport)> = lanes.collect::<Result<_>>()?;
@@ -56,12 +56,12 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
     let period = (after.unwrap_or(PERIODS[1]) / 2).clamp(PERIODS[0], PERIODS[1]);
     role::vital_thread("late", move || {
         loop {
-            for (store, told) in &mut lanes {
+            for (store, report) in &mut lanes {
                 match lane_report(store.as_mut()) {
-                    Ok(now) => *told = now,
+                    Ok(now) => *report = now,
                     // It is not known how long the jobs of this lane wait. Another watcher reports that the lane is
                     // down.
-                    Err(StoreError::NodeDown(_) | StoreError::Unavailable(_)) => told.waiting.clear(),
+                    Err(StoreError::NodeDown(_) | StoreError::Unavailable(_)) => report.waiting.clear(),
                     Err(e) => log::debug!("cannot read how long jobs wait: {e}"),
                 }
             }
@@ -72,25 +72,25 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
             };
             let before: BTreeSet<String> = lock(&found).keys().filter_map(late).collect();
             let known = topics.now();
-            let paused: BTreeSet<&TopicName> = lanes.iter().flat_map(|(_, told)| &told.paused).collect();
-            let waiting = sums(lanes.iter().map(|(_, told)| &told.waiting));
+            let paused: BTreeSet<&TopicName> = lanes.iter().flat_map(|(_, report)| &report.paused).collect();
+            let waiting = sums(lanes.iter().map(|(_, report)| &report.waiting));
             let is_wanted = |topic: &TopicName| known.is_delivered(topic.as_str()) && !paused.contains(topic);
             let mut now = match after {
                 Some(after) => judge(&waiting, after, &before, now_ms(), is_wanted),
-                None => Found::new(),
+                None => FoundConditions::new(),
             };
             let registered = |name: &str| known.get(name).is_some();
-            now.extend(circuits(lanes.iter().map(|(_, told)| &told.open), registered));
+            now.extend(circuits(lanes.iter().map(|(_, report)| &report.open), registered));
             // Before the registry was read for the first time, it is not known which topics exist.
             if topics.is_whole() {
-                let is_leased = |name: &str| lanes.iter().any(|(_, told)| told.leased.contains(name));
+                let is_leased = |name: &str| lanes.iter().any(|(_, report)| report.leased.contains(name));
                 now.extend(stranded(&waiting, now_ms(), |name| match known.undelivered(name)? {
                     // Clients that work on jobs of the topic reserve the others later.
-                    Undelivered::Pull if is_leased(name) => None,
+                    NotDelivered::Pull if is_leased(name) => None,
                     why => Some(why.to_string()),
                 }));
             }
-            now.extend(outbox_that_waits(lanes.iter().map(|(_, told)| &told.outbox)));
+            now.extend(outbox_that_waits(lanes.iter().map(|(_, report)| &report.outbox)));
             now.extend(problems(known));
             let limited = known.iter().map(|topic| &**topic);
             let add_rates = add_rates(&run_dir, now_ms(), limited).unwrap_or_else(|e| {
@@ -98,7 +98,7 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
                 BTreeMap::new()
             });
             now.extend(nearly_used(
-                lanes.iter().map(|(_, told)| &told.held),
+                lanes.iter().map(|(_, report)| &report.held),
                 known.iter().map(|topic| &**topic),
                 &add_rates,
             ));
@@ -116,7 +116,7 @@ fn lane_report(store: &mut dyn Store) -> store::Result<LaneReport> {
     let counts = store.counts()?;
     let held = held(&counts);
     let leased = counts.iter().filter(|one| one.leased > 0).map(|one| one.topic.clone()).collect();
-    let waiting: Waiting = counts.into_iter().filter_map(of).collect();
+    let waiting: WaitingJobs = counts.into_iter().filter_map(of).collect();
     // A circuit whose pause is over is closed by the next job. Without waiting jobs, it holds nothing back.
     open.retain(|circuit| circuit.state == CircuitState::Open || waiting.contains_key(&circuit.topic));
     let open = open.into_iter().map(|circuit| (circuit.topic, circuit.reason)).collect();
@@ -141,8 +141,8 @@ fn outbox_that_waits<'a>(
 }
 
 /// Adds up what waits on all lanes.
-fn sums<'a>(lanes: impl Iterator<Item = &'a Waiting>) -> Waiting {
-    let mut sums = Waiting::new();
+fn sums<'a>(lanes: impl Iterator<Item = &'a WaitingJobs>) -> WaitingJobs {
+    let mut sums = WaitingJobs::new();
     for (topic, (ready, oldest_ms)) in lanes.flatten() {
         let sum = sums.entry(topic.clone()).or_insert((0, *oldest_ms));
         *sum = (sum.0 + ready, sum.1.min(*oldest_ms));
@@ -153,13 +153,13 @@ fn sums<'a>(lanes: impl Iterator<Item = &'a Waiting>) -> Waiting {
 /// Returns the topics that are late. A topic that was late before stays late until its oldest job waits for less than
 /// half of the limit.
 fn judge(
-    waiting: &Waiting,
+    waiting: &WaitingJobs,
     after: Duration,
     before: &BTreeSet<String>,
     now_ms: i64,
     is_wanted: impl Fn(&TopicName) -> bool,
-) -> Found {
-    let tell = |(topic, (ready, oldest_ms)): (&TopicName, &(u64, i64))| {
+) -> FoundConditions {
+    let describe = |(topic, (ready, oldest_ms)): (&TopicName, &(u64, i64))| {
         let waits = Duration::from_millis((now_ms - oldest_ms).max(0) as u64);
         let limit = if before.contains(topic.as_str()) { after / 2 } else { after };
         let waits_text = humantime::format_duration(Duration::from_secs(waits.as_secs()));
@@ -167,14 +167,14 @@ fn judge(
         let is_late = waits > limit && is_wanted(topic);
         is_late.then(|| (Condition::TopicLate(topic.as_str().to_owned()), detail))
     };
-    waiting.iter().filter_map(tell).collect()
+    waiting.iter().filter_map(describe).collect()
 }
 
 /// Returns the circuits that are open, each with its reason. (A circuit that lets a probe through is not closed yet.)
 fn circuits<'a>(
     lanes: impl Iterator<Item = &'a BTreeMap<TopicName, String>>,
     is_delivered: impl Fn(&str) -> bool,
-) -> Found {
+) -> FoundConditions {
     let open = lanes.flatten().filter(|(topic, _)| is_delivered(topic.as_str()));
     open.map(|(topic, why)| (Condition::CircuitOpen(topic.as_str().to_owned()), why.clone())).collect()
 }
@@ -195,16 +195,17 @@ mod tests {
     #[test]
     fn a_topic_is_late_beyond_its_time_and_no_longer_at_half_of_it() {
         let topic = |name: &str| TopicName::new(name).unwrap();
-        let lane = |n: u64, oldest: i64| Waiting::from([(topic("t"), (n, oldest)), (topic("gone"), (1, 0))]);
+        let lane =
+            |n: u64, oldest: i64| WaitingJobs::from([(topic("t"), (n, oldest)), (topic("gone"), (1, 0))]);
         let after = Duration::from_secs(60);
-        let judged = |lanes: &[Waiting], before: &[&str], now| {
+        let judged = |lanes: &[WaitingJobs], before: &[&str], now| {
             let before = before.iter().map(|t| (*t).to_owned()).collect();
             judge(&sums(lanes.iter()), after, &before, now, |topic| topic.as_str() == "t")
         };
         assert!(judged(&[lane(1, 10_000)], &[], 70_000).is_empty());
         let found = judged(&[lane(1, 10_000), lane(2, 5_000)], &[], 70_000);
         let detail = "3 ready jobs are not delivered, the oldest for 1m 5s".to_owned();
-        assert_eq!(found, Found::from([(Condition::TopicLate("t".into()), detail)]));
+        assert_eq!(found, FoundConditions::from([(Condition::TopicLate("t".into()), detail)]));
         assert_eq!(judged(&[lane(1, 10_000)], &["t"], 41_000).len(), 1);
         assert!(judged(&[lane(1, 10_000)], &["t"], 40_000).is_empty());
     }
@@ -216,6 +217,6 @@ mod tests {
             BTreeMap::from([(topic("t"), "5 failures: refused".to_owned()), (topic("gone"), String::new())]);
         let found = circuits([BTreeMap::new(), lane].iter(), |name| name == "t");
         let expected = (Condition::CircuitOpen("t".into()), "5 failures: refused".to_owned());
-        assert_eq!(found, Found::from([expected]));
+        assert_eq!(found, FoundConditions::from([expected]));
     }
 }

@@ -31,7 +31,7 @@ use nix::sys::statvfs::statvfs;
 
 use self::alert_worker::Alerts;
 use self::condition::Condition;
-use self::findings::{Change, Findings, Found};
+use self::findings::{Change, Findings, FoundConditions};
 use self::nodes::Watchers;
 use self::routes::SharedPhpMail;
 use self::statistics::Statistics;
@@ -78,7 +78,7 @@ pub fn run(mut context: Context) -> Result<()> {
     let mut alerts = Alerts::start(&context, php)?;
     let mut findings = Findings::take_up(host::findings(&context.settings.run_dir), now_ms());
     let (mut history, mut history_fails) = (Recorder::default(), TroubleLog::default());
-    let (mut of_file, mut next_look, mut has_looked) = (Found::new(), Instant::now(), false);
+    let (mut of_file, mut next_look, mut has_looked) = (FoundConditions::new(), Instant::now(), false);
     context.ready()?;
     while context.drain().is_none() {
         if Instant::now() >= next_look {
@@ -111,11 +111,11 @@ pub fn run(mut context: Context) -> Result<()> {
         if let Err(e) = findings.write(&context.settings.run_dir) {
             log::warn!("cannot write the findings: {e}");
         }
-        changes.into_iter().for_each(tell);
-        alerts.tell(findings.open());
+        changes.into_iter().for_each(log_change);
+        alerts.pass_findings(findings.open());
         let run_dir = &context.settings.run_dir;
         match history.record(run_dir, now_ms(), || counters::totals(run_dir)) {
-            Ok(()) => history_fails.over(),
+            Ok(()) => history_fails.end(),
             Err(e) => {
                 history_fails.pause_for(&format_args!("cannot keep a history for the console: {e}"));
             }
@@ -149,7 +149,7 @@ fn move_that_lasts(lanes: &Lanes, since: &mut Option<Instant>) -> Option<String>
 }
 
 /// Logs a change.
-fn tell(change: Change) {
+fn log_change(change: Change) {
     match change {
         Change::Opened(finding) => log::error!("{}: {}", finding.what, finding.detail),
         Change::Closed(finding, held_ms) => {
@@ -160,7 +160,7 @@ fn tell(change: Change) {
 }
 
 /// Returns what is wrong with the embedded store, and with the folder of its bells if `run_dir` is given.
-fn look_at_file(file: &EmbeddedFile, run_dir: Option<&Path>, store: &mut dyn Store) -> Found {
+fn look_at_file(file: &EmbeddedFile, run_dir: Option<&Path>, store: &mut dyn Store) -> FoundConditions {
     let mut found = check_file(file);
     if let Some(run_dir) = run_dir.filter(|run_dir| !run_dir.join("bells").is_dir()) {
         let detail = format!(
@@ -219,9 +219,9 @@ impl EmbeddedFile {
 }
 
 /// Checks the file by its metadata alone. To open and close it outside SQLite would drop SQLite's locks.
-fn check_file(file: &EmbeddedFile) -> Found {
+fn check_file(file: &EmbeddedFile) -> FoundConditions {
     let EmbeddedFile { path, inode, min_free } = file;
-    let mut found = Found::new();
+    let mut found = FoundConditions::new();
     match std::fs::metadata(path) {
         Err(e) => drop(found.insert(Condition::FileMissing, format!("{}: {e}", path.display()))),
         Ok(m) if inode.is_some_and(|i| i != (m.dev(), m.ino())) => {
@@ -267,7 +267,7 @@ mod tests {
         // The file is held open, so that its inode is not reused for the next one.
         let _held = std::fs::File::create(&path).unwrap();
         let file = EmbeddedFile::new(&path, 0);
-        let kinds = |found: Found| found.into_keys().collect::<Vec<_>>();
+        let kinds = |found: FoundConditions| found.into_keys().collect::<Vec<_>>();
         let before = kinds(check_file(&file));
         assert!(!before.contains(&Condition::FileMissing));
         std::fs::remove_file(&path).unwrap();

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 
 use super::condition::{Condition, NodeCondition};
-use super::findings::Found;
+use super::findings::FoundConditions;
 use model::topic::Durability;
-use store::{Capability, Lanes, Probe, Probed, StoreError};
+use store::{Capability, Lanes, Probe, ProbeAnswer, StoreError};
 
 /// How often a node is asked whether it answers, and after how many such rounds its state and its configuration are
 /// read.
@@ -53,7 +53,7 @@ struct KnownServer {
 
 /// The watchers: one for each node, so that a node that hangs holds up no other.
 pub(super) struct Watchers {
-    told: Receiver<(String, BTreeMap<NodeCondition, String>)>,
+    answers: Receiver<(String, BTreeMap<NodeCondition, String>)>,
     /// What was last found on each node.
     nodes: BTreeMap<String, BTreeMap<NodeCondition, String>>,
 }
@@ -61,19 +61,19 @@ pub(super) struct Watchers {
 impl Watchers {
     /// Starts the watchers.
     pub(super) fn start(lanes: &Lanes) -> Result<Watchers> {
-        let (tell, told) = channel();
+        let (sender, answers) = channel();
         for lane in 0..lanes.count() {
             if let Some(name) = lanes.name(lane) {
-                let (lanes, tell, name) = (lanes.clone(), tell.clone(), name.to_owned());
-                role::vital_thread("watcher", move || watch(&lanes, lane, &name, &tell))?;
+                let (lanes, sender, name) = (lanes.clone(), sender.clone(), name.to_owned());
+                role::vital_thread("watcher", move || watch(&lanes, lane, &name, &sender))?;
             }
         }
-        Ok(Watchers { told, nodes: BTreeMap::new() })
+        Ok(Watchers { answers, nodes: BTreeMap::new() })
     }
 
     /// Returns what is found now.
-    pub(super) fn found(&mut self) -> Found {
-        self.nodes.extend(self.told.try_iter());
+    pub(super) fn found(&mut self) -> FoundConditions {
+        self.nodes.extend(self.answers.try_iter());
         let of = |(name, found): (&String, &BTreeMap<NodeCondition, String>)| {
             let name = name.clone();
             found.clone().into_iter().map(move |(what, detail)| (Condition::Node(name.clone(), what), detail))
@@ -82,12 +82,12 @@ impl Watchers {
     }
 }
 
-fn watch(lanes: &Lanes, lane: usize, name: &str, tell: &Sender<(String, BTreeMap<NodeCondition, String>)>) {
+fn watch(lanes: &Lanes, lane: usize, name: &str, sender: &Sender<(String, BTreeMap<NodeCondition, String>)>) {
     let mut known = NodeHealth::default();
     for round in 0.. {
         let begun = Instant::now();
         known.check(lanes, lane, round);
-        if tell.send((name.to_owned(), known.conditions())).is_err() {
+        if sender.send((name.to_owned(), known.conditions())).is_err() {
             return;
         }
         std::thread::sleep(ROUND.saturating_sub(begun.elapsed()));
@@ -101,12 +101,12 @@ impl NodeHealth {
         let way = asked.1.elapsed();
         // A server that is no longer a master of the Cluster is not missed.
         self.servers.retain(|name, _| probed.iter().any(|p| p.server == *name));
-        for Probed { server, told } in probed {
+        for ProbeAnswer { server, values } in probed {
             let server = self.servers.entry(server).or_default();
-            match told {
-                Ok(told) => {
+            match values {
+                Ok(values) => {
                     server.misses = 0;
-                    if let Some(now_us) = told.get("us").and_then(|us| us.parse().ok()) {
+                    if let Some(now_us) = values.get("us").and_then(|us| us.parse().ok()) {
                         server.put(vec![(NodeCondition::ClockOff, judge_clock(now_us, asked.0, way))]);
                     }
                 }
@@ -147,12 +147,12 @@ impl NodeHealth {
 
     fn judge(
         &mut self,
-        probed: Vec<Probed>,
+        probed: Vec<ProbeAnswer>,
         judge: impl Fn(&mut KnownServer, &BTreeMap<String, String>) -> NodeFindings,
     ) {
-        for Probed { server, told } in probed {
-            if let (Some(server), Ok(told)) = (self.servers.get_mut(&server), told) {
-                let judged = judge(server, &told);
+        for ProbeAnswer { server, values } in probed {
+            if let (Some(server), Ok(values)) = (self.servers.get_mut(&server), values) {
+                let judged = judge(server, &values);
                 server.put(judged);
             }
         }
@@ -160,19 +160,19 @@ impl NodeHealth {
 
     /// Returns what is found on the node. If it has several servers, each detail names its server.
     fn conditions(&self) -> BTreeMap<NodeCondition, String> {
-        let mut told: BTreeMap<NodeCondition, Vec<String>> = BTreeMap::new();
+        let mut details_of: BTreeMap<NodeCondition, Vec<String>> = BTreeMap::new();
         for (name, server) in &self.servers {
             for (what, detail) in server.conditions() {
                 let detail = if self.servers.len() > 1 { format!("{name}: {detail}") } else { detail };
-                told.entry(what).or_default().push(detail);
+                details_of.entry(what).or_default().push(detail);
             }
         }
         if self.older > 1 {
             let advice =
                 "a replica that lagged was promoted, or a backup was restored: dq nodes move looks at it";
-            told.insert(NodeCondition::Older, vec![advice.to_owned()]);
+            details_of.insert(NodeCondition::Older, vec![advice.to_owned()]);
         }
-        told.into_iter().map(|(what, details)| (what, details.join("; "))).collect()
+        details_of.into_iter().map(|(what, details)| (what, details.join("; "))).collect()
     }
 }
 
@@ -195,8 +195,8 @@ impl KnownServer {
     }
 }
 
-fn number(told: &BTreeMap<String, String>, key: &str) -> u64 {
-    told.get(key).and_then(|n| n.parse().ok()).unwrap_or(0)
+fn number(values: &BTreeMap<String, String>, key: &str) -> u64 {
+    values.get(key).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
 /// Judges a node's clock. It was read at some moment on the way there and back.
@@ -294,7 +294,7 @@ fn judge_config(config: &BTreeMap<String, String>) -> NodeFindings {
 mod tests {
     use super::*;
 
-    fn told(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    fn values(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
     }
 
@@ -305,20 +305,20 @@ mod tests {
     #[test]
     fn what_would_lose_jobs_is_found() {
         let good = [("maxmemory-policy", "noeviction"), ("appendonly", "yes"), ("save", "")];
-        assert_eq!(holds(judge_config(&told(&good))), []);
+        assert_eq!(holds(judge_config(&values(&good))), []);
         let bad = [("maxmemory-policy", "allkeys-lru"), ("appendonly", "no"), ("save", "")];
-        assert_eq!(holds(judge_config(&told(&bad))), [NodeCondition::Evicts, NodeCondition::NotPersistent]);
+        assert_eq!(holds(judge_config(&values(&bad))), [NodeCondition::Evicts, NodeCondition::NotPersistent]);
         let snapshots = [("maxmemory-policy", "noeviction"), ("appendonly", "no"), ("save", "3600 1")];
-        assert_eq!(holds(judge_config(&told(&snapshots))), []);
+        assert_eq!(holds(judge_config(&values(&snapshots))), []);
     }
 
     #[test]
     fn how_a_node_is_is_judged() {
         let good =
             [("role", "master"), ("used_memory", "50"), ("maxmemory", "100"), ("connected_slaves", "1")];
-        assert_eq!(holds(judge_info(&told(&good), 1, false)), []);
+        assert_eq!(holds(judge_info(&values(&good), 1, false)), []);
         let unlimited = [("role", "master"), ("used_memory", "50"), ("maxmemory", "0")];
-        assert_eq!(holds(judge_info(&told(&unlimited), 0, false)), []);
+        assert_eq!(holds(judge_info(&values(&unlimited), 0, false)), []);
         let bad = [
             ("role", "slave"),
             ("master_link_status", "down"),
@@ -334,7 +334,7 @@ mod tests {
             NodeCondition::Emptied,
             NodeCondition::ReplicaLost,
         ];
-        assert_eq!(holds(judge_info(&told(&bad), 1, true)), all);
+        assert_eq!(holds(judge_info(&values(&bad), 1, true)), all);
     }
 
     #[test]
@@ -343,8 +343,8 @@ mod tests {
             Capability { version: Some((8, 0)), aof: Some(true), replicas: Some(1), ..Capability::default() };
         let asked = [Durability::Memory, Durability::Fsync, Durability::Replicas(1)];
         assert_eq!(judge_durability(&kept, &asked, false), None);
-        let told = judge_durability(&kept, &[Durability::Replicas(2)], false).unwrap();
-        assert!(told.starts_with("\"replicas:2\" cannot be had"), "{told}");
+        let values = judge_durability(&kept, &[Durability::Replicas(2)], false).unwrap();
+        assert!(values.starts_with("\"replicas:2\" cannot be had"), "{values}");
         let snapshots = Capability { aof: Some(false), ..kept };
         assert!(judge_durability(&snapshots, &[Durability::Memory], false).unwrap().contains("is not used"));
         assert_eq!(judge_durability(&snapshots, &[Durability::Memory], true), None);
@@ -365,12 +365,12 @@ mod tests {
     #[test]
     fn a_cluster_that_lacks_slots_is_found() {
         let good = [("cluster_state", "ok"), ("cluster_slots_ok", "16384")];
-        assert_eq!(holds(judge_cluster(&told(&good))), []);
+        assert_eq!(holds(judge_cluster(&values(&good))), []);
         for bad in [("fail", "16384"), ("ok", "16000"), ("fail", "0")] {
             let info = [("cluster_state", bad.0), ("cluster_slots_ok", bad.1)];
-            assert_eq!(holds(judge_cluster(&told(&info))), [NodeCondition::SlotsAway]);
+            assert_eq!(holds(judge_cluster(&values(&info))), [NodeCondition::SlotsAway]);
         }
-        assert_eq!(holds(judge_cluster(&told(&[]))), []);
+        assert_eq!(holds(judge_cluster(&values(&[]))), []);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::condition::Condition;
-use super::findings::Found;
+use super::findings::FoundConditions;
 use model::job::TopicName;
 use model::topic::{Rate, Size, Topic};
 use store::Counts;
@@ -12,27 +12,27 @@ use store::Counts;
 const NEARLY: f64 = 0.8;
 
 /// What the topics of one lane hold: pending jobs, and bytes if they are counted.
-pub(super) type Held = BTreeMap<TopicName, (u64, Option<u64>)>;
+pub(super) type TopicHoldings = BTreeMap<TopicName, (u64, Option<u64>)>;
 
 /// Returns what the topics of these counts hold.
-pub(super) fn held(counts: &[Counts]) -> Held {
+pub(super) fn held(counts: &[Counts]) -> TopicHoldings {
     counts.iter().map(|one| (one.topic.clone(), (one.pending(), one.bytes))).collect()
 }
 
 /// Returns the topics with a limit of which at least four fifths are used. `add_rates`: how many jobs clients add in one
 /// period of each topic's `add_rate`.
 pub(super) fn nearly_used<'a>(
-    lanes: impl Iterator<Item = &'a Held>,
+    lanes: impl Iterator<Item = &'a TopicHoldings>,
     topics: impl Iterator<Item = &'a Topic>,
     add_rates: &BTreeMap<TopicName, u64>,
-) -> Found {
+) -> FoundConditions {
     let mut sums: BTreeMap<&TopicName, (u64, u64)> = BTreeMap::new();
     for (topic, (pending, bytes)) in lanes.flatten() {
         let sum = sums.entry(topic).or_default();
         *sum = (sum.0 + pending, sum.1 + bytes.unwrap_or(0));
     }
     let is_near = |used: u64, limit: u64| used as f64 >= limit as f64 * NEARLY;
-    let mut found = Found::new();
+    let mut found = FoundConditions::new();
     for topic in topics {
         let (pending, bytes) = sums.get(&topic.name).unwrap_or(&(0, 0));
         let of_pending = topic.max_pending.filter(|max| is_near(*pending, u64::from(*max)));
@@ -66,7 +66,8 @@ mod tests {
         let topic =
             Topic { max_pending: Some(10), max_bytes: Some(Size(1000)), ..Topic::new(name.clone(), "") };
         let found = |lanes: &[(u64, Option<u64>)]| {
-            let lanes: Vec<Held> = lanes.iter().map(|held| Held::from([(name.clone(), *held)])).collect();
+            let lanes: Vec<TopicHoldings> =
+                lanes.iter().map(|held| TopicHoldings::from([(name.clone(), *held)])).collect();
             nearly_used(lanes.iter(), [&topic].into_iter(), &BTreeMap::new()).into_values().next()
         };
         assert_eq!(found(&[(7, Some(799))]), None);

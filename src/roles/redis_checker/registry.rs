@@ -24,11 +24,11 @@ const PERIOD: Duration = Duration::from_secs(1);
 const MAIL_PERIOD: Duration = Duration::from_secs(30);
 
 /// Why the registry cannot be read now. `None`: it can.
-pub(super) type Away = Arc<Mutex<Option<String>>>;
+pub(super) type RegistryOutage = Arc<Mutex<Option<String>>>;
 
 /// Starts the thread, if there is a registry. The mail settings that it finds go to `php`.
-pub(super) fn follow(settings: &Arc<Settings>, php: &SharedPhpMail) -> Result<Away> {
-    let away = Away::default();
+pub(super) fn follow(settings: &Arc<Settings>, php: &SharedPhpMail) -> Result<RegistryOutage> {
+    let away = RegistryOutage::default();
     let asks_for_mail = PhpMail::counts(settings);
     if !asks_for_mail {
         *lock(php) = PhpMail::Nothing;
@@ -40,13 +40,13 @@ pub(super) fn follow(settings: &Arc<Settings>, php: &SharedPhpMail) -> Result<Aw
             open: None,
             passed_on: None,
             looked_at: None,
-            told: HashSet::new(),
+            logged: HashSet::new(),
             nudges: nudges(settings),
             mail_at: asks_for_mail.then(Instant::now),
             php: Arc::clone(php),
         };
-        let told = Arc::clone(&away);
-        role::vital_thread("registry", move || follower.run(&told))?;
+        let logged = Arc::clone(&away);
+        role::vital_thread("registry", move || follower.run(&logged))?;
     }
     Ok(away)
 }
@@ -61,7 +61,7 @@ struct Follower {
     /// The snapshot file that was last looked at: its inode, and when it was written.
     looked_at: Option<(u64, i64, i64)>,
     /// The log lines that were already written.
-    told: HashSet<String>,
+    logged: HashSet<String>,
     /// Readable when somebody on this host has changed the registry. `None`: it cannot be watched.
     nudges: Option<Changes>,
     /// When mail settings are read next. `None`: never.
@@ -76,14 +76,14 @@ fn nudges(settings: &Settings) -> Option<Changes> {
 }
 
 impl Follower {
-    fn run(&mut self, away: &Away) {
+    fn run(&mut self, away: &RegistryOutage) {
         let mut trouble = TroubleLog::default();
         loop {
             let begun = Instant::now();
             let next = begun + PERIOD;
             let next = match self.step() {
                 Ok(()) => {
-                    trouble.over();
+                    trouble.end();
                     *lock(away) = None;
                     next
                 }
@@ -134,7 +134,7 @@ impl Follower {
             return Ok(());
         }
         let listing = open.list()?;
-        self.tell(&listing);
+        self.log_new_problems(&listing);
         let snapshot = Snapshot {
             source: self.registry.to_string(),
             revision: listing.revision,
@@ -166,7 +166,7 @@ impl Follower {
     }
 
     /// Logs what differs from what people may expect, each line once.
-    fn tell(&mut self, listing: &Listing) {
+    fn log_new_problems(&mut self, listing: &Listing) {
         let of_file: HashSet<&TopicName> = self.settings.topics.iter().map(|t| &t.name).collect();
         let mut says: Vec<String> = listing
             .unusable
@@ -184,9 +184,9 @@ impl Follower {
             says.extend(topic.problem().map(|problem| format!("topic {name}: {problem}")));
         }
         for line in says {
-            if !self.told.contains(&line) {
+            if !self.logged.contains(&line) {
                 log::warn!("{line}");
-                self.told.insert(line);
+                self.logged.insert(line);
             }
         }
     }

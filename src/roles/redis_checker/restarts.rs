@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::condition::Condition;
-use super::findings::Found;
+use super::findings::FoundConditions;
 use model::status::Status;
 
 /// This many restarts within the configured time are too many. The finding closes when the same time has
@@ -34,7 +34,7 @@ struct Slot {
 
 impl Restarts {
     /// Takes the master's present status. Returns what is wrong now.
-    pub(super) fn check(&mut self, status: &Status, within: Duration, now_ms: i64) -> Found {
+    pub(super) fn check(&mut self, status: &Status, within: Duration, now_ms: i64) -> FoundConditions {
         let text = humantime::format_duration(within);
         let within = within.as_millis() as i64;
         if self.master_ms != status.started_ms {
@@ -57,11 +57,11 @@ impl Restarts {
             slot.is_open = slot.at_ms.len() >= MOST || slot.is_open && !slot.at_ms.is_empty();
         }
         self.slots.retain(|name, _| status.processes.iter().any(|p| p.name == *name));
-        let tell = |(name, slot): (&String, &Slot)| {
+        let describe = |(name, slot): (&String, &Slot)| {
             let detail = format!("{} times within {text}, at last: {}", slot.at_ms.len(), slot.reason);
             slot.is_open.then(|| (Condition::ProcessRestarting(name.clone()), detail))
         };
-        self.slots.iter().filter_map(tell).collect()
+        self.slots.iter().filter_map(describe).collect()
     }
 }
 

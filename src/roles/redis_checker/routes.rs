@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    fn told(php: &PhpMail, notice: &Notice) -> Vec<String> {
+    fn addresses(php: &PhpMail, notice: &Notice) -> Vec<String> {
         let mails = ["shop@example.com", "ops@example.com", "junk"].map(str::to_owned).to_vec();
         let topic = Topic { alert: mails, ..Topic::new(TopicName::new("orders").unwrap(), "http://h/") };
         let topics = Topics::from_iter([topic]);
@@ -178,13 +178,13 @@ mod tests {
         let php = PhpMail::from_row(Some(row.clone()));
         let dead = Notice::dead("orders", 1, vec![], 0);
         let mails = ["ops@example.com", "shop@example.com"];
-        assert_eq!(told(&php, &dead), [&mails[..], &["the webhook all", "the webhook orders"]].concat());
-        assert_eq!(told(&PhpMail::Unknown, &dead)[..2], mails);
-        assert_eq!(told(&PhpMail::Nothing, &dead), ["the webhook all", "the webhook orders"]);
+        assert_eq!(addresses(&php, &dead), [&mails[..], &["the webhook all", "the webhook orders"]].concat());
+        assert_eq!(addresses(&PhpMail::Unknown, &dead)[..2], mails);
+        assert_eq!(addresses(&PhpMail::Nothing, &dead), ["the webhook all", "the webhook orders"]);
         let node = Notice { kind: "node_down".into(), node: Some("r1".into()), ..Notice::test(0) };
         let nodes =
             ["ops@example.com", "r1@example.com", "r2@example.com", "the webhook all", "the webhook nodes"];
-        assert_eq!(told(&php, &node), nodes);
+        assert_eq!(addresses(&php, &node), nodes);
         assert_eq!(PhpMail::from_row(Some(PhpAlert { host: " ".into(), ..row })), PhpMail::Nothing);
     }
 }

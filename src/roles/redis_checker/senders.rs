@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use jiff::tz::TimeZone;
 
-use delivery::alert::{Mailer, NotSent, Webhook};
+use delivery::alert::{Mailer, SendError, Webhook};
 use delivery::callback::{Rules, guarded_agent};
 use model::notice::{Message, Recipient};
 use model::settings::{Settings, SmtpSettings};
@@ -20,7 +20,7 @@ const QUEUE: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What happened to a message.
-pub(super) type DeliveryReport = (Recipient, std::result::Result<(), NotSent>);
+pub(super) type DeliveryReport = (Recipient, std::result::Result<(), SendError>);
 
 /// A mail to send.
 type Mail = (SmtpSettings, String, Message);
@@ -36,25 +36,27 @@ impl Senders {
     pub(super) fn start<W: Send + 'static>(
         settings: &Settings,
         zone: &TimeZone,
-        tell: &Sender<W>,
+        report: &Sender<W>,
         word: fn(DeliveryReport) -> W,
     ) -> Result<Senders> {
         let (mail, queue) = sync_channel(QUEUE);
-        let told = tell.clone();
-        role::vital_thread("mail", move || send_mails(&queue, |became| drop(told.send(word(became)))))?;
+        let report_sender = report.clone();
+        role::vital_thread("mail", move || {
+            send_mails(&queue, |became| drop(report_sender.send(word(became))))
+        })?;
         let mut webhooks = HashMap::new();
         for webhook in &settings.alert.webhooks {
             let agent = guarded_agent(Rules::new(&settings.callback), PATIENCE);
             let (sender, queue) = sync_channel::<Message>(QUEUE);
-            let (told, name) = (tell.clone(), webhook.name.clone());
+            let (report_sender, name) = (report.clone(), webhook.name.clone());
             let made = Webhook::new(agent, webhook, zone.clone());
             role::vital_thread("webhook", move || {
                 while let Ok(message) = queue.recv() {
                     let sent = match &made {
                         Ok(webhook) => webhook.send(&message),
-                        Err(e) => Err(NotSent::Server(e.to_string())),
+                        Err(e) => Err(SendError::Server(e.to_string())),
                     };
-                    let _ = told.send(word((Recipient::Webhook(name.clone()), sent)));
+                    let _ = report_sender.send(word((Recipient::Webhook(name.clone()), sent)));
                 }
             })?;
             webhooks.insert(webhook.name.clone(), sender);
@@ -80,14 +82,14 @@ fn is_taken<T>(sent: std::result::Result<(), TrySendError<T>>) -> bool {
     sent.is_ok()
 }
 
-fn send_mails(queue: &Receiver<Mail>, tell: impl Fn(DeliveryReport)) {
+fn send_mails(queue: &Receiver<Mail>, report: impl Fn(DeliveryReport)) {
     let mut known: Option<(SmtpSettings, Mailer)> = None;
     while let Ok((smtp, to, message)) = queue.recv() {
         if known.as_ref().is_none_or(|(of, _)| *of != smtp) {
             known = match Mailer::new(&smtp) {
                 Ok(mailer) => Some((smtp, mailer)),
                 Err(e) => {
-                    tell((Recipient::Mail(to), Err(e)));
+                    report((Recipient::Mail(to), Err(e)));
                     continue;
                 }
             };
@@ -98,10 +100,10 @@ fn send_mails(queue: &Receiver<Mail>, tell: impl Fn(DeliveryReport)) {
         };
         // If the server does not work, the other waiting mails fail at once, and do not each wait for it.
         let away = sent.as_ref().err().filter(|e| e.is_of_server()).map(ToString::to_string);
-        tell((Recipient::Mail(to), sent));
+        report((Recipient::Mail(to), sent));
         if let Some(why) = away {
             for (_, to, _) in queue.try_iter() {
-                tell((Recipient::Mail(to), Err(NotSent::Server(why.clone()))));
+                report((Recipient::Mail(to), Err(SendError::Server(why.clone()))));
             }
         }
     }

@@ -26,7 +26,7 @@ const LAST: Duration = Duration::from_secs(2);
 
 /// The main loop's side of the thread.
 pub(super) struct Statistics {
-    tell: Sender<()>,
+    stop_sender: Sender<()>,
     ended: Receiver<()>,
 }
 
@@ -36,17 +36,17 @@ impl Statistics {
         let Some(registry) = context.settings.registry.clone() else { return Ok(None) };
         let (settings, zone) = (Arc::clone(&context.settings), context.zone()?);
         let mut carrier = StatisticsWorker { settings, registry, zone, open: None, known: HashMap::new() };
-        let ((tell, told), (end, ended)) = (channel(), channel());
+        let ((stop_sender, stop), (end, ended)) = (channel(), channel());
         role::vital_thread("statistics", move || {
-            carrier.run(&told);
+            carrier.run(&stop);
             drop(end);
         })?;
-        Ok(Some(Statistics { tell, ended }))
+        Ok(Some(Statistics { stop_sender, ended }))
     }
 
     /// Makes the thread carry everything once more, and waits for it for a short time.
     pub(super) fn end(self) {
-        drop(self.tell);
+        drop(self.stop_sender);
         if self.ended.recv_timeout(LAST) == Err(RecvTimeoutError::Timeout) {
             log::info!("statistics: the rest waits for the next start");
         }
@@ -64,10 +64,10 @@ struct StatisticsWorker {
 }
 
 impl StatisticsWorker {
-    fn run(&mut self, told: &Receiver<()>) {
+    fn run(&mut self, stop: &Receiver<()>) {
         let mut trouble = TroubleLog::default();
         loop {
-            let ends = told.recv_timeout(PERIOD) == Err(RecvTimeoutError::Disconnected);
+            let ends = stop.recv_timeout(PERIOD) == Err(RecvTimeoutError::Disconnected);
             let begun = Instant::now();
             match self.carry() {
                 Ok(0) => {}
@@ -79,7 +79,7 @@ impl StatisticsWorker {
                     continue;
                 }
             }
-            trouble.over();
+            trouble.end();
             if ends {
                 return;
             }

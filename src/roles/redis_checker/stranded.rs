@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::condition::Condition;
-use super::findings::Found;
+use super::findings::FoundConditions;
 use model::job::TopicName;
 use model::topic::Topics;
 
 /// What waits: how many jobs of a topic are ready, and when the oldest of them was due.
-pub(super) type Waiting = BTreeMap<TopicName, (u64, i64)>;
+pub(super) type WaitingJobs = BTreeMap<TopicName, (u64, i64)>;
 
 /// How long a due job that nobody delivers may wait before it is a finding. Somebody may be about to register its topic
 /// again.
@@ -18,10 +18,10 @@ const AFTER: Duration = Duration::from_secs(10);
 /// Returns each topic whose due jobs no process delivers, with the number of these jobs and the reason. Paused topics
 /// count as well: if somebody resumed one, its jobs would still not be delivered.
 pub(super) fn stranded(
-    waiting: &Waiting,
+    waiting: &WaitingJobs,
     now_ms: i64,
     undelivered: impl Fn(&str) -> Option<String>,
-) -> Found {
+) -> FoundConditions {
     let mut found = BTreeMap::new();
     for (topic, (ready, oldest_ms)) in waiting {
         let waits = Duration::from_millis((now_ms - oldest_ms).max(0) as u64);
@@ -47,7 +47,7 @@ fn detail(topic: &TopicName, ready: u64, waits: Duration, why: &str) -> String {
 }
 
 /// Returns the topics with settings that dq does not support, and what follows from that.
-pub(super) fn problems(topics: &Topics) -> Found {
+pub(super) fn problems(topics: &Topics) -> FoundConditions {
     let of = |name: &str, problem: String| (Condition::TopicProblem(name.to_owned()), problem);
     topics.iter().filter_map(|topic| Some(of(topic.name.as_str(), topic.problem()?))).collect()
 }
@@ -68,10 +68,10 @@ mod tests {
             Topic { mode: Mode::Pull, ..Topic::new(name("pulled"), "http://h/") },
         ]);
         let waiting =
-            Waiting::from([(name("served"), (1, 0)), (name("pulled"), (1, 0)), (name("gone"), (3, 0))]);
+            WaitingJobs::from([(name("served"), (1, 0)), (name("pulled"), (1, 0)), (name("gone"), (3, 0))]);
         let at =
             |now_ms| stranded(&waiting, now_ms, |name| topics.undelivered(name).map(|why| why.to_string()));
-        assert_eq!(at(10_000), Found::new(), "its topic may be about to come");
+        assert_eq!(at(10_000), FoundConditions::new(), "its topic may be about to come");
         let found = at(10_001);
         let about = |name: &str| found[&Condition::JobsStranded(name.to_owned())].as_str();
         assert_eq!(found.len(), 2, "{found:?}");
@@ -87,6 +87,6 @@ mod tests {
         let flag = Topic { re_notify_flag: "system({res.a})".into(), ..plain.clone() };
         let found = problems(&Topics::from_iter([flag]));
         assert!(found[&Condition::TopicProblem("t".into())].contains("re_notify_flag"), "{found:?}");
-        assert_eq!(problems(&Topics::from_iter([plain])), Found::new());
+        assert_eq!(problems(&Topics::from_iter([plain])), FoundConditions::new());
     }
 }

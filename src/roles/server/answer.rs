@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use model::destination::Destination;
-use model::fields::{Fields, Marks};
+use model::fields::{DaemonFields, Fields};
 use model::follow::Source;
 use model::job::{Attempt, JobKey, State, TopicName};
 use model::tags::Tags;
@@ -185,13 +185,13 @@ pub(super) fn job_found(
         view.attempts_log.iter_mut().for_each(|attempt| attempt.answer.clear());
     }
     let failures = if view.state == State::Leased { view.attempts.saturating_sub(1) } else { view.attempts };
-    let marks = Marks { due_ms: view.due_ms, added_ms: view.stamp_us / 1000, failures };
-    let fields = Fields::from_body(&view.body).with(marks, zone);
+    let daemon_fields = DaemonFields { due_ms: view.due_ms, added_ms: view.stamp_us / 1000, failures };
+    let fields = Fields::from_body(&view.body).with(daemon_fields, zone);
     let about = |log| JobDetails {
         state: view.state,
         due_ms: view.due_ms,
         until_ms: view.until_ms,
-        added_ms: marks.added_ms,
+        added_ms: daemon_fields.added_ms,
         attempts: view.attempts,
         spooled: view.is_spooled,
         headers: view.headers.by_name(),

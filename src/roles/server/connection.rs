@@ -14,7 +14,7 @@ use super::request::{Client, RequestOutcome, RequestRouter};
 use super::socket::{ReadOutcome, Socket, consume};
 use super::stages::{AfterTurn, Input};
 use model::failure_limiter::Source;
-use model::token::Pass;
+use model::token::VerifiedToken;
 use protocol::dq::{Framing, Refusal};
 use role::submit::Submitter;
 use role::tls::HANDSHAKE;
@@ -42,7 +42,7 @@ pub(super) struct Connection {
     opened_at: Instant,
     framing: Option<Framing>,
     /// The token that the client has shown.
-    pass: Option<Pass>,
+    pass: Option<VerifiedToken>,
     input: Input,
     /// Bytes that were read and are not yet parsed.
     inbox: Vec<u8>,
@@ -125,9 +125,9 @@ impl Connection {
         let mut taken = 0;
         loop {
             if self.input != Input::Passing {
-                self.understand(place, front, submit);
+                self.take_frames(place, front, submit);
             }
-            self.line_up();
+            self.move_ready_answers();
             self.socket.write(&mut self.outbox)?;
             if self.input == Input::Passing {
                 return Ok(if self.replies.is_empty() { AfterTurn::Passes } else { AfterTurn::Waits });
@@ -198,7 +198,7 @@ impl Connection {
     }
 
     /// Takes the complete frames out of the inbox.
-    fn understand(&mut self, place: usize, front: &RequestRouter, submit: &mut Submitter<TcpRequestSource>) {
+    fn take_frames(&mut self, place: usize, front: &RequestRouter, submit: &mut Submitter<TcpRequestSource>) {
         let mut done = 0;
         self.held = false;
         while done < self.inbox.len() {
@@ -252,7 +252,7 @@ impl Connection {
     }
 
     /// Moves the answers whose turn has come to the outbox.
-    fn line_up(&mut self) {
+    fn move_ready_answers(&mut self) {
         while let (Some(Reply::Done(_)), Some(framing)) = (self.replies.front(), self.framing) {
             let Some(Reply::Done(json)) = self.replies.pop_front() else { break };
             self.first += 1;
@@ -322,11 +322,11 @@ impl Connection {
     /// Reads what has already arrived, and nothing after that.
     pub(super) fn drain(&mut self) {
         if matches!(self.input, Input::Open | Input::Passing) {
-            self.take_the_last();
+            self.take_last_frame();
         }
     }
 
-    fn take_the_last(&mut self) {
+    fn take_last_frame(&mut self) {
         self.input = Input::Last;
         self.socket.read_to_the_end();
     }
@@ -351,7 +351,7 @@ impl Connection {
     /// ends.
     pub(super) fn not_taken(&mut self) {
         debug_assert_eq!(self.input, Input::Offered);
-        self.take_the_last();
+        self.take_last_frame();
     }
 
     /// Returns the state that is passed on with the socket.

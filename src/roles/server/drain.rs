@@ -95,7 +95,7 @@ impl Server {
                 // The answers of the next dq-server are read from time to time, so that it never waits for this side to
                 // read them.
                 if place.is_multiple_of(64) {
-                    self.hear_successor();
+                    self.read_handoff_results();
                 }
                 return;
             }
@@ -113,7 +113,7 @@ impl Server {
     }
 
     /// Closes the connections that the next dq-server has taken, and continues with those that it has refused.
-    pub(super) fn hear_successor(&mut self) {
+    pub(super) fn read_handoff_results(&mut self) {
         let Some(handoff_sender) = &mut self.handoff_sender else { return };
         let (results, more) = handoff_sender.results();
         if !more {

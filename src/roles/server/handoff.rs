@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::connection::Connection;
-use host::{PASSED_MAX, PassListener, Passage};
-use model::token::Pass;
+use host::{PASSED_MAX, PassListener, PassSocket};
+use model::token::VerifiedToken;
 use protocol::dq::Framing;
 
 /// A connection with more bytes than this (not yet parsed, or not yet written) is not passed on.
@@ -45,7 +45,7 @@ struct HandoffHeader {
     peer: SocketAddr,
     binary: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pass: Option<Pass>,
+    pass: Option<VerifiedToken>,
     inbox: usize,
     outbox: usize,
 }
@@ -56,7 +56,7 @@ pub(super) struct HandoffState {
     pub peer: SocketAddr,
     pub framing: Option<Framing>,
     /// The token that the client has shown. The next dq-server checks whether it is still valid.
-    pub pass: Option<Pass>,
+    pub pass: Option<VerifiedToken>,
     pub inbox: Vec<u8>,
     pub outbox: Vec<u8>,
 }
@@ -113,7 +113,7 @@ const REFUSED: u8 = 0;
 /// answers that it takes the connection. Until then, neither side does anything with it.
 #[derive(Debug)]
 pub(super) struct HandoffSender {
-    passage: Passage,
+    passage: PassSocket,
     /// The offered connections that are not answered yet, in this order: place and serial number.
     offered: VecDeque<(usize, u64)>,
 }
@@ -130,7 +130,7 @@ pub(super) enum HandoffResult {
 impl HandoffSender {
     /// Connects to the next dq-server.
     pub(super) fn find(run_dir: &Path) -> io::Result<HandoffSender> {
-        let passage = Passage::connect(&path(run_dir))?;
+        let passage = PassSocket::connect(&path(run_dir))?;
         if passage.listener_pid()? == std::process::id() {
             return Err(io::Error::other("no other dq-server listens for them"));
         }
@@ -197,7 +197,7 @@ impl AsFd for HandoffSender {
 /// A draining server that passes connections on, and its connections that are taken but not yet answered.
 #[derive(Debug)]
 struct DrainingServer {
-    passage: Passage,
+    passage: PassSocket,
     /// The bytes and the socket of the connection that is arriving.
     arriving: Option<(Vec<u8>, OwnedFd)>,
     verdicts: Vec<u8>,
@@ -297,7 +297,7 @@ impl HandoffReceiver {
                     }
                 }
             };
-            let told = draining_server.verdicts.is_empty() || {
+            let is_answered = draining_server.verdicts.is_empty() || {
                 match draining_server.passage.reply(&draining_server.verdicts) {
                     // The other side must read first. An event reports when it has.
                     Err(e) if e.kind() == ErrorKind::WouldBlock && open => false,
@@ -305,7 +305,7 @@ impl HandoffReceiver {
                     Ok(()) | Err(_) => true,
                 }
             };
-            if told {
+            if is_answered {
                 draining_server.verdicts.clear();
                 arrived.append(&mut draining_server.taken);
             }
@@ -355,7 +355,7 @@ mod tests {
             creator: String::new(),
             add_rate: None,
         };
-        let let_in = HandoffState { pass: Some(Pass::from(&token)), ..handoff_state() };
+        let let_in = HandoffState { pass: Some(VerifiedToken::from(&token)), ..handoff_state() };
         let passed = let_in.to_bytes().unwrap();
         assert!(passed.starts_with(b"{\"version\":2,"));
         assert_eq!(HandoffState::from_bytes(&passed).unwrap().pass, let_in.pass);

@@ -184,9 +184,9 @@ impl Server {
                     WAKER => self.complete(),
                     HANDOFF_RECEIVER => self.accept_passages(),
                     PASSAGE => self.take_over(),
-                    HANDOFF_SENDER => self.hear_successor(),
+                    HANDOFF_SENDER => self.read_handoff_results(),
                     TOPICS => drop(self.front.topics.reload()),
-                    LINK | SIGNALS => drop(context.heed()?),
+                    LINK | SIGNALS => drop(context.check_drain()?),
                     Token(place) => {
                         if let Some(connection) = self.connections.get_mut(place) {
                             connection.socket.note_event(event);
@@ -246,7 +246,7 @@ impl Server {
                     return;
                 }
             };
-            self.accepting.over();
+            self.accepting.end();
             if let Err(why) = self.front.admit(peer, &self.open, 0) {
                 self.turned_away += 1;
                 // Many refused connections must not cause as many log lines.

@@ -12,14 +12,14 @@ use super::answer::{
 };
 use model::excerpt::Excerpt;
 use model::failure_limiter::{FailureKind, FailureLimiter, Source};
-use model::follow::RefusedThen;
+use model::follow::ThenRefusal;
 use model::job::{Due, NewJob, TopicName};
 use model::metrics::AddOutcome;
 use model::open_connections::OpenConnections;
 use model::quota::Quota;
-use model::scope::Need;
+use model::scope::RequiredAccess;
 use model::settings::{Auth, Settings};
-use model::token::{Pass, PresentedToken, Token};
+use model::token::{PresentedToken, Token, VerifiedToken};
 use protocol::LocalClock;
 use protocol::dq::{self, Add, Command, DIGITS_MAX, FrameError, Framing, Refusal};
 use role::submit::{Request, Submitter};
@@ -68,7 +68,7 @@ pub(super) struct RequestRouter {
 pub(super) struct Client<'a> {
     pub peer: SocketAddr,
     /// The token that the client has shown.
-    pub pass: &'a mut Option<Pass>,
+    pub pass: &'a mut Option<VerifiedToken>,
 }
 
 impl RequestRouter {
@@ -88,7 +88,7 @@ impl RequestRouter {
     }
 
     /// The longest frame that a client may send.
-    pub(super) fn max_frame(&self, pass: Option<&Pass>) -> usize {
+    pub(super) fn max_frame(&self, pass: Option<&VerifiedToken>) -> usize {
         let server = &self.settings.server;
         match (server.auth, pass) {
             (Auth::Token, None) => server.max_frame.min(UNKNOWN_MAX),
@@ -130,7 +130,7 @@ impl RequestRouter {
         if self.settings.server.auth == Auth::None {
             return SUCCESS.into();
         }
-        *client.pass = self.topics.tokens().find_by_secret(&shown.0, host::now_ms()).map(Pass::from);
+        *client.pass = self.topics.tokens().find_by_secret(&shown.0, host::now_ms()).map(VerifiedToken::from);
         if client.pass.is_some() {
             return SUCCESS.into();
         }
@@ -160,7 +160,7 @@ impl RequestRouter {
     }
 
     /// Returns the present state of a connection's token. `None` if no token is needed.
-    fn token(&self, pass: Option<&Pass>) -> Result<Option<&Token>, Refusal> {
+    fn token(&self, pass: Option<&VerifiedToken>) -> Result<Option<&Token>, Refusal> {
         if self.settings.server.auth == Auth::None {
             return Ok(None);
         }
@@ -181,10 +181,12 @@ impl RequestRouter {
     ) -> Result<Request<Json>, Refusal> {
         let most = longest(framing);
         match &command {
-            Command::Get(key) => check(token, Need::Jobs(key.topic.as_str()))?,
-            Command::Del(key) | Command::Run(key) => check(token, Need::Produce(key.topic.as_str()))?,
-            Command::Stats(None) => check(token, Need::Read)?,
-            Command::Stats(Some(topic)) => check(token, Need::Topic(topic.as_str()))?,
+            Command::Get(key) => check(token, RequiredAccess::Jobs(key.topic.as_str()))?,
+            Command::Del(key) | Command::Run(key) => {
+                check(token, RequiredAccess::Produce(key.topic.as_str()))?
+            }
+            Command::Stats(None) => check(token, RequiredAccess::Read)?,
+            Command::Stats(Some(topic)) => check(token, RequiredAccess::Topic(topic.as_str()))?,
             // Each job is checked by itself, below.
             Command::Add(_) | Command::Madd(_) => {}
             Command::Ping | Command::Auth(_) => {}
@@ -206,7 +208,7 @@ impl RequestRouter {
             }
             Command::Get(key) => {
                 let zone = self.zone.clone();
-                let need = Need::Answers(key.topic.as_str());
+                let need = RequiredAccess::Answers(key.topic.as_str());
                 let sees_answers = token.is_none_or(|token| token.permits(need));
                 Request::get(key, move |key, found| job_found(key, found, &zone, most, sees_answers))
             }
@@ -222,7 +224,7 @@ impl RequestRouter {
 
     fn job(&self, add: Add, token: Option<&Token>) -> Result<NewJob, Refusal> {
         let name = &add.key.topic;
-        check(token, Need::Produce(name.as_str()))?;
+        check(token, RequiredAccess::Produce(name.as_str()))?;
         let refused = || self.counters.known_topic(name.as_str()).added(AddOutcome::Refused, 1);
         let Some(topic) = self.topics.now().get(name.as_str()) else {
             refused();
@@ -242,7 +244,7 @@ impl RequestRouter {
             refused();
             return Err(Refusal::new("bad_field", format!("{}: {problem}", destination.field())));
         }
-        let permits = |need: Need<'_>| token.is_none_or(|token| token.permits(need));
+        let permits = |need: RequiredAccess<'_>| token.is_none_or(|token| token.permits(need));
         if let Some(refused_then) = add.headers.then().refusal(self.topics.now(), permits) {
             refused();
             return Err(refusal_of(refused_then));
@@ -265,7 +267,7 @@ impl RequestRouter {
 const UNKNOWN: &str = "the token is unknown, revoked or expired";
 
 /// Checks that a token has the needed scope. `None` if no token is needed.
-fn check(token: Option<&Token>, need: Need<'_>) -> Result<(), Refusal> {
+fn check(token: Option<&Token>, need: RequiredAccess<'_>) -> Result<(), Refusal> {
     match token {
         Some(token) if !token.permits(need) => {
             let problem = format!("token {} has no scope {need}, which this needs", token.name);
@@ -276,12 +278,12 @@ fn check(token: Option<&Token>, need: Need<'_>) -> Result<(), Refusal> {
 }
 
 /// Returns why the jobs that should follow a job are refused.
-fn refusal_of(refused: RefusedThen) -> Refusal {
+fn refusal_of(refused: ThenRefusal) -> Refusal {
     let (code, field, why) = match refused {
-        RefusedThen::UnknownTopic(field, why) => ("unknown_topic", field, why),
-        RefusedThen::Offline(field, why) => ("topic_offline", field, why),
-        RefusedThen::Field(field, why) => ("bad_field", field, why),
-        RefusedThen::Forbidden(field, scope) => {
+        ThenRefusal::UnknownTopic(field, why) => ("unknown_topic", field, why),
+        ThenRefusal::Offline(field, why) => ("topic_offline", field, why),
+        ThenRefusal::Field(field, why) => ("bad_field", field, why),
+        ThenRefusal::Forbidden(field, scope) => {
             ("forbidden", field, format!("the token has no scope {scope}, which this needs"))
         }
     };

@@ -43,7 +43,7 @@ pub(super) struct LaneWorker {
     dead: Vec<(OwnerTag, SharedDeadOwner)>,
     news: Receiver<(OwnerTag, SharedDeadOwner)>,
     /// Readable when there is news. Closed when the worker must end.
-    told: UnixStream,
+    wake_reader: UnixStream,
     pub maintenance: SyncSender<()>,
     /// Wakes the thread that adds what follows jobs.
     followers: SyncSender<()>,
@@ -57,7 +57,7 @@ pub(super) struct LaneWorker {
 /// The main loop's side of a lane worker.
 pub(super) struct LaneWorkerHandle {
     dead: Sender<(OwnerTag, SharedDeadOwner)>,
-    tell: UnixStream,
+    wake_writer: UnixStream,
     busy_since: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -66,7 +66,7 @@ impl LaneWorkerHandle {
     pub(super) fn hand_back(&self, owner: OwnerTag, dead: SharedDeadOwner) {
         // A worker that has ended has already reported that.
         let _ = self.dead.send((owner, dead));
-        let _ = std::io::Write::write(&mut &self.tell, &[1]);
+        let _ = std::io::Write::write(&mut &self.wake_writer, &[1]);
     }
 
     /// Returns by when the worker should have finished its present step.
@@ -83,12 +83,12 @@ impl LaneWorker {
         followers: SyncSender<()>,
         spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
     ) -> Result<(LaneWorker, LaneWorkerHandle)> {
-        let (told, tell) = UnixStream::pair()?;
-        told.set_nonblocking(true)?;
-        tell.set_nonblocking(true)?;
+        let (wake_reader, wake_writer) = UnixStream::pair()?;
+        wake_reader.set_nonblocking(true)?;
+        wake_writer.set_nonblocking(true)?;
         let (dead, news) = std::sync::mpsc::channel();
         let busy_since = Arc::new(Mutex::new(None));
-        let handle = LaneWorkerHandle { dead, tell, busy_since: Arc::clone(&busy_since) };
+        let handle = LaneWorkerHandle { dead, wake_writer, busy_since: Arc::clone(&busy_since) };
         let clock =
             TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
         let (dead, trouble) = (Vec::new(), TroubleLog::default());
@@ -99,7 +99,7 @@ impl LaneWorker {
                 clock,
                 dead,
                 news,
-                told,
+                wake_reader,
                 maintenance,
                 followers,
                 trouble,
@@ -126,7 +126,7 @@ impl LaneWorker {
             self.dead.extend(self.news.try_iter());
             let again = match self.work() {
                 Ok(next_ms) => {
-                    self.trouble.over();
+                    self.trouble.end();
                     self.arm(next_ms)?;
                     None
                 }
@@ -185,10 +185,10 @@ impl LaneWorker {
     fn wait(&mut self, until: Instant, failed: bool) -> Result<bool> {
         // While the store fails, neither the clock nor the bell may wake the worker: nothing could be done.
         let own = if failed { vec![] } else { vec![self.bell.as_fd(), self.clock.as_fd()] };
-        let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.told.as_fd()).chain(own).collect();
+        let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.wake_reader.as_fd()).chain(own).collect();
         wait_readable(&fds, Some(until))?;
-        let told = std::io::Read::read(&mut &self.told, &mut [0; 64]);
-        if told.is_ok_and(|n| n == 0) {
+        let received = std::io::Read::read(&mut &self.wake_reader, &mut [0; 64]);
+        if received.is_ok_and(|n| n == 0) {
             return Ok(false);
         }
         if self.bell.answer().context("cannot answer the bell")? {

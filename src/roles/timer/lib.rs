@@ -48,8 +48,8 @@ pub fn run(mut context: Context) -> Result<()> {
     while context.drain().is_none() {
         if context.wait(&[duty.as_fd()], None)?[0] {
             log::info!("this timer is now the active one");
-            let told = upkeep::start(store, context.settings.records_max)?;
-            return Timer::start(&mut context, told)?.run(&mut context);
+            let upkeep = upkeep::start(store, context.settings.records_max)?;
+            return Timer::start(&mut context, upkeep)?.run(&mut context);
         }
     }
     Ok(())
@@ -64,7 +64,7 @@ struct Timer {
     woken: UnixStream,
     topics: LiveTopics,
     /// Sends the topics to the upkeep thread when they change.
-    told: Sender<Topics>,
+    upkeep: Sender<Topics>,
     /// The topics with `catch_up` set to a span, shared with the lane workers.
     spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
     /// The topics, shared with the threads that add what follows jobs.
@@ -74,9 +74,9 @@ struct Timer {
 }
 
 impl Timer {
-    fn start(context: &mut Context, told: Sender<Topics>) -> Result<Timer> {
+    fn start(context: &mut Context, upkeep: Sender<Topics>) -> Result<Timer> {
         let topics = context.topics()?;
-        let _ = told.send(topics.now().clone());
+        let _ = upkeep.send(topics.now().clone());
         let run_dir = &context.settings.run_dir.clone();
         let (woken, wake) = UnixStream::pair()?;
         let (fail, failed) = channel();
@@ -100,7 +100,7 @@ impl Timer {
         }
         let owners = Owners::watch(run_dir).context("cannot watch the owners of leases")?;
         let spool = spool::start(&context.settings.store)?;
-        Ok(Timer { owners, workers, failed, woken, topics, told, spread, known, _spool: spool })
+        Ok(Timer { owners, workers, failed, woken, topics, upkeep, spread, known, _spool: spool })
     }
 
     fn run(&mut self, context: &mut Context) -> Result<()> {
@@ -120,7 +120,7 @@ impl Timer {
                 .collect();
             context.wait(&fds, Some(Instant::now() + LONGEST_SLEEP))?;
             if let Some(topics) = self.topics.reload() {
-                let _ = self.told.send(topics.clone());
+                let _ = self.upkeep.send(topics.clone());
                 *role::lock(&self.spread) = spread_of(topics);
                 *role::lock(&self.known) = topics.clone();
             }
@@ -153,33 +153,32 @@ fn spread_of(topics: &Topics) -> Vec<(TopicName, Duration)> {
 /// Starts a thread for the maintenance of a lane's store, which may take long. It works when it is told to, and after
 /// the time that the store asked for.
 fn maintain(mut store: Box<dyn Store>) -> Result<SyncSender<()>> {
-    let (told, tell) = sync_channel(1);
+    let (wake_sender, wake_receiver) = sync_channel(1);
     let work = move || {
         let mut trouble = TroubleLog::default();
         // The first round runs at the start, because no bell rang for what was there before.
         loop {
-            let told = match store.maintain() {
+            let received = match store.maintain() {
                 Ok(again) => {
-                    trouble.over();
+                    trouble.end();
                     match again {
-                        Some(again) => tell.recv_timeout(again),
-                        None => tell.recv().map_err(RecvTimeoutError::from),
+                        Some(again) => wake_receiver.recv_timeout(again),
+                        None => wake_receiver.recv().map_err(RecvTimeoutError::from),
                     }
                 }
                 // Others report a node that is down.
                 Err(StoreError::NodeDown(e)) => {
                     log::debug!("cannot maintain the store: {e}");
-                    tell.recv_timeout(NODE_AWAY)
+                    wake_receiver.recv_timeout(NODE_AWAY)
                 }
-                Err(e) => {
-                    tell.recv_timeout(trouble.pause_after(&format_args!("cannot maintain the store: {e}")))
-                }
+                Err(e) => wake_receiver
+                    .recv_timeout(trouble.pause_after(&format_args!("cannot maintain the store: {e}"))),
             };
-            if told == Err(RecvTimeoutError::Disconnected) {
+            if received == Err(RecvTimeoutError::Disconnected) {
                 return;
             }
         }
     };
     role::vital_thread("maintenance", work)?;
-    Ok(told)
+    Ok(wake_sender)
 }

@@ -17,28 +17,28 @@ use store::{OutboxCause, OutboxEntry, Store};
 /// Starts the thread. It looks for entries when it is told to, and at the start: an earlier timer may have died before it
 /// was done. It ends when the sender is dropped.
 pub(super) fn start(mut store: Box<dyn Store>, topics: Arc<Mutex<Topics>>) -> Result<SyncSender<()>> {
-    let (tell, told) = sync_channel(1);
+    let (sender, receiver) = sync_channel(1);
     role::vital_thread("outbox", move || {
         let mut trouble = TroubleLog::default();
         loop {
             let known = lock(&topics).clone();
             let wait = match store.send_followers(&|entry| follower(entry, &known)) {
                 Ok(sent) => {
-                    trouble.over();
+                    trouble.end();
                     sent.again
                 }
                 Err(e) => Some(trouble.pause_after(&format_args!("cannot add what follows jobs: {e}"))),
             };
             let heard = match wait {
-                Some(wait) => told.recv_timeout(wait),
-                None => told.recv().map_err(RecvTimeoutError::from),
+                Some(wait) => receiver.recv_timeout(wait),
+                None => receiver.recv().map_err(RecvTimeoutError::from),
             };
             if heard == Err(RecvTimeoutError::Disconnected) {
                 return;
             }
         }
     })?;
-    Ok(tell)
+    Ok(sender)
 }
 
 /// Returns the job that follows from an entry. A job whose topic is not registered any more is added too: it waits until

@@ -61,7 +61,7 @@ fn send(sender: &mut SpoolSender, ended: &Receiver<()>) {
     loop {
         let wait = match sender.send() {
             Ok(sent) => {
-                trouble.over();
+                trouble.end();
                 if sent > 0 {
                     log::info!("{sent} changes from the spool were brought to their homes");
                 }

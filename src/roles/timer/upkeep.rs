@@ -19,20 +19,20 @@ const GO: Duration = Duration::from_secs(10);
 
 /// Starts the thread. It works for the last set of topics that it received, and ends when the sender is dropped.
 pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sender<Topics>> {
-    let (tell, told) = channel::<Topics>();
+    let (sender, receiver) = channel::<Topics>();
     role::vital_thread("upkeep", move || {
         let mut topics = Topics::default();
         let mut next: Option<Instant> = None;
         loop {
             let wait = next.map(|at| at.saturating_duration_since(Instant::now()));
             let heard = match wait {
-                None => told.recv().map_err(RecvTimeoutError::from),
-                Some(wait) => told.recv_timeout(wait),
+                None => receiver.recv().map_err(RecvTimeoutError::from),
+                Some(wait) => receiver.recv_timeout(wait),
             };
             match heard {
                 Ok(new) => {
                     topics = new;
-                    say_unregistered(store.as_mut(), &topics);
+                    log_unregistered(store.as_mut(), &topics);
                     keep_records(store.as_mut(), &topics, records_max);
                     // A change of one topic must not cause another search for dead letters right after the last one.
                     next = next.filter(|at| *at > Instant::now()).or_else(|| Some(Instant::now()));
@@ -46,7 +46,7 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
             }
         }
     })?;
-    Ok(tell)
+    Ok(sender)
 }
 
 /// Tells the store what topics keep of their ended jobs.
@@ -63,7 +63,7 @@ fn keep_records(store: &mut dyn Store, topics: &Topics, records_max: u64) {
 }
 
 /// Logs which topics have jobs but are not registered.
-fn say_unregistered(store: &mut dyn Store, topics: &Topics) {
+fn log_unregistered(store: &mut dyn Store, topics: &Topics) {
     let counts = match store.counts() {
         Ok(counts) => counts,
         Err(e) => return log::warn!("cannot count the jobs: {e}"),

@@ -11,7 +11,7 @@ use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority
 use model::quota::{OverQuota, Quota, QuotaLimit};
 
 /// Returns the error for an answer that no script gives.
-pub(super) fn strange(what: &str) -> StoreError {
+pub(super) fn unexpected(what: &str) -> StoreError {
     StoreError::Damaged(format!("{what} cannot be understood"))
 }
 
@@ -19,7 +19,7 @@ pub(super) fn strange(what: &str) -> StoreError {
 pub(super) fn array(value: Value) -> Result<Vec<Value>, StoreError> {
     match value {
         Value::Array(values) => Ok(values),
-        _ => Err(strange("an answer")),
+        _ => Err(unexpected("an answer")),
     }
 }
 
@@ -27,12 +27,12 @@ pub(super) fn bytes(value: Value) -> Result<Vec<u8>, StoreError> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),
         Value::SimpleString(text) => Ok(text.into_bytes()),
-        _ => Err(strange("a text")),
+        _ => Err(unexpected("a text")),
     }
 }
 
 pub(super) fn text(value: Value) -> Result<String, StoreError> {
-    String::from_utf8(bytes(value)?).map_err(|_| strange("a text"))
+    String::from_utf8(bytes(value)?).map_err(|_| unexpected("a text"))
 }
 
 /// Returns a text, or an empty one if there is none.
@@ -44,14 +44,14 @@ pub(super) fn number(value: &Value) -> Result<i64, StoreError> {
     match value {
         Value::Int(n) => Ok(*n),
         Value::BulkString(b) => {
-            std::str::from_utf8(b).ok().and_then(|t| t.parse().ok()).ok_or_else(|| strange("a number"))
+            std::str::from_utf8(b).ok().and_then(|t| t.parse().ok()).ok_or_else(|| unexpected("a number"))
         }
-        _ => Err(strange("a number")),
+        _ => Err(unexpected("a number")),
     }
 }
 
 pub(super) fn count(value: &Value) -> Result<usize, StoreError> {
-    usize::try_from(number(value)?).map_err(|_| strange("a count"))
+    usize::try_from(number(value)?).map_err(|_| unexpected("a count"))
 }
 
 pub(super) fn topic(value: Value) -> Result<TopicName, StoreError> {
@@ -91,7 +91,8 @@ pub(super) fn limits(quota: Option<&Quota>, shards: u32) -> String {
 pub(super) fn over_quota(bytes: [u8; 7]) -> Result<OverQuota, StoreError> {
     let [number, wait @ ..] = bytes;
     let wait_ms = wait.iter().fold(0, |ms, byte| ms << 8 | u64::from(*byte));
-    let limit = QuotaLimit::ALL.get(usize::from(number).wrapping_sub(1)).ok_or_else(|| strange("a limit"))?;
+    let limit =
+        QuotaLimit::ALL.get(usize::from(number).wrapping_sub(1)).ok_or_else(|| unexpected("a limit"))?;
     Ok(OverQuota { limit: *limit, wait: Duration::from_millis(wait_ms) })
 }
 
@@ -116,7 +117,7 @@ impl Record {
             let body = Body::trusted(std::str::from_utf8(body).ok()?);
             Some(Record { priority, stamp_us, max_attempts, body })
         };
-        parse().ok_or_else(|| strange("a job's record"))
+        parse().ok_or_else(|| unexpected("a job's record"))
     }
 }
 
@@ -125,12 +126,12 @@ pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, 
     let mut views = Vec::with_capacity(values.len() / 7);
     let mut values = values.into_iter();
     while let Some(first) = values.next() {
-        let mut next = || values.next().ok_or_else(|| strange("a job"));
+        let mut next = || values.next().ok_or_else(|| unexpected("a job"));
         let key = JobKey { topic: topic.clone(), id: id(first)? };
-        let state = State::from_number(number(&next()?)?).ok_or_else(|| strange("a state"))?;
+        let state = State::from_number(number(&next()?)?).ok_or_else(|| unexpected("a state"))?;
         let due_ms = number(&next()?)?;
         let until_ms = Some(number(&next()?)?).filter(|at| *at >= 0);
-        let attempts = u32::try_from(number(&next()?)?).map_err(|_| strange("a count"))?;
+        let attempts = u32::try_from(number(&next()?)?).map_err(|_| unexpected("a count"))?;
         let log = bytes(next()?)?;
         let Record { priority, stamp_us, max_attempts, body } = Record::parse(&bytes(next()?)?)?;
         views.push(View {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use redis::Value;
 
-use super::answer::{self, strange};
+use super::answer::{self, unexpected};
 use super::homes::Homes;
 use super::node::{Answer, Call, Failure};
 use super::nodes::{Place, moving};
@@ -17,11 +17,15 @@ use model::job::JobKey;
 fn split<const N: usize>(value: Value, items: usize) -> Result<Vec<[u8; N]>> {
     let bytes = answer::bytes(value)?;
     let (answers, rest) = bytes.as_chunks();
-    if answers.len() == items && rest.is_empty() { Ok(answers.to_vec()) } else { Err(strange("an answer")) }
+    if answers.len() == items && rest.is_empty() {
+        Ok(answers.to_vec())
+    } else {
+        Err(unexpected("an answer"))
+    }
 }
 
 /// Makes a function that adds the arguments of a topic's items to a command, one item after the other.
-pub(super) fn by_words<T>(one: impl Fn(&T, &mut redis::Cmd)) -> impl Fn(&[&T], &mut redis::Cmd) {
+pub(super) fn argument_writer<T>(one: impl Fn(&T, &mut redis::Cmd)) -> impl Fn(&[&T], &mut redis::Cmd) {
     move |items, cmd| items.iter().for_each(|item| one(item, cmd))
 }
 
@@ -30,7 +34,7 @@ impl RedisStore {
     /// of nodes, this process adopts that set, and the answer is [`StoreError::Moving`].
     pub(super) fn ask_all_by(&self, calls: Vec<(Place, Call)>) -> Vec<(Place, Result<Value>)> {
         let answers = self.run_all(calls).into_iter();
-        answers.map(|(place, _, answer)| (place, self.understand(place, answer))).collect()
+        answers.map(|(place, _, answer)| (place, self.parse_answer(place, answer))).collect()
     }
 
     /// Makes calls on many shards. A call that a shard refuses is made once more at the same shard, by the shard's own
@@ -47,7 +51,7 @@ impl RedisStore {
         let mut by_node: BTreeMap<usize, (Vec<Place>, Vec<Call>)> = BTreeMap::new();
         // While jobs are moved, only the mover changes them.
         let may =
-            |(_, call): &(Place, Call)| !call.while_moving || call.script.is_none_or(Script::only_looks);
+            |(_, call): &(Place, Call)| !call.while_moving || call.script.is_none_or(Script::is_read_only);
         let (calls, barred): (Vec<_>, Vec<_>) = calls.into_iter().partition(may);
         for (place, call) in calls {
             let (places, calls) = by_node.entry(place.node).or_default();
@@ -62,7 +66,7 @@ impl RedisStore {
         by_node.into_iter().flat_map(ask).chain(barred).collect()
     }
 
-    fn understand(&self, place: Place, answer: Answer) -> Result<Value> {
+    fn parse_answer(&self, place: Place, answer: Answer) -> Result<Value> {
         if let Err(Failure::OtherSet(set)) = &answer {
             self.nodes.refused(place.node, set)?;
         }
@@ -72,7 +76,7 @@ impl RedisStore {
     /// Makes a call once more that a shard has refused, by the set of that shard.
     fn ask_again(&self, place: Place, call: &Call, set: &str) -> Result<Value> {
         self.nodes.refused(place.node, set)?;
-        let only_looks = call.script.is_none_or(Script::only_looks);
+        let only_looks = call.script.is_none_or(Script::is_read_only);
         let homes = if only_looks { self.nodes.homes()? } else { self.nodes.open_homes()? };
         if !homes.has(place.node) {
             return Err(StoreError::Moving("the node has no jobs any more".into()));
@@ -84,13 +88,13 @@ impl RedisStore {
     /// Makes one call. If the shard refuses it because of its set, the answer is [`StoreError::Moving`].
     pub(super) fn ask_by(&self, place: Place, call: Call) -> Result<Value> {
         let mut answers = self.ask_all_by(vec![(place, call)]);
-        answers.pop().map_or_else(|| Err(strange("no answer")), |(_, answer)| answer)
+        answers.pop().map_or_else(|| Err(unexpected("no answer")), |(_, answer)| answer)
     }
 
     /// Makes one call. If the shard refuses it because of its set, the call is made once more.
     pub(super) fn ask(&self, place: Place, call: Call) -> Result<Value> {
         let mut answers = self.ask_all(vec![(place, call)]);
-        answers.pop().map_or_else(|| Err(strange("no answer")), |(_, answer)| answer)
+        answers.pop().map_or_else(|| Err(unexpected("no answer")), |(_, answer)| answer)
     }
 
     /// Runs a batch script over items at the homes of their jobs. The items are grouped by shard, and within a shard by
@@ -118,7 +122,7 @@ impl RedisStore {
                 chunk.iter().zip(answers).for_each(|(i, answer)| out[*i] = Some(answer));
             }
         }
-        out.into_iter().map(|answer| answer.unwrap_or_else(|| Err(strange("no answer")))).collect()
+        out.into_iter().map(|answer| answer.unwrap_or_else(|| Err(unexpected("no answer")))).collect()
     }
 
     /// Makes the calls of a batch script over up to [`CHUNK`] items, as [`RedisStore::each`] needs them.
@@ -134,7 +138,7 @@ impl RedisStore {
         words: impl Fn(&[&T], &mut redis::Cmd),
     ) -> (Vec<(Place, Call)>, Grouped<N>) {
         let mut groups: BTreeMap<Place, BTreeMap<&str, Vec<usize>>> = BTreeMap::new();
-        let results = items.iter().map(|_| Err(strange("no answer"))).collect();
+        let results = items.iter().map(|_| Err(unexpected("no answer"))).collect();
         let mut grouped = Grouped { results, orders: HashMap::new() };
         for (i, place) in places.into_iter().enumerate() {
             match place {

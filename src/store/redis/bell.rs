@@ -40,7 +40,7 @@ pub struct RedisBell {
 
 #[derive(Default)]
 struct Shared {
-    mood: Mutex<ListenerState>,
+    state: Mutex<ListenerState>,
     changed: Condvar,
     /// The rings since the owner last read them.
     heard: Mutex<ReceivedRing>,
@@ -59,7 +59,7 @@ struct ListenerState {
 }
 
 impl ListenerState {
-    fn rests(&self) -> bool {
+    fn is_resting(&self) -> bool {
         self.rests_until.is_some_and(|until| until > Instant::now())
     }
 }
@@ -71,8 +71,8 @@ struct ReceivedRing {
 }
 
 impl Shared {
-    fn mood(&self) -> MutexGuard<'_, ListenerState> {
-        self.mood.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, ListenerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -83,7 +83,7 @@ impl RedisBell {
         rung.set_nonblocking(true)?;
         ring.set_nonblocking(true)?;
         let shared = Arc::new(Shared::default());
-        shared.mood().listens = true;
+        shared.state().listens = true;
         for (shard, base) in nodes.nodes[lane].bases.iter().enumerate() {
             let key = match kind {
                 BellKind::Push => format!("{base}bell"),
@@ -91,7 +91,7 @@ impl RedisBell {
                 BellKind::Timer => format!("{base}tbell"),
             };
             let (nodes, ring, shared) = (Arc::clone(nodes), ring.try_clone()?, Arc::clone(&shared));
-            shared.mood().listeners += 1;
+            shared.state().listeners += 1;
             let listener = Listener { nodes, node: lane, shard, key, kind, ring, shared };
             let thread = std::thread::Builder::new().name("bell".into()).stack_size(STACK);
             thread.spawn(move || listener.listen())?;
@@ -132,15 +132,15 @@ impl Bell for RedisBell {
     }
 
     fn listen(&self, could: bool) {
-        let mut mood = self.shared.mood();
-        if mood.listens != could {
-            mood.listens = could;
+        let mut state = self.shared.state();
+        if state.listens != could {
+            state.listens = could;
             self.shared.changed.notify_all();
         }
     }
 
     fn rest(&self) {
-        self.shared.mood().rests_until = Some(Instant::now() + REST);
+        self.shared.state().rests_until = Some(Instant::now() + REST);
     }
 }
 
@@ -151,15 +151,15 @@ const LAST_RING: Duration = Duration::from_secs(1);
 impl Drop for RedisBell {
     fn drop(&mut self) {
         let until = Instant::now() + LAST_RING;
-        self.shared.mood().over = true;
+        self.shared.state().over = true;
         self.shared.changed.notify_all();
         let waiting =
             std::mem::take(&mut *self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         self.nodes.nodes[self.lane].unblock(waiting.values());
-        let mut mood = self.shared.mood();
-        while mood.listeners > 0 && Instant::now() < until {
+        let mut state = self.shared.state();
+        while state.listeners > 0 && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
-            mood = self.shared.changed.wait_timeout(mood, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -168,8 +168,8 @@ impl Drop for RedisBell {
 const READ: usize = 1000;
 
 /// Returns the entries of a stream: the id of each, and its topic.
-fn entries(told: Value) -> Vec<(String, String)> {
-    let Value::Array(entries) = told else { return Vec::new() };
+fn entries(value: Value) -> Vec<(String, String)> {
+    let Value::Array(entries) = value else { return Vec::new() };
     let entry = |entry: Value| {
         let Value::Array(parts) = entry else { return None };
         let [id, Value::Array(fields)] = <[Value; 2]>::try_from(parts).ok()? else { return None };
@@ -201,7 +201,7 @@ impl Listener {
                 }
             }
         }
-        self.shared.mood().listeners -= 1;
+        self.shared.state().listeners -= 1;
         self.shared.changed.notify_all();
     }
 
@@ -220,8 +220,8 @@ impl Listener {
             // The redis crate returns an error of the server as a value.
             let Value::Array(rung) = connection.req_command(&wait)?.extract_error()? else { continue };
             let [_, Value::BulkString(what), score] = &rung[..] else { continue };
-            let mood = *self.shared.mood();
-            if mood.listens && !mood.over && !mood.rests() {
+            let state = *self.shared.state();
+            if state.listens && !state.over && !state.is_resting() {
                 self.wake(answer::text(score.clone()).ok().zip(std::str::from_utf8(what).ok()));
             } else {
                 // The owner cannot use this ring now. It goes back, so that another process hears it.
@@ -263,22 +263,26 @@ impl Listener {
     }
 
     fn is_over(&self) -> bool {
-        self.shared.mood().over
+        self.shared.state().over
     }
 
     /// Waits until the listener may listen. Returns false if the bell is closed.
     fn may_listen(&self) -> bool {
-        let mut mood = self.shared.mood();
+        let mut state = self.shared.state();
         loop {
-            let rests = mood.rests_until.map(|until| until.saturating_duration_since(Instant::now()));
-            match rests.filter(|left| !left.is_zero()) {
-                _ if mood.over => return false,
+            let rest = state.rests_until.map(|until| until.saturating_duration_since(Instant::now()));
+            match rest.filter(|left| !left.is_zero()) {
+                _ if state.over => return false,
                 Some(left) => {
-                    mood =
-                        self.shared.changed.wait_timeout(mood, left).unwrap_or_else(PoisonError::into_inner).0
+                    state = self
+                        .shared
+                        .changed
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
                 }
-                None if mood.listens => return true,
-                None => mood = self.shared.changed.wait(mood).unwrap_or_else(PoisonError::into_inner),
+                None if state.listens => return true,
+                None => state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }

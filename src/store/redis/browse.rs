@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::{self, array, count, number, strange};
+use super::answer::{self, array, count, number, unexpected};
 use super::node::Failure;
 use super::nodes::{Nodes, Place};
 use super::script::Script;
@@ -83,7 +83,7 @@ impl RedisStore {
             call.cmd.arg((limit - jobs.len()).min(CHUNK)).arg(BYTES);
             let mut values = array(self.ask(place, call)?)?;
             if values.len() < 2 {
-                return Err(strange("a list"));
+                return Err(unexpected("a list"));
             }
             let some = values.split_off(2);
             let member = answer::bytes(values.pop().unwrap_or_default())?;
@@ -105,7 +105,7 @@ impl RedisStore {
     ) -> Result<String> {
         let stands: BTreeMap<String, &ListPosition> =
             stands.map(|(place, stand)| (self.place_name(place), stand)).collect();
-        serde_json::to_string(&stands).map_err(|_| strange("a cursor"))
+        serde_json::to_string(&stands).map_err(|_| unexpected("a cursor"))
     }
 
     /// Returns a page over all shards: `page` reads from one shard, and `order` says which item comes first.
@@ -117,14 +117,16 @@ impl RedisStore {
         order: impl Fn(&T) -> K,
     ) -> Result<MergedPage<T>> {
         let places: Vec<Place> = self.all_places().collect();
-        let told: Option<BTreeMap<String, ListPosition>> = match cursor {
+        let positions: Option<BTreeMap<String, ListPosition>> = match cursor {
             None => Some(BTreeMap::new()),
             Some(text) => serde_json::from_str(text).ok(),
         };
-        let Some(mut told) = told else { return Ok(MergedPage::default()) };
+        let Some(mut positions) = positions else { return Ok(MergedPage::default()) };
         // A shard that has joined since the page before is listed from its beginning.
         let mut stand = |place: &Place| {
-            told.remove(&self.place_name(*place)).unwrap_or(ListPosition::Behind(String::new(), Vec::new()))
+            positions
+                .remove(&self.place_name(*place))
+                .unwrap_or(ListPosition::Behind(String::new(), Vec::new()))
         };
         let mut stands: Vec<ListPosition> = places.iter().map(&mut stand).collect();
         let mut items: Vec<(usize, T)> = Vec::new();
@@ -152,12 +154,12 @@ impl RedisStore {
             (0..places.len()).map(|i| items.iter().filter(|(of, _)| *of == i).count()).collect();
         items.truncate(limit);
         for (i, place) in places.iter().enumerate() {
-            let told = items.iter().filter(|(of, _)| *of == i).count();
-            stands[i] = match told {
-                _ if told == read[i] => ends[i].clone(),
+            let returned = items.iter().filter(|(of, _)| *of == i).count();
+            stands[i] = match returned {
+                _ if returned == read[i] => ends[i].clone(),
                 0 => stands[i].clone(),
                 // The page ends in the middle of what this shard gave.
-                _ => page(*place, &stands[i], told)?.end,
+                _ => page(*place, &stands[i], returned)?.end,
             };
         }
         let more = stands.iter().any(|s| matches!(s, ListPosition::Behind(..)));
@@ -178,15 +180,15 @@ impl Nodes {
             call.cmd.arg(&cursor).arg(CHUNK);
             let answer = self.nodes[place.node].run_one(call).map_err(Failure::into_error)?;
             let mut values = array(answer)?.into_iter();
-            cursor = answer::text(values.next().ok_or_else(|| strange("counts"))?)?;
+            cursor = answer::text(values.next().ok_or_else(|| unexpected("counts"))?)?;
             while let Some(topic) = values.next() {
                 let mut counts = [0; 4];
                 for n in &mut counts {
-                    *n = count(&values.next().ok_or_else(|| strange("counts"))?)? as u64;
+                    *n = count(&values.next().ok_or_else(|| unexpected("counts"))?)? as u64;
                 }
                 // The scan may return a topic twice.
-                let oldest_ms = number(&values.next().ok_or_else(|| strange("counts"))?)?;
-                let bytes = u64::try_from(number(&values.next().ok_or_else(|| strange("counts"))?)?).ok();
+                let oldest_ms = number(&values.next().ok_or_else(|| unexpected("counts"))?)?;
+                let bytes = u64::try_from(number(&values.next().ok_or_else(|| unexpected("counts"))?)?).ok();
                 let oldest_ms = (oldest_ms >= 0).then_some(oldest_ms);
                 topics.insert(answer::topic(topic)?, ShardCounts { counts, oldest_ms, bytes });
             }

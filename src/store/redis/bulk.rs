@@ -3,12 +3,12 @@
 
 use redis::Value;
 
-use super::answer::{self, array, bytes, number, strange};
-use super::batch::by_words;
+use super::answer::{self, array, bytes, number, unexpected};
+use super::batch::argument_writer;
 use super::nodes::{Place, moving};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
-use crate::{Aim, Bulk, Direction, Listed, ListedChange, ListedChanged, ListedPage, Result};
+use crate::{Bulk, ChangeGoal, Direction, ListedChange, ListedChangeResult, ListedJob, ListedPage, Result};
 use model::job::{JobId, JobKey, State, TopicName};
 
 /// How many jobs a shard is asked for at least: with many shards, each of them gives a small part of a page.
@@ -21,23 +21,23 @@ const LETTER: usize = 4;
 type ListPlace = (i64, Vec<u8>);
 
 /// What one shard lists, with the place of each job, and whether it has more.
-struct Heads {
-    jobs: Vec<(ListPlace, Listed)>,
+struct ShardListing {
+    jobs: Vec<(ListPlace, ListedJob)>,
     has_more: bool,
 }
 
-fn heads_of(value: Value, state: State) -> Result<Heads> {
+fn heads_of(value: Value, state: State) -> Result<ShardListing> {
     let mut values = array(value)?.into_iter();
     let mut next = || values.next();
-    let has_more = number(&next().ok_or_else(|| strange("a list"))?)? > 0;
+    let has_more = number(&next().ok_or_else(|| unexpected("a list"))?)? > 0;
     let mut jobs = Vec::new();
     while let Some(member) = next() {
-        let mut part = || next().ok_or_else(|| strange("a job"));
+        let mut part = || next().ok_or_else(|| unexpected("a job"));
         let member = bytes(member)?;
         let score = number(&part()?)?;
         let (due_ms, stamp_us, log) = (number(&part()?)?, number(&part()?)?, bytes(part()?)?);
         let length = if state == State::Dead { member.len().saturating_sub(LETTER) } else { member.len() };
-        let listed = Listed {
+        let listed = ListedJob {
             id: answer::id(Value::BulkString(member[..length].to_vec()))?,
             state,
             due_ms,
@@ -48,24 +48,24 @@ fn heads_of(value: Value, state: State) -> Result<Heads> {
         };
         jobs.push(((score, member), listed));
     }
-    Ok(Heads { jobs, has_more })
+    Ok(ShardListing { jobs, has_more })
 }
 
 /// Joins what the shards list to one page. It ends where the first shard that has more ends, so that no job of that
 /// shard is passed over.
-fn joined(shards: Vec<Heads>, direction: Direction, limit: usize) -> Result<ListedPage> {
+fn joined(shards: Vec<ShardListing>, direction: Direction, limit: usize) -> Result<ListedPage> {
     let is_before = |a: &ListPlace, b: &ListPlace| match direction {
         Direction::Forward => a < b,
         Direction::Backward => a > b,
     };
     let mut end: Option<ListPlace> = None;
     for shard in shards.iter().filter(|shard| shard.has_more) {
-        let last = shard.jobs.last().map(|(place, _)| place).ok_or_else(|| strange("a list"))?;
+        let last = shard.jobs.last().map(|(place, _)| place).ok_or_else(|| unexpected("a list"))?;
         if end.as_ref().is_none_or(|end| is_before(last, end)) {
             end = Some(last.clone());
         }
     }
-    let mut jobs: Vec<(ListPlace, Listed)> = shards.into_iter().flat_map(|shard| shard.jobs).collect();
+    let mut jobs: Vec<(ListPlace, ListedJob)> = shards.into_iter().flat_map(|shard| shard.jobs).collect();
     jobs.sort_by(|(a, _), (b, _)| if direction == Direction::Forward { a.cmp(b) } else { b.cmp(a) });
     let all = jobs.len();
     if let Some(end) = &end {
@@ -74,7 +74,7 @@ fn joined(shards: Vec<Heads>, direction: Direction, limit: usize) -> Result<List
     jobs.truncate(limit);
     let is_cut = end.is_some() || jobs.len() < all;
     let next = jobs.last().filter(|_| is_cut).map(|(place, _)| serde_json::to_string(place));
-    let next = next.transpose().map_err(|_| strange("a cursor"))?;
+    let next = next.transpose().map_err(|_| unexpected("a cursor"))?;
     Ok(ListedPage { jobs: jobs.into_iter().map(|(_, job)| job).collect(), next })
 }
 
@@ -105,7 +105,7 @@ impl Bulk for RedisStore {
             (place, call)
         };
         let answers = self.ask_all(places.into_iter().map(call).collect());
-        let shards: Vec<Heads> =
+        let shards: Vec<ShardListing> =
             answers.into_iter().map(|(_, answer)| heads_of(answer?, state)).collect::<Result<_>>()?;
         // A job that is moved meanwhile may be seen on no shard.
         match self.nodes.open_homes()?.set == homes.set {
@@ -114,26 +114,30 @@ impl Bulk for RedisStore {
         }
     }
 
-    fn change_listed(&mut self, topic: &TopicName, changes: &[ListedChange]) -> Vec<Result<ListedChanged>> {
+    fn change_listed(
+        &mut self,
+        topic: &TopicName,
+        changes: &[ListedChange],
+    ) -> Vec<Result<ListedChangeResult>> {
         let key = |id: &JobId| JobKey { topic: topic.clone(), id: id.clone() };
         let keyed: Vec<(JobKey, &ListedChange)> = changes.iter().map(|one| (key(&one.id), one)).collect();
         let keys: Vec<&JobKey> = keyed.iter().map(|(key, _)| key).collect();
-        if let Err(e) = self.is_behind_none(&keys) {
+        if let Err(e) = self.check_nothing_spooled(&keys) {
             return changes.iter().map(|_| Err(e.clone())).collect();
         }
         let understand = |[letter]: [u8; 1]| match letter {
-            b'd' => Ok(ListedChanged::Done),
-            b'a' => Ok(ListedChanged::Already),
-            b'x' => Ok(ListedChanged::Differs),
-            b'n' => Ok(ListedChanged::NotFound),
-            _ => Err(strange("an answer")),
+            b'd' => Ok(ListedChangeResult::Done),
+            b'a' => Ok(ListedChangeResult::Already),
+            b'x' => Ok(ListedChangeResult::Differs),
+            b'n' => Ok(ListedChangeResult::NotFound),
+            _ => Err(unexpected("an answer")),
         };
-        self.by_homes(&keyed, |homes, keyed| {
-            let words = by_words(|(key, change): &(JobKey, &ListedChange), cmd| {
+        self.run_by_homes(&keyed, |homes, keyed| {
+            let words = argument_writer(|(key, change): &(JobKey, &ListedChange), cmd| {
                 cmd.arg(key.id.as_str()).arg(change.stamp_us).arg(change.due_ms);
                 match change.aim {
-                    Aim::Due(to_ms) => cmd.arg(to_ms),
-                    Aim::Gone => cmd.arg("-"),
+                    ChangeGoal::Due(to_ms) => cmd.arg(to_ms),
+                    ChangeGoal::Gone => cmd.arg("-"),
                 };
             });
             let letters = self.each(Script::ChangeListed, homes, keyed, |(key, _)| key, &[], words);
@@ -147,8 +151,8 @@ mod tests {
     use super::*;
     use model::headers::Headers;
 
-    fn heads(scores: &[i64], has_more: bool) -> Heads {
-        let listed = |score: &i64| Listed {
+    fn heads(scores: &[i64], has_more: bool) -> ShardListing {
+        let listed = |score: &i64| ListedJob {
             id: JobId::new(score.to_string()).unwrap(),
             state: State::Delayed,
             due_ms: *score,
@@ -158,7 +162,7 @@ mod tests {
             headers: Headers::default(),
         };
         let jobs = scores.iter().map(|score| ((*score, vec![b'a']), listed(score))).collect();
-        Heads { jobs, has_more }
+        ShardListing { jobs, has_more }
     }
 
     fn scores(page: &ListedPage) -> Vec<i64> {

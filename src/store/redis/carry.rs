@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use super::answer::{self, array, bytes, count, number, strange, text};
+use super::answer::{self, array, bytes, count, number, text, unexpected};
 use super::move_progress::MoveProgress;
 use super::nodes::Place;
 use super::round::{MoveRoute, Round, RoundEnd, RoundResult};
@@ -136,7 +136,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
             match array(self.run_one(place, call)?)?.as_slice() {
                 [_, left] if number(left)? > 0 => {}
                 [_, _] => return Ok(()),
-                _ => return Err(RoundEnd::Fails(strange("an answer"))),
+                _ => return Err(RoundEnd::Fails(unexpected("an answer"))),
             }
         }
     }
@@ -153,12 +153,12 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
                     let mut scan = self.nodes.nodes[place.node].plain("HSCAN", place.shard, &key);
                     scan.cmd.arg(&cursor).arg("COUNT").arg(CHUNK);
                     let [next, entries] = <[Value; 2]>::try_from(array(self.run_one(*place, scan)?)?)
-                        .map_err(|_| RoundEnd::Fails(strange("an answer")))?;
+                        .map_err(|_| RoundEnd::Fails(unexpected("an answer")))?;
                     cursor = text(next)?;
                     let entries: Vec<Vec<u8>> =
                         array(entries)?.into_iter().map(bytes).collect::<Result<_>>()?;
                     for [name, stamp] in entries.as_chunks().0 {
-                        let cut = name.iter().position(|b| *b == 0).ok_or_else(|| strange("a name"))?;
+                        let cut = name.iter().position(|b| *b == 0).ok_or_else(|| unexpected("a name"))?;
                         let key = answer::key(&name[..cut], &name[cut + 1..])?;
                         let none = Vec::new;
                         let ended: TakenJob =

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::answer::{self, strange};
-use super::batch::by_words;
+use super::answer::{self, unexpected};
+use super::batch::argument_writer;
 use super::homes::Homes;
 use super::script::Script;
 use super::{BYTES, RedisStore};
@@ -46,12 +46,12 @@ pub(super) fn add_words(jobs: &[&NewJob], shards: u32, cmd: &mut redis::Cmd) {
 impl RedisStore {
     /// Runs `act` on items by the set of nodes. Items that a shard refuses because it has a newer set are tried again
     /// by that set.
-    pub(super) fn by_homes<T, R>(
+    pub(super) fn run_by_homes<T, R>(
         &self,
         items: &[T],
         act: impl Fn(&Homes, &[&T]) -> Vec<Result<R>>,
     ) -> Vec<Result<R>> {
-        let mut out: Vec<Result<R>> = items.iter().map(|_| Err(strange("no answer"))).collect();
+        let mut out: Vec<Result<R>> = items.iter().map(|_| Err(unexpected("no answer"))).collect();
         let mut left: Vec<usize> = (0..items.len()).collect();
         for _ in 0..TRIES {
             let homes = match self.nodes.open_homes() {
@@ -90,7 +90,7 @@ impl RedisStore {
                 bytes <= BYTES && is_shared
             });
             let (some, rest) = left.split_at(fitting.count().max(1));
-            added.append(&mut self.by_homes(some, |homes, jobs| self.add_some(homes, jobs)));
+            added.append(&mut self.run_by_homes(some, |homes, jobs| self.add_some(homes, jobs)));
             left = rest;
         }
         self.add_where_full(jobs, &mut added);
@@ -104,7 +104,7 @@ impl RedisStore {
             return;
         }
         let some: Vec<NewJob> = full.iter().map(|i| jobs[*i].clone()).collect();
-        let again = self.by_homes(&some, |homes, jobs| self.add_some(homes, jobs));
+        let again = self.run_by_homes(&some, |homes, jobs| self.add_some(homes, jobs));
         full.into_iter().zip(again).for_each(|(i, one)| added[i] = one);
     }
 
@@ -123,7 +123,7 @@ impl RedisStore {
                 b'k' => Ok(Added::Kept { due_ms }),
                 b'x' => Ok(Added::Rejected),
                 b'q' => Err(StoreError::OverQuota(answer::over_quota(due)?)),
-                _ => Err(strange("an answer")),
+                _ => Err(unexpected("an answer")),
             }
         };
         let shards = self.shards(homes);
@@ -147,7 +147,7 @@ impl RedisStore {
             }
         }
         self.nodes.open_homes()?;
-        Err(strange("a set of nodes"))
+        Err(unexpected("a set of nodes"))
     }
 
     fn find_at(&self, node: usize, key: &JobKey, homes: &Homes) -> Result<Option<View>> {
@@ -160,7 +160,7 @@ impl RedisStore {
 
     /// Deletes jobs.
     pub(super) fn delete_all(&self, keys: &[JobKey]) -> Vec<Result<bool>> {
-        self.by_homes(keys, |homes, keys| self.delete_some(homes, keys))
+        self.run_by_homes(keys, |homes, keys| self.delete_some(homes, keys))
     }
 
     fn delete_some(&self, homes: &Homes, keys: &[&JobKey]) -> Vec<Result<bool>> {
@@ -168,7 +168,7 @@ impl RedisStore {
         let mut left: Vec<usize> = (0..keys.len()).collect();
         while !left.is_empty() {
             let some: Vec<&JobKey> = left.iter().map(|i| keys[*i]).collect();
-            let ids = by_words(|key: &JobKey, cmd| {
+            let ids = argument_writer(|key: &JobKey, cmd| {
                 cmd.arg(key.id.as_str());
             });
             let digits = self.each(Script::Delete, homes, &some, |key| key, &[], ids);
@@ -189,10 +189,10 @@ impl RedisStore {
         let understand = |[letter]: [u8; 1]| match letter {
             b'd' => Ok(true),
             b'n' => Ok(false),
-            _ => Err(strange("an answer")),
+            _ => Err(unexpected("an answer")),
         };
-        self.by_homes(jobs, |homes, jobs| {
-            let words = by_words(|(key, due): &(JobKey, Due), cmd| {
+        self.run_by_homes(jobs, |homes, jobs| {
+            let words = argument_writer(|(key, due): &(JobKey, Due), cmd| {
                 cmd.arg(key.id.as_str()).arg(answer::due(*due));
             });
             let held = HELD_MS.to_string();
@@ -203,8 +203,8 @@ impl RedisStore {
 
     /// Changes a job that is delayed or ready.
     pub(super) fn change_at_home(&self, key: &JobKey, change: &Change) -> Result<Changed> {
-        let changed = self.by_homes(&[key], |homes, _| vec![self.change_by(homes, key, change)]).pop();
-        changed.unwrap_or_else(|| Err(strange("no answer")))
+        let changed = self.run_by_homes(&[key], |homes, _| vec![self.change_by(homes, key, change)]).pop();
+        changed.unwrap_or_else(|| Err(unexpected("no answer")))
     }
 
     fn change_by(&self, homes: &Homes, key: &JobKey, change: &Change) -> Result<Changed> {
@@ -242,7 +242,7 @@ impl RedisStore {
             "n" => Ok(Changed::NotFound),
             "c" => Ok(Changed::Conflict),
             "q" => Err(StoreError::OverQuota(OverQuota::full(QuotaLimit::Bytes))),
-            _ => Err(strange("an answer")),
+            _ => Err(unexpected("an answer")),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use redis::Value;
 
-use super::answer::strange;
+use super::answer::unexpected;
 use crate::Result;
 
 /// The flag of each name: when it was set (Unix milliseconds), and whether it is on.
@@ -15,9 +15,9 @@ pub(super) type Flags = BTreeMap<String, (i64, bool)>;
 pub(super) const PAUSES: &str = "pauses";
 
 /// Takes over the flags from `told` that are later than the known ones. Returns whether there were any.
-pub(super) fn hear(known: &mut Flags, told: &Flags) -> bool {
+pub(super) fn merge_newer(known: &mut Flags, other: &Flags) -> bool {
     let mut is_news = false;
-    for (name, flag) in told {
+    for (name, flag) in other {
         if known.get(name).is_none_or(|k| k < flag) {
             known.insert(name.clone(), *flag);
             is_news = true;
@@ -27,19 +27,20 @@ pub(super) fn hear(known: &mut Flags, told: &Flags) -> bool {
 }
 
 /// Returns the known flags that are missing or older in `heard`.
-pub(super) fn unheard<'a>(
+pub(super) fn missing_or_older<'a>(
     known: &'a Flags,
-    heard: &'a Flags,
+    other: &'a Flags,
 ) -> impl Iterator<Item = (&'a str, (i64, bool))> {
     known
         .iter()
-        .filter(|(name, flag)| heard.get(*name).is_none_or(|h| h < flag))
+        .filter(|(name, flag)| other.get(*name).is_none_or(|h| h < flag))
         .map(|(n, f)| (n.as_str(), *f))
 }
 
 /// Reads the flags of a node. An entry that is no flag is left out.
 pub(super) fn read(hash: Value) -> Result<Flags> {
-    let texts: BTreeMap<String, String> = redis::from_redis_value(hash).map_err(|_| strange("an answer"))?;
+    let texts: BTreeMap<String, String> =
+        redis::from_redis_value(hash).map_err(|_| unexpected("an answer"))?;
     let parse = |(name, flag): (String, String)| {
         let (at, is_so) = flag.split_once(' ')?;
         Some((name, (at.parse().ok()?, is_so == "1")))
@@ -57,11 +58,11 @@ mod tests {
             words.iter().map(|(name, at, is)| ((*name).to_owned(), (*at, *is))).collect()
         };
         let mut known = flags(&[("a", 10, true), ("b", 10, false)]);
-        let told = flags(&[("a", 9, false), ("b", 11, true), ("c", 1, true)]);
-        assert_eq!(unheard(&known, &told).collect::<Vec<_>>(), [("a", (10, true))]);
-        assert!(hear(&mut known, &told));
+        let other = flags(&[("a", 9, false), ("b", 11, true), ("c", 1, true)]);
+        assert_eq!(missing_or_older(&known, &other).collect::<Vec<_>>(), [("a", (10, true))]);
+        assert!(merge_newer(&mut known, &other));
         assert_eq!(known, flags(&[("a", 10, true), ("b", 11, true), ("c", 1, true)]));
-        assert!(!hear(&mut known, &told));
+        assert!(!merge_newer(&mut known, &other));
         let hash = |text: &str| {
             let pairs =
                 [("a", text)].map(|(k, v)| (Value::SimpleString(k.into()), Value::SimpleString(v.into())));

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::answer::{array, count, number, strange};
+use super::answer::{array, count, number, unexpected};
 use super::nodes::{Nodes, Place};
 use super::script::Script;
 use super::{RedisStore, now_ms};
 use crate::{
-    CircuitState, CircuitView, LimitQuery, LimitUse, Limits, Opening, OwnerTag, PERMIT_HOLDS, Permit,
-    PermitAsk, Result, StoreError,
+    CircuitOpening, CircuitState, CircuitView, LimitQuery, LimitUse, Limits, OwnerTag, PERMIT_HOLDS, Permit,
+    PermitRequest, Result, StoreError,
 };
 use model::flow::{LimitName, RateSteps};
 use model::job::TopicName;
@@ -51,7 +51,7 @@ impl RedisStore {
 
     /// Runs a script on all shards that answer. Returns the answer of the topic's home shard, or that of another shard
     /// if the home does not answer.
-    fn say(&self, script: Script, topic: &TopicName, words: &[String]) -> Result<bool> {
+    fn send_statement(&self, script: Script, topic: &TopicName, words: &[String]) -> Result<bool> {
         let name = topic.as_str();
         let home = self.shard_of(self.lane.unwrap_or_else(|| self.nodes.home_of(name)), name);
         let call = |place| {
@@ -75,7 +75,8 @@ impl RedisStore {
 }
 
 fn view(hash: Value) -> Result<Vec<CircuitView>> {
-    let texts: HashMap<String, String> = redis::from_redis_value(hash).map_err(|_| strange("an answer"))?;
+    let texts: HashMap<String, String> =
+        redis::from_redis_value(hash).map_err(|_| unexpected("an answer"))?;
     let parse = |(topic, text): (String, String)| {
         let mut words = text.splitn(5, ' ');
         let until_ms = words.next()?.parse().ok()?;
@@ -93,7 +94,7 @@ fn view(hash: Value) -> Result<Vec<CircuitView>> {
 }
 
 impl Limits for RedisStore {
-    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitRequest]) -> Vec<Result<Permit>> {
         let groups = self.by_home(asks.iter().map(|ask| &ask.name));
         let call = |(place, group): (&Place, &Vec<usize>)| {
             let mut call = self.call(Script::Permits, *place);
@@ -108,11 +109,11 @@ impl Limits for RedisStore {
             (*place, call)
         };
         let permit = |two: &[Value]| -> Result<Permit> {
-            let [granted, again] = two else { return Err(strange("an answer")) };
+            let [granted, again] = two else { return Err(unexpected("an answer")) };
             let again = u64::try_from(number(again)?).ok().map(Duration::from_millis);
             Ok(Permit { granted: count(granted)? as u32, again })
         };
-        let mut permits: Vec<Result<Permit>> = asks.iter().map(|_| Err(strange("no answer"))).collect();
+        let mut permits: Vec<Result<Permit>> = asks.iter().map(|_| Err(unexpected("no answer"))).collect();
         for (place, answer) in self.ask_all(groups.iter().map(call).collect()) {
             match answer.and_then(array) {
                 Ok(values) => {
@@ -136,15 +137,15 @@ impl Limits for RedisStore {
         };
         let micros = |value: &Value| -> Result<f64> {
             let text: Option<String> = redis::from_redis_value(value.clone()).ok();
-            text.and_then(|text| text.parse().ok()).ok_or_else(|| strange("an answer"))
+            text.and_then(|text| text.parse().ok()).ok_or_else(|| unexpected("an answer"))
         };
         let used = |query: &LimitQuery, now_us: &Value, two: &[Value]| -> Result<LimitUse> {
-            let [held, spent_us] = two else { return Err(strange("an answer")) };
+            let [held, spent_us] = two else { return Err(unexpected("an answer")) };
             let (now_us, spent_us) = (micros(now_us)?, micros(spent_us)?);
             let again = query.rate.and_then(|rate| RateSteps::from(rate).wait(spent_us, now_us));
             Ok(LimitUse { held: count(held)? as u32, again })
         };
-        let mut all: Vec<Result<LimitUse>> = queries.iter().map(|_| Err(strange("no answer"))).collect();
+        let mut all: Vec<Result<LimitUse>> = queries.iter().map(|_| Err(unexpected("no answer"))).collect();
         for (place, answer) in self.ask_all(groups.iter().map(call).collect()) {
             match answer.and_then(array) {
                 Ok(values) => {
@@ -160,14 +161,14 @@ impl Limits for RedisStore {
         all
     }
 
-    fn open_circuit(&mut self, opening: &Opening) -> Result<bool> {
+    fn open_circuit(&mut self, opening: &CircuitOpening) -> Result<bool> {
         let reason = opening.reason.chars().take(REASON).collect();
         let pause = opening.pause.as_millis().to_string();
-        self.say(Script::Open, &opening.topic, &[pause, opening.opens.to_string(), reason])
+        self.send_statement(Script::Open, &opening.topic, &[pause, opening.opens.to_string(), reason])
     }
 
     fn close_circuit(&mut self, topic: &TopicName) -> Result<bool> {
-        self.say(Script::Close, topic, &[])
+        self.send_statement(Script::Close, topic, &[])
     }
 
     fn circuits(&mut self) -> Result<Vec<CircuitView>> {

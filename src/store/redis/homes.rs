@@ -26,13 +26,13 @@ impl Homes {
     /// Returns the node where a job belongs. While jobs are moved, this is the new home.
     pub(super) fn home(&self, key: &JobKey) -> Result<usize> {
         let home = home_of(self.set.homes(), key);
-        self.nodes[home].ok_or_else(|| StoreError::NodeDown(not_named(&self.set.homes()[home])))
+        self.nodes[home].ok_or_else(|| StoreError::NodeDown(unnamed_node(&self.set.homes()[home])))
     }
 
     /// Returns the node where a job belonged before the move.
     pub(super) fn home_before(&self, key: &JobKey) -> Result<usize> {
         let home = home_of(&self.set.names, key);
-        self.before[home].ok_or_else(|| StoreError::NodeDown(not_named(&self.set.names[home])))
+        self.before[home].ok_or_else(|| StoreError::NodeDown(unnamed_node(&self.set.names[home])))
     }
 
     /// Returns whether jobs may be on a node.
@@ -41,9 +41,9 @@ impl Homes {
     }
 
     /// Returns why the configuration does not fit the set, or none if it fits.
-    pub(super) fn misfit(&self) -> Option<String> {
+    pub(super) fn configuration_problem(&self) -> Option<String> {
         let names = |places: &[Option<usize>], names: &[String]| {
-            places.iter().zip(names).find(|(place, _)| place.is_none()).map(|(_, name)| not_named(name))
+            places.iter().zip(names).find(|(place, _)| place.is_none()).map(|(_, name)| unnamed_node(name))
         };
         names(&self.nodes, self.set.homes()).or_else(|| names(&self.before, &self.set.names))
     }
@@ -53,7 +53,7 @@ impl Homes {
     }
 }
 
-fn not_named(name: &str) -> String {
+fn unnamed_node(name: &str) -> String {
     format!(
         "{name} is one of the nodes that have jobs, and the configuration does not name it: give its url there (dq nodes move --empty \
          {name} moves its jobs away, dq nodes forget {name} gives them up)"

@@ -1,7 +1,7 @@
 //! What clients do to jobs if there may be a spool. An add whose home does not answer waits in the spool. While a
 //! change of a job waits there, later requests for this job come after that change.
 
-use super::answer::{array, count, number, strange};
+use super::answer::{array, count, number, unexpected};
 use super::script::Script;
 use super::{CHUNK, RedisStore};
 use crate::spool::Spooled;
@@ -48,7 +48,7 @@ fn each<R>(count: usize, error: StoreError) -> Vec<Result<R>> {
 
 impl RedisStore {
     /// Refuses a request for a job of which a change waits in the spool: it would overtake that change.
-    pub(super) fn is_behind_none(&self, keys: &[&JobKey]) -> Result<()> {
+    pub(super) fn check_nothing_spooled(&self, keys: &[&JobKey]) -> Result<()> {
         let Some(spool) = &self.spool else { return Ok(()) };
         let held = spool.holds(keys.iter().copied())?;
         match keys.iter().zip(held).find(|(_, held)| *held) {
@@ -130,7 +130,7 @@ impl Jobs for RedisStore {
     }
 
     fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed> {
-        self.is_behind_none(&[key])?;
+        self.check_nothing_spooled(&[key])?;
         self.change_at_home(key, change)
     }
 
@@ -145,7 +145,7 @@ impl Jobs for RedisStore {
                 let mut call = self.call(Script::Purge, place);
                 call.cmd.arg(topic.as_str()).arg(state as u8).arg(CHUNK.min(limit - sum));
                 let values = array(self.ask(place, call)?)?;
-                let [gone, more] = values.as_slice() else { return Err(strange("an answer")) };
+                let [gone, more] = values.as_slice() else { return Err(unexpected("an answer")) };
                 sum += count(gone)?;
                 if number(more)? == 0 {
                     break;

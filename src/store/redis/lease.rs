@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::answer::{self, Record, array, count, number, strange};
+use super::answer::{self, Record, array, count, number, unexpected};
 use super::homes::Homes;
 use super::node::Call;
 use super::nodes::{Nodes, Place};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
-use crate::{Batch, Leased, Leases, Left, OwnerTag, Result, StoreError, Token, WaitingTopics, Wanted};
+use crate::{
+    Batch, LeaseRequest, Leased, Leases, OwnerTag, ReadyCounts, Result, StoreError, Token, WaitingTopics,
+};
 use model::headers::Headers;
 use model::job::{JobKey, LATEST_MS, Priority, TopicName};
 
@@ -24,7 +26,7 @@ pub(super) const FEW: usize = 4;
 pub(super) const SCRIPT_TOKEN: usize = 20;
 
 /// The first bytes of the tokens of a lease call: random, and never used twice.
-pub(super) type Prefix = [u8; 16];
+pub(super) type LeaseCallPrefix = [u8; 16];
 
 impl Nodes {
     /// Returns the shard of a token's lease, or none if it is no token of these nodes.
@@ -45,11 +47,11 @@ impl Nodes {
 }
 
 /// Returns how long a lease holds, in milliseconds, as the script takes it.
-fn hold_ms(want: &Wanted) -> i64 {
+fn hold_ms(want: &LeaseRequest) -> i64 {
     want.hold.as_millis().min(LATEST_MS as u128) as i64
 }
 
-fn hold_of(wanted: &[Wanted], topic: &TopicName) -> i64 {
+fn hold_of(wanted: &[LeaseRequest], topic: &TopicName) -> i64 {
     wanted.iter().find(|want| want.topic == *topic).map_or(0, hold_ms)
 }
 
@@ -58,25 +60,25 @@ type LeasedByPlace = BTreeMap<(TopicName, Place), usize>;
 
 /// Returns what a lease asks of one shard: as much of the limits as the other shards leave.
 fn wanted_here(
-    wanted: &[Wanted],
+    wanted: &[LeaseRequest],
     leased: &LeasedByPlace,
     here: Place,
     jobs: &[(Priority, Leased)],
-) -> Vec<Wanted> {
-    let of = |want: &Wanted| {
+) -> Vec<LeaseRequest> {
+    let of = |want: &LeaseRequest| {
         let others = leased.iter().filter(|((topic, place), _)| *topic == want.topic && *place != here);
         let new = jobs.iter().filter(|(_, job)| job.key.topic == want.topic).count();
         let elsewhere = others.map(|(_, n)| *n).sum::<usize>() + new;
         let left =
             want.max_leased.map(|most| most.saturating_sub(u32::try_from(elsewhere).unwrap_or(u32::MAX)));
-        Wanted { max_leased: left, ..want.clone() }
+        LeaseRequest { max_leased: left, ..want.clone() }
     };
     wanted.iter().map(of).collect()
 }
 
 /// Returns the headers of the leased jobs that have some, by the number of the job in the answer.
-fn headers(told: Option<Value>) -> Result<BTreeMap<u32, Headers>> {
-    let mut values = told.map_or_else(|| Ok(Vec::new()), array)?.into_iter();
+fn headers(ready_counts: Option<Value>) -> Result<BTreeMap<u32, Headers>> {
+    let mut values = ready_counts.map_or_else(|| Ok(Vec::new()), array)?.into_iter();
     let mut headers = BTreeMap::new();
     while let (Some(number), Some(text)) = (values.next(), values.next()) {
         headers.insert(count(&number)? as u32, answer::headers(&answer::bytes(text)?));
@@ -85,7 +87,7 @@ fn headers(told: Option<Value>) -> Result<BTreeMap<u32, Headers>> {
 }
 
 impl RedisStore {
-    fn token(&self, place: Place, prefix: &Prefix, number: u32) -> Token {
+    fn token(&self, place: Place, prefix: &LeaseCallPrefix, number: u32) -> Token {
         let shard = (place.shard as u16).to_be_bytes();
         let name = self.nodes.nodes[place.node].name.as_bytes();
         Token([&prefix[..], &number.to_be_bytes(), &shard, name].concat().into())
@@ -97,11 +99,11 @@ impl RedisStore {
         &self,
         place: Place,
         homes: &Homes,
-        wanted: &[Wanted],
+        wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
         jobs: &[(Priority, Leased)],
-    ) -> Result<(Prefix, Call)> {
+    ) -> Result<(LeaseCallPrefix, Call)> {
         let mut prefix = [0; 16];
         getrandom::fill(&mut prefix)
             .map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
@@ -123,27 +125,27 @@ impl RedisStore {
     pub(super) fn take_leased(
         &self,
         place: Place,
-        prefix: &Prefix,
-        wanted: &[Wanted],
+        prefix: &LeaseCallPrefix,
+        wanted: &[LeaseRequest],
         answer: Value,
         jobs: &mut Vec<(Priority, Leased)>,
-    ) -> Result<(usize, Left, WaitingTopics)> {
+    ) -> Result<(usize, ReadyCounts, WaitingTopics)> {
         let before = jobs.len();
         let mut parts = array(answer)?.into_iter();
         let (Some(groups), Some(left), Some(waiting)) = (parts.next(), parts.next(), parts.next()) else {
-            return Err(strange("an answer"));
+            return Err(unexpected("an answer"));
         };
         let mut headers = headers(parts.next())?;
         let mut token = 0;
         for group in array(groups)? {
             let mut values = array(group)?.into_iter();
-            let mut next = || values.next().ok_or_else(|| strange("a lease"));
+            let mut next = || values.next().ok_or_else(|| unexpected("a lease"));
             let topic = answer::topic(next()?)?;
             let deadline_ms = number(&next()?)?;
             // The shard has added the hold to its own time.
             let leased_ms = deadline_ms.saturating_sub(hold_of(wanted, &topic));
             while let Some(id) = values.next() {
-                let mut next = || values.next().ok_or_else(|| strange("a lease"));
+                let mut next = || values.next().ok_or_else(|| unexpected("a lease"));
                 let record = Record::parse(&answer::bytes(next()?)?)?;
                 token += 1;
                 let leased = Leased {
@@ -162,19 +164,19 @@ impl RedisStore {
                 jobs.push((record.priority, leased));
             }
         }
-        let (mut told, mut left) = (Vec::new(), array(left)?.into_iter());
+        let (mut ready_counts, mut left) = (Vec::new(), array(left)?.into_iter());
         while let (Some(topic), Some(n)) = (left.next(), left.next()) {
-            told.push((answer::topic(topic)?, count(&n)? as u64));
+            ready_counts.push((answer::topic(topic)?, count(&n)? as u64));
         }
         let mut closed = Vec::new();
         for three in array(waiting)?.chunks(3) {
-            let [topic, ms, opens] = three else { return Err(strange("an answer")) };
+            let [topic, ms, opens] = three else { return Err(unexpected("an answer")) };
             let (topic, opens) = (answer::topic(topic.clone())?, count(opens)? as u32);
             let probes = jobs[before..].iter_mut().filter(|(_, j)| opens > 0 && j.key.topic == topic);
             probes.for_each(|(_, j)| j.probe = Some(opens));
             closed.push((topic, Duration::from_millis(count(ms)? as u64)));
         }
-        Ok((token as usize, told, closed))
+        Ok((token as usize, ready_counts, closed))
     }
 
     /// Returns those of many shards that may have ready jobs. Asks each shard once.
@@ -201,7 +203,7 @@ impl RedisStore {
 
     /// Returns how many jobs of the topics with a limit are leased, by shard, on the shards of all nodes. A shard that does
     /// not answer counts as one without leases.
-    fn leased_everywhere(&self, homes: &Homes, wanted: &[Wanted]) -> LeasedByPlace {
+    fn leased_everywhere(&self, homes: &Homes, wanted: &[LeaseRequest]) -> LeasedByPlace {
         let nodes = (0..self.nodes.count()).filter(|node| homes.has(*node));
         let places: Vec<Place> = nodes.flat_map(|node| self.nodes.shards_of(node)).collect();
         let mut leased = LeasedByPlace::new();
@@ -228,7 +230,7 @@ impl RedisStore {
         &mut self,
         places: &[Place],
         homes: &Arc<Homes>,
-        wanted: &[Wanted],
+        wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
         found: &mut LeaseProgress,
@@ -271,8 +273,8 @@ pub(super) struct LeaseProgress {
 
 impl LeaseProgress {
     /// Takes the result of a shard's last call.
-    pub(super) fn note(&mut self, told: Result<(usize, Left, WaitingTopics)>) {
-        match told {
+    pub(super) fn note(&mut self, ready_counts: Result<(usize, ReadyCounts, WaitingTopics)>) {
+        match ready_counts {
             Ok((_, left, closed)) => {
                 self.worked = true;
                 // Of several waits for a topic, the shortest counts.
@@ -286,7 +288,7 @@ impl LeaseProgress {
         }
     }
 
-    pub(super) fn into_batch(mut self, wanted: &[Wanted]) -> Result<Batch> {
+    pub(super) fn into_batch(mut self, wanted: &[LeaseRequest]) -> Result<Batch> {
         match self.failed {
             // Leases from other shards are returned despite the error, because no other process knows of them.
             Some(e) if !self.worked && self.jobs.is_empty() => Err(e),
@@ -302,7 +304,7 @@ impl LeaseProgress {
 }
 
 impl Leases for RedisStore {
-    fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
+    fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
         let (homes, places) = self.delivering()?;
         let mut found = LeaseProgress::default();
         self.take_back_before_lease();

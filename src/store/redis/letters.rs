@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::answer::{self, array, count, number, strange};
+use super::answer::{self, array, count, number, unexpected};
 use super::node::Call;
 use super::nodes::Place;
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
-use crate::{DeadLetter, DeadLetterOperation, DeadLetters, Result, StoreError, Which};
+use crate::{DeadLetter, DeadLetterOperation, DeadLetterSelection, DeadLetters, Result, StoreError};
 use model::job::{JobId, JobKey, TopicName};
 use model::letters::Pace;
 
@@ -19,9 +19,9 @@ const LETTERS: usize = 100;
 
 impl RedisStore {
     /// Refuses ids of which a change waits in the spool: that change would replace a job that is redriven now.
-    fn are_behind_none<'a>(&self, topic: &TopicName, ids: impl Iterator<Item = &'a JobId>) -> Result<()> {
+    fn check_none_spooled<'a>(&self, topic: &TopicName, ids: impl Iterator<Item = &'a JobId>) -> Result<()> {
         let keys: Vec<JobKey> = ids.map(|id| JobKey { topic: topic.clone(), id: id.clone() }).collect();
-        self.is_behind_none(&keys.iter().collect::<Vec<_>>())
+        self.check_nothing_spooled(&keys.iter().collect::<Vec<_>>())
     }
 
     /// Begins a call of `redrive`. Before it, `done` jobs were redriven, which counts for the pace.
@@ -58,13 +58,13 @@ impl RedisStore {
     fn redrive_named<T>(
         &self,
         topic: &TopicName,
-        graves: BTreeMap<Place, Vec<&T>>,
+        by_home: BTreeMap<Place, Vec<&T>>,
         (word, words): (&str, impl Fn(&T, &mut Call)),
         limit: usize,
         pace: Pace,
     ) -> Result<usize> {
         let (mut sum, mut failed, mut done) = (0, None, Vec::new());
-        for (place, named) in graves {
+        for (place, named) in by_home {
             done.push(place);
             let mut left = &named[..];
             while !left.is_empty() && sum < limit {
@@ -94,11 +94,11 @@ impl RedisStore {
     }
 
     fn redriven(&self, place: Place, call: Call) -> Result<[Value; 3]> {
-        array(self.ask(place, call)?)?.try_into().map_err(|_| strange("an answer"))
+        array(self.ask(place, call)?)?.try_into().map_err(|_| unexpected("an answer"))
     }
 
     /// Groups the named dead letters by the home of their ids.
-    fn graves<'a, T>(
+    fn group_by_home<'a, T>(
         &self,
         topic: &TopicName,
         named: &'a [T],
@@ -120,7 +120,7 @@ impl RedisStore {
         letters.iter().for_each(|letter| letter_words(letter, &mut call));
         match array(self.ask(place, call)?)?.as_slice() {
             [gone, again] => Ok((count(gone)?, number(again)? > 0)),
-            _ => Err(strange("an answer")),
+            _ => Err(unexpected("an answer")),
         }
     }
 }
@@ -130,20 +130,32 @@ fn letter_words(letter: &DeadLetter, call: &mut Call) {
 }
 
 impl DeadLetters for RedisStore {
-    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize> {
+    fn redrive(
+        &mut self,
+        topic: &TopicName,
+        which: &DeadLetterSelection,
+        limit: usize,
+        pace: Pace,
+    ) -> Result<usize> {
         match which {
-            Which::All => self.redrive_all(topic, limit, pace),
-            Which::Ids(ids) => {
-                self.are_behind_none(topic, ids.iter())?;
+            DeadLetterSelection::All => self.redrive_all(topic, limit, pace),
+            DeadLetterSelection::Ids(ids) => {
+                self.check_none_spooled(topic, ids.iter())?;
                 let words = |id: &JobId, call: &mut Call| {
                     call.cmd.arg(id.as_str());
                 };
-                self.redrive_named(topic, self.graves(topic, ids, |id| id)?, ("ids", words), limit, pace)
+                self.redrive_named(
+                    topic,
+                    self.group_by_home(topic, ids, |id| id)?,
+                    ("ids", words),
+                    limit,
+                    pace,
+                )
             }
-            Which::Letters(letters) => {
-                self.are_behind_none(topic, letters.iter().map(|letter| &letter.id))?;
-                let graves = self.graves(topic, letters, |letter| &letter.id)?;
-                self.redrive_named(topic, graves, ("letters", letter_words), limit, pace)
+            DeadLetterSelection::Letters(letters) => {
+                self.check_none_spooled(topic, letters.iter().map(|letter| &letter.id))?;
+                let by_home = self.group_by_home(topic, letters, |letter| &letter.id)?;
+                self.redrive_named(topic, by_home, ("letters", letter_words), limit, pace)
             }
         }
     }
@@ -151,7 +163,7 @@ impl DeadLetters for RedisStore {
     fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: DeadLetterOperation) -> Result<usize> {
         let word = if what == DeadLetterOperation::Count { "count" } else { "remove" };
         let (mut sum, mut done) = (0, Vec::new());
-        for (place, ids) in self.graves(topic, ids, |id| id)? {
+        for (place, ids) in self.group_by_home(topic, ids, |id| id)? {
             done.push(place);
             for some in ids.chunks(CHUNK) {
                 loop {
@@ -161,7 +173,7 @@ impl DeadLetters for RedisStore {
                         call.cmd.arg(id.as_str());
                     }
                     let values = array(self.ask(place, call)?)?;
-                    let [found, left] = values.as_slice() else { return Err(strange("an answer")) };
+                    let [found, left] = values.as_slice() else { return Err(unexpected("an answer")) };
                     sum += count(found)?;
                     if number(left)? == 0 {
                         break;
@@ -177,7 +189,7 @@ impl DeadLetters for RedisStore {
 
     fn purge_letters(&mut self, topic: &TopicName, letters: &[DeadLetter]) -> Result<usize> {
         let (mut sum, mut failed, mut done) = (0, None, Vec::new());
-        for (place, letters) in self.graves(topic, letters, |letter| &letter.id)? {
+        for (place, letters) in self.group_by_home(topic, letters, |letter| &letter.id)? {
             for some in letters.chunks(LETTERS) {
                 let mut again = true;
                 while again {

@@ -44,12 +44,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use bell::RedisBell;
-pub use move_progress::{MoveAsk, MoveProgress, MovedJobs};
+pub use move_progress::{MoveProgress, MoveRequest, MovedJobs};
 pub use nodes::Nodes;
 pub use spool_sender::SpoolSender;
 pub use states::{NodeState, Part, SetState};
 
-use self::answer::strange;
+use self::answer::unexpected;
 use self::node::Call;
 use self::nodes::{FRESH, Place};
 use self::outbox::Outboxes;
@@ -205,7 +205,7 @@ impl Maintenance for RedisStore {
         let mut call = self.call(Script::Secret, place);
         call.cmd.arg(&random[..]);
         let secret = answer::bytes(self.ask(place, call)?)?;
-        TicketSecret::from_bytes(&secret).ok_or_else(|| strange("the secret of tickets"))
+        TicketSecret::from_bytes(&secret).ok_or_else(|| unexpected("the secret of tickets"))
     }
 
     fn health(&mut self) -> Result<()> {

@@ -4,7 +4,7 @@ use crate::StoreError;
 
 /// The change of the set that is asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MoveAsk {
+pub struct MoveRequest {
     /// Nodes that become homes of jobs.
     pub add: Vec<String>,
     /// Nodes whose jobs are moved away.
@@ -21,7 +21,7 @@ pub enum MoveProgress {
     /// The move begins. It has to look at so many live jobs and dead letters.
     Begins(u64),
     /// So many jobs and dead letters were looked at since the last report.
-    Looked(u64),
+    Searched(u64),
     /// The move begins a new round, because a node stopped answering or another server answers for it.
     Again,
 }

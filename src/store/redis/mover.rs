@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::homes::Homes;
-use super::move_progress::{MoveAsk, MoveProgress, MovedJobs, other_mover};
+use super::move_progress::{MoveProgress, MoveRequest, MovedJobs, other_mover};
 use super::nodes::{Nodes, latest};
 use super::round::{Round, RoundEnd};
 use super::set::NodeSet;
@@ -20,7 +20,7 @@ impl Nodes {
     /// Plans a change, by the sets that the nodes have now. Returns the set that moves jobs, and whether this set does
     /// all that was asked for. (If an earlier change is unfinished, that one is finished first.) Returns none if there
     /// is nothing to do.
-    fn plan(&self, ask: &MoveAsk) -> Result<Option<(NodeSet, bool)>> {
+    fn plan(&self, ask: &MoveRequest) -> Result<Option<(NodeSet, bool)>> {
         let refused = |why: String| Err(StoreError::Unavailable(why));
         let known = |name: &String| self.names.contains(name);
         for name in ask.add.iter().chain(&ask.empty).chain(&ask.adopt) {
@@ -31,15 +31,15 @@ impl Nodes {
                 ));
             }
         }
-        let told = self.reports();
-        let sets: Vec<Vec<Option<NodeSet>>> = told
+        let reports = self.reports();
+        let sets: Vec<Vec<Option<NodeSet>>> = reports
             .iter()
-            .map(|told| {
-                let sets = told.as_ref().map_or(&[][..], |told| &told.sets);
+            .map(|report| {
+                let sets = report.as_ref().map_or(&[][..], |report| &report.sets);
                 sets.iter().map(|text| text.as_deref().and_then(NodeSet::parse)).collect()
             })
             .collect();
-        let latest = latest(&told);
+        let latest = latest(&reports);
         let (names, from, goal, after) = match &latest {
             None => (self.names.clone(), 0, self.names.clone(), 0),
             Some(set) => {
@@ -73,8 +73,10 @@ impl Nodes {
                 ));
             }
         }
-        for (node, told) in told.iter().enumerate().filter(|(node, _)| self.concerns(&set, ask, *node)) {
-            if let Err(e) = told {
+        for (node, report) in
+            reports.iter().enumerate().filter(|(node, _)| self.has_part_in_move(&set, ask, *node))
+        {
+            if let Err(e) = report {
                 return Err(match e {
                     StoreError::NodeDown(why) => {
                         StoreError::NodeDown(format!("{why} (all nodes must answer)"))
@@ -106,7 +108,7 @@ impl Nodes {
     }
 
     /// Returns whether a node takes part in a move.
-    pub(super) fn concerns(&self, set: &NodeSet, ask: &MoveAsk, node: usize) -> bool {
+    pub(super) fn has_part_in_move(&self, set: &NodeSet, ask: &MoveRequest, node: usize) -> bool {
         let name = &self.names[node];
         set.all().contains(&name.as_str()) || ask.adopt.contains(name)
     }
@@ -123,10 +125,10 @@ impl Nodes {
 
     /// Returns what a change would do: the nodes before and after it, and how many jobs are on the nodes that take
     /// part. None: there is nothing to do.
-    pub fn look_ahead(&self, ask: &MoveAsk) -> Result<Option<MovedJobs>> {
+    pub fn preview_move(&self, ask: &MoveRequest) -> Result<Option<MovedJobs>> {
         let Some((set, _)) = self.plan(ask)? else { return Ok(None) };
         let mut jobs = 0;
-        for node in (0..self.count()).filter(|node| self.concerns(&set, ask, *node)) {
+        for node in (0..self.count()).filter(|node| self.has_part_in_move(&set, ask, *node)) {
             jobs += self.jobs_on(node)?;
         }
         Ok(Some(MovedJobs {
@@ -139,7 +141,11 @@ impl Nodes {
 
     /// Changes the set, and moves jobs to their homes by the new set. Begins a new round each time a node fails that
     /// may come back. None: there is nothing to do.
-    pub fn move_jobs(&self, ask: &MoveAsk, mut told: impl FnMut(MoveProgress)) -> Result<Option<MovedJobs>> {
+    pub fn move_jobs(
+        &self,
+        ask: &MoveRequest,
+        mut report_progress: impl FnMut(MoveProgress),
+    ) -> Result<Option<MovedJobs>> {
         let mut done = MovedJobs::default();
         let mut before = None;
         loop {
@@ -149,7 +155,7 @@ impl Nodes {
                 Ok(None) => return Ok(None),
                 Err(e) if before.is_some() && matches!(RoundEnd::from(e.clone()), RoundEnd::Again(_)) => {
                     log::warn!("{e}");
-                    told(MoveProgress::Again);
+                    report_progress(MoveProgress::Again);
                     std::thread::sleep(PAUSE);
                     continue;
                 }
@@ -158,15 +164,21 @@ impl Nodes {
             before.get_or_insert_with(|| set.names.clone());
             done.nodes = set.homes().to_vec();
             let homes = Homes::new(set.clone(), &self.names);
-            let round =
-                Round { nodes: self, set: &set, homes: &homes, ask, done: &mut done, told: &mut told };
+            let round = Round {
+                nodes: self,
+                set: &set,
+                homes: &homes,
+                ask,
+                done: &mut done,
+                report_progress: &mut report_progress,
+            };
             match round.play() {
                 Ok(()) if is_all => break,
                 Ok(()) => {}
                 Err(RoundEnd::Fails(e)) => return Err(e),
                 Err(RoundEnd::Again(e)) => {
                     log::warn!("{e}");
-                    told(MoveProgress::Again);
+                    report_progress(MoveProgress::Again);
                     std::thread::sleep(PAUSE);
                 }
             }
@@ -177,19 +189,19 @@ impl Nodes {
 
     /// Gives up a node that does not answer: the other nodes get a set without it. If jobs are being moved, this move
     /// is finished without that node. Returns the nodes that have jobs then.
-    pub fn give_up(&self, name: &str, told: impl FnMut(MoveProgress)) -> Result<Vec<String>> {
+    pub fn give_up(&self, name: &str, report_progress: impl FnMut(MoveProgress)) -> Result<Vec<String>> {
         self.learn(None)?;
         if self.known().is_some_and(|homes| homes.is_moving()) {
-            let ask = MoveAsk { forget: Some(name.to_owned()), ..MoveAsk::default() };
-            return Ok(self.move_jobs(&ask, told)?.map(|done| done.nodes).unwrap_or_default());
+            let ask = MoveRequest { forget: Some(name.to_owned()), ..MoveRequest::default() };
+            return Ok(self.move_jobs(&ask, report_progress)?.map(|done| done.nodes).unwrap_or_default());
         }
         self.give_up_at_once(name)
     }
 
     fn give_up_at_once(&self, name: &str) -> Result<Vec<String>> {
-        let told = self.reports();
+        let reports = self.reports();
         let refused = |why: String| Err(StoreError::Unavailable(why));
-        let Some(latest) = latest(&told) else {
+        let Some(latest) = latest(&reports) else {
             return refused("no node has a set of nodes yet: dq nodes move makes the first one".into());
         };
         let left: Vec<String> = latest.names.iter().filter(|n| *n != name).cloned().collect();
@@ -212,8 +224,8 @@ impl Nodes {
                     "{other} has jobs, and the configuration does not name it: give its url there"
                 ));
             };
-            let told = told[node].as_ref().map_err(StoreError::clone)?;
-            if told.sets.iter().any(|text| text.as_deref() != Some(latest.text())) {
+            let report = reports[node].as_ref().map_err(StoreError::clone)?;
+            if report.sets.iter().any(|text| text.as_deref() != Some(latest.text())) {
                 return refused(format!(
                     "{other} has another set of nodes than the others: run dq nodes move first"
                 ));

@@ -11,7 +11,7 @@ use super::node::{Answer, Call, Failure, Node};
 use super::script::Script;
 use super::set::{NodeSet, SET, home_of, parts};
 use super::topic_levels::Levels;
-use crate::{Probe, Probed, Result, StoreError};
+use crate::{Probe, ProbeAnswer, Result, StoreError};
 use model::job::JobKey;
 use model::rendezvous;
 use model::settings;
@@ -45,8 +45,8 @@ pub(super) struct NodeReport {
 }
 
 /// Returns the newest of the sets that the nodes report, or none if no node has one.
-pub(super) fn latest(told: &[Result<NodeReport>]) -> Option<NodeSet> {
-    let sets = told.iter().flatten().flat_map(|told| told.sets.iter().flatten());
+pub(super) fn latest(reports: &[Result<NodeReport>]) -> Option<NodeSet> {
+    let sets = reports.iter().flatten().flat_map(|report| report.sets.iter().flatten());
     sets.filter_map(|text| NodeSet::parse(text)).max_by_key(|set| set.number)
 }
 
@@ -59,8 +59,8 @@ impl Nodes {
     /// Returns the nodes of the settings. A process has one value for the same settings as long as there is a handle,
     /// so that handles share connections, and share what is known of nodes that are down. Does not connect yet.
     pub fn from_settings(settings: &settings::RedisSettings) -> Result<Arc<Nodes>> {
-        type Known = Vec<(settings::RedisSettings, Weak<Nodes>)>;
-        static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
+        type SharedNodes = Vec<(settings::RedisSettings, Weak<Nodes>)>;
+        static KNOWN: Mutex<SharedNodes> = Mutex::new(Vec::new());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, nodes)| nodes.strong_count() > 0);
         if let Some(nodes) = known.iter().find(|(s, _)| s == settings).and_then(|(_, nodes)| nodes.upgrade())
@@ -93,7 +93,7 @@ impl Nodes {
     }
 
     /// Asks each server of a node about itself.
-    pub fn probe(&self, lane: usize, probe: Probe) -> Vec<Probed> {
+    pub fn probe(&self, lane: usize, probe: Probe) -> Vec<ProbeAnswer> {
         self.nodes[lane].probe(probe)
     }
 
@@ -144,7 +144,7 @@ impl Nodes {
 
     /// Returns an error if the configuration does not name all nodes that have jobs, as far as they are known.
     pub(super) fn is_fit(&self) -> Result<()> {
-        match self.homes()?.misfit() {
+        match self.homes()?.configuration_problem() {
             Some(why) => Err(StoreError::Unfit(why)),
             None => Ok(()),
         }
@@ -184,7 +184,7 @@ impl Nodes {
             }
         }
         let homes = Homes::new(set, &self.names);
-        if let Some(why) = homes.misfit() {
+        if let Some(why) = homes.configuration_problem() {
             log::error!("{why}");
         }
         *known = Some(Arc::new(homes));
@@ -199,7 +199,7 @@ impl Nodes {
         std::thread::scope(|scope| {
             let asked: Vec<_> = (0..self.count()).map(|node| scope.spawn(move || self.ask(node))).collect();
             let ended = |thread: std::thread::ScopedJoinHandle<'_, Result<NodeReport>>| {
-                thread.join().unwrap_or_else(|_| Err(answer::strange("a thread that ended")))
+                thread.join().unwrap_or_else(|_| Err(answer::unexpected("a thread that ended")))
             };
             asked.into_iter().map(ended).collect()
         })
@@ -240,23 +240,23 @@ impl Nodes {
             return Ok(known);
         }
         let asked_at = Instant::now();
-        let told = self.reports();
-        match latest(&told) {
+        let reports = self.reports();
+        match latest(&reports) {
             Some(set) => self.adopt(set)?,
             None if self.known().is_some() => {}
-            None => self.found(&told)?,
+            None => self.found(&reports)?,
         }
-        let homes = self.known().ok_or_else(|| answer::strange("a set of nodes"))?;
-        self.stamp_empty(&told, &homes);
-        self.agree_on_pauses(&told);
+        let homes = self.known().ok_or_else(|| answer::unexpected("a set of nodes"))?;
+        self.stamp_empty(&reports, &homes);
+        self.agree_on_pauses(&reports);
         *learned_at = Some(asked_at);
         Ok(homes)
     }
 
     /// Makes the first set, with all nodes of the configuration. If there are several, all must answer and be empty. A
     /// single node may have jobs.
-    fn found(&self, told: &[Result<NodeReport>]) -> Result<()> {
-        if let Some((name, Err(e))) = self.names.iter().zip(told).find(|(_, told)| told.is_err()) {
+    fn found(&self, reports: &[Result<NodeReport>]) -> Result<()> {
+        if let Some((name, Err(e))) = self.names.iter().zip(reports).find(|(_, report)| report.is_err()) {
             return Err(match e {
                 StoreError::NodeDown(why) if self.count() > 1 => StoreError::NodeDown(format!(
                     "{why} (at the first start of several nodes all must answer)"
@@ -283,17 +283,18 @@ impl Nodes {
         let set = NodeSet::open(0, &self.names)?;
         let first = (0..self.count()).min_by_key(|node| &self.names[*node]).unwrap_or(0);
         let taken = self.write_set(Place { node: first, shard: 0 }, &["stamp", set.text(), "1"])?;
-        self.adopt(NodeSet::parse(&taken).ok_or_else(|| answer::strange("a set of nodes"))?)
+        self.adopt(NodeSet::parse(&taken).ok_or_else(|| answer::unexpected("a set of nodes"))?)
     }
 
     /// Writes the set to shards of its nodes that have none and are empty: such a shard has no data that could be
     /// older.
-    fn stamp_empty(&self, told: &[Result<NodeReport>], homes: &Homes) {
+    fn stamp_empty(&self, reports: &[Result<NodeReport>], homes: &Homes) {
         let is_alone = if homes.set.all().len() == 1 { "1" } else { "0" };
-        for (node, told) in told.iter().enumerate().filter(|(node, _)| homes.has(*node) && !homes.is_moving())
+        for (node, report) in
+            reports.iter().enumerate().filter(|(node, _)| homes.has(*node) && !homes.is_moving())
         {
-            let Ok(told) = told else { continue };
-            for (shard, set) in told.sets.iter().enumerate() {
+            let Ok(report) = report else { continue };
+            for (shard, set) in report.sets.iter().enumerate() {
                 if set.as_ref().is_some_and(String::is_empty)
                     && let Err(e) =
                         self.write_set(Place { node, shard }, &["stamp", homes.set.text(), is_alone])
@@ -356,10 +357,10 @@ impl Nodes {
     }
 
     pub(super) fn is_current(&self, lane: usize) -> Result<()> {
-        let told = self.ask(lane)?;
+        let report = self.ask(lane)?;
         let known = self.known();
         let is_it = |text: &String| known.as_ref().is_some_and(|known| known.set.text() == text);
-        if told.sets.iter().flatten().all(is_it) { Ok(()) } else { Err(self.older(lane)) }
+        if report.sets.iter().flatten().all(is_it) { Ok(()) } else { Err(self.older(lane)) }
     }
 
     fn older(&self, lane: usize) -> StoreError {
@@ -371,19 +372,19 @@ impl Nodes {
     }
 
     /// Tells each node that answers which pauses it has missed.
-    fn agree_on_pauses(&self, told: &[Result<NodeReport>]) {
+    fn agree_on_pauses(&self, reports: &[Result<NodeReport>]) {
         let known = {
             let mut known = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
-            for told in told.iter().flatten() {
-                flags::hear(&mut known, &told.pauses);
+            for report in reports.iter().flatten() {
+                flags::merge_newer(&mut known, &report.pauses);
             }
             known.clone()
         };
-        for (lane, told) in told.iter().enumerate() {
-            let Ok(told) = told else { continue };
-            let mut unheard = flags::unheard(&known, &told.pauses).peekable();
-            if unheard.peek().is_some()
-                && let Err(e) = self.tell_pauses(lane, unheard)
+        for (lane, report) in reports.iter().enumerate() {
+            let Ok(report) = report else { continue };
+            let mut missing = flags::missing_or_older(&known, &report.pauses).peekable();
+            if missing.peek().is_some()
+                && let Err(e) = self.send_pauses(lane, missing)
             {
                 log::debug!("node {}: {e}", self.names[lane]);
             }

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use super::RedisStore;
-use super::answer::{self, array, bytes, count, number, strange};
+use super::answer::{self, array, bytes, count, number, unexpected};
 use super::change::add_words;
 use super::homes::Homes;
 use super::node::{BATCH, Call, Failure};
 use super::nodes::Place;
-use super::outbox_entry::understand;
+use super::outbox_entry::parse_entry;
 use super::outbox_plan::plan;
 use super::script::Script;
 use super::set::{NodeSet, SET, home_of};
-use crate::{MakeFollower, Outbox, OutboxEntry, OutboxState, Result, SentFollowers, StoreError};
+use crate::{FollowerMaker, Outbox, OutboxEntry, OutboxState, Result, SentFollowers, StoreError};
 use model::job::{NewJob, TopicName};
 
 /// How many entries, and about how many bytes of entries, are sent together.
@@ -68,7 +68,7 @@ enum Page {
 
 /// What is left of a source after a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum ReadyCounts {
     Nothing,
     /// There is more to send now.
     More,
@@ -91,25 +91,25 @@ impl RedisStore {
         &mut self,
         homes: &Homes,
         source: Place,
-        make: MakeFollower<'_>,
+        make: FollowerMaker<'_>,
         added: &mut Vec<TopicName>,
-    ) -> Result<Left> {
+    ) -> Result<ReadyCounts> {
         let sender = sender_name(&self.nodes.names[source.node], source, homes.set.text());
         let (mut after, mut blocked, mut marks) = (0, BTreeSet::new(), BTreeMap::new());
         let mut is_all = true;
         for _ in 0..PAGES {
-            let (outset, entries) = match self.take_page(homes, source, after)? {
-                Page::Busy(wait) => return Ok(Left::Busy(wait)),
-                Page::Read(outset, entries) => (outset, entries),
+            let (last_set, entries) = match self.take_page(homes, source, after)? {
+                Page::Busy(wait) => return Ok(ReadyCounts::Busy(wait)),
+                Page::Read(last_set, entries) => (last_set, entries),
             };
-            if outset != homes.set.text() {
-                if !self.settle_earlier_set(homes, source, &outset, make)? {
-                    return Ok(Left::Blocked);
+            if last_set != homes.set.text() {
+                if !self.settle_earlier_set(homes, source, &last_set, make)? {
+                    return Ok(ReadyCounts::Blocked);
                 }
-                return Ok(Left::More);
+                return Ok(ReadyCounts::More);
             }
             let Some((last, _)) = entries.last() else {
-                return Ok(if is_all { Left::Nothing } else { Left::Blocked });
+                return Ok(if is_all { ReadyCounts::Nothing } else { ReadyCounts::Blocked });
             };
             after = *last;
             let (mut done, mut jobs) = (Vec::new(), BTreeMap::new());
@@ -172,7 +172,7 @@ impl RedisStore {
             }
             self.note_done(homes, source, &done)?;
         }
-        Ok(Left::More)
+        Ok(ReadyCounts::More)
     }
 
     fn take_page(&self, homes: &Homes, source: Place, after: i64) -> Result<Page> {
@@ -181,13 +181,13 @@ impl RedisStore {
         let values = array(self.ask_by(source, call)?)?;
         match values.as_slice() {
             [busy_ms] => Ok(Page::Busy(Duration::from_millis(count(busy_ms)? as u64))),
-            [_, now_us, outset, entries @ ..] => {
+            [_, now_us, last_set, entries @ ..] => {
                 let now_us = number(now_us)?;
-                let entry = |value: &Value| understand(&bytes(value.clone())?, now_us);
+                let entry = |value: &Value| parse_entry(&bytes(value.clone())?, now_us);
                 let entries = entries.iter().map(entry).collect::<Result<_>>()?;
-                Ok(Page::Read(answer::text(outset.clone())?, entries))
+                Ok(Page::Read(answer::text(last_set.clone())?, entries))
             }
-            _ => Err(strange("an answer")),
+            _ => Err(unexpected("an answer")),
         }
     }
 
@@ -239,11 +239,11 @@ impl RedisStore {
         &self,
         homes: &Homes,
         source: Place,
-        outset: &str,
-        make: MakeFollower<'_>,
+        last_set: &str,
+        make: FollowerMaker<'_>,
     ) -> Result<bool> {
-        if let Some(earlier) = NodeSet::parse(outset) {
-            let sender = sender_name(&self.nodes.names[source.node], source, outset);
+        if let Some(earlier) = NodeSet::parse(last_set) {
+            let sender = sender_name(&self.nodes.names[source.node], source, last_set);
             let (mut after, mut marks) = (0, BTreeMap::new());
             loop {
                 let Page::Read(_, entries) = self.take_page(homes, source, after)? else { return Ok(false) };
@@ -264,7 +264,7 @@ impl RedisStore {
                     let mark = match marks.get(&target) {
                         Some(mark) => *mark,
                         None => {
-                            let Some(mark) = self.earlier_mark(homes, target, &sender, outset) else {
+                            let Some(mark) = self.earlier_mark(homes, target, &sender, last_set) else {
                                 return Ok(false);
                             };
                             *marks.entry(target).or_insert(mark)
@@ -278,13 +278,13 @@ impl RedisStore {
             }
         }
         let mut call = self.nodes.call(Script::OutboxNote, source, homes);
-        call.cmd.arg("set").arg(outset).arg(homes.set.text());
+        call.cmd.arg("set").arg(last_set).arg(homes.set.text());
         self.ask_by(source, call)?;
         Ok(true)
     }
 
     /// Returns the last entry that a target took by an earlier set. None: it cannot say so yet.
-    fn earlier_mark(&self, homes: &Homes, target: Place, sender: &str, outset: &str) -> Option<i64> {
+    fn earlier_mark(&self, homes: &Homes, target: Place, sender: &str, last_set: &str) -> Option<i64> {
         let node = &self.nodes.nodes[target.node];
         let calls = [
             node.plain("GET", target.shard, SET),
@@ -299,7 +299,7 @@ impl RedisStore {
             // The shard still has another set. An entry that is still on its way could be taken.
             (Some(set), Some(_), true) if set != homes.set.text() => None,
             // The set was changed while the node was away: the node is forgotten, and so is what it took.
-            (Some(set), Some(_), false) if set == outset => Some(0),
+            (Some(set), Some(_), false) if set == last_set => Some(0),
             (Some(_), Some(mark), _) => Some(mark.parse().unwrap_or(0)),
             // A node outside the set that does not answer is given up.
             (_, _, false) => Some(0),
@@ -317,7 +317,7 @@ impl Outbox for RedisStore {
         Ok(std::mem::take(&mut self.outboxes.is_seen) || is_outside)
     }
 
-    fn send_followers(&mut self, make: MakeFollower<'_>) -> Result<SentFollowers> {
+    fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<SentFollowers> {
         let homes = match self.nodes.open_homes() {
             Ok(homes) => homes,
             // Until jobs have been moved, nothing is added.
@@ -340,13 +340,13 @@ impl Outbox for RedisStore {
             let before = sent.added.len();
             let left = self.send_from(&homes, source, make, &mut sent.added);
             let again = match left {
-                Ok(Left::Nothing) => {
+                Ok(ReadyCounts::Nothing) => {
                     self.outboxes.sources.remove(&source);
                     continue;
                 }
-                Ok(Left::More) => Waiting { again_at: now, pause: PAUSE.0 },
-                Ok(Left::Busy(wait)) => Waiting { again_at: now + wait, pause: PAUSE.0 },
-                Ok(Left::Blocked) | Err(_) => {
+                Ok(ReadyCounts::More) => Waiting { again_at: now, pause: PAUSE.0 },
+                Ok(ReadyCounts::Busy(wait)) => Waiting { again_at: now + wait, pause: PAUSE.0 },
+                Ok(ReadyCounts::Blocked) | Err(_) => {
                     let has_sent = sent.added.len() > before;
                     let pause = if has_sent { PAUSE.0 } else { waiting.pause };
                     Waiting { again_at: now + pause, pause: (pause * 2).min(PAUSE.1) }

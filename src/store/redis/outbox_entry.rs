@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::answer::{array, count, strange};
+use super::answer::{array, count, unexpected};
 use super::node::Failure;
 use super::nodes::Nodes;
 use super::records::records_of;
@@ -14,9 +14,9 @@ use crate::{OutboxCause, OutboxEntry, OutboxState, Result};
 use model::job::{JobId, JobKey, TopicName};
 
 /// Reads an entry. Returns its number; and the entry, if it can be read. `now_us` is the time of the shard.
-pub(super) fn understand(entry: &[u8], now_us: i64) -> Result<(i64, Option<OutboxEntry>)> {
+pub(super) fn parse_entry(entry: &[u8], now_us: i64) -> Result<(i64, Option<OutboxEntry>)> {
     fn taken<'a>(rest: &mut &'a [u8], n: usize) -> Result<&'a [u8]> {
-        let (some, left) = rest.split_at_checked(n).ok_or_else(|| strange("an entry of an outbox"))?;
+        let (some, left) = rest.split_at_checked(n).ok_or_else(|| unexpected("an entry of an outbox"))?;
         *rest = left;
         Ok(some)
     }
@@ -24,16 +24,16 @@ pub(super) fn understand(entry: &[u8], now_us: i64) -> Result<(i64, Option<Outbo
         Ok(taken(rest, n)?.iter().fold(0, |all, byte| all << 8 | i64::from(*byte)))
     }
     fn text(rest: &mut &[u8], n: usize) -> Result<String> {
-        String::from_utf8(taken(rest, n)?.to_vec()).map_err(|_| strange("an entry of an outbox"))
+        String::from_utf8(taken(rest, n)?.to_vec()).map_err(|_| unexpected("an entry of an outbox"))
     }
     let mut rest = entry;
     let number = whole(&mut rest, 7)?;
     let mut read = || -> Result<OutboxEntry> {
         let kind = whole(&mut rest, 1)?;
         let length = whole(&mut rest, 2)? as usize;
-        let topic = TopicName::new(&text(&mut rest, length)?).map_err(|_| strange("a topic"))?;
+        let topic = TopicName::new(&text(&mut rest, length)?).map_err(|_| unexpected("a topic"))?;
         let length = whole(&mut rest, 2)? as usize;
-        let id = JobId::new(text(&mut rest, length)?).map_err(|_| strange("an id"))?;
+        let id = JobId::new(text(&mut rest, length)?).map_err(|_| unexpected("an id"))?;
         let (stamp_us, place) = (whole(&mut rest, 7)?, whole(&mut rest, 1)? as usize);
         let key = JobKey { topic, id };
         let what = match kind {
@@ -42,7 +42,7 @@ pub(super) fn understand(entry: &[u8], now_us: i64) -> Result<(i64, Option<Outbo
                 OutboxCause::Then { place, text: text(&mut rest, length)? }
             }
             _ => {
-                let record = records_of(&key, rest)?.pop().ok_or_else(|| strange("a record"))?;
+                let record = records_of(&key, rest)?.pop().ok_or_else(|| unexpected("a record"))?;
                 OutboxCause::Done(Box::new(record))
             }
         };
@@ -74,7 +74,7 @@ impl OutboxState {
     /// Adds what a shard reports.
     pub(super) fn count(&mut self, answer: Result<Value>) -> Result<()> {
         let values = answer.and_then(array)?;
-        let [entries, oldest_ms] = values.as_slice() else { return Err(strange("an answer")) };
+        let [entries, oldest_ms] = values.as_slice() else { return Err(unexpected("an answer")) };
         self.entries += count(entries)? as u64;
         self.oldest = self.oldest.max(Duration::from_millis(count(oldest_ms)? as u64));
         Ok(())

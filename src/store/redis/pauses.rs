@@ -16,8 +16,8 @@ impl RedisStore {
         let mut known = Err(StoreError::NodeDown("no node answers".into()));
         for (_, answer) in self.ask_all((0..self.nodes.count()).map(ask).collect()) {
             match (answer.and_then(flags::read), &mut known) {
-                (Ok(told), Ok(known)) => drop(flags::hear(known, &told)),
-                (Ok(told), _) => known = Ok(told),
+                (Ok(node_pauses), Ok(known)) => drop(flags::merge_newer(known, &node_pauses)),
+                (Ok(node_pauses), _) => known = Ok(node_pauses),
                 (Err(e), Err(_)) => known = Err(e),
                 (Err(_), Ok(_)) => {}
             }
@@ -29,7 +29,7 @@ impl RedisStore {
 impl Nodes {
     /// Tells a node which topics are paused or resumed. The first shard comes last, because it is the one that is read
     /// to see what the node knows.
-    pub(super) fn tell_pauses<'a>(
+    pub(super) fn send_pauses<'a>(
         &self,
         lane: usize,
         said: impl Iterator<Item = (&'a str, (i64, bool))>,
@@ -60,7 +60,7 @@ impl Pauses for RedisStore {
         let said = Flags::from([(topic.to_string(), (super::now_ms().max(before + 1), paused))]);
         let mut outcome = Err(StoreError::NodeDown("no node answers".into()));
         for node in 0..self.nodes.count() {
-            match self.nodes.tell_pauses(node, flags::unheard(&said, &Flags::new())) {
+            match self.nodes.send_pauses(node, flags::missing_or_older(&said, &Flags::new())) {
                 Ok(()) => outcome = Ok(()),
                 // The other nodes tell it when it is back.
                 Err(e) if outcome.is_ok() || !matches!(e, StoreError::Unknown(_)) => log::warn!("{e}"),

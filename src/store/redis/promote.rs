@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::answer::{self, array, count, number, strange};
+use super::answer::{self, array, count, number, unexpected};
 use super::homes::Homes;
 use super::nodes::{FRESH, Place};
 use super::script::Script;
 use super::{CHUNK, RedisStore, TOPICS, now_ms};
-use crate::{Maintenance, Moved, OUTAGE, OwnerTag, Promotion, Rescheduled, Result};
+use crate::{Maintenance, MoveCounts, OUTAGE, OwnerTag, Promotion, Rescheduled, Result};
 use model::job::TopicName;
 
 /// How soon shards that could not be asked are tried again.
@@ -25,11 +25,11 @@ impl RedisStore {
             let mut call = self.call(Script::HandBack, place);
             call.cmd.arg(&owner.0).arg(CHUNK);
             let values = array(self.ask(place, call)?)?;
-            let [jobs, more, buried @ ..] = values.as_slice() else { return Err(strange("an answer")) };
+            let [jobs, more, buried @ ..] = values.as_slice() else { return Err(unexpected("an answer")) };
             sum += count(jobs)?;
-            let is_through = number(more)? == 0;
+            let is_finished = number(more)? == 0;
             self.note_buried(buried)?;
-            if is_through {
+            if is_finished {
                 return Ok(sum);
             }
         }
@@ -67,8 +67,8 @@ impl RedisStore {
         places: Vec<Place>,
         limit: usize,
         words: &[String],
-    ) -> Result<(Moved, Vec<Value>, bool)> {
-        let (mut moved, mut told) = (Moved::default(), Vec::new());
+    ) -> Result<(MoveCounts, Vec<Value>, bool)> {
+        let (mut moved, mut spread_topics) = (MoveCounts::default(), Vec::new());
         let (mut failed, mut worked) = (None, false);
         let asked_ms = now_ms();
         let calls = places.into_iter().map(|place| {
@@ -79,13 +79,13 @@ impl RedisStore {
         for (_, answer) in self.ask_all(calls.collect()) {
             let one = answer.and_then(array).and_then(|values| match values.as_slice() {
                 [jobs, next, now, out, more @ ..] => {
-                    told.extend_from_slice(more);
+                    spread_topics.extend_from_slice(more);
                     if number(out)? == 1 {
                         self.outboxes.is_seen = true;
                     }
                     Ok((count(jobs)?, number(next)?, number(now)?))
                 }
-                _ => Err(strange("an answer")),
+                _ => Err(unexpected("an answer")),
             });
             match one {
                 Ok((jobs, next_ms, shard_now_ms)) => {
@@ -104,7 +104,7 @@ impl RedisStore {
         }
         match failed {
             Some(e) if !worked => Err(e),
-            failed => Ok((moved, told, failed.is_some())),
+            failed => Ok((moved, spread_topics, failed.is_some())),
         }
     }
 }
@@ -114,7 +114,7 @@ impl Promotion for RedisStore {
         &mut self,
         limit: usize,
         spread: &[(TopicName, Duration)],
-    ) -> Result<(Moved, Rescheduled)> {
+    ) -> Result<(MoveCounts, Rescheduled)> {
         let was_partial = std::mem::replace(&mut self.partial, true);
         let (homes, places) = self.delivering()?;
         let words: Vec<String> = match spread {
@@ -125,11 +125,12 @@ impl Promotion for RedisStore {
                 first.into_iter().chain(spans).collect()
             }
         };
-        let (mut moved, told, failed) = self.move_jobs(Script::Promote, &homes, places, limit, &words)?;
+        let (mut moved, spread_topics, failed) =
+            self.move_jobs(Script::Promote, &homes, places, limit, &words)?;
         self.partial = failed;
         let mut counts = BTreeMap::new();
-        for two in told.chunks(2) {
-            let [topic, n] = two else { return Err(strange("an answer")) };
+        for two in spread_topics.chunks(2) {
+            let [topic, n] = two else { return Err(unexpected("an answer")) };
             *counts.entry(answer::topic(topic.clone())?).or_default() += count(n)?;
         }
         if self.partial {
@@ -151,7 +152,7 @@ impl Promotion for RedisStore {
         all.into_iter().sum()
     }
 
-    fn expire(&mut self, limit: usize) -> Result<Moved> {
+    fn expire(&mut self, limit: usize) -> Result<MoveCounts> {
         let (homes, places) = self.delivering()?;
         let (moved, buried, _) = self.move_jobs(Script::Expire, &homes, places, limit, &[])?;
         self.note_buried(&buried)?;

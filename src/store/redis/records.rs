@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::answer::{self, array, bytes, count, id, number, strange, text};
+use super::answer::{self, array, bytes, count, id, number, text, unexpected};
 use super::browse::{ListPosition, ShardPage};
 use super::nodes::Place;
 use super::script::Script;
@@ -20,7 +20,7 @@ use model::record::{Ending, JobRecord, RECORDS_MAX, RecordKeeping};
 pub(super) fn records_of(key: &JobKey, mut packed: &[u8]) -> Result<Vec<JobRecord>> {
     let mut records = Vec::new();
     while !packed.is_empty() {
-        let (record, rest) = record_of(key, packed).ok_or_else(|| strange("a record"))?;
+        let (record, rest) = record_of(key, packed).ok_or_else(|| unexpected("a record"))?;
         records.push(record);
         packed = rest;
     }
@@ -90,7 +90,7 @@ impl RedisStore {
             call.cmd.arg(topic.as_str()).arg(score).arg(&member[..]);
             call.cmd.arg((limit - found.len()).min(CHUNK)).arg(BYTES);
             let mut values = array(self.ask(place, call)?)?.into_iter();
-            let mut next = || values.next().ok_or_else(|| strange("a list"));
+            let mut next = || values.next().ok_or_else(|| unexpected("a list"));
             let (score, member) = (text(next()?)?, bytes(next()?)?);
             while let (Some(of), Some(packed)) = (values.next(), values.next()) {
                 let key = JobKey { topic: topic.clone(), id: id(of)? };
@@ -117,7 +117,7 @@ impl RedisStore {
         call.cmd.arg(topic.as_str()).arg(what);
         match array(self.ask(place, call)?)?.as_slice() {
             [gone, more] => Ok((count(gone)?, number(more)? > 0)),
-            _ => Err(strange("an answer")),
+            _ => Err(unexpected("an answer")),
         }
     }
 
@@ -129,7 +129,7 @@ impl RedisStore {
             [gone, shortest] => {
                 Ok((count(gone)?, u64::try_from(number(shortest)?).ok().map(Duration::from_millis)))
             }
-            _ => Err(strange("an answer")),
+            _ => Err(unexpected("an answer")),
         }
     }
 
@@ -144,7 +144,7 @@ impl RedisStore {
     }
 
     /// Tells a shard what topics keep, as far as it does not know it.
-    fn tell_keeping(&self, place: Place, wanted: &BTreeMap<&str, String>) -> Result<()> {
+    fn send_keeping(&self, place: Place, wanted: &BTreeMap<&str, String>) -> Result<()> {
         let known = self.nodes.nodes[place.node].plain("HGETALL", place.shard, "keeping");
         let known = array(self.ask(place, known)?).unwrap_or_default();
         let words: Vec<String> = known.into_iter().map(text).collect::<Result<_>>()?;
@@ -177,7 +177,7 @@ impl Records for RedisStore {
         wanted.insert("", if share == RECORDS_MAX { String::new() } else { share.to_string() });
         let mut failed = Ok(());
         for place in places {
-            match self.tell_keeping(place, &wanted) {
+            match self.send_keeping(place, &wanted) {
                 Ok(()) => {}
                 // It is told when it is back.
                 Err(e) => failed = Err(e),

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use super::CHUNK;
-use super::answer::{array, number, optional_text, strange, text};
+use super::answer::{array, number, optional_text, text, unexpected};
 use super::homes::Homes;
-use super::move_progress::{MoveAsk, MoveProgress, MovedJobs, other_mover};
+use super::move_progress::{MoveProgress, MoveRequest, MovedJobs, other_mover};
 use super::node::{Call, Failure};
 use super::nodes::{Nodes, Place};
 use super::script::Script;
@@ -50,9 +50,9 @@ pub(super) struct Round<'a, F> {
     pub set: &'a NodeSet,
     /// Where the homes of the set are, and were.
     pub homes: &'a Homes,
-    pub ask: &'a MoveAsk,
+    pub ask: &'a MoveRequest,
     pub done: &'a mut MovedJobs,
-    pub told: &'a mut F,
+    pub report_progress: &'a mut F,
 }
 
 /// The shard from which jobs of a topic are moved, the shard to which they go, and how many replicas must have them
@@ -67,8 +67,9 @@ pub(super) struct MoveRoute<'a> {
 impl<F: FnMut(MoveProgress)> Round<'_, F> {
     /// Runs the round.
     pub(super) fn play(mut self) -> RoundResult<()> {
-        let concerned: Vec<usize> =
-            (0..self.nodes.count()).filter(|node| self.nodes.concerns(self.set, self.ask, *node)).collect();
+        let concerned: Vec<usize> = (0..self.nodes.count())
+            .filter(|node| self.nodes.has_part_in_move(self.set, self.ask, *node))
+            .collect();
         let places: Vec<Place> = concerned.iter().flat_map(|node| self.nodes.shards_of(*node)).collect();
         (self.done.moved, self.done.dropped) = (0, 0);
         // The server that answers for each shard, and how many replicas it has.
@@ -88,7 +89,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         }
         self.are_same(&servers)?;
         let all = concerned.iter().map(|node| self.nodes.jobs_on(*node)).sum::<Result<u64>>()?;
-        (self.told)(MoveProgress::Begins(all));
+        (self.report_progress)(MoveProgress::Begins(all));
         self.done.counts[0] = all;
         for place in &places {
             if self.is_older(*place)? {
@@ -134,7 +135,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
     /// Makes one call. A server that was not met since the fence counts as another server.
     pub(super) fn run_one(&self, place: Place, call: Call) -> RoundResult<Value> {
         let mut answers = self.run(place, vec![call])?;
-        answers.pop().ok_or_else(|| RoundEnd::Fails(strange("no answer")))
+        answers.pop().ok_or_else(|| RoundEnd::Fails(unexpected("no answer")))
     }
 
     pub(super) fn run(&self, place: Place, calls: Vec<Call>) -> RoundResult<Vec<Value>> {
@@ -164,9 +165,9 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
     /// Returns which server answers for a shard, and how many replicas follow it.
     fn server(&self, place: Place) -> RoundResult<(String, u64)> {
         let call = Call::plain(place.shard, redis::cmd("INFO"));
-        let told = text(self.run_one(place, call)?)?;
-        let line = |name: &str| told.lines().find_map(|l| l.trim().strip_prefix(name)?.strip_prefix(':'));
-        let replicas = told.lines().filter(|l| l.starts_with("slave") && l.contains("state=online")).count();
+        let info = text(self.run_one(place, call)?)?;
+        let line = |name: &str| info.lines().find_map(|l| l.trim().strip_prefix(name)?.strip_prefix(':'));
+        let replicas = info.lines().filter(|l| l.starts_with("slave") && l.contains("state=online")).count();
         if line("role") != Some("master") {
             let why = format!("{}: the server that answers is a replica", self.nodes.names[place.node]);
             return Err(RoundEnd::Again(StoreError::NodeDown(why)));
@@ -279,7 +280,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         for topic in self.nodes.counts_at(place)?.into_keys() {
             for kind in KINDS {
                 self.each_page(place, &topic, kind, |round, ids| {
-                    let looked = ids.len() as u64;
+                    let searched = ids.len() as u64;
                     let mut by_home: BTreeMap<Place, Vec<JobId>> = BTreeMap::new();
                     for key in ids {
                         let node = round.homes.home(&key)?;
@@ -297,7 +298,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
                         round.drop_there(place, &topic, kind, &ids)?;
                     }
                     if kind != "H" {
-                        (round.told)(MoveProgress::Looked(looked));
+                        (round.report_progress)(MoveProgress::Searched(searched));
                     }
                     Ok(())
                 })?;

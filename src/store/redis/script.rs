@@ -165,7 +165,7 @@ impl Script {
     }
 
     /// Whether the script only reads. Such a script also runs while jobs are moved.
-    pub(super) fn only_looks(self) -> bool {
+    pub(super) fn is_read_only(self) -> bool {
         !self.is_fenced() || matches!(self, Script::Get | Script::RecordGet)
     }
 

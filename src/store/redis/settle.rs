@@ -3,15 +3,17 @@
 
 use redis::Value;
 
-use super::answer::{self, strange};
-use super::batch::{Grouped, by_words};
+use super::answer::{self, unexpected};
+use super::batch::{Grouped, argument_writer};
 use super::homes::Homes;
 use super::lease::{FEW, LeaseProgress, SCRIPT_TOKEN};
 use super::node::Call;
 use super::nodes::Place;
 use super::script::Script;
 use super::{CHUNK, RedisStore};
-use crate::{Batch, OwnerTag, Result, Settled, Settlement, Settlements, StoreError, Wanted, exchange_apart};
+use crate::{
+    Batch, LeaseRequest, OwnerTag, Result, Settled, Settlement, Settlements, StoreError, exchange_apart,
+};
 
 impl RedisStore {
     /// Returns the shard that the token of a lease names. If its node is not in the set any more, returns the home of
@@ -38,7 +40,7 @@ impl RedisStore {
         settlements: &[&Settlement],
         place: impl Fn(&Settlement) -> Result<Place>,
     ) -> (Vec<(Place, Call)>, Grouped<1>) {
-        let words = by_words(|s: &Settlement, cmd| {
+        let words = argument_writer(|s: &Settlement, cmd| {
             cmd.arg(s.key.id.as_str()).arg(&s.token.0[..SCRIPT_TOKEN.min(s.token.0.len())]);
             cmd.arg(answer::outcome(&s.outcome)).arg(answer::line(s.attempt.as_ref()));
         });
@@ -59,7 +61,7 @@ impl RedisStore {
             let one = |answer: Result<[u8; 1]>| match answer?[0] {
                 b'd' => Ok(Settled::Done),
                 b's' => Ok(Settled::Stale),
-                _ => Err(strange("an answer")),
+                _ => Err(unexpected("an answer")),
             };
             answers.into_iter().map(one).collect()
         };
@@ -91,7 +93,7 @@ impl RedisStore {
     pub(super) fn exchange_at_once(
         &mut self,
         settlements: &[Settlement],
-        wanted: &[Wanted],
+        wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
     ) -> Option<(Vec<Result<Settled>>, Result<Batch>)> {
@@ -125,9 +127,9 @@ impl RedisStore {
                     .for_each(|s| *one = self.settle(std::slice::from_ref(s)).remove(0));
             }
         }
-        let told =
+        let result =
             leased.and_then(|answer| self.take_leased(*first, &prefix, wanted, answer, &mut found.jobs));
-        found.note(told);
+        found.note(result);
         self.lease_on(others, &homes, wanted, limit, owner, &mut found);
         Some((settled, found.into_batch(wanted)))
     }
@@ -136,7 +138,7 @@ impl RedisStore {
 impl Settlements for RedisStore {
     fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>> {
         let settle = |some: &[Settlement]| {
-            self.by_homes(some, |homes, some| {
+            self.run_by_homes(some, |homes, some| {
                 let (calls, grouped) = self.settle_calls(homes, some, |s| self.place_of_lease(homes, s));
                 self.settled(homes, some, grouped, self.ask_all_by(calls))
             })
@@ -147,7 +149,7 @@ impl Settlements for RedisStore {
     fn exchange(
         &mut self,
         settlements: &[Settlement],
-        wanted: &[Wanted],
+        wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
     ) -> (Vec<Result<Settled>>, Result<Batch>) {

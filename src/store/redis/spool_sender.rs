@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use super::answer;
-use super::batch::by_words;
+use super::batch::argument_writer;
 use super::change::add_words;
 use super::homes::Homes;
 use super::node::{BATCH, Call, Failure};
@@ -80,7 +80,7 @@ impl SpoolSender {
             self.held_up.clear();
         }
         let (mut sum, unanswered) = self.ask_again(&homes)?;
-        sum += self.try_held_up(&homes, &unanswered)?;
+        sum += self.try_blocked(&homes, &unanswered)?;
         loop {
             let page = self.spool.page(self.done_to, CHUNK, BATCH_BYTES)?;
             let Some(last) = page.last().map(|entry| entry.seq) else { return Ok(sum) };
@@ -164,7 +164,7 @@ impl SpoolSender {
     }
 
     /// Tries shards that took nothing before, with their first entries. Returns how many entries were taken.
-    fn try_held_up(&mut self, homes: &Homes, unanswered: &BTreeSet<Place>) -> Result<usize> {
+    fn try_blocked(&mut self, homes: &Homes, unanswered: &BTreeSet<Place>) -> Result<usize> {
         let now = Instant::now();
         let is_due =
             |(place, held): &(&Place, &BlockedShard)| held.again_at <= now && !unanswered.contains(place);
@@ -219,11 +219,11 @@ impl SpoolSender {
             let mut places = Vec::new();
             for (place, entries) in by_place {
                 let Some(node) = self.store.nodes.names.get(place.node) else {
-                    self.hold_up(place, &entries);
+                    self.block_shard(place, &entries);
                     continue;
                 };
                 if unanswered.contains(&place) || self.held_up.contains_key(&place) {
-                    self.hold_up(place, &entries);
+                    self.block_shard(place, &entries);
                     continue;
                 }
                 let sent = SentBatch {
@@ -261,7 +261,7 @@ impl SpoolSender {
                         if !matches!(e, StoreError::Unknown(_)) {
                             not_taken.push(batch.number);
                         }
-                        self.hold_up(*place, entries);
+                        self.block_shard(*place, entries);
                     }
                 }
             }
@@ -271,7 +271,7 @@ impl SpoolSender {
     }
 
     /// Notes that nothing is sent to a shard for a while, and which of its entries is the first that is left.
-    fn hold_up(&mut self, place: Place, entries: &[Entry]) {
+    fn block_shard(&mut self, place: Place, entries: &[Entry]) {
         let Some(first) = entries.iter().map(|entry| entry.seq).min() else { return };
         let new = BlockedShard { first, again_at: Instant::now() + PAUSE.0, pause: PAUSE.0 };
         let held = self.held_up.entry(place).or_insert(new);
@@ -290,7 +290,7 @@ impl SpoolSender {
             };
             let mut calls = if first.job.is_none() {
                 let keys: Vec<&JobKey> = entries.iter().map(|entry| &entry.key).collect();
-                let ids = by_words(|key: &JobKey, cmd| {
+                let ids = argument_writer(|key: &JobKey, cmd| {
                     cmd.arg(key.id.as_str());
                 });
                 store.grouped::<1, _>(Script::Delete, homes, &keys, places(keys.len()), |key| key, &[], ids).0

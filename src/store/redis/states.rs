@@ -27,7 +27,7 @@ impl Nodes {
     pub fn states(&self) -> Vec<NodeState> {
         // The set is read first, so that the nodes' own reports are not older than it.
         let known = self.learn(Instant::now().checked_sub(FRESH)).ok().or_else(|| self.known());
-        let state = |((node, name), told): ((usize, &String), Result<NodeReport>)| {
+        let state = |((node, name), report): ((usize, &String), Result<NodeReport>)| {
             let set = known.as_ref().map(|homes| &homes.set);
             let part = set.map_or(Part::Outside, |set| {
                 let (is, was) = (set.homes().contains(name), set.names.contains(name));
@@ -42,15 +42,15 @@ impl Nodes {
             NodeState {
                 name: name.clone(),
                 is_older: part != Part::Outside
-                    && told.as_ref().is_ok_and(|told| told.sets.iter().any(is_other))
+                    && report.as_ref().is_ok_and(|report| report.sets.iter().any(is_other))
                     && self.is_current(node).is_err(),
-                answers: told.is_ok(),
+                answers: report.is_ok(),
                 part,
-                capability: told.is_ok().then(|| self.capability(node)).flatten(),
+                capability: report.is_ok().then(|| self.capability(node)).flatten(),
             }
         };
-        let told = self.reports();
-        self.names.iter().enumerate().zip(told).map(state).collect()
+        let reports = self.reports();
+        self.names.iter().enumerate().zip(reports).map(state).collect()
     }
 }
 

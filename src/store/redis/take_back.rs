@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::answer::{array, count, strange, text};
+use super::answer::{array, count, text, unexpected};
 use super::homes::Homes;
-use super::lease::Prefix;
+use super::lease::LeaseCallPrefix;
 use super::nodes::Place;
 use super::script::Script;
 use super::{CHUNK, RedisStore};
@@ -31,7 +31,7 @@ pub(super) struct UnansweredLease {
     /// The set of nodes by which the call was made. Leases move with their jobs, so a newer set means that all shards
     /// are searched.
     homes: Arc<Homes>,
-    prefix: Prefix,
+    prefix: LeaseCallPrefix,
     owner: OwnerTag,
 }
 
@@ -42,7 +42,7 @@ impl RedisStore {
         &mut self,
         place: Place,
         homes: &Arc<Homes>,
-        prefix: Prefix,
+        prefix: LeaseCallPrefix,
         owner: Option<&OwnerTag>,
         answer: &Result<Value>,
     ) {
@@ -116,7 +116,7 @@ impl RedisStore {
             // If the shard refuses the call by another set, the leases may be elsewhere. Then the next try begins anew.
             let mut values = array(self.ask_by(place, call)?)?.into_iter();
             let (Some(next), Some(jobs)) = (values.next(), values.next()) else {
-                return Err(strange("an answer"));
+                return Err(unexpected("an answer"));
             };
             (cursor, sum) = (text(next)?, sum + count(&jobs)?);
             if cursor == "0" {

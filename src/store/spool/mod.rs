@@ -294,10 +294,10 @@ const COLUMNS: &str =
     "seq, topic, id, boot, boot_ms, body, due_ms, delay_ms, priority, max_attempts, attempts, headers";
 
 fn entry(r: &Row<'_>, now: &Moment) -> rusqlite::Result<Entry> {
-    let strange = |e: model::job::Invalid| FromSqlConversionFailure(0, Type::Text, e.into());
+    let invalid = |e: model::job::InvalidJobPart| FromSqlConversionFailure(0, Type::Text, e.into());
     let key = JobKey {
-        topic: TopicName::new(&r.get::<_, String>("topic")?).map_err(strange)?,
-        id: JobId::new(r.get::<_, String>("id")?).map_err(strange)?,
+        topic: TopicName::new(&r.get::<_, String>("topic")?).map_err(invalid)?,
+        id: JobId::new(r.get::<_, String>("id")?).map_err(invalid)?,
     };
     let Some(body) = r.get::<_, Option<String>>("body")? else {
         return Ok(Entry { seq: r.get("seq")?, key, job: None });

@@ -6,7 +6,7 @@ use super::commit::Durability;
 use super::connect::refused;
 use super::write::Write;
 use super::{SqliteStore, row};
-use crate::{Aim, Bulk, Direction, Listed, ListedChange, ListedChanged, ListedPage, Result};
+use crate::{Bulk, ChangeGoal, Direction, ListedChange, ListedChangeResult, ListedJob, ListedPage, Result};
 use model::job::{State, TopicName};
 use model::record::Ending;
 
@@ -45,7 +45,7 @@ fn list(
     let mut last = None;
     while let Some(r) = rows.next()? {
         let (at_ms, stamp_us): (i64, i64) = (r.get(1)?, r.get(3)?);
-        page.jobs.push(Listed {
+        page.jobs.push(ListedJob {
             id: row::id(r, 0)?,
             state,
             due_ms: r.get(2)?,
@@ -61,33 +61,33 @@ fn list(
 }
 
 /// Changes one job, if it is as it was listed.
-fn change(w: &mut Write<'_>, tid: i64, change: &ListedChange) -> rusqlite::Result<ListedChanged> {
+fn change(w: &mut Write<'_>, tid: i64, change: &ListedChange) -> rusqlite::Result<ListedChangeResult> {
     let sql = "SELECT seq, state, stamp_us, due_ms FROM job WHERE tid = ?1 AND id = ?2 AND state < 4";
     let read = |r: &rusqlite::Row<'_>| {
         Ok((r.get::<_, i64>(0)?, row::state(r, 1)?, r.get::<_, i64>(2)?, r.get::<_, i64>(3)?))
     };
     let found = w.db.prepare_cached(sql)?.query_row(params![tid, change.id.as_str()], read).optional()?;
-    let Some((seq, old, stamp_us, due_ms)) = found else { return Ok(ListedChanged::NotFound) };
+    let Some((seq, old, stamp_us, due_ms)) = found else { return Ok(ListedChangeResult::NotFound) };
     if stamp_us != change.stamp_us {
-        return Ok(ListedChanged::Differs);
+        return Ok(ListedChangeResult::Differs);
     }
     match change.aim {
-        Aim::Due(to_ms) if due_ms == to_ms => return Ok(ListedChanged::Already),
-        _ if due_ms != change.due_ms => return Ok(ListedChanged::Differs),
-        Aim::Due(_) if old == State::Leased => return Ok(ListedChanged::Differs),
-        Aim::Due(to_ms) => {
+        ChangeGoal::Due(to_ms) if due_ms == to_ms => return Ok(ListedChangeResult::Already),
+        _ if due_ms != change.due_ms => return Ok(ListedChangeResult::Differs),
+        ChangeGoal::Due(_) if old == State::Leased => return Ok(ListedChangeResult::Differs),
+        ChangeGoal::Due(to_ms) => {
             let to = if to_ms <= w.now_ms() { State::Ready } else { State::Delayed };
             w.db.prepare_cached("UPDATE job SET state = ?2, at_ms = ?3, due_ms = ?3 WHERE seq = ?1")?
                 .execute(params![seq, to as i64, to_ms])?;
             w.moved(tid, Some(old), Some((to, to_ms)));
         }
-        Aim::Gone => {
+        ChangeGoal::Gone => {
             w.record((tid, seq), change.id.as_str(), Ending::Deleted)?;
             w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
             w.moved(tid, Some(old), None);
         }
     }
-    Ok(ListedChanged::Done)
+    Ok(ListedChangeResult::Done)
 }
 
 impl Bulk for SqliteStore {
@@ -105,10 +105,14 @@ impl Bulk for SqliteStore {
         }
     }
 
-    fn change_listed(&mut self, topic: &TopicName, changes: &[ListedChange]) -> Vec<Result<ListedChanged>> {
+    fn change_listed(
+        &mut self,
+        topic: &TopicName,
+        changes: &[ListedChange],
+    ) -> Vec<Result<ListedChangeResult>> {
         self.in_chunks(Durability::Full, changes, |w, one| match w.topic(topic)? {
             Some(tid) => change(w, tid, one),
-            None => Ok(ListedChanged::NotFound),
+            None => Ok(ListedChangeResult::NotFound),
         })
     }
 }

@@ -38,7 +38,7 @@ fn checkpoint(db: &Connection, mode: &str) -> rusqlite::Result<Pages> {
 
 /// What happens to the log when all of it is in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LogAfter {
+pub(super) enum LogReuse {
     /// It is written again from its beginning. What it had stays in it until then.
     Reused,
     /// It becomes empty.
@@ -53,7 +53,7 @@ pub(super) fn carry_over(
     log: &mut Log,
     path: &Path,
     least_pages: i32,
-    after: LogAfter,
+    after: LogReuse,
 ) -> Result<bool> {
     let scarce = free_bytes(path).is_some_and(|free| free < SCARCE_BYTES);
     let enough = i64::from(if scarce { least_pages.min(1) } else { least_pages });
@@ -61,7 +61,7 @@ pub(super) fn carry_over(
         return Ok(true);
     }
     // Pages that are copied into the file must be in the log on the disk first.
-    log.mend_in_turn(turn, db)?;
+    log.repair_in_turn(turn, db)?;
     // Most pages are copied while the writers continue. The rest is copied in a turn, so that the next writer begins a
     // new log instead of making the old one longer.
     let take = || turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")));
@@ -80,8 +80,8 @@ pub(super) fn carry_over(
     let taken = take()?;
     log.begin(&taken, db)?;
     let mode = match after {
-        LogAfter::Reused => "RESTART",
-        LogAfter::Emptied => "TRUNCATE",
+        LogReuse::Reused => "RESTART",
+        LogReuse::Emptied => "TRUNCATE",
     };
     let ended = db.busy_timeout(READERS).and_then(|()| checkpoint(db, mode));
     log.end(&taken, ended.as_ref().err());

@@ -10,7 +10,8 @@ use super::records::{body_max, ended, ended_columns};
 use super::write::Write;
 use super::{browse, row};
 use crate::{
-    Batch, Leased, Moved, OUTAGE, Outcome, OwnerTag, Rescheduled, Settled, Settlement, Token, Wanted,
+    Batch, LeaseRequest, Leased, MoveCounts, OUTAGE, Outcome, OwnerTag, Rescheduled, Settled, Settlement,
+    Token,
 };
 use model::job::{ATTEMPTS_KEPT, Attempt, Body, Due, FIRST_ATTEMPTS_KEPT, JobKey, State, TopicName};
 use model::record::Ending;
@@ -28,21 +29,21 @@ pub(super) fn promote(
     w: &mut Write<'_>,
     limit: usize,
     spread: &[(TopicName, Duration)],
-) -> rusqlite::Result<(Moved, Rescheduled)> {
+) -> rusqlite::Result<(MoveCounts, Rescheduled)> {
     let now_ms = w.now_ms();
     let mut due_topics =
         w.db.prepare_cached("SELECT tid, name FROM topic WHERE next_due_ms <= ?1 ORDER BY next_due_ms")?
             .query_map([now_ms], |row| Ok((row.get(0)?, row::topic_name(row, 1)?)))?
             .collect::<rusqlite::Result<Vec<(i64, TopicName)>>>()?
             .into_iter();
-    let (mut left, mut told) = (limit, Rescheduled::new());
+    let (mut left, mut rescheduled) = (limit, Rescheduled::new());
     while left > 0
         && let Some((tid, name)) = due_topics.next()
     {
         if let Some((_, span)) = spread.iter().find(|(topic, _)| *topic == name) {
             let moved = spread_out(w, tid, *span, left)?;
             left -= moved;
-            told.extend((moved > 0).then_some((name, moved)));
+            rescheduled.extend((moved > 0).then_some((name, moved)));
         }
         let moved =
             w.db.prepare_cached(
@@ -59,7 +60,7 @@ pub(super) fn promote(
         )?
         .execute([tid])?;
     }
-    Ok((Moved { jobs: limit - left, next_ms: browse::next_due(w.db)? }, told))
+    Ok((MoveCounts { jobs: limit - left, next_ms: browse::next_due(w.db)? }, rescheduled))
 }
 
 /// Gives up to `limit` jobs that have been due for more than `OUTAGE` a new due time, at random within `span` from now.
@@ -80,11 +81,11 @@ fn spread_out(w: &Write<'_>, tid: i64, span: Duration, limit: usize) -> rusqlite
 /// Leases up to `limit` ready jobs, topic by topic.
 pub(super) fn lease(
     w: &mut Write<'_>,
-    wanted: &[Wanted],
+    wanted: &[LeaseRequest],
     limit: usize,
     owner: Option<&OwnerTag>,
 ) -> rusqlite::Result<Batch> {
-    flow::set_back(w)?;
+    flow::set_circuits_back(w)?;
     let mut found = ReadyTopics::now(w.db, w.now_ms())?;
     let mut jobs = Vec::new();
     for want in wanted {
@@ -120,7 +121,7 @@ pub(super) fn lease(
 }
 
 /// Returns how many more jobs of a topic may be leased.
-fn may_lease(w: &Write<'_>, tid: i64, want: &Wanted) -> rusqlite::Result<usize> {
+fn may_lease(w: &Write<'_>, tid: i64, want: &LeaseRequest) -> rusqlite::Result<usize> {
     let Some(most) = want.max_leased else { return Ok(usize::MAX) };
     let sql = "SELECT leased FROM topic WHERE tid = ?1";
     let leased: i64 = w.db.prepare_cached(sql)?.query_row([tid], |row| row.get(0))?;
@@ -130,7 +131,7 @@ fn may_lease(w: &Write<'_>, tid: i64, want: &Wanted) -> rusqlite::Result<usize> 
 fn take(
     w: &Write<'_>,
     tid: i64,
-    want: &Wanted,
+    want: &LeaseRequest,
     limit: usize,
     owner: Option<&OwnerTag>,
     deadline_ms: i64,
@@ -338,7 +339,7 @@ pub(super) fn hand_back(w: &mut Write<'_>, owner: &OwnerTag, limit: usize) -> ru
 }
 
 /// Ends up to `limit` expired leases.
-pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved> {
+pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<MoveCounts> {
     let now_ms = w.now_ms();
     let leases = find(w, "at_ms <= ?1", &now_ms, limit)?;
     let jobs = leases.len();
@@ -355,7 +356,7 @@ pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved>
     let exact = "UPDATE shard SET next_deadline_ms = (SELECT min(at_ms) FROM job WHERE state = 3)
                  WHERE next_deadline_ms <= ?1";
     w.db.prepare_cached(exact)?.execute([now_ms])?;
-    Ok(Moved { jobs, next_ms: browse::next_deadline(w.db)? })
+    Ok(MoveCounts { jobs, next_ms: browse::next_deadline(w.db)? })
 }
 
 /// Returns the recorded attempts of a job with one more: the attempt that was lost.

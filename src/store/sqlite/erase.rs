@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use super::SqliteStore;
-use super::carry_over::{LogAfter, carry_over};
+use super::carry_over::{LogReuse, carry_over};
 use super::chunks::More;
 use super::commit::Durability;
 use super::connect::refused;
@@ -61,7 +61,7 @@ impl SqliteStore {
         {
             return Ok(Some(PAUSE));
         }
-        if !carry_over(&self.db, &self.turn, &mut self.log, &self.path, 0, LogAfter::Emptied)? {
+        if !carry_over(&self.db, &self.turn, &mut self.log, &self.path, 0, LogReuse::Emptied)? {
             return Ok(Some(READER));
         }
         // An erasure that came meanwhile is counted, and comes next.

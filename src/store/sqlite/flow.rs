@@ -10,14 +10,14 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::write::Write;
 use super::{SqliteStore, browse, change, row, write};
 use crate::{
-    CircuitState, CircuitView, Left, LimitQuery, LimitUse, Limits, Opening, OwnerTag, PERMIT_HOLDS, Pauses,
-    Permit, PermitAsk, Result, WaitingTopics,
+    CircuitOpening, CircuitState, CircuitView, LimitQuery, LimitUse, Limits, OwnerTag, PERMIT_HOLDS, Pauses,
+    Permit, PermitRequest, ReadyCounts, Result, WaitingTopics,
 };
 use model::flow::RateSteps;
 use model::job::TopicName;
 
 /// Grants permits of one topic or host.
-pub(super) fn permit(w: &mut Write<'_>, owner: &OwnerTag, ask: &PermitAsk) -> rusqlite::Result<Permit> {
+pub(super) fn permit(w: &mut Write<'_>, owner: &OwnerTag, ask: &PermitRequest) -> rusqlite::Result<Permit> {
     let (name, now_ms) = (ask.name.as_str(), w.now_ms());
     w.db.prepare_cached("DELETE FROM permit WHERE name = ?1 AND (owner = ?2 OR until_ms <= ?3)")?
         .execute(params![name, owner.0, now_ms])?;
@@ -78,7 +78,7 @@ pub(super) fn is_set_back(db: &Connection, now_ms: i64) -> rusqlite::Result<bool
 }
 
 /// If the clock was set back, sets the moments of circuits back as well, so that no job waits longer than it should.
-pub(super) fn set_back(w: &Write<'_>) -> rusqlite::Result<()> {
+pub(super) fn set_circuits_back(w: &Write<'_>) -> rusqlite::Result<()> {
     w.db.prepare_cached(
         "UPDATE circuit SET until_ms = max(0, until_ms - (max(noted_ms, since_ms) - ?1)),
                 probe_ms = max(0, probe_ms - (max(noted_ms, since_ms) - ?1)), since_ms = min(since_ms, ?1), noted_ms = ?1
@@ -89,8 +89,8 @@ pub(super) fn set_back(w: &Write<'_>) -> rusqlite::Result<()> {
 }
 
 /// Opens the circuit of a topic, so that its jobs wait. Returns whether it was closed before.
-pub(super) fn open(w: &mut Write<'_>, opening: &Opening) -> rusqlite::Result<bool> {
-    set_back(w)?;
+pub(super) fn open(w: &mut Write<'_>, opening: &CircuitOpening) -> rusqlite::Result<bool> {
+    set_circuits_back(w)?;
     let (name, now_ms) = (opening.topic.as_str(), w.now_ms());
     let known: Option<(i64, i64, u32, String)> =
         w.db.prepare_cached("SELECT until_ms, probe_ms, opens, reason FROM circuit WHERE name = ?1")?
@@ -170,7 +170,7 @@ impl ReadyTopics {
     }
 
     /// Returns the topics whose jobs may still be leased, and how many; and the topics that wait.
-    pub(super) fn left(self) -> (Left, WaitingTopics) {
+    pub(super) fn left(self) -> (ReadyCounts, WaitingTopics) {
         let left = self.topics.into_iter().filter(|(_, ready, _)| *ready > 0);
         (left.map(|(topic, ready, _)| (topic, ready)).collect(), self.waiting)
     }
@@ -194,7 +194,7 @@ impl Pauses for SqliteStore {
 }
 
 impl Limits for SqliteStore {
-    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitRequest]) -> Vec<Result<Permit>> {
         self.in_chunks(Durability::Normal, asks, |w, ask| permit(w, owner, ask))
     }
 
@@ -203,7 +203,7 @@ impl Limits for SqliteStore {
         queries.iter().map(|query| limit_use(&self.db, query, now_ms).map_err(refused)).collect()
     }
 
-    fn open_circuit(&mut self, opening: &Opening) -> Result<bool> {
+    fn open_circuit(&mut self, opening: &CircuitOpening) -> Result<bool> {
         self.write(Durability::Normal, |w| open(w, opening))
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use super::SqliteStore;
-use super::carry_over::{LogAfter, carry_over};
+use super::carry_over::{LogReuse, carry_over};
 use super::commit::Durability;
 use super::connect::refused;
 use crate::Result;
@@ -80,7 +80,7 @@ impl FreePages {
     }
 
     /// Notes that pages were given back.
-    fn gave(&mut self, pages: i64) {
+    fn note_given_back(&mut self, pages: i64) {
         if let FreePages::Giving { left } = self {
             // A step that could do nothing ends the work.
             *left = if pages > 0 { *left - pages } else { 0 };
@@ -100,11 +100,11 @@ impl SqliteStore {
             Step::Wait(span) => Ok(Some(span)),
             Step::Give(pages) => {
                 let given = self.write(Durability::Normal, |w| give_back(w.db, pages))?;
-                self.free_pages.gave(given);
+                self.free_pages.note_given_back(given);
                 Ok(Some(PAUSE))
             }
             Step::Shrink => {
-                carry_over(&self.db, &self.turn, &mut self.log, &self.path, 1, LogAfter::Reused)?;
+                carry_over(&self.db, &self.turn, &mut self.log, &self.path, 1, LogReuse::Reused)?;
                 // More pages may have become free meanwhile.
                 Ok(Some(PAUSE))
             }
@@ -152,9 +152,9 @@ mod tests {
         // A bell rings meanwhile, and jobs need some of the pages.
         assert_eq!(pages.step(KEPT + 300, at(4)), Step::Wait(Duration::from_secs(6)));
         assert_eq!(pages.step(KEPT + 800, at(10)), Step::Give(300));
-        pages.gave(200);
+        pages.note_given_back(200);
         assert_eq!(pages.step(KEPT + 600, at(11)), Step::Give(100));
-        pages.gave(100);
+        pages.note_given_back(100);
         assert_eq!(pages.step(KEPT + 500, at(12)), Step::Shrink);
         assert_eq!(pages.step(KEPT + 500, at(12)), Step::Wait(SETTLED), "the others have to stay free first");
         assert_eq!(pages.step(10, at(13)), Step::Nothing, "they were needed");
@@ -165,7 +165,7 @@ mod tests {
     fn a_step_that_gives_nothing_back_is_the_last() {
         let mut pages = FreePages::Giving { left: 500 };
         assert_eq!(pages.step(KEPT + 500, Instant::now()), Step::Give(500));
-        pages.gave(0);
+        pages.note_given_back(0);
         assert_eq!(pages.step(KEPT + 500, Instant::now()), Step::Shrink);
     }
 }

@@ -68,8 +68,8 @@ impl HungBell {
 
     /// Hangs the bell again if it is not where it was hung. Returns whether it did: rings in the meantime were not
     /// heard.
-    fn heal(&self, hung: &mut HungBellState) -> io::Result<bool> {
-        let is_due = self.clock_went_off()?;
+    fn rehang(&self, hung: &mut HungBellState) -> io::Result<bool> {
+        let is_due = self.take_clock_event()?;
         if !hung.has_changed()? && !is_due || hung.is_there(&self.path) {
             return Ok(false);
         }
@@ -110,7 +110,7 @@ impl HungBell {
         Ok(())
     }
 
-    fn clock_went_off(&self) -> io::Result<bool> {
+    fn take_clock_event(&self) -> io::Result<bool> {
         match self.clock.wait() {
             Ok(()) => Ok(true),
             Err(Errno::EAGAIN) => Ok(false),
@@ -189,7 +189,7 @@ impl Bell for HungBell {
     fn answer(&self) -> io::Result<bool> {
         let mut hung = self.hung();
         let rang = hung.answer()?;
-        Ok(self.heal(&mut hung)? || rang)
+        Ok(self.rehang(&mut hung)? || rang)
     }
 }
 

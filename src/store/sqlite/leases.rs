@@ -6,18 +6,18 @@ use super::connect::refused;
 use super::flow::ReadyTopics;
 use super::{CHUNK, SqliteStore, browse, deliver, flow, write};
 use crate::lease::exchange_apart;
-use crate::{Batch, Leases, Promotion, Result, Settled, Settlement, Settlements, StoreError, Wanted};
-use crate::{Moved, OwnerTag, Rescheduled};
+use crate::{Batch, LeaseRequest, Leases, Promotion, Result, Settled, Settlement, Settlements, StoreError};
+use crate::{MoveCounts, OwnerTag, Rescheduled};
 use model::job::TopicName;
 use std::time::Duration;
 impl Leases for SqliteStore {
-    fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
+    fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
         self.check_file()?;
         let now_ms = write::now_ms();
         let ready = ReadyTopics::now(&self.db, now_ms).map_err(refused)?;
         let is_set_back =
             !ready.waiting.is_empty() && flow::is_set_back(&self.db, now_ms).map_err(refused)?;
-        let is_ready = |want: &Wanted| ready.topics.iter().any(|(topic, ..)| *topic == want.topic);
+        let is_ready = |want: &LeaseRequest| ready.topics.iter().any(|(topic, ..)| *topic == want.topic);
         if limit == 0 || !is_set_back && !wanted.iter().any(is_ready) {
             let (left, waiting) = ready.left();
             return Ok(Batch { jobs: Vec::new(), left, waiting });
@@ -34,7 +34,7 @@ impl Settlements for SqliteStore {
     fn exchange(
         &mut self,
         settlements: &[Settlement],
-        wanted: &[Wanted],
+        wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
     ) -> (Vec<Result<Settled>>, Result<Batch>) {
@@ -64,12 +64,12 @@ impl Promotion for SqliteStore {
         &mut self,
         limit: usize,
         spread: &[(TopicName, Duration)],
-    ) -> Result<(Moved, Rescheduled)> {
+    ) -> Result<(MoveCounts, Rescheduled)> {
         self.check_file()?;
         // If nothing is due yet, no turn is taken.
         let next_ms = browse::next_due(&self.db).map_err(refused)?;
         if next_ms.is_none_or(|at| at > write::now_ms()) {
-            return Ok((Moved { jobs: 0, next_ms }, Rescheduled::new()));
+            return Ok((MoveCounts { jobs: 0, next_ms }, Rescheduled::new()));
         }
         self.write(Durability::Normal, |w| deliver::promote(w, limit, spread))
     }
@@ -81,10 +81,10 @@ impl Promotion for SqliteStore {
         })
     }
 
-    fn expire(&mut self, limit: usize) -> Result<Moved> {
+    fn expire(&mut self, limit: usize) -> Result<MoveCounts> {
         let next_ms = browse::next_deadline(&self.db).map_err(refused)?;
         if next_ms.is_none_or(|at| at > write::now_ms()) {
-            return Ok(Moved { jobs: 0, next_ms });
+            return Ok(MoveCounts { jobs: 0, next_ms });
         }
         self.write(Durability::Normal, |w| deliver::expire(w, limit))
     }

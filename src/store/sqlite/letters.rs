@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::write::Write;
 use super::{CHUNK, More, SqliteStore};
-use crate::{DeadLetter, DeadLetterOperation, DeadLetters, Result, StoreError, Which};
+use crate::{DeadLetter, DeadLetterOperation, DeadLetterSelection, DeadLetters, Result, StoreError};
 use model::job::{Due, JobId, State, TopicName};
 use model::letters::Pace;
 use model::record::Ending;
@@ -18,16 +18,20 @@ impl SqliteStore {
     pub(super) fn redrive_some(
         &mut self,
         topic: &TopicName,
-        which: &Which,
+        which: &DeadLetterSelection,
         limit: usize,
         pace: Pace,
     ) -> Result<usize> {
         // Named dead letters are gone through only once. A further step would find an id again if it has a dead letter
         // and no live job by then.
-        let parts: Vec<Which> = match which {
-            Which::All => vec![Which::All],
-            Which::Ids(ids) => ids.chunks(CHUNK).map(|some| Which::Ids(some.to_vec())).collect(),
-            Which::Letters(named) => named.chunks(CHUNK).map(|some| Which::Letters(some.to_vec())).collect(),
+        let parts: Vec<DeadLetterSelection> = match which {
+            DeadLetterSelection::All => vec![DeadLetterSelection::All],
+            DeadLetterSelection::Ids(ids) => {
+                ids.chunks(CHUNK).map(|some| DeadLetterSelection::Ids(some.to_vec())).collect()
+            }
+            DeadLetterSelection::Letters(named) => {
+                named.chunks(CHUNK).map(|some| DeadLetterSelection::Letters(some.to_vec())).collect()
+            }
         };
         let mut done = 0;
         for part in &parts {
@@ -35,7 +39,8 @@ impl SqliteStore {
                 let step = (limit - done).min(CHUNK);
                 let Redriven { found, moved } = redrive(w, topic, part, step, (pace, done))?;
                 done += moved;
-                let more = if *part == Which::All { More::if_full(found, step) } else { More::No };
+                let more =
+                    if *part == DeadLetterSelection::All { More::if_full(found, step) } else { More::No };
                 Ok((moved, more))
             });
             match moved {
@@ -64,7 +69,7 @@ pub(super) struct Redriven {
 pub(super) fn redrive(
     w: &mut Write<'_>,
     topic: &TopicName,
-    which: &Which,
+    which: &DeadLetterSelection,
     limit: usize,
     (pace, done): (Pace, usize),
 ) -> rusqlite::Result<Redriven> {
@@ -72,7 +77,7 @@ pub(super) fn redrive(
     let free = "NOT EXISTS (SELECT 1 FROM job live WHERE live.tid = job.tid AND live.id = job.id AND live.state < 4)";
     let mut seqs: Vec<i64> = Vec::new();
     match which {
-        Which::All => {
+        DeadLetterSelection::All => {
             let sql = format!(
                 "SELECT seq FROM job WHERE tid = ?1 AND state = 4 AND {free} ORDER BY at_ms LIMIT ?2"
             );
@@ -81,7 +86,7 @@ pub(super) fn redrive(
                 seqs.push(seq?);
             }
         }
-        Which::Ids(ids) => {
+        DeadLetterSelection::Ids(ids) => {
             // The latest dead letter of each id.
             let sql = format!(
                 "SELECT seq FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 AND {free} ORDER BY at_ms DESC LIMIT 1"
@@ -93,7 +98,7 @@ pub(super) fn redrive(
                 );
             }
         }
-        Which::Letters(letters) => {
+        DeadLetterSelection::Letters(letters) => {
             let sql = format!(
                 "SELECT seq FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 AND at_ms = ?3 AND {free} LIMIT 1"
             );
@@ -217,7 +222,13 @@ pub(super) fn retire(
 }
 
 impl DeadLetters for SqliteStore {
-    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize> {
+    fn redrive(
+        &mut self,
+        topic: &TopicName,
+        which: &DeadLetterSelection,
+        limit: usize,
+        pace: Pace,
+    ) -> Result<usize> {
         self.redrive_some(topic, which, limit, pace)
     }
 

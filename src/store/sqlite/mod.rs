@@ -49,7 +49,7 @@ pub use hung_bell::HungBell;
 pub use turn::{HeldTurn, unfinished_replacement};
 
 use self::bell::{BellRinger, PendingRings};
-use self::carry_over::{LogAfter, carry_over, carry_over_all};
+use self::carry_over::{LogReuse, carry_over, carry_over_all};
 use self::chunks::More;
 use self::commit::Durability;
 use self::connect::connect;
@@ -207,7 +207,7 @@ impl Maintenance for SqliteStore {
         let one: i64 = self.db.query_row("SELECT one FROM shard", [], |row| row.get(0)).map_err(refused)?;
         debug_assert_eq!(one, 1);
         self.check_file()?;
-        self.log.mend_if_failed(&self.turn, &self.db)
+        self.log.repair_if_failed(&self.turn, &self.db)
     }
 
     fn inspect(&mut self) -> Result<()> {
@@ -221,7 +221,7 @@ impl Maintenance for SqliteStore {
     }
 
     fn maintain(&mut self) -> Result<Option<Duration>> {
-        carry_over(&self.db, &self.turn, &mut self.log, &self.path, LOG_PAGES, LogAfter::Reused)?;
+        carry_over(&self.db, &self.turn, &mut self.log, &self.path, LOG_PAGES, LogReuse::Reused)?;
         let again = trim_when_due(self, |store| &mut store.trim_at)?;
         let others = [self.give_pages_back()?, self.finish_erasures()?];
         Ok(others.into_iter().flatten().chain([again]).min())

@@ -11,7 +11,7 @@ use super::record_rows::record_of;
 use super::records::EndedRow;
 use super::write::{Write, now_ms};
 use super::{SqliteStore, change, row};
-use crate::{Added, MakeFollower, Outbox, OutboxCause, OutboxEntry, OutboxState, Result, SentFollowers};
+use crate::{Added, FollowerMaker, Outbox, OutboxCause, OutboxEntry, OutboxState, Result, SentFollowers};
 use model::job::{JobKey, TopicName};
 use model::record::Ending;
 
@@ -84,7 +84,7 @@ fn entry(r: &Row<'_>, now_ms: i64) -> rusqlite::Result<OutboxEntry> {
 }
 
 /// Sends the first entries. Returns the topics of the jobs that were added, and whether there may be more.
-fn send(w: &mut Write<'_>, make: MakeFollower<'_>) -> rusqlite::Result<(Vec<TopicName>, bool)> {
+fn send(w: &mut Write<'_>, make: FollowerMaker<'_>) -> rusqlite::Result<(Vec<TopicName>, bool)> {
     let now_ms = w.now_ms();
     let sql = format!("SELECT {COLUMNS} FROM outbox ORDER BY number LIMIT ?1");
     let entries: Vec<(i64, rusqlite::Result<OutboxEntry>)> =
@@ -117,7 +117,7 @@ impl Outbox for SqliteStore {
         some.exists([]).map_err(refused)
     }
 
-    fn send_followers(&mut self, make: MakeFollower<'_>) -> Result<SentFollowers> {
+    fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<SentFollowers> {
         if !self.has_followers()? {
             return Ok(SentFollowers::default());
         }

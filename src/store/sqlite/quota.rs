@@ -9,18 +9,18 @@ use model::job::{JobId, NewJob, OnConflict, State};
 use model::quota::{OverQuota, Quota, QuotaLimit};
 
 /// What a topic holds.
-struct Held {
+struct TopicUsage {
     /// Jobs that are delayed, ready or leased.
     pending: i64,
     /// The bytes of all jobs, dead letters included.
     bytes: i64,
 }
 
-fn held(w: &Write<'_>, tid: i64) -> rusqlite::Result<Held> {
+fn held(w: &Write<'_>, tid: i64) -> rusqlite::Result<TopicUsage> {
     let sum = "SELECT delayed + ready + leased, bytes FROM topic WHERE tid = ?1";
-    let read = |r: &rusqlite::Row<'_>| Ok(Held { pending: r.get(0)?, bytes: r.get(1)? });
+    let read = |r: &rusqlite::Row<'_>| Ok(TopicUsage { pending: r.get(0)?, bytes: r.get(1)? });
     let held = w.db.prepare_cached(sum)?.query_row([tid], read)?;
-    Ok(Held { pending: held.pending + w.new_pending(tid), ..held })
+    Ok(TopicUsage { pending: held.pending + w.new_pending(tid), ..held })
 }
 
 /// Returns the bytes of the live job with that id. None: there is no such job.

@@ -45,7 +45,7 @@ impl Log {
     pub(super) fn begin(&mut self, turn: &TurnGuard<'_>, db: &Connection) -> Result<()> {
         match turn.note().map_err(cannot_note)? {
             LogNote::None => {}
-            note => self.mend(turn, db, note)?,
+            note => self.repair(turn, db, note)?,
         }
         turn.set(LogNote::Writing).map_err(cannot_note)
     }
@@ -53,14 +53,14 @@ impl Log {
     /// Must be called afterwards, in the same turn, with the error, if there was one.
     pub(super) fn end(&self, turn: &TurnGuard<'_>, error: Option<&rusqlite::Error>) {
         match error {
-            Some(e) if is_of_the_disk(e) => self.note_error(turn, e),
+            Some(e) if is_disk_error(e) => self.note_error(turn, e),
             _ => self.set(turn, LogNote::None),
         }
     }
 
     /// Notes an error of the disk. Other errors do not concern the log.
     pub(super) fn note_error(&self, turn: &TurnGuard<'_>, error: &rusqlite::Error) {
-        if is_of_the_disk(error) {
+        if is_disk_error(error) {
             let path = self.path.display();
             log::error!(
                 "{path}: the disk failed: {error}. Nothing is stored until the whole log is written again"
@@ -76,15 +76,15 @@ impl Log {
     }
 
     /// Repairs the log if the disk has failed, and no process has repaired it since.
-    pub(super) fn mend_if_failed(&mut self, turn: &Turn, db: &Connection) -> Result<()> {
+    pub(super) fn repair_if_failed(&mut self, turn: &Turn, db: &Connection) -> Result<()> {
         match turn.note().map_err(cannot_note)? {
-            LogNote::Failed => self.mend_in_turn(turn, db),
+            LogNote::Failed => self.repair_in_turn(turn, db),
             _ => Ok(()),
         }
     }
 
     /// Waits for the turn, and repairs the log if that is needed.
-    pub(super) fn mend_in_turn(&mut self, turn: &Turn, db: &Connection) -> Result<()> {
+    pub(super) fn repair_in_turn(&mut self, turn: &Turn, db: &Connection) -> Result<()> {
         let taken = turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
         if taken.note().map_err(cannot_note)? != LogNote::None {
             self.begin(&taken, db)?;
@@ -93,13 +93,13 @@ impl Log {
         Ok(())
     }
 
-    fn mend(&mut self, turn: &TurnGuard<'_>, db: &Connection, note: LogNote) -> Result<()> {
+    fn repair(&mut self, turn: &TurnGuard<'_>, db: &Connection, note: LogNote) -> Result<()> {
         if let Some((_, why)) = self.failed.as_ref().filter(|(at, _)| at.elapsed() < AGAIN) {
-            return Err(not_mended(why));
+            return Err(not_repaired(why));
         }
         // No other program may write to the log in the meantime.
         let alone = Transaction::new_unchecked(db, TransactionBehavior::Immediate).map_err(refused)?;
-        let written = write_again(&self.path);
+        let written = rewrite(&self.path);
         drop(alone);
         match written {
             Ok(bytes) => {
@@ -115,7 +115,7 @@ impl Log {
                 let why = e.to_string();
                 let level = if self.failed.is_none() { log::Level::Error } else { log::Level::Debug };
                 log::log!(level, "{}: the log cannot be written again: {why}", self.path.display());
-                let error = not_mended(&why);
+                let error = not_repaired(&why);
                 self.failed = Some((Instant::now(), why));
                 turn.set(LogNote::Failed).map_err(cannot_note)?;
                 Err(error)
@@ -126,7 +126,7 @@ impl Log {
 
 /// Writes each byte again at its place, so that the kernel considers all of them unwritten, and syncs them. Returns how
 /// many bytes there were.
-fn write_again(path: &Path) -> io::Result<u64> {
+fn rewrite(path: &Path) -> io::Result<u64> {
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(0),
         other => other?,
@@ -146,14 +146,14 @@ fn write_again(path: &Path) -> io::Result<u64> {
 }
 
 /// Returns whether something that was written may be missing on the disk.
-fn is_of_the_disk(error: &rusqlite::Error) -> bool {
+fn is_disk_error(error: &rusqlite::Error) -> bool {
     // The file of shared memory could not grow: the disk is full, and nothing was written.
     let is_room =
         error.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE);
     error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) && !is_room
 }
 
-fn not_mended(why: &str) -> StoreError {
+fn not_repaired(why: &str) -> StoreError {
     StoreError::Unavailable(format!(
         "the disk failed, and the store takes nothing until its whole log is on the disk again: {why}"
     ))

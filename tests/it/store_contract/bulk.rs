@@ -2,10 +2,10 @@
 
 use super::*;
 use model::record::Ending;
-use store::{Aim, Direction, Listed, ListedChange, ListedChanged};
+use store::{ChangeGoal, Direction, ListedChange, ListedChangeResult, ListedJob};
 
 /// Returns all jobs of a state, page by page.
-fn listed(store: &mut dyn Store, state: State, direction: Direction, page: usize) -> Vec<Listed> {
+fn listed(store: &mut dyn Store, state: State, direction: Direction, page: usize) -> Vec<ListedJob> {
     let (mut all, mut cursor) = (Vec::new(), None);
     loop {
         let found = store.list_in_order(&topic("t"), state, direction, cursor.as_deref(), page).unwrap();
@@ -18,16 +18,16 @@ fn listed(store: &mut dyn Store, state: State, direction: Direction, page: usize
     }
 }
 
-fn planned(job: &Listed, aim: Aim) -> ListedChange {
+fn planned(job: &ListedJob, aim: ChangeGoal) -> ListedChange {
     ListedChange { id: job.id.clone(), stamp_us: job.stamp_us, due_ms: job.due_ms, aim }
 }
 
-fn change(store: &mut dyn Store, changes: &[ListedChange]) -> Vec<ListedChanged> {
+fn change(store: &mut dyn Store, changes: &[ListedChange]) -> Vec<ListedChangeResult> {
     all(store.change_listed(&topic("t"), changes))
 }
 
 /// Returns what is stored of a job, as it is listed.
-fn found(store: &mut dyn Store, state: State, id: &str) -> Listed {
+fn found(store: &mut dyn Store, state: State, id: &str) -> ListedJob {
     let all = listed(store, state, Direction::Forward, 100);
     all.into_iter().find(|job| job.id.as_str() == id).unwrap()
 }
@@ -55,9 +55,9 @@ pub(super) fn jobs_are_listed_forward_and_backward_without_a_gap<F: Fixture>(f: 
     let mut page = s.list_in_order(&topic("t"), State::Delayed, Direction::Backward, None, 20).unwrap();
     let mut seen = page.jobs.len();
     while let Some(next) = page.next {
-        let later = |job: &Listed| planned(job, Aim::Due(job.due_ms + 600_000));
+        let later = |job: &ListedJob| planned(job, ChangeGoal::Due(job.due_ms + 600_000));
         let changes: Vec<ListedChange> = page.jobs.iter().map(later).collect();
-        assert!(change(&mut *s, &changes).iter().all(|one| *one == ListedChanged::Done));
+        assert!(change(&mut *s, &changes).iter().all(|one| *one == ListedChangeResult::Done));
         page = s.list_in_order(&topic("t"), State::Delayed, Direction::Backward, Some(&next), 20).unwrap();
         seen += page.jobs.len();
     }
@@ -101,24 +101,24 @@ pub(super) fn a_listed_job_is_changed_only_as_it_was_listed<F: Fixture>(f: &F) {
     add(&mut *s, &[job("t", "i", later()), job("t", "r", NOW), job("t", "l", later())]);
     let job_i = found(&mut *s, State::Delayed, "i");
     let (to, then) = (job_i.due_ms + 5_000, job_i.due_ms + 9_000);
-    assert_eq!(change(&mut *s, &[planned(&job_i, Aim::Due(to))]), [ListedChanged::Done]);
+    assert_eq!(change(&mut *s, &[planned(&job_i, ChangeGoal::Due(to))]), [ListedChangeResult::Done]);
     // The same change again changes nothing, and neither does another one that was planned from the same list.
-    let again = [planned(&job_i, Aim::Due(to)), planned(&job_i, Aim::Due(then))];
-    assert_eq!(change(&mut *s, &again[..1]), [ListedChanged::Already]);
-    assert_eq!(change(&mut *s, &again[1..]), [ListedChanged::Differs]);
+    let again = [planned(&job_i, ChangeGoal::Due(to)), planned(&job_i, ChangeGoal::Due(then))];
+    assert_eq!(change(&mut *s, &again[..1]), [ListedChangeResult::Already]);
+    assert_eq!(change(&mut *s, &again[1..]), [ListedChangeResult::Differs]);
     let view = s.get(&key("t", "i")).unwrap().unwrap();
     assert_eq!((view.due_ms, view.stamp_us, view.state), (to, job_i.stamp_us, State::Delayed));
     // A job that replaces it has another stamp, and stays as it is.
     add(&mut *s, &[job("t", "i", Due::At(job_i.due_ms))]);
-    let changes = [planned(&job_i, Aim::Due(to))];
-    assert_eq!(change(&mut *s, &changes), [ListedChanged::Differs]);
-    assert_eq!(change(&mut *s, &[planned(&job_i, Aim::Gone)]), [ListedChanged::Differs]);
+    let changes = [planned(&job_i, ChangeGoal::Due(to))];
+    assert_eq!(change(&mut *s, &changes), [ListedChangeResult::Differs]);
+    assert_eq!(change(&mut *s, &[planned(&job_i, ChangeGoal::Gone)]), [ListedChangeResult::Differs]);
     // A ready job waits again, and a delayed one is ready at once.
     let ready = found(&mut *s, State::Ready, "r");
     let late = found(&mut *s, State::Delayed, "l");
     let now = now_ms();
-    let changes = [planned(&ready, Aim::Due(then)), planned(&late, Aim::Due(now))];
-    assert_eq!(change(&mut *s, &changes), [ListedChanged::Done; 2]);
+    let changes = [planned(&ready, ChangeGoal::Due(then)), planned(&late, ChangeGoal::Due(now))];
+    assert_eq!(change(&mut *s, &changes), [ListedChangeResult::Done; 2]);
     assert_eq!(
         (state(&mut *s, "t", "r"), state(&mut *s, "t", "l")),
         (Some(State::Delayed), Some(State::Ready))
@@ -127,11 +127,11 @@ pub(super) fn a_listed_job_is_changed_only_as_it_was_listed<F: Fixture>(f: &F) {
     assert_eq!((leased.key.id.as_str(), leased.due_ms), ("l", now));
     // A job with the new due time that is leased meanwhile was changed; any other leased one stays.
     let listed = found(&mut *s, State::Leased, "l");
-    let changes = [planned(&late, Aim::Due(now))];
-    assert_eq!(change(&mut *s, &changes), [ListedChanged::Already]);
-    assert_eq!(change(&mut *s, &[planned(&listed, Aim::Due(then))]), [ListedChanged::Differs]);
+    let changes = [planned(&late, ChangeGoal::Due(now))];
+    assert_eq!(change(&mut *s, &changes), [ListedChangeResult::Already]);
+    assert_eq!(change(&mut *s, &[planned(&listed, ChangeGoal::Due(then))]), [ListedChangeResult::Differs]);
     assert_eq!(settle(&mut *s, &leased, Outcome::Ack), Settled::Done);
-    assert_eq!(change(&mut *s, &changes), [ListedChanged::NotFound]);
+    assert_eq!(change(&mut *s, &changes), [ListedChangeResult::NotFound]);
     assert_eq!(counts(&mut *s, "t"), [2, 0, 0, 0]);
 }
 
@@ -143,14 +143,14 @@ pub(super) fn a_listed_job_is_deleted_and_leaves_a_record<F: Fixture>(f: &F) {
     let moved = found(&mut *s, State::Delayed, "x");
     assert_eq!(s.reschedule(&key("t", "x"), Due::At(moved.due_ms + 1)).unwrap(), store::Changed::Done);
     let changes = [
-        planned(&found(&mut *s, State::Delayed, "d"), Aim::Gone),
-        planned(&found(&mut *s, State::Ready, "r"), Aim::Gone),
-        planned(&found(&mut *s, State::Leased, "l"), Aim::Gone),
-        planned(&moved, Aim::Gone),
+        planned(&found(&mut *s, State::Delayed, "d"), ChangeGoal::Gone),
+        planned(&found(&mut *s, State::Ready, "r"), ChangeGoal::Gone),
+        planned(&found(&mut *s, State::Leased, "l"), ChangeGoal::Gone),
+        planned(&moved, ChangeGoal::Gone),
     ];
-    let [done, other] = [ListedChanged::Done, ListedChanged::Differs];
+    let [done, other] = [ListedChangeResult::Done, ListedChangeResult::Differs];
     assert_eq!(change(&mut *s, &changes), [done, done, done, other]);
-    assert_eq!(change(&mut *s, &changes[..1]), [ListedChanged::NotFound]);
+    assert_eq!(change(&mut *s, &changes[..1]), [ListedChangeResult::NotFound]);
     assert_eq!((counts(&mut *s, "t"), state(&mut *s, "t", "x")), ([1, 0, 0, 0], Some(State::Delayed)));
     for id in ["d", "r", "l"] {
         let records = s.records(&key("t", id)).unwrap();
@@ -166,8 +166,8 @@ pub(super) fn many_listed_jobs_are_changed_at_once<F: Fixture>(f: &F) {
     quiet(&bell);
     let all = listed(&mut *s, State::Delayed, Direction::Forward, 1000);
     let due = now_ms() + 1_000;
-    let sooner: Vec<ListedChange> = all.iter().map(|job| planned(job, Aim::Due(due))).collect();
-    assert_eq!(change(&mut *s, &sooner), [ListedChanged::Done; 700]);
+    let sooner: Vec<ListedChange> = all.iter().map(|job| planned(job, ChangeGoal::Due(due))).collect();
+    assert_eq!(change(&mut *s, &sooner), [ListedChangeResult::Done; 700]);
     assert!(rings(&bell), "the timer must learn that jobs are due sooner");
     sleep_past(due);
     let mut ready = 0;

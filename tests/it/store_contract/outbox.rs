@@ -95,7 +95,7 @@ pub(super) fn a_job_that_ends_otherwise_is_followed_by_nothing<F: Fixture>(f: &F
     assert_eq!(s.purge(&topic("t"), State::Ready, 9), Ok(1));
     assert_eq!(s.outbox().unwrap().entries, 0);
     // A dead letter that is redriven and accepted is followed.
-    assert_eq!(s.redrive(&topic("t"), &Which::All, 9, Pace::default()), Ok(1));
+    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()), Ok(1));
     let held = lease_one(&mut *s, "t");
     assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
     assert_eq!(send_all(&mut *s), 1);
@@ -120,7 +120,7 @@ pub(super) fn each_end_makes_an_event_where_it_is_asked_for<F: Fixture>(f: &F) {
     }
     // A lease that runs out for the last time.
     add(&mut *s, &[NewJob { max_attempts: Some(1), ..job("t", "late", Due::In(Duration::ZERO)) }]);
-    let wanted = Wanted {
+    let wanted = LeaseRequest {
         topic: topic("t"),
         max: 1,
         hold: Duration::from_millis(1),
@@ -166,7 +166,7 @@ pub(super) fn several_senders_add_each_follower_once<F: Fixture>(f: &F) {
     let then = r#"[{"topic": "u", "body": 1}, {"topic": "u", "body": 2}, {"topic": "v", "body": 3}]"#;
     let jobs: Vec<NewJob> = (0..100).map(|n| with_then(&n.to_string(), then)).collect();
     add(&mut *s, &jobs);
-    let wanted = Wanted {
+    let wanted = LeaseRequest {
         topic: topic("t"),
         max: 256,
         hold: Duration::from_secs(60),

@@ -91,17 +91,17 @@ pub(super) fn each_way_to_end_leaves_one_record<F: Fixture>(f: &F) {
     let leased = &s.records(&key("t", "leased")).unwrap()[0];
     assert_eq!((leased.attempts, leased.stamp_us, leased.due_ms), (1, Some(held.stamp_us), held.due_ms));
     let dead = s.records(&key("t", "buried")).unwrap();
-    let told: Vec<_> = dead.iter().map(|r| (r.ending, r.attempts, r.attempts_log[0].status)).collect();
-    assert_eq!(told, [(Ending::Dead, 1, Some(410))]);
+    let members: Vec<_> = dead.iter().map(|r| (r.ending, r.attempts, r.attempts_log[0].status)).collect();
+    assert_eq!(members, [(Ending::Dead, 1, Some(410))]);
     // A dead letter that is redriven lives, and may end again. One that is removed has ended before.
-    assert_eq!(s.redrive(&topic("t"), &Which::All, 9, Pace::default()), Ok(1));
+    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()), Ok(1));
     assert_eq!(endings(&mut *s, "t", "buried"), [Ending::Dead]);
     let again = lease_one(&mut *s, "t");
     assert_eq!(all(s.settle(&[with_attempt(&again, Outcome::Bury, 410)])), [Settled::Done]);
     assert_eq!(all(s.delete(&[key("t", "buried")])), [done]);
     assert_eq!(endings(&mut *s, "t", "buried"), [Ending::Dead, Ending::Dead]);
     // A lease that expires may be the last attempt.
-    let want = Wanted { hold: Duration::from_millis(20), max_attempts: 1, ..want("v", 1) };
+    let want = LeaseRequest { hold: Duration::from_millis(20), max_attempts: 1, ..want("v", 1) };
     add(&mut *s, &[job("v", "lost", Due::In(Duration::ZERO))]);
     let lost = s.lease(&[want], 1, None).unwrap().jobs.remove(0);
     sleep_past(lost.deadline_ms + 1);
@@ -129,8 +129,8 @@ pub(super) fn a_job_that_is_replaced_leaves_a_record<F: Fixture>(f: &F) {
     assert_eq!(outcomes(&added), ["kept", "rejected", "replaced"]);
     for n in [0, 1, 2, 5] {
         let found = s.records(&key("t", &n.to_string())).unwrap();
-        let told: Vec<_> = found.iter().map(|r| (r.ending, r.stamp_us, r.attempts)).collect();
-        assert_eq!(told, [(Ending::Replaced, Some(stamps[n]), 0)], "{n}");
+        let members: Vec<_> = found.iter().map(|r| (r.ending, r.stamp_us, r.attempts)).collect();
+        assert_eq!(members, [(Ending::Replaced, Some(stamps[n]), 0)], "{n}");
     }
     for id in ["3", "4", "6", "7", "new"] {
         assert_eq!(endings(&mut *s, "t", id), [], "{id}");
@@ -140,8 +140,8 @@ pub(super) fn a_job_that_is_replaced_leaves_a_record<F: Fixture>(f: &F) {
     add(&mut *s, &[job("u", "i", Due::In(Duration::ZERO))]);
     assert_eq!(all(s.settle(&[with_attempt(&held, Outcome::Ack, 200)])), [Settled::Stale]);
     let found = s.records(&key("u", "i")).unwrap();
-    let told: Vec<_> = found.iter().map(|r| (r.ending, r.attempts, r.stamp_us)).collect();
-    assert_eq!(told, [(Ending::Replaced, 1, Some(held.stamp_us))]);
+    let members: Vec<_> = found.iter().map(|r| (r.ending, r.attempts, r.stamp_us)).collect();
+    assert_eq!(members, [(Ending::Replaced, 1, Some(held.stamp_us))]);
     let next = lease_one(&mut *s, "u");
     assert_eq!(settle(&mut *s, &next, Outcome::Ack), Settled::Done);
     assert_eq!(endings(&mut *s, "u", "i"), [Ending::Delivered, Ending::Replaced]);
@@ -216,9 +216,9 @@ pub(super) fn a_topic_keeps_as_many_records_as_it_says<F: Fixture>(f: &F) {
     let held = lease_one(&mut *s, "t");
     assert_eq!(all(s.settle(&[with_attempt(&held, Outcome::Ack, 200)])), [Settled::Done]);
     let found = s.records(&key("t", "large")).unwrap();
-    let told: Vec<_> =
+    let members: Vec<_> =
         found.iter().map(|r| (r.body.as_ref(), r.headers.is_empty(), r.attempts_log.len())).collect();
-    assert_eq!(told, [(None, true, 1)]);
+    assert_eq!(members, [(None, true, 1)]);
     let there = listed(&mut *s, "t", 100);
     let plain = listed(&mut *s, "default", 9);
     assert_eq!((plain.len(), plain[0].body.as_ref(), plain[0].headers.is_empty()), (3, None, true));

@@ -5,7 +5,7 @@ use model::headers::Headers;
 use model::job::{NewJob, OnConflict, Priority, State};
 use model::letters::Pace;
 use model::tags::Tags;
-use store::{Change, Changed, Outcome, Settled, Store, Which};
+use store::{Change, Changed, DeadLetterSelection, Outcome, Settled, Store};
 
 use super::{Fixture, LONG, NOW, add, job, key, lease_one, settle, topic};
 
@@ -61,10 +61,10 @@ pub(super) fn tags_stay_with_a_job_in_all_states<F: Fixture>(f: &F) {
     };
     add(&mut *s, &[with("a", LONG, &["x"]), job("t", "b", LONG), with("c", LONG, &["x", "y"])]);
     let listed = s.list(&topic("t"), State::Delayed, None, 9).unwrap().jobs;
-    let mut told: Vec<_> =
+    let mut found: Vec<_> =
         listed.iter().map(|view| (view.key.id.as_str(), view.headers.tags().to_text())).collect();
-    told.sort();
-    assert_eq!(told, [("a", "x".to_owned()), ("b", String::new()), ("c", "x y".to_owned())]);
+    found.sort();
+    assert_eq!(found, [("a", "x".to_owned()), ("b", String::new()), ("c", "x y".to_owned())]);
     // A replacement has its own tags or none. A job that is kept keeps its tags.
     add(&mut *s, &[with("a", LONG, &["z"]), with("b", LONG, &["b"]), job("t", "c", LONG)]);
     add(&mut *s, &[NewJob { on_conflict: OnConflict::Keep, ..with("a", LONG, &["kept"]) }]);
@@ -81,6 +81,6 @@ pub(super) fn tags_stay_with_a_job_in_all_states<F: Fixture>(f: &F) {
     }
     let dead = s.list(&topic("t"), State::Dead, None, 9).unwrap().jobs;
     assert_eq!((dead.len(), &dead[0].headers), (1, &expected));
-    assert_eq!(s.redrive(&topic("t"), &Which::All, 9, Pace::default()), Ok(1));
+    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()), Ok(1));
     assert_eq!(lease_one(&mut *s, "t").headers, expected);
 }

@@ -91,15 +91,15 @@ impl Browser {
                 .spawn()
                 .expect("chromedriver can be run: make tools");
             let mut driver = Driver(driver);
-            let mut told = BufReader::new(driver.0.stdout.take().unwrap()).lines();
-            let port: Option<u16> = told.by_ref().find_map(|line| {
+            let mut output_lines = BufReader::new(driver.0.stdout.take().unwrap()).lines();
+            let port: Option<u16> = output_lines.by_ref().find_map(|line| {
                 line.unwrap().rsplit_once("successfully on port ")?.1.trim_end_matches('.').parse().ok()
             });
-            port.map(|port| (driver, told, port))
+            port.map(|port| (driver, output_lines, port))
         });
-        let (driver, told, port) = started.expect("chromedriver tells its port");
+        let (driver, output_lines, port) = started.expect("chromedriver tells its port");
         // Its output is read to the end, so that it can always write.
-        std::thread::spawn(move || told.for_each(drop));
+        std::thread::spawn(move || output_lines.for_each(drop));
         let arguments = vec![
             "--headless=new".to_owned(),
             "--no-sandbox".to_owned(),
@@ -153,8 +153,9 @@ impl Browser {
     /// Waits until the script returns a true value.
     pub fn until(&self, what: &str, script: &str) {
         let ask = || (self.run(&format!("return Boolean({script})")) == true).then_some(());
-        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| eventually(SEEN, what, ask)));
-        if told.is_err() {
+        let output_lines =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| eventually(SEEN, what, ask)));
+        if output_lines.is_err() {
             panic!("{what}: not so within {SEEN:?}; the page: {}", self.text("body"));
         }
     }

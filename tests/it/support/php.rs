@@ -212,7 +212,7 @@ impl Target {
         jobs(self.store().as_mut(), topic)
     }
 
-    pub fn import(&self, php: &Php, more: &[&str]) -> Told {
+    pub fn import(&self, php: &Php, more: &[&str]) -> CommandOutput {
         import(&self.config(), &[&["--from", &php.url(), "--json"], more].concat())
     }
 }
@@ -238,16 +238,16 @@ pub fn jobs(store: &mut dyn Store, topic: &str) -> BTreeMap<String, View> {
 }
 
 /// The output and the exit code of the command.
-pub struct Told {
+pub struct CommandOutput {
     pub code: i32,
     pub out: String,
     pub err: String,
 }
 
-impl Told {
-    pub fn of(out: Output) -> Told {
+impl CommandOutput {
+    pub fn of(out: Output) -> CommandOutput {
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        Told { code: out.status.code().unwrap(), out: text(out.stdout), err: text(out.stderr) }
+        CommandOutput { code: out.status.code().unwrap(), out: text(out.stdout), err: text(out.stderr) }
     }
 
     pub fn json(&self) -> Value {
@@ -270,8 +270,8 @@ pub fn command(config: &Path, more: &[&str]) -> Command {
     command
 }
 
-pub fn import(config: &Path, more: &[&str]) -> Told {
-    Told::of(command(config, more).output().unwrap())
+pub fn import(config: &Path, more: &[&str]) -> CommandOutput {
+    CommandOutput::of(command(config, more).output().unwrap())
 }
 
 pub const YEAR_2033: i64 = 2_000_000_000;

@@ -411,8 +411,8 @@ impl SentinelGroup {
 
     /// Returns what a sentinel reports about the master.
     fn about(&self, sentinel: &TcpServer, what: &str) -> Option<String> {
-        let told = sentinel.cli(&["sentinel", "master", MASTER]);
-        told.lines().skip_while(|l| *l != what).nth(1).map(str::to_owned)
+        let output = sentinel.cli(&["sentinel", "master", MASTER]);
+        output.lines().skip_while(|l| *l != what).nth(1).map(str::to_owned)
     }
 
     pub fn urls(&self) -> Vec<String> {
@@ -425,8 +425,8 @@ impl SentinelGroup {
     }
 
     fn master_by(&self, sentinel: &TcpServer) -> Option<usize> {
-        let told = sentinel.cli(&["sentinel", "get-master-addr-by-name", MASTER]);
-        let address = told.lines().collect::<Vec<_>>().join(":");
+        let output = sentinel.cli(&["sentinel", "get-master-addr-by-name", MASTER]);
+        let address = output.lines().collect::<Vec<_>>().join(":");
         self.servers.iter().position(|s| s.address() == address)
     }
 

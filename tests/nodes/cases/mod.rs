@@ -10,19 +10,19 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::judge::{Finding, Kind, judge};
-use crate::ledger::{Deed, History, Id, Micros, Outcome, Rule};
+use crate::ledger::{History, Id, Micros, OperationKind, Outcome, Rule};
 use crate::requests::{Ask, Fate};
 use crate::stage::{SETTLE, Stage};
 
 /// Returns a request about an id with this number.
-fn ask(n: u32, deed: Deed) -> Ask {
-    Ask { id: Id::Single(n), deed, fate: Fate::Accepted }
+fn ask(n: u32, operation_kind: OperationKind) -> Ask {
+    Ask { id: Id::Single(n), operation_kind, fate: Fate::Accepted }
 }
 
 /// Returns adds of these ids. A version consists of the number of its id and, as the last digit, which of the id's
 /// versions it is.
 fn adds(ids: Range<u32>, nth: u64, rule: Rule, delay: Micros) -> Vec<Ask> {
-    ids.map(|n| ask(n, Deed::Add { version: version(n, nth), rule, delay })).collect()
+    ids.map(|n| ask(n, OperationKind::Add { version: version(n, nth), rule, delay })).collect()
 }
 
 fn version(n: u32, nth: u64) -> u64 {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{adds, ask, count, end, judged, version};
 use crate::change::Running;
-use crate::ledger::{Deed, Id, Outcome, Rule, SECOND as S};
+use crate::ledger::{Id, OperationKind, Outcome, Rule, SECOND as S};
 use crate::requests::{Ask, Fate, PARKED};
 use crate::servers::{Lag, Node, Server};
 use crate::stage::Stage;
@@ -44,7 +44,7 @@ fn a_move_that_is_broken_off_and_begun_again_loses_nothing() {
         eventually(60 * SECOND, "all at home", || stage.set.is_settled(&config).then_some(()));
         assert!(Running::start(stage.set.take_out(0, &config)).wait_or_kill(60 * SECOND));
         let lost = eventually(10 * SECOND, "answers", || {
-            let outcomes = stage.ask(&(0..jobs).map(|n| ask(n, Deed::Get)).collect::<Vec<_>>());
+            let outcomes = stage.ask(&(0..jobs).map(|n| ask(n, OperationKind::Get)).collect::<Vec<_>>());
             let answered = |o: &&Outcome| matches!(o, Outcome::NotFound | Outcome::Shown(_));
             (outcomes.iter().filter(answered).count() == jobs as usize)
                 .then(|| count(&outcomes, &Outcome::NotFound))
@@ -76,8 +76,8 @@ fn a_home_that_dies_while_jobs_move_to_it_hides_none_of_them() {
     drop(mover);
     assert!(Running::start(stage.set.forget(1, &config)).wait_or_kill(60 * SECOND));
     stage.set.change(&stage.daemon, &[0]);
-    let told = crate::support::stats(&mut stage.daemon.client(), "t");
-    println!("once the node is given up, the store counts {told:?}");
+    let counts = crate::support::stats(&mut stage.daemon.client(), "t");
+    println!("once the node is given up, the store counts {counts:?}");
     // All jobs are added again, and are due at once.
     let again = adds(0..jobs, 2, Rule::Replace, 0);
     let mut left: Vec<Ask> = again.clone();
@@ -110,14 +110,14 @@ fn a_move_to_a_master_whose_replica_lags_is_refused() {
     let config = stage.config.clone();
     stage.set.change(&stage.daemon, &[0, 1]);
     let refused = stage.set.bring_back(1, &config).stderr(std::process::Stdio::piped()).output().unwrap();
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        !refused.status.success() && told.contains("sentinels know 1 replicas, of which 0 follow"),
-        "{told}"
+        !refused.status.success() && printed.contains("sentinels know 1 replicas, of which 0 follow"),
+        "{printed}"
     );
     fail_over(&stage, lag);
     stage.daemon.wait_ready();
-    let outcomes = stage.ask(&(0..jobs).map(|n| ask(n, Deed::Get)).collect::<Vec<_>>());
+    let outcomes = stage.ask(&(0..jobs).map(|n| ask(n, OperationKind::Get)).collect::<Vec<_>>());
     assert_eq!(count(&outcomes, &Outcome::NotFound), 0, "nothing was done");
     // Once the replica is there, jobs move, and the replica has them.
     eventually(60 * SECOND, "a move", || {
@@ -133,10 +133,11 @@ fn a_move_to_a_master_whose_replica_lags_is_refused() {
 fn a_redrive_after_a_node_was_added_leaves_no_second_copy() {
     let nodes = vec![Node::Single(Server::start(0)), Node::Single(Server::start(0))];
     let mut stage = Stage::start(nodes, &[1], "");
-    let failing = |n: u32, deed| Ask { id: Id::Failing(n), deed, fate: Fate::Refused };
-    let add = |n: u32, nth, delay| Deed::Add { version: version(n, nth), rule: Rule::Replace, delay };
+    let failing = |n: u32, operation_kind| Ask { id: Id::Failing(n), operation_kind, fate: Fate::Refused };
+    let add =
+        |n: u32, nth, delay| OperationKind::Add { version: version(n, nth), rule: Rule::Replace, delay };
     stage.ask(&(0..400).map(|n| failing(n, add(n, 1, 0))).collect::<Vec<_>>());
-    eventually(60 * SECOND, "dead letters", || (stage.told()?.0.dead == 400).then_some(()));
+    eventually(60 * SECOND, "dead letters", || (stage.reported_count()?.0.dead == 400).then_some(()));
     stage.sink.accept_all();
     stage.set.change(&stage.daemon, &[0, 1]);
     let config = stage.config.clone();
@@ -146,7 +147,7 @@ fn a_redrive_after_a_node_was_added_leaves_no_second_copy() {
     println!("{redriven} of 400 are redriven");
     // Some are replaced, some replaced and deleted, some replaced by jobs that are due later.
     let mut asks: Vec<Ask> = (0..300).map(|n| failing(n, add(n, 2, S))).collect();
-    asks.extend((200..300).map(|n| failing(n, Deed::Delete)));
+    asks.extend((200..300).map(|n| failing(n, OperationKind::Delete)));
     asks.extend((300..400).map(|n| failing(n, add(n, 2, 12 * S))));
     let outcomes = stage.ask(&asks);
     println!("{} of 500 replacements and deletions are done", count(&outcomes, &Outcome::Done));

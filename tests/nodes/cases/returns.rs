@@ -1,7 +1,7 @@
 //! Nodes that die and come back with the data that they had.
 
 use super::{adds, ask, count, end};
-use crate::ledger::{Deed, Outcome, Rule, SECOND as S};
+use crate::ledger::{OperationKind, Outcome, Rule, SECOND as S};
 use crate::requests::PARKED;
 use crate::servers::{Node, Server};
 use crate::stage::Stage;
@@ -30,8 +30,8 @@ fn a_dead_node_cannot_be_removed_by_config_and_revives_nothing() {
     stage.set.change(&stage.daemon, &[0, 1]);
     let mut asks = adds(0..100, 2, Rule::Replace, S);
     asks.extend(adds(100..200, 2, Rule::Keep, S));
-    asks.extend((200..300).map(|n| ask(n, Deed::Delete)));
-    asks.extend((300..400).map(|n| ask(n, Deed::Run)));
+    asks.extend((200..300).map(|n| ask(n, OperationKind::Delete)));
+    asks.extend((300..400).map(|n| ask(n, OperationKind::Run)));
     stage.ask(&asks);
     super::wait(&stage, 16 * SECOND);
     end(stage, "a node that is dead and comes back");
@@ -46,8 +46,8 @@ fn a_node_whose_clock_is_ahead_takes_missed_replacements() {
     stage.nodes[1].kill();
     let mut taken = 0;
     eventually(20 * SECOND, "replacements that are answered", || {
-        let outcomes =
-            stage.ask(&[ask(9999, Deed::Add { version: 99_990 + taken, rule: Rule::Replace, delay: 0 })]);
+        let outcomes = stage
+            .ask(&[ask(9999, OperationKind::Add { version: 99_990 + taken, rule: Rule::Replace, delay: 0 })]);
         taken += 1;
         (outcomes == [Outcome::Done] || taken > 5).then_some(())
     });
@@ -65,7 +65,7 @@ fn a_node_whose_clock_is_behind_delivers_what_is_due_now() {
     let outcomes = stage.ask(&adds(0..100, 1, Rule::Replace, S));
     assert_eq!(count(&outcomes, &Outcome::Done), 100);
     eventually(20 * SECOND, "deliveries, or dead letters", || {
-        (stage.told()?.0.dead as usize + stage.sink.deliveries().len() >= 100).then_some(())
+        (stage.reported_count()?.0.dead as usize + stage.sink.deliveries().len() >= 100).then_some(())
     });
     println!("{} of 100 came", stage.sink.deliveries().len());
     end(stage, "a node whose clock is behind");

@@ -15,7 +15,7 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use self::store::SimulatedLane;
-use self::world::{Happening, SimulatedConsumer, TROUBLE, World};
+use self::world::{SimulatedConsumer, SimulatedEvent, TROUBLE, World};
 use model::job::TopicName;
 
 /// How many sequences a test plays, unless it is told otherwise. (Twenty take a second.)
@@ -34,7 +34,7 @@ impl World {
         let coming = self
             .happenings
             .values()
-            .any(|happening| matches!(happening, Happening::Ready(_, topic, _) if is_served(topic)));
+            .any(|happening| matches!(happening, SimulatedEvent::Ready(_, topic, _) if is_served(topic)));
         let ready = self.lanes.iter().flat_map(SimulatedLane::ready).any(|(topic, _)| is_served(topic));
         !coming && !ready && self.lanes.iter().all(|lane| lane.leases() == 0)
     }

@@ -11,7 +11,8 @@ use model::flow::{LimitName, RateSteps};
 use model::headers::Headers;
 use model::job::{Body, JobId, JobKey, TopicName};
 use store::{
-    Batch, Leased, Opening, Outcome, PERMIT_HOLDS, Permit, PermitAsk, Settlement, Token, TopicRing, Wanted,
+    Batch, CircuitOpening, LeaseRequest, Leased, Outcome, PERMIT_HOLDS, Permit, PermitRequest, Settlement,
+    Token, TopicRing,
 };
 
 /// The number of a job.
@@ -115,7 +116,7 @@ impl SimulatedLane {
     /// Leases up to `limit` jobs for a process, as lease.lua does.
     pub(super) fn lease(
         &mut self,
-        wanted: &[Wanted],
+        wanted: &[LeaseRequest],
         limit: usize,
         owner: usize,
         rng: &mut Rng,
@@ -133,7 +134,7 @@ impl SimulatedLane {
             self.bell.remove(&Some(topic.clone()));
         }
         for want in wanted.iter().filter(|want| waits(&want.topic).is_none()).cloned().collect::<Vec<_>>() {
-            let Wanted { topic, max, hold, .. } = want;
+            let LeaseRequest { topic, max, hold, .. } = want;
             let mut opens = self.circuits.get(&topic).map(|circuit| circuit.opens);
             let most = if opens.is_some() { 1 } else { max as usize }.min(limit - batch.jobs.len());
             let jobs = self.ready.entry(topic.clone()).or_default();
@@ -214,7 +215,13 @@ impl SimulatedLane {
     }
 
     /// Grants permits, as permits.lua does.
-    pub(super) fn permit(&mut self, owner: usize, ask: &PermitAsk, now: Instant, start: Instant) -> Permit {
+    pub(super) fn permit(
+        &mut self,
+        owner: usize,
+        ask: &PermitRequest,
+        now: Instant,
+        start: Instant,
+    ) -> Permit {
         let (mut granted, mut again) = (ask.want, None);
         self.held.retain(|_, (_, since)| *since + PERMIT_HOLDS > now);
         if let Some(most) = ask.max_in_flight {
@@ -233,7 +240,11 @@ impl SimulatedLane {
     }
 
     /// Opens a circuit, as open.lua does. Returns whether it was closed.
-    pub(super) fn open(&mut self, Opening { topic, pause, opens, .. }: &Opening, now: Instant) -> bool {
+    pub(super) fn open(
+        &mut self,
+        CircuitOpening { topic, pause, opens, .. }: &CircuitOpening,
+        now: Instant,
+    ) -> bool {
         self.bell.remove(&Some(topic.clone()));
         let was = self.circuits.get(topic).copied();
         if let Some(was) = was {

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::super::lane::{ExchangeAnswer, LaneEvent, LaneOrder};
-use super::world::{Happening, MS, SimulatedConsumer, World, millis};
-use ::store::{Ring, Settlement, StoreError, Token, TopicRing, Wanted};
+use super::world::{MS, SimulatedConsumer, SimulatedEvent, World, millis};
+use ::store::{LeaseRequest, Ring, Settlement, StoreError, Token, TopicRing};
 use model::job::TopicName;
 
 /// How long a process rests after it has passed on work.
@@ -35,21 +35,21 @@ impl World {
     /// A lane has rung: bells for every process note it, and one listener hears the others.
     pub(super) fn ring(&mut self, lane: usize) {
         if self.rings_reach_one {
-            return self.after(MS / 10, Happening::Ring(lane));
+            return self.after(MS / 10, SimulatedEvent::Ring(lane));
         }
         while self.lanes[lane].take_ring().is_some() {}
         for consumer in 0..self.consumers.len() {
             self.consumers[consumer].threads[lane].is_rung = true;
-            self.hear_own_bell(consumer, lane);
+            self.receive_own_rings(consumer, lane);
         }
     }
 
     /// Reports a ring of a bell that rings for every process, once its process listens.
-    pub(super) fn hear_own_bell(&mut self, consumer: usize, lane: usize) {
+    pub(super) fn receive_own_rings(&mut self, consumer: usize, lane: usize) {
         let thread = &mut self.consumers[consumer].threads[lane];
         if thread.is_rung && thread.listens && thread.has_bell && !thread.is_busy {
             thread.is_rung = false;
-            self.hear(consumer, lane, Ring::All);
+            self.receive_ring(consumer, lane, Ring::All);
         }
     }
 
@@ -71,16 +71,16 @@ impl World {
             (Some(topic), number) => Ring::Of(TopicRing { topic, shard: 0, number: number.to_string() }),
             (None, _) => Ring::All,
         };
-        self.hear(consumer, lane, ring);
-        self.after(MS / 10, Happening::Ring(lane));
+        self.receive_ring(consumer, lane, ring);
+        self.after(MS / 10, SimulatedEvent::Ring(lane));
     }
 
-    pub(super) fn hear(&mut self, consumer: usize, lane: usize, ring: Ring) {
+    pub(super) fn receive_ring(&mut self, consumer: usize, lane: usize, ring: Ring) {
         let thread = &mut self.consumers[consumer].threads[lane];
         thread.heard += 1;
         // The thread reports the ring when it has carried out its orders.
         let wait = thread.free_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(self.now));
-        self.after(wait + MS / 20, Happening::Report(consumer, lane, LaneEvent::Rang(vec![ring])));
+        self.after(wait + MS / 20, SimulatedEvent::Report(consumer, lane, LaneEvent::Rang(vec![ring])));
     }
 
     pub(super) fn order(&mut self, number: usize, lane: usize, order: LaneOrder) {
@@ -106,7 +106,7 @@ impl World {
         if thread.orders.len() == 1 && !thread.is_busy {
             thread.is_busy = true;
             thread.free_at = Some(now + MS / 50);
-            self.after(MS / 50, Happening::Order(number, lane));
+            self.after(MS / 50, SimulatedEvent::Order(number, lane));
         }
     }
 
@@ -115,7 +115,7 @@ impl World {
         let took = millis(&mut self.rng, 0..2) + MS / 20;
         let Some(order) = self.consumers[number].threads[lane].orders.pop_front() else {
             self.consumers[number].threads[lane].is_busy = false;
-            return self.hear_own_bell(number, lane);
+            return self.receive_own_rings(number, lane);
         };
         let now = self.now;
         let fails = self.is_troubled() && self.rng.u8(0..8) == 0;
@@ -132,7 +132,7 @@ impl World {
                 self.lanes[lane].pass_on(&topics);
                 if rest {
                     self.consumers[number].threads[lane].rests_until = Some(now + REST);
-                    self.after(REST, Happening::Ring(lane));
+                    self.after(REST, SimulatedEvent::Ring(lane));
                 }
                 self.ring_if_shared(lane);
                 None
@@ -179,15 +179,15 @@ impl World {
             }
         };
         if let Some(event) = event {
-            self.after(wait, Happening::Report(number, lane, event));
+            self.after(wait, SimulatedEvent::Report(number, lane, event));
         }
         self.consumers[number].threads[lane].free_at = Some(now + wait);
-        self.after(wait, Happening::Order(number, lane));
+        self.after(wait, SimulatedEvent::Order(number, lane));
     }
 
     pub(super) fn ring_if_shared(&mut self, lane: usize) {
         if self.rings_reach_one {
-            self.after(MS / 10, Happening::Ring(lane));
+            self.after(MS / 10, SimulatedEvent::Ring(lane));
         }
     }
 
@@ -197,7 +197,7 @@ impl World {
         number: usize,
         lane: usize,
         settle: Vec<Settlement>,
-        wanted: &[Wanted],
+        wanted: &[LeaseRequest],
         limit: usize,
         fails: bool,
     ) -> ExchangeAnswer {
@@ -206,7 +206,7 @@ impl World {
         let mut answer = ExchangeAnswer { failed, ..ExchangeAnswer::default() };
         if is_done {
             for (job, topic, pause) in self.lanes[lane].settle(&settle) {
-                self.after(pause, Happening::Ready(lane, topic, job));
+                self.after(pause, SimulatedEvent::Ready(lane, topic, job));
             }
             if limit > 0 {
                 answer.batch = self.lanes[lane].lease(wanted, limit, number, &mut self.rng, self.now);

@@ -26,7 +26,7 @@ const PROMPT: Duration = Duration::from_millis(1500);
 pub(super) const MS: Duration = Duration::from_millis(1);
 
 /// What happens at a moment.
-pub(super) enum Happening {
+pub(super) enum SimulatedEvent {
     /// A job becomes ready.
     Ready(usize, TopicName, JobNumber),
     /// The lane thread of a consumer begins the next order.
@@ -66,7 +66,7 @@ pub(super) struct World {
     pub(super) rng: Rng,
     pub(super) start: Instant,
     pub(super) now: Instant,
-    pub(super) happenings: BTreeMap<(Instant, u64), Happening>,
+    pub(super) happenings: BTreeMap<(Instant, u64), SimulatedEvent>,
     pub(super) count: u64,
     pub(super) lanes: Vec<SimulatedLane>,
     pub(super) consumers: Vec<SimulatedConsumer>,
@@ -166,16 +166,16 @@ impl World {
             let at = if self.rng.bool() { MS } else { millis(&mut self.rng, 1..TROUBLE.as_millis() as u64) };
             let (lane, topic) = (self.rng.usize(..self.lanes.len()), self.rng.usize(..self.names.len()));
             self.jobs += 1;
-            self.after(at, Happening::Ready(lane, self.names[topic].clone(), self.jobs));
+            self.after(at, SimulatedEvent::Ready(lane, self.names[topic].clone(), self.jobs));
         }
         for consumer in 0..self.consumers.len() {
             if self.has_trouble && self.rng.u8(0..3) == 0 {
                 let (at, topics) = (millis(&mut self.rng, 1..8000), self.some_topics());
-                self.after(at, Happening::Serve(consumer, topics));
+                self.after(at, SimulatedEvent::Serve(consumer, topics));
             }
             if consumer > 0 && self.rng.u8(0..4) == 0 {
                 let at = millis(&mut self.rng, 1..8000);
-                self.after(at, Happening::Drain(consumer));
+                self.after(at, SimulatedEvent::Drain(consumer));
             }
         }
     }
@@ -210,10 +210,10 @@ impl World {
             is_gone: false,
             looks_at: None,
         });
-        self.after(Duration::ZERO, Happening::Look(self.consumers.len() - 1));
+        self.after(Duration::ZERO, SimulatedEvent::Look(self.consumers.len() - 1));
     }
 
-    pub(super) fn after(&mut self, wait: Duration, happening: Happening) {
+    pub(super) fn after(&mut self, wait: Duration, happening: SimulatedEvent) {
         self.count += 1;
         self.happenings.insert((self.now + wait, self.count), happening);
     }
@@ -238,26 +238,26 @@ impl World {
             at - self.start
         );
         match happening {
-            Happening::Ready(lane, topic, job) => {
+            SimulatedEvent::Ready(lane, topic, job) => {
                 self.lanes[lane].make_ready(&topic, job, self.now);
                 self.ring(lane);
             }
-            Happening::Order(consumer, lane) => self.carry_out(consumer, lane),
-            Happening::Report(consumer, lane, event) => self.report(consumer, lane, event),
-            Happening::Ended(consumer, token, verdict) => self.end_callback(consumer, token, verdict),
-            Happening::Ring(lane) => self.deliver_ring(lane),
-            Happening::Look(consumer) => {
+            SimulatedEvent::Order(consumer, lane) => self.carry_out(consumer, lane),
+            SimulatedEvent::Report(consumer, lane, event) => self.report(consumer, lane, event),
+            SimulatedEvent::Ended(consumer, token, verdict) => self.end_callback(consumer, token, verdict),
+            SimulatedEvent::Ring(lane) => self.deliver_ring(lane),
+            SimulatedEvent::Look(consumer) => {
                 self.consumers[consumer].looks_at = None;
                 self.act(consumer);
             }
-            Happening::Serve(consumer, topics) => {
+            SimulatedEvent::Serve(consumer, topics) => {
                 if !self.consumers[consumer].is_gone {
                     self.consumers[consumer].topics = topics.clone();
                     self.consumers[consumer].dispatcher.serve(topics, self.now);
                     self.act(consumer);
                 }
             }
-            Happening::Drain(consumer) => {
+            SimulatedEvent::Drain(consumer) => {
                 self.consumers[consumer].is_draining = true;
                 self.consumers[consumer].dispatcher.drain();
                 self.act(consumer);
@@ -312,7 +312,7 @@ impl World {
             assert!(next > now, "seed {seed}: it would not wait: {:#?}", consumer.dispatcher.lanes);
             if consumer.looks_at.is_none_or(|at| at <= now || next < at) {
                 consumer.looks_at = Some(next);
-                self.after(next - now, Happening::Look(number));
+                self.after(next - now, SimulatedEvent::Look(number));
             }
         }
         let mut begun = Vec::new();
@@ -325,7 +325,7 @@ impl World {
         for (lane, order) in self.consumers[number].dispatcher.take_orders() {
             self.order(number, lane, order);
         }
-        if self.consumers[number].is_draining && self.consumers[number].dispatcher.is_through() {
+        if self.consumers[number].is_draining && self.consumers[number].dispatcher.is_drained() {
             self.retire(number);
         }
     }
@@ -365,7 +365,7 @@ impl World {
             let running = running.filter(|(_, of)| *of == host).count();
             assert!(running <= most as usize, "seed {seed}: {running} callbacks to a host, not {most}");
         }
-        self.after(took, Happening::Ended(number, token, verdict));
+        self.after(took, SimulatedEvent::Ended(number, token, verdict));
     }
 
     pub(super) fn end_callback(&mut self, number: usize, token: Token, verdict: Verdict) {

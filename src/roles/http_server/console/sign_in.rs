@@ -20,13 +20,13 @@ use tokio::sync::Semaphore;
 use super::super::access::{Peer, holder, too_many_failures};
 use super::super::accounts::Role;
 use super::super::api::Api;
-use super::super::body::Sent;
+use super::super::body::JsonBody;
 use super::super::problem::Problem;
 use super::super::sessions::Sessions;
 use super::super::typed_body;
 use host::now_ms;
 use model::failure_limiter::{FailureKind, FailureLimiter, Source};
-use model::password::{self, Hashed};
+use model::password::{self, StoredPassword};
 use model::scope::Scope;
 use model::session::{self, LIFE};
 use model::settings::Auth;
@@ -153,7 +153,7 @@ pub(super) async fn begin(
     State(api): State<Api>,
     Extension(peer): Extension<Peer>,
     headers: HeaderMap,
-    Sent(json): Sent,
+    JsonBody(json): JsonBody,
 ) -> Result<Response, Problem> {
     of_this_page(&api, &headers)?;
     api.registrar.takes("accounts")?;
@@ -183,7 +183,7 @@ async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Pr
     if let Some(until) = lock(&WRONG_PASSWORDS).blocked_until(key, Instant::now()) {
         return Ok(too_many_failures("passwords", peer, until));
     }
-    let checked = hash_apart(move || match account {
+    let checked = hash_in_background(move || match account {
         Some(Token { proof: Proof::Password(ref hashed), .. }) => {
             hashed.is_of(&shown.password).then_some(account).flatten()
         }
@@ -284,7 +284,7 @@ pub(in super::super) async fn first_account(api: Api) {
             if registry.tokens()?.iter().any(Token::is_account) {
                 return Ok(None);
             }
-            let Some((password, account)) = made_up() else { return Ok(None) };
+            let Some((password, account)) = random_account() else { return Ok(None) };
             host::give_memory_back();
             match registry.put_token(&account) {
                 Ok(()) => Ok(Some(password)),
@@ -346,7 +346,7 @@ pub(in super::super) fn forget_first_password(run_dir: &Path, account: &TokenNam
 }
 
 /// Hashes a password where nobody waits for it, and gives the memory back that this took. None: the thread failed.
-pub(in super::super) async fn hash_apart<T: Send + 'static>(
+pub(in super::super) async fn hash_in_background<T: Send + 'static>(
     hash: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let hashed = tokio::task::spawn_blocking(|| {
@@ -358,7 +358,7 @@ pub(in super::super) async fn hash_apart<T: Send + 'static>(
 }
 
 /// Makes a random password, and an account with it.
-fn made_up() -> Option<(String, Token)> {
+fn random_account() -> Option<(String, Token)> {
     let (mut random, mut salt) = ([0; 32], [0; 16]);
     getrandom::fill(&mut random).and_then(|()| getrandom::fill(&mut salt)).ok()?;
     // The password has 100 random bits, in groups that are easy to type.
@@ -366,7 +366,7 @@ fn made_up() -> Option<(String, Token)> {
     let password = letters.chunks(5).map(|some| some.iter().collect()).collect::<Vec<String>>().join("-");
     let account = Token {
         name: TokenName::of_account(FIRST).ok()?,
-        proof: Proof::Password(Hashed::new(&password, salt).ok()?),
+        proof: Proof::Password(StoredPassword::new(&password, salt).ok()?),
         scopes: vec![Scope::Admin],
         created_ms: now_ms(),
         expires_ms: None,

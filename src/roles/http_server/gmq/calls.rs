@@ -20,7 +20,7 @@ use host::now_ms;
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
 use model::quota::Quota;
-use model::scope::{Need, Scope};
+use model::scope::{RequiredAccess, Scope};
 use model::topic::{LEASES, Topic};
 use protocol::gmq::{PoppedJob, Push};
 use role::lock;
@@ -45,7 +45,7 @@ pub(super) struct Port {
 }
 
 /// A popped job. If the client does not get it, it is handed back.
-pub(super) struct Popped {
+pub(super) struct PoppedReserve {
     reserved: Option<Reserved>,
     body: String,
     delay: Duration,
@@ -55,7 +55,7 @@ pub(super) struct Popped {
     _place: PoolPart,
 }
 
-impl Popped {
+impl PoppedReserve {
     /// Returns the job as the answer shows it.
     pub(super) fn job(&self) -> PoppedJob<'_> {
         let Leased { key, attempt, .. } = self.leased();
@@ -79,7 +79,7 @@ impl Popped {
     }
 }
 
-impl Drop for Popped {
+impl Drop for PoppedReserve {
     fn drop(&mut self) {
         if let Some(reserved) = self.reserved.take() {
             // With TTR 0 the job is settled, so this has no effect.
@@ -117,7 +117,7 @@ fn headers(push: &Push) -> Result<Headers, Problem> {
 }
 
 impl Port {
-    fn permits(&self, need: Need<'_>) -> Result<(), Problem> {
+    fn permits(&self, need: RequiredAccess<'_>) -> Result<(), Problem> {
         if self.scopes.iter().any(|scope| scope.permits(need)) {
             return Ok(());
         }
@@ -148,7 +148,7 @@ impl Port {
     /// Stores a job. An id that the topic has already is refused.
     pub(super) async fn push(&self, push: Push) -> Result<(), Problem> {
         let (name, id, length) = (push.topic.clone(), push.id.clone(), push.body.len());
-        let job = self.api.counted(&name, self.new_job(push))?;
+        let job = self.api.count_refusal(&name, self.new_job(push))?;
         let ask = |reply: Reply<_>| Request::add(job, |added| reply.with(added));
         match self.api.store_client.ask(length, ask).await?? {
             Added::Rejected => {
@@ -160,7 +160,7 @@ impl Port {
     }
 
     fn new_job(&self, push: Push) -> Result<NewJob, Problem> {
-        self.permits(Need::Produce(push.topic.as_str()))?;
+        self.permits(RequiredAccess::Produce(push.topic.as_str()))?;
         let topic = self.topic(&push.topic)?;
         input::takes_jobs(&self.api.topics.borrow(), &push.topic)?;
         let headers = headers(&push)?;
@@ -183,14 +183,14 @@ impl Port {
         topics: Vec<TopicName>,
         holder: Holder,
         now: Instant,
-    ) -> Result<Option<Popped>, Problem> {
+    ) -> Result<Option<PoppedReserve>, Problem> {
         if topics.len() > MAX_TOPICS {
             let detail = format!("topics has {} topics, which is more than {MAX_TOPICS}", topics.len());
             return Err(Problem::field("topics", detail));
         }
         let mut names: Vec<TopicName> = Vec::new();
         for name in topics {
-            self.permits(Need::Consume(name.as_str()))?;
+            self.permits(RequiredAccess::Consume(name.as_str()))?;
             self.topic(&name)?;
             if !names.contains(&name) {
                 names.push(name);
@@ -229,11 +229,11 @@ impl Port {
         Ok(self.api.wait_for_jobs(reserve(topics, until)).await?.pop())
     }
 
-    fn popped(&self, reserved: Reserved, place: PoolPart) -> Popped {
+    fn popped(&self, reserved: Reserved, place: PoolPart) -> PoppedReserve {
         let leased = &reserved.leased;
         let by_topic = || self.api.topics.borrow().get(leased.key.topic.as_str()).map(|topic| topic.ttr);
         let ttr = seconds(&leased.headers, TTR).or_else(by_topic).unwrap_or(LEASES.1).min(LEASES.1);
-        Popped {
+        PoppedReserve {
             body: text(&leased.body),
             delay: seconds(&leased.headers, DELAY).unwrap_or_default(),
             ttr,
@@ -244,7 +244,7 @@ impl Port {
     }
 
     /// Gives a lease the length of the job's TTR. With TTR 0, the job is done. Returns whether the lease still held.
-    async fn set_ttr(&self, popped: &Popped) -> Result<bool, Problem> {
+    async fn set_ttr(&self, popped: &PoppedReserve) -> Result<bool, Problem> {
         let now = now_ms();
         let last = LastReserve::new(popped.leased(), now, popped.ttr);
         if popped.ttr.is_zero() {
@@ -276,7 +276,7 @@ impl Port {
                 find().ok_or_else(over)?
             }
         };
-        self.permits(Need::Consume(last.key.topic.as_str()))?;
+        self.permits(RequiredAccess::Consume(last.key.topic.as_str()))?;
         let is_done = self.settle(&last, Outcome::Ack).await?;
         lock(self.succession.last()).forget(&last);
         if is_done { Ok(()) } else { Err(over()) }

@@ -28,7 +28,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use self::calls::{Popped, Port, failed};
+use self::calls::{PoppedReserve, Port, failed};
 use self::succession::Succession;
 use super::access::Peer;
 use super::api::Api;
@@ -66,7 +66,7 @@ pub(super) async fn run(api: Api, listener: TcpListener) {
             Some(_) = open.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
-                    accepting.over();
+                    accepting.end();
                     let ip = peer.ip().to_canonical();
                     if let Some(place) = places.admit(ip) {
                         open.spawn(serve(port.clone(), stream, ip, place, settings.idle_timeout));
@@ -121,7 +121,7 @@ struct Connection {
     port: Port,
     holder: Holder,
     /// The pops that wait. When the connection ends, their jobs are handed back.
-    pops: JoinSet<(RequestId, Result<Option<Popped>, String>)>,
+    pops: JoinSet<(RequestId, Result<Option<PoppedReserve>, String>)>,
     /// The answers that are not written yet.
     out: Vec<u8>,
 }
@@ -208,7 +208,7 @@ impl Connection {
     async fn answer_pop(
         &mut self,
         id: &RequestId,
-        popped: Result<Option<Popped>, String>,
+        popped: Result<Option<PoppedReserve>, String>,
     ) -> anyhow::Result<()> {
         match &popped {
             Ok(Some(popped)) => Response::Popped(popped.job()).append(id, &mut self.out),

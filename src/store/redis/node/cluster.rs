@@ -42,7 +42,7 @@ pub(super) struct Map {
 
 /// Why the map is read again.
 #[derive(Clone, Copy)]
-pub(super) enum Because<'a> {
+pub(super) enum RefreshReason<'a> {
     /// This master has answered that another master has a shard.
     Moved(&'a Endpoint),
     /// A shard cannot be asked. Its slot is looked for from time to time.
@@ -76,11 +76,11 @@ impl Cluster {
     /// Reads the map again, unless another thread has done so since the version `seen`. If the reason is a shard that
     /// cannot be asked, the map is not read more than once in half a second. Returns the shards that have moved to
     /// another master.
-    pub(super) fn refresh(&self, seen: u64, because: Because<'_>) -> Vec<usize> {
+    pub(super) fn refresh(&self, seen: u64, because: RefreshReason<'_>) -> Vec<usize> {
         let mut asked_at = self.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.map();
         let is_early = asked_at.is_some_and(|at| at.elapsed() < PAUSE);
-        if before.version > seen || (matches!(because, Because::Away) && is_early) {
+        if before.version > seen || (matches!(because, RefreshReason::Away) && is_early) {
             return Vec::new();
         }
         let ranges = self.ask(&before, because);
@@ -128,12 +128,12 @@ impl Cluster {
 
     /// Asks one server after the other: first the one that has said that a shard has moved, then masters that are not
     /// taken for down, then the other masters, then the seeds.
-    fn ask(&self, map: &Map, because: Because<'_>) -> Option<Vec<Range>> {
+    fn ask(&self, map: &Map, because: RefreshReason<'_>) -> Option<Vec<Range>> {
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");
         let mut masters: Vec<&Arc<Endpoint>> = map.masters.values().collect();
         masters.sort_by_key(|m| match because {
-            Because::Moved(by) if std::ptr::eq(Arc::as_ptr(m), by) => 0,
+            RefreshReason::Moved(by) if std::ptr::eq(Arc::as_ptr(m), by) => 0,
             _ => 1 + u8::from(m.is_down()),
         });
         let mut why = String::new();

@@ -319,11 +319,11 @@ impl Endpoint {
         let values = values.inspect_err(|_| wire.broken = true)?;
         wire.used_at = Instant::now();
         let mut is_down = false;
-        let understood = values.into_iter().map(|value| self.understand(value, &mut is_down)).collect();
+        let understood = values.into_iter().map(|value| self.parse_answer(value, &mut is_down)).collect();
         Ok((understood, is_down))
     }
 
-    fn understand(&self, value: Value, is_down: &mut bool) -> Result<Value, Failure> {
+    fn parse_answer(&self, value: Value, is_down: &mut bool) -> Result<Value, Failure> {
         let Value::ServerError(error) = value else { return Ok(value) };
         let rule = rules::rule_for(error.code());
         let details = Excerpt(error.details().unwrap_or_default());

@@ -20,15 +20,19 @@ impl Node {
         };
         self.know_name()?;
         // A server that is full, or short of replicas, can still be read. So the marks are read first.
-        let (unmarked, away) = self.marks(&shards, false)?;
-        let (_, unset) = self.marks(&unmarked, true)?;
+        let (unmarked, away) = self.compare_marks(&shards, false)?;
+        let (_, unset) = self.compare_marks(&unmarked, true)?;
         let some = self.known.iter().any(|known| known.load(Ordering::Relaxed));
         away.or(unset).filter(|_| !some).map_or(Ok(()), Err)
     }
 
     /// Reads from shards how many shards there are. With `tells`, also writes this number to the shards that do not
     /// have it. Returns the shards without this number, and why some shards could not be asked.
-    fn marks(&self, shards: &[usize], tells: bool) -> Result<(Vec<usize>, Option<StoreError>), StoreError> {
+    fn compare_marks(
+        &self,
+        shards: &[usize],
+        tells: bool,
+    ) -> Result<(Vec<usize>, Option<StoreError>), StoreError> {
         let call = |shard: &usize| {
             let mut call = self.plain(if tells { "SET" } else { "GET" }, *shard, "shards");
             if tells {

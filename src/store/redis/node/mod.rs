@@ -21,13 +21,13 @@ use redis::{RedisError, Value};
 
 use self::access::Access;
 pub(super) use self::call::{Call, Failure};
-use self::cluster::{Because, Cluster};
+use self::cluster::{Cluster, RefreshReason};
 use self::connector::{Connector, NewConnection};
 pub(super) use self::endpoint::Endpoint;
 pub(super) use self::safety::mark;
 use super::script::Script;
 use super::set::NodeSet;
-use crate::{Probe, Probed, StoreError};
+use crate::{Probe, ProbeAnswer, StoreError};
 use model::settings::{self, NodeAddress};
 
 /// A node and its shards.
@@ -112,7 +112,7 @@ impl Node {
     }
 
     /// Reads again where the shards of a Cluster are.
-    fn refresh(&self, cluster: &Cluster, seen: u64, because: Because<'_>) {
+    fn refresh(&self, cluster: &Cluster, seen: u64, because: RefreshReason<'_>) {
         let moved = cluster.refresh(seen, because);
         if !moved.is_empty() {
             log::warn!("node {}: {} of its shards have another master now", self.name, moved.len());
@@ -143,7 +143,7 @@ impl Node {
             Servers::One(server) => Arc::clone(server),
             Servers::Many(cluster) => {
                 let seen = cluster.map().version;
-                self.refresh(cluster, seen, Because::Away);
+                self.refresh(cluster, seen, RefreshReason::Away);
                 let home = cluster.map().homes.get(shard).cloned().flatten();
                 home.ok_or_else(|| std::io::Error::other("no master has its slot"))?
             }
@@ -234,18 +234,18 @@ impl Node {
             Servers::Many(cluster) => cluster,
         };
         if cluster.map().version == 0 {
-            self.refresh(cluster, 0, Because::Away);
+            self.refresh(cluster, 0, RefreshReason::Away);
         }
         let map = cluster.map();
         let (mut answers, silent) = self.ask_masters(cluster, calls);
         if silent {
-            self.refresh(cluster, map.version, Because::Away);
+            self.refresh(cluster, map.version, RefreshReason::Away);
         }
         // These calls were not run. They are made once more, at the master that has the shard now.
         let elsewhere = |i: &usize| matches!(answers[*i], Err(Failure::Elsewhere(_)));
         let moved: Vec<usize> = (0..calls.len()).filter(elsewhere).collect();
         if let Some(by) = moved.first().and_then(|i| map.homes.get(calls[*i].shard)?.as_ref()) {
-            self.refresh(cluster, map.version, Because::Moved(by));
+            self.refresh(cluster, map.version, RefreshReason::Moved(by));
             let again: Vec<&Call> = moved.iter().map(|i| calls[*i]).collect();
             let (second, _) = self.ask_masters(cluster, &again);
             moved.iter().zip(second).for_each(|(i, answer)| answers[*i] = answer);
@@ -316,21 +316,21 @@ impl Node {
     }
 
     /// Asks each server of the node about itself, even a server that counts as down.
-    pub(super) fn probe(&self, probe: Probe) -> Vec<Probed> {
+    pub(super) fn probe(&self, probe: Probe) -> Vec<ProbeAnswer> {
         let masters = self.masters(probe == Probe::Cluster);
         if masters.is_empty() {
-            return vec![Probed { server: String::new(), told: Err(self.down("no master is known")) }];
+            return vec![ProbeAnswer { server: String::new(), values: Err(self.down("no master is known")) }];
         }
         let ask = |server: Arc<Endpoint>| {
-            let mut told = probe_one(&server, probe);
-            if let (Ok(told), Probe::Info, Servers::One(_)) = (&mut told, probe, &self.servers) {
+            let mut values = probe_one(&server, probe);
+            if let (Ok(values), Probe::Info, Servers::One(_)) = (&mut values, probe, &self.servers) {
                 let name: Result<Option<String>, _> = server.ask(redis::cmd("GET").arg(&self.name_key));
-                told.extend(name.ok().flatten().map(|name| ("dq_node".to_owned(), name)));
+                values.extend(name.ok().flatten().map(|name| ("dq_node".to_owned(), name)));
             }
-            Probed { told, server: server.connector.address() }
+            ProbeAnswer { values, server: server.connector.address() }
         };
-        let probed: Vec<Probed> = masters.into_iter().map(ask).collect();
-        if probed.iter().any(|p| p.told.is_err()) {
+        let probed: Vec<ProbeAnswer> = masters.into_iter().map(ask).collect();
+        if probed.iter().any(|p| p.values.is_err()) {
             self.masters(true);
         }
         probed
@@ -344,7 +344,7 @@ impl Node {
             Servers::Many(cluster) => {
                 let map = cluster.map();
                 if map.version == 0 || anew {
-                    self.refresh(cluster, map.version, Because::Away);
+                    self.refresh(cluster, map.version, RefreshReason::Away);
                 }
                 cluster.map().masters.values().cloned().collect()
             }
@@ -367,12 +367,12 @@ fn probe_one(server: &Endpoint, probe: Probe) -> Result<BTreeMap<String, String>
             Ok(BTreeMap::from([("us".to_owned(), (seconds * 1_000_000 + micros).to_string())]))
         }
         Probe::Info => {
-            let told: BTreeMap<String, String> = server.ask(&redis::cmd("INFO")).map(lines)?;
-            if told.get("role").is_some_and(|role| role == "slave") {
+            let values: BTreeMap<String, String> = server.ask(&redis::cmd("INFO")).map(lines)?;
+            if values.get("role").is_some_and(|role| role == "slave") {
                 // There may be another master by now.
                 server.connector.forget();
             }
-            Ok(told)
+            Ok(values)
         }
         Probe::Cluster => server.ask(redis::cmd("CLUSTER").arg("INFO")).map(lines),
         Probe::Config => {

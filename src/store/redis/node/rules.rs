@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn every_refusal_has_its_rule() {
         // Code, what clients get, whether the breaker opens, whether all connections are closed.
-        for (code, told, opens, drops) in [
+        for (code, kind, opens, drops) in [
             ("READONLY", "node_down", true, true),
             ("MASTERDOWN", "node_down", true, true),
             ("MOVED", "asked elsewhere", false, false),
@@ -135,7 +135,7 @@ mod tests {
             };
             assert_eq!(
                 (says, rule.opens_breaker, rule.wires == ConnectionFate::AllDropped),
-                (told, opens, drops),
+                (kind, opens, drops),
                 "{code}"
             );
         }

@@ -94,13 +94,13 @@ impl Wait {
         waited: &[Result<Value, Failure>],
     ) {
         let Some(why) = self.missed(waited) else { return };
-        let told = format!(
+        let value = format!(
             "node {name}: the change is stored on the master, but not yet as safe as asked ({}): {why}",
             self.level
         );
         for (call, answer) in calls.iter().zip(answers) {
             if call.durability != Durability::Memory && answer.is_ok() {
-                *answer = Err(Failure::Unknown(StoreError::Unknown(told.clone())));
+                *answer = Err(Failure::Unknown(StoreError::Unknown(value.clone())));
             }
         }
     }
@@ -158,7 +158,7 @@ impl Node {
 fn read_capability(wire: &mut PooledConnection) -> Result<Capability, RedisError> {
     let mut ask = |cmd: &Cmd, what: &str| -> Result<Option<Value>, RedisError> {
         match cmd.query(&mut wire.connection) {
-            Ok(told) => Ok(Some(told)),
+            Ok(value) => Ok(Some(value)),
             Err(e) if e.is_io_error() => Err(e),
             Err(e) => {
                 static TOLD: AtomicBool = AtomicBool::new(false);
@@ -174,11 +174,11 @@ fn read_capability(wire: &mut PooledConnection) -> Result<Capability, RedisError
     };
     let mut info = redis::cmd("INFO");
     let info = ask(info.arg("server").arg("replication").arg("persistence"), "INFO")?;
-    let info = info.and_then(|told| redis::from_redis_value::<String>(told).ok()).unwrap_or_default();
+    let info = info.and_then(|value| redis::from_redis_value::<String>(value).ok()).unwrap_or_default();
     let pair = |line: &str| line.trim().split_once(':').map(|(k, v)| (k.to_owned(), v.to_owned()));
     let info: BTreeMap<String, String> = info.lines().filter_map(pair).collect();
     let mut config = redis::cmd("CONFIG");
     let config = ask(config.arg("GET").arg("appendonly").arg("appendfsync"), "CONFIG GET")?;
-    let config = config.and_then(|told| redis::from_redis_value(told).ok()).unwrap_or_default();
+    let config = config.and_then(|value| redis::from_redis_value(value).ok()).unwrap_or_default();
     Ok(Capability::new(&info, &config))
 }
