@@ -99,7 +99,7 @@ impl MeteredStore {
                     self.node(Some(&settlement.key)).delivered(1);
                 }
                 Outcome::Retry(_) => topic.retried(),
-                Outcome::Bury => topic.died(DeathCause::Callback),
+                Outcome::DeadLetter => topic.died(DeathCause::Callback),
                 Outcome::Extend(_) | Outcome::Later(_) | Outcome::HandBack | Outcome::Postpone(_) => {}
             }
         }
@@ -107,7 +107,7 @@ impl MeteredStore {
 
     /// Counts the dead letters that the last call has made.
     fn count_dead(&mut self) {
-        for topic in self.store.take_buried() {
+        for topic in self.store.take_dead_letter_topics() {
             self.counters.topic(topic.as_str()).died(DeathCause::Lease);
         }
     }
@@ -258,8 +258,8 @@ impl Promotion for MeteredStore {
         expired
     }
 
-    fn take_buried(&mut self) -> Vec<TopicName> {
-        self.store.take_buried()
+    fn take_dead_letter_topics(&mut self) -> Vec<TopicName> {
+        self.store.take_dead_letter_topics()
     }
 }
 

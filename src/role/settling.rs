@@ -97,7 +97,7 @@ impl Settling {
                 };
                 let attempt = Some(attempt(String::new(), reason));
                 match topic.again_after(ticket.attempt, ticket.limit, random) {
-                    None => (Outcome::Bury, SettlingResult::Dead, attempt, None),
+                    None => (Outcome::DeadLetter, SettlingResult::Dead, attempt, None),
                     Some(by_topic) => {
                         let due = Due::In(delay.unwrap_or(by_topic));
                         (Outcome::Retry(due), SettlingResult::Retried, attempt, None)
@@ -155,7 +155,7 @@ mod tests {
             Outcome::Retry(Due::In(9 * SECOND))
         );
         let dead = settling(3, ReportVerb::Nack { delay }, "");
-        assert_eq!((dead.settlement.outcome, dead.became), (Outcome::Bury, SettlingResult::Dead));
+        assert_eq!((dead.settlement.outcome, dead.became), (Outcome::DeadLetter, SettlingResult::Dead));
         let extended = settling(1, ReportVerb::Extend { lease: None }, "");
         assert_eq!((extended.hold, extended.settlement.attempt), (Some(60 * SECOND), None));
         let long = settling(1, ReportVerb::Extend { lease: Some(1000 * 3600 * SECOND) }, "");

@@ -91,7 +91,7 @@ pub enum Outcome {
     /// The job was not accepted. It is due again.
     Retry(Due),
     /// The job was not accepted, and will not be tried again. It becomes a dead letter.
-    Bury,
+    DeadLetter,
     /// The attempt takes longer. The lease now ends this long after the store's present time.
     Extend(Duration),
     /// The receiver answers later. From now on the lease belongs to no process. It ends this long after the store's
@@ -197,5 +197,5 @@ pub trait Promotion {
 
     /// Returns the topics of the dead letters that [`Promotion::hand_back`] and [`Promotion::expire`] of this handle
     /// have made since the last call: one entry for each dead letter.
-    fn take_buried(&mut self) -> Vec<TopicName>;
+    fn take_dead_letter_topics(&mut self) -> Vec<TopicName>;
 }

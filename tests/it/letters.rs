@@ -38,7 +38,7 @@ fn bury(store: &mut dyn Store, ids: &[String], times: usize) {
         let dies = |job: store::Leased| Settlement {
             key: job.key,
             token: job.token,
-            outcome: Outcome::Bury,
+            outcome: Outcome::DeadLetter,
             attempt: None,
         };
         let buried: Vec<_> = leased.into_iter().map(dies).collect();

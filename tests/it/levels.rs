@@ -97,7 +97,7 @@ fn play_all(store: &mut dyn Store, mut seen: impl FnMut(&str)) {
         LeaseRequest { topic: name("t"), max: 1, hold: 10 * SECOND, max_leased: None, max_attempts: 10 };
     let leased = store.lease(&[wanted], 10, None).unwrap().jobs.remove(0);
     let (key, token) = (leased.key, leased.token);
-    let settlement = Settlement { key, token, outcome: Outcome::Bury, attempt: None };
+    let settlement = Settlement { key, token, outcome: Outcome::DeadLetter, attempt: None };
     assert_eq!(store.settle(&[settlement]), [Ok(Settled::Done)]);
     seen("settle");
     let pace = Pace { after: 600 * SECOND, every: Duration::ZERO };

@@ -211,7 +211,8 @@ fn all_that_is_known_of_a_job_moves_with_it() {
             store.add(&ids[..10].iter().map(|id| ready(id)).collect::<Vec<_>>()).iter().all(Result::is_ok)
         );
         for job in lease(store.as_mut(), 60) {
-            let bury = Settlement { key: job.key, token: job.token, outcome: Outcome::Bury, attempt: None };
+            let bury =
+                Settlement { key: job.key, token: job.token, outcome: Outcome::DeadLetter, attempt: None };
             assert_eq!(store.settle(&[bury]), [Ok(Settled::Done)]);
         }
     }

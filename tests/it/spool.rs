@@ -428,7 +428,7 @@ fn a_deletion_that_waited_removes_no_dead_letters() {
     let wanted =
         LeaseRequest { topic: key("a").topic, max: 1, hold: 60 * SECOND, max_leased: None, max_attempts: 9 };
     let Leased { key: leased, token, .. } = store.lease(&[wanted], 1, None).unwrap().jobs.remove(0);
-    let bury = Settlement { key: leased, token, outcome: Outcome::Bury, attempt: None };
+    let bury = Settlement { key: leased, token, outcome: Outcome::DeadLetter, attempt: None };
     assert_eq!(store.settle(&[bury]), [Ok(Settled::Done)]);
     lose(&mut host.nodes[0], store.as_mut());
     assert_eq!(one(store.as_mut(), later("a", "2")), Ok("spooled"));

@@ -205,7 +205,7 @@ fn the_bytes_of_a_topic_stay_exact<F: Fixture>(f: &F) {
         for (n, job) in leased.iter().enumerate() {
             let outcome = match n % 3 {
                 0 => Outcome::Ack,
-                1 => Outcome::Bury,
+                1 => Outcome::DeadLetter,
                 _ => Outcome::Retry(later()),
             };
             settle(&mut *store, job, outcome);
@@ -606,7 +606,7 @@ fn a_replacement_resets_the_attempts<F: Fixture>(f: &F) {
 
 fn a_leased_job_that_is_replaced_settles_nothing_and_comes_after_its_lease<F: Fixture>(f: &F) {
     let mut s = f.open();
-    for outcome in [Outcome::Ack, Outcome::Retry(LONG), Outcome::Bury, Outcome::HandBack] {
+    for outcome in [Outcome::Ack, Outcome::Retry(LONG), Outcome::DeadLetter, Outcome::HandBack] {
         add(&mut *s, &[job("t", "i", NOW)]);
         let held = lease_one(&mut *s, "t");
         let new = NewJob { body: Body::parse("\"new\"").unwrap(), ..job("t", "i", NOW) };
@@ -633,7 +633,7 @@ fn a_deleted_job_is_gone_from_every_state<F: Fixture>(f: &F) {
     let mut s = f.open();
     add(&mut *s, &[job("t", "dead", NOW)]);
     let dead = lease_one(&mut *s, "t");
-    settle(&mut *s, &dead, Outcome::Bury);
+    settle(&mut *s, &dead, Outcome::DeadLetter);
     add(&mut *s, &[job("t", "leased", NOW)]);
     let held = lease_one(&mut *s, "t");
     add(&mut *s, &[job("t", "ready", NOW), job("t", "delayed", LONG)]);
@@ -657,7 +657,7 @@ fn settling_needs_the_token<F: Fixture>(f: &F) {
     for token in [wrong.token.clone(), Token(Box::new([])), Token(Box::new([0; 24]))] {
         let forged = Leased { token, ..held.clone() };
         for outcome in
-            [Outcome::Ack, Outcome::Retry(NOW), Outcome::Bury, Outcome::Extend(HOLD), Outcome::HandBack]
+            [Outcome::Ack, Outcome::Retry(NOW), Outcome::DeadLetter, Outcome::Extend(HOLD), Outcome::HandBack]
         {
             assert_eq!(settle(&mut *s, &forged, outcome), Settled::Stale);
         }
@@ -703,7 +703,7 @@ fn a_buried_job_stays_until_it_is_redriven_or_purged<F: Fixture>(f: &F) {
     for id in ["a", "b", "c"] {
         add(&mut *s, &[job("t", id, NOW)]);
         let held = lease_one(&mut *s, "t");
-        assert_eq!(settle(&mut *s, &held, Outcome::Bury), Settled::Done);
+        assert_eq!(settle(&mut *s, &held, Outcome::DeadLetter), Settled::Done);
     }
     assert_eq!(counts(&mut *s, "t"), [0, 0, 0, 3]);
     let again = add(&mut *s, &[NewJob { on_conflict: OnConflict::Reject, ..job("t", "a", LONG) }]);
@@ -731,7 +731,7 @@ fn all_dead_letters_are_redriven_whatever_their_number_and_their_ids<F: Fixture>
         let jobs: Vec<_> = ids.iter().map(|id| job("t", id, NOW)).collect();
         add(s, &jobs);
         let leased = lease(s, "t", 10_000);
-        let every: Vec<_> = leased.iter().map(|l| settlement(l, Outcome::Bury)).collect();
+        let every: Vec<_> = leased.iter().map(|l| settlement(l, Outcome::DeadLetter)).collect();
         assert!(all(s.settle(&every)).iter().all(|r| *r == Settled::Done));
     };
     let ids: Vec<String> = (0..600).map(|i| i.to_string()).collect();
@@ -751,7 +751,7 @@ fn a_token_settles_its_own_job_only<F: Fixture>(f: &F) {
     add(&mut *s, &[job("t", "a", NOW), job("t", "b", LONG), job("u", "a", LONG)]);
     let held = lease_one(&mut *s, "t");
     for key in [key("t", "b"), key("u", "a"), key("nobody", "a")] {
-        for outcome in [Outcome::Ack, Outcome::Bury] {
+        for outcome in [Outcome::Ack, Outcome::DeadLetter] {
             let forged = Settlement { key: key.clone(), ..settlement(&held, outcome) };
             assert_eq!(all(s.settle(&[forged])), [Settled::Stale]);
         }
@@ -789,8 +789,8 @@ fn a_lease_that_runs_out_counts_and_ends_in_the_dead_letters<F: Fixture>(f: &F) 
         assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Stale);
     }
     assert_eq!(counts(&mut *s, "t"), [0, 0, 1, 1]);
-    assert_eq!(s.take_buried(), [topic("t")]);
-    assert_eq!(s.take_buried(), []);
+    assert_eq!(s.take_dead_letter_topics(), [topic("t")]);
+    assert_eq!(s.take_dead_letter_topics(), []);
     let view = s.get(&key("t", other)).unwrap().unwrap();
     assert_eq!((view.state, view.attempts), (State::Dead, 2));
     assert_eq!(view.attempts_log.len(), 2);
@@ -909,7 +909,7 @@ fn the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends<F: Fixture>(f: &F)
         assert_eq!(s.hand_back(&me).unwrap(), 1);
     }
     assert_eq!(seen, [1, 1, 1, 1, 2, 3]);
-    assert_eq!(s.take_buried(), [topic("t")]);
+    assert_eq!(s.take_dead_letter_topics(), [topic("t")]);
     assert_eq!(state(&mut *s, "t", "i"), Some(State::Dead));
 }
 
@@ -1063,7 +1063,7 @@ fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>
     assert_eq!(s.hand_back(&owner("dies")).unwrap(), 1);
     held = lease_one(&mut *s, "t");
     assert_eq!(held.headers, some);
-    settle(&mut *s, &held, Outcome::Bury);
+    settle(&mut *s, &held, Outcome::DeadLetter);
     let dead = view(&mut *s);
     assert_eq!((dead.state, &dead.headers, dead.attempts_log.len()), (State::Dead, &some, 10));
     assert_eq!(s.list(&topic("t"), State::Dead, None, 9).unwrap().jobs, [dead]);
@@ -1205,7 +1205,7 @@ fn a_letter_is_redriven_or_removed_and_the_others_of_its_id_stay<F: Fixture>(f: 
     let die = |s: &mut dyn Store, id: &str, body: &str| {
         add(s, &[NewJob { body: Body::parse(body).unwrap(), ..job("t", id, NOW) }]);
         let held = lease_one(s, "t");
-        settle(s, &held, Outcome::Bury);
+        settle(s, &held, Outcome::DeadLetter);
         // The letters of one id die at different times.
         sleep_past(now_ms() + 1);
     };
@@ -1252,7 +1252,7 @@ fn all_letters_that_are_named_are_redriven_however_many<F: Fixture>(f: &F) {
     let t = topic("t");
     let die = |s: &mut dyn Store| {
         let leased = s.lease(&[want("t", 600)], 600, None).unwrap().jobs;
-        let bury: Vec<_> = leased.iter().map(|held| settlement(held, Outcome::Bury)).collect();
+        let bury: Vec<_> = leased.iter().map(|held| settlement(held, Outcome::DeadLetter)).collect();
         assert_eq!(all(s.settle(&bury)), [Settled::Done; 600]);
     };
     add(&mut *s, &(0..600).map(|n| job("t", &n.to_string(), NOW)).collect::<Vec<_>>());
@@ -1274,7 +1274,7 @@ fn redriven_letters_are_due_one_after_the_other_at_their_pace<F: Fixture>(f: &F)
     add(&mut *s, &(0..600).map(|n| job("t", &n.to_string(), NOW)).collect::<Vec<_>>());
     let leased = s.lease(&[want("t", 600)], 600, None).unwrap().jobs;
     assert_eq!(leased.len(), 600);
-    let bury: Vec<_> = leased.iter().map(|held| settlement(held, Outcome::Bury)).collect();
+    let bury: Vec<_> = leased.iter().map(|held| settlement(held, Outcome::DeadLetter)).collect();
     assert!(all(s.settle(&bury)).iter().all(|settled| *settled == Settled::Done));
     let pace = Pace { after: Duration::from_secs(100), every: Duration::from_micros(10_500) };
     let before = now_ms();
@@ -1306,7 +1306,7 @@ fn dead_letters_that_were_kept_long_enough_go_and_the_oldest_first<F: Fixture>(f
         for id in ids {
             add(s, &[job("t", id, NOW)]);
             let held = lease_one(s, "t");
-            settle(s, &held, Outcome::Bury);
+            settle(s, &held, Outcome::DeadLetter);
         }
     };
     die(&mut *s, &["a", "b", "a", "c"]);
@@ -1386,7 +1386,7 @@ fn reschedule_and_run_move_what_is_not_leased<F: Fixture>(f: &F) {
     let held = lease_one(&mut *s, "t");
     assert_eq!(s.run(&key("t", "i")).unwrap(), Changed::Conflict);
     assert_eq!(s.reschedule(&key("t", "i"), LONG).unwrap(), Changed::Conflict);
-    settle(&mut *s, &held, Outcome::Bury);
+    settle(&mut *s, &held, Outcome::DeadLetter);
     assert_eq!(s.run(&key("t", "i")).unwrap(), Changed::NotFound);
     assert_eq!(s.run(&key("nobody", "i")).unwrap(), Changed::NotFound);
 }
@@ -1518,7 +1518,7 @@ fn dead_letters_of_some_ids_are_counted_and_removed_and_live_jobs_stay<F: Fixtur
     for id in ["a", "a", "a", "b", "c"] {
         add(&mut *s, &[job("t", id, NOW)]);
         let held = lease_one(&mut *s, "t");
-        assert_eq!(settle(&mut *s, &held, Outcome::Bury), Settled::Done);
+        assert_eq!(settle(&mut *s, &held, Outcome::DeadLetter), Settled::Done);
     }
     add(&mut *s, &[job("t", "a", LONG), job("t", "d", LONG)]);
     let some = ids(&["a", "b", "d", "nobody"]);
@@ -1548,7 +1548,7 @@ fn the_latest_dead_letters_are_told_with_why_they_died<F: Fixture>(f: &F) {
             error: format!("why {n}"),
             late: None,
         };
-        let settlement = Settlement { attempt: Some(attempt), ..settlement(&held, Outcome::Bury) };
+        let settlement = Settlement { attempt: Some(attempt), ..settlement(&held, Outcome::DeadLetter) };
         assert_eq!(s.settle(&[settlement]).remove(0).unwrap(), Settled::Done);
         died.push(s.get(&key("t", &n.to_string())).unwrap().unwrap().until_ms.unwrap());
         sleep_past(died[n]);
@@ -1698,7 +1698,7 @@ fn bells_ring_when_there_is_work<F: Fixture>(f: &F) {
     s.hand_back(&owner("me")).unwrap();
     assert!(rang(&push), "a lease handed back rings the consumers");
     let held = lease_one(&mut *s, "t");
-    settle(&mut *s, &held, Outcome::Bury);
+    settle(&mut *s, &held, Outcome::DeadLetter);
     quiet(&push);
     s.redrive(&topic("t"), &DeadLetterSelection::All, 10, Pace::default()).unwrap();
     assert!(rang(&push), "a redrive rings the consumers");

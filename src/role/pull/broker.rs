@@ -1,9 +1,8 @@
 //! Decides who waits for what, what is leased from which lane, and who gets the jobs. Pure: the input is events and the
 //! present moment, and the output is orders for the lanes and answers to clients. `simulation` drives it.
 //!
-//! A topic is hot on a lane if it may have ready jobs there: a client has just come, the bell rang, or the last lease
-//! has left some. Only hot topics are leased. After each event, the caller calls [`Broker::act`], and carries out what
-//! it says.
+//! A topic is hot on a lane if it may have ready jobs there: a client has just come, the bell rang, or the last lease has
+//! left some. Only hot topics are leased. After each event, the caller calls [`Broker::act`], and carries out its orders.
 //!
 //! | event | what follows |
 //! |---|---|

@@ -49,11 +49,11 @@ pub(super) fn settlement(
         fastrand::f64(),
     ) {
         Some(delay) => Outcome::Retry(Due::In(delay.max(retry_after.unwrap_or_default()))),
-        None => Outcome::Bury,
+        None => Outcome::DeadLetter,
     };
     let outcome = match verdict {
         Verdict::Accepted => Outcome::Ack,
-        Verdict::Refused { .. } => Outcome::Bury,
+        Verdict::Refused { .. } => Outcome::DeadLetter,
         Verdict::Failed { retry_after, .. } => {
             again(leased.max_attempts.unwrap_or(topic.max_attempts), retry_after)
         }
@@ -86,7 +86,7 @@ pub(super) fn note(
 ) {
     let (JobKey { topic, id }, attempt) = (&leased.key, leased.attempt);
     let (id, reason) = (Excerpt(id), Excerpt(verdict.reason().unwrap_or_default()));
-    let is_dead = matches!(outcome, Outcome::Bury);
+    let is_dead = matches!(outcome, Outcome::DeadLetter);
     if !is_dead && matches!(verdict, Verdict::Again { .. }) {
         log::debug!(target: "notify", "{topic}:{id} is delivered again after attempt {attempt}: {reason}");
         return;
@@ -97,7 +97,7 @@ pub(super) fn note(
         return;
     }
     match outcome {
-        Outcome::Bury => {
+        Outcome::DeadLetter => {
             log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {attempt}: {reason}")
         }
         Outcome::Retry(_) => {
@@ -205,9 +205,9 @@ mod tests {
 
     #[test]
     fn what_is_used_up_or_refused_is_buried() {
-        assert_eq!(of(3, &failed(Some(MINUTE))), Outcome::Bury);
+        assert_eq!(of(3, &failed(Some(MINUTE))), Outcome::DeadLetter);
         let refused = Verdict::Refused { kind: Failure::Status(410), reason: "gone".to_owned() };
-        assert_eq!(of(1, &refused), Outcome::Bury);
+        assert_eq!(of(1, &refused), Outcome::DeadLetter);
         assert_eq!(of(1, &Verdict::Accepted), Outcome::Ack);
     }
 
@@ -224,10 +224,16 @@ mod tests {
         };
         let comes = Outcome::Retry(Due::In(MINUTE));
         assert_eq!([outcome(3, None, None), outcome(100_000, None, None)], [comes.clone(), comes.clone()]);
-        assert_eq!([outcome(4, None, Some(5)), outcome(5, None, Some(5))], [comes.clone(), Outcome::Bury]);
-        assert_eq!([outcome(1, Some(2), Some(5)), outcome(2, Some(2), Some(5))], [comes, Outcome::Bury]);
+        assert_eq!(
+            [outcome(4, None, Some(5)), outcome(5, None, Some(5))],
+            [comes.clone(), Outcome::DeadLetter]
+        );
+        assert_eq!(
+            [outcome(1, Some(2), Some(5)), outcome(2, Some(2), Some(5))],
+            [comes, Outcome::DeadLetter]
+        );
         // A failure counts all attempts, as in the PHP daemon.
-        assert_eq!(of(100, &failed(None)), Outcome::Bury);
+        assert_eq!(of(100, &failed(None)), Outcome::DeadLetter);
         assert!(!receiver_failed(&again));
     }
 

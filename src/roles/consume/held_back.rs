@@ -214,7 +214,7 @@ impl Dispatcher {
             let (id, error) = (Excerpt(&key.id), Excerpt(&attempt.error));
             log::error!(target: "notify", "{}:{id} is a dead letter: {error}", key.topic);
         }
-        let settlement = Settlement { key, token, outcome: Outcome::Bury, attempt: Some(attempt) };
+        let settlement = Settlement { key, token, outcome: Outcome::DeadLetter, attempt: Some(attempt) };
         self.lanes[lane].add_settlement(settlement, now);
     }
 }

@@ -209,7 +209,7 @@ pub(super) fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Ack => "a".to_owned(),
         Outcome::Retry(at) => format!("r{}", due(*at)),
-        Outcome::Bury => "b".to_owned(),
+        Outcome::DeadLetter => "b".to_owned(),
         Outcome::Extend(span) => format!("e{}", span.as_millis()),
         Outcome::Later(span) => format!("l{}", span.as_millis()),
         Outcome::HandBack => "h".to_owned(),

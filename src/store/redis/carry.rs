@@ -59,7 +59,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         for id in ids {
             let mut at = "1".to_owned();
             while at != "0" {
-                let mut take = self.call(Script::MoveExhume, from);
+                let mut take = self.call(Script::MoveTakeLetters, from);
                 take.cmd.arg(topic.as_str()).arg(id.as_str()).arg(&at).arg(CHUNK / 4).arg(BYTES);
                 let mut values = array(self.run_one(from, take)?)?.into_iter();
                 at = text(values.next().unwrap_or_default())?;
@@ -68,7 +68,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
                     continue;
                 }
                 let taken = self.safely(home, replicas, || {
-                    let mut call = self.call(Script::MoveBury, home);
+                    let mut call = self.call(Script::MovePutLetters, home);
                     call.cmd.arg(topic.as_str()).arg(id.as_str());
                     call.cmd.arg(&letters);
                     call

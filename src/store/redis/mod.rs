@@ -78,9 +78,9 @@ pub struct RedisStore {
     turn: usize,
     /// Whether the last promotion failed on some of the shards.
     partial: bool,
-    /// The topics of new dead letters that [`Promotion::take_buried`](crate::Promotion::take_buried) has not returned
-    /// yet.
-    buried: Vec<TopicName>,
+    /// The topics of new dead letters. [`take_dead_letter_topics`](crate::Promotion::take_dead_letter_topics) has not
+    /// returned them yet.
+    dead_topics: Vec<TopicName>,
     /// Lease calls whose answers never came: at most one for each shard.
     unanswered: Vec<UnansweredLease>,
     /// What this handle knows of outboxes.
@@ -104,13 +104,13 @@ impl RedisStore {
     }
 
     fn new(settings: &settings::RedisSettings, lane: Option<usize>) -> Result<RedisStore> {
-        let (nodes, buried, unanswered) = (Nodes::from_settings(settings)?, Vec::new(), Vec::new());
+        let (nodes, dead_topics, unanswered) = (Nodes::from_settings(settings)?, Vec::new(), Vec::new());
         let mut store = RedisStore {
             nodes,
             lane,
             turn: 0,
             partial: false,
-            buried,
+            dead_topics,
             unanswered,
             outboxes: Outboxes::new()?,
             trim_at: None,

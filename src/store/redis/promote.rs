@@ -28,7 +28,7 @@ impl RedisStore {
             let [jobs, more, buried @ ..] = values.as_slice() else { return Err(unexpected("an answer")) };
             sum += count(jobs)?;
             let is_finished = number(more)? == 0;
-            self.note_buried(buried)?;
+            self.note_dead_letters(buried)?;
             if is_finished {
                 return Ok(sum);
             }
@@ -36,9 +36,9 @@ impl RedisStore {
     }
 
     /// Takes the topics at the end of a script's answer: one for each dead letter that it made.
-    pub(super) fn note_buried(&mut self, topics: &[Value]) -> Result<()> {
+    pub(super) fn note_dead_letters(&mut self, topics: &[Value]) -> Result<()> {
         for topic in topics {
-            self.buried.push(answer::topic(topic.clone())?);
+            self.dead_topics.push(answer::topic(topic.clone())?);
         }
         Ok(())
     }
@@ -155,11 +155,11 @@ impl Promotion for RedisStore {
     fn expire(&mut self, limit: usize) -> Result<MoveCounts> {
         let (homes, places) = self.delivering()?;
         let (moved, buried, _) = self.move_jobs(Script::Expire, &homes, places, limit, &[])?;
-        self.note_buried(&buried)?;
+        self.note_dead_letters(&buried)?;
         Ok(moved)
     }
 
-    fn take_buried(&mut self) -> Vec<TopicName> {
-        std::mem::take(&mut self.buried)
+    fn take_dead_letter_topics(&mut self) -> Vec<TopicName> {
+        std::mem::take(&mut self.dead_topics)
     }
 }

@@ -74,9 +74,9 @@ impl SqliteStore {
         let mut write = Write::begin(&tx, &self.topics);
         let out = work(&mut write).map_err(TransactionError::Refused)?;
         let mut rings = write.finish().map_err(TransactionError::Refused)?;
-        let (met, mut buried) = (write.met, write.buried);
+        let (met, mut buried) = (write.met, write.dead_topics);
         tx.commit().map_err(TransactionError::AtCommit)?;
-        self.buried.append(&mut buried);
+        self.dead_topics.append(&mut buried);
         self.topics.extend(met);
         let grown = self.log_pages.load(Ordering::Relaxed) / LOG_PAGES;
         rings.timer |= grown > self.log_rung;

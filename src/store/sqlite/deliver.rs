@@ -244,7 +244,7 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
     match settlement.outcome {
         Outcome::Ack => unreachable!("an ack of a lease that holds has deleted the row"),
         Outcome::Retry(due) => end(w, &held, w.place(due))?,
-        Outcome::Bury => end(w, &held, (State::Dead, w.now_ms()))?,
+        Outcome::DeadLetter => end(w, &held, (State::Dead, w.now_ms()))?,
         Outcome::Extend(span) | Outcome::Later(span) => {
             let deadline_ms = Due::In(span).resolve(w.now_ns);
             let is_later = matches!(settlement.outcome, Outcome::Later(_));
@@ -291,7 +291,7 @@ fn after_loss(w: &mut Write<'_>, held: &LeasedRow) -> rusqlite::Result<(State, i
         return Ok((State::Ready, held.due_ms));
     }
     let mut name = w.db.prepare_cached("SELECT name FROM topic WHERE tid = ?1")?;
-    w.buried.push(name.query_row([held.tid], |r| row::topic_name(r, 0))?);
+    w.dead_topics.push(name.query_row([held.tid], |r| row::topic_name(r, 0))?);
     Ok((State::Dead, w.now_ms()))
 }
 

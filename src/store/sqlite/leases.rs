@@ -89,7 +89,7 @@ impl Promotion for SqliteStore {
         self.write(Durability::Normal, |w| deliver::expire(w, limit))
     }
 
-    fn take_buried(&mut self) -> Vec<TopicName> {
-        std::mem::take(&mut self.buried)
+    fn take_dead_letter_topics(&mut self) -> Vec<TopicName> {
+        std::mem::take(&mut self.dead_topics)
     }
 }

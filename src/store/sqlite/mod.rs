@@ -84,8 +84,8 @@ pub struct SqliteStore {
     /// Pages in the log after the last commit, as SQLite reports them.
     log_pages: Arc<AtomicI32>,
     log_rung: i32,
-    /// The topics that [`Promotion::take_buried`] has not returned yet.
-    buried: Vec<TopicName>,
+    /// The topics that [`Promotion::take_dead_letter_topics`] has not returned yet.
+    dead_topics: Vec<TopicName>,
     reserve: Reserve,
     /// Whether the file can give free pages back.
     gives_pages_back: bool,
@@ -141,7 +141,7 @@ impl SqliteStore {
             topics: TopicIds::new(),
             log_pages,
             log_rung: 0,
-            buried: Vec::new(),
+            dead_topics: Vec::new(),
             trim_at: None,
         };
         // An earlier process may have died after a commit and before it rang its bells.

@@ -31,7 +31,7 @@ pub(super) struct Write<'c> {
     rings: PendingRings,
     /// The topics of dead letters that come from leases that expired or were handed back, one entry for each dead
     /// letter.
-    pub buried: Vec<TopicName>,
+    pub dead_topics: Vec<TopicName>,
     /// The records that it has written.
     pub records: PendingRecords,
 }
@@ -58,7 +58,7 @@ impl<'c> Write<'c> {
             due: BTreeMap::new(),
             deadline_ms: None,
             rings: PendingRings::default(),
-            buried: Vec::new(),
+            dead_topics: Vec::new(),
             records: PendingRecords::default(),
         }
     }

@@ -79,7 +79,7 @@ pub(super) fn each_state_is_listed_without_bodies<F: Fixture>(f: &F) {
         error: "no".into(),
         late: None,
     };
-    let bury = Settlement { attempt: Some(attempt), ..settlement(&dying, Outcome::Bury) };
+    let bury = Settlement { attempt: Some(attempt), ..settlement(&dying, Outcome::DeadLetter) };
     assert_eq!(all(s.settle(&[bury])), [Settled::Done]);
     add(&mut *s, &[job("t", "leased", NOW)]);
     let leased = lease_one(&mut *s, "t");

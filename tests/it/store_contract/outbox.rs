@@ -87,7 +87,7 @@ pub(super) fn a_job_that_ends_otherwise_is_followed_by_nothing<F: Fixture>(f: &F
     let then = r#"{"topic": "u", "body": 1}"#;
     add(&mut *s, &[with_then("dead", then)]);
     let held = lease_one(&mut *s, "t");
-    assert_eq!(settle(&mut *s, &held, Outcome::Bury), Settled::Done);
+    assert_eq!(settle(&mut *s, &held, Outcome::DeadLetter), Settled::Done);
     add(&mut *s, &[with_then("deleted", then), with_then("replaced", then)]);
     assert_eq!(s.delete(&[key("t", "deleted")]), [Ok(Deleted::Done)]);
     add(&mut *s, &[job("t", "replaced", later())]);
@@ -110,7 +110,7 @@ pub(super) fn each_end_makes_an_event_where_it_is_asked_for<F: Fixture>(f: &F) {
     let all: Vec<_> = all.into_iter().map(|(name, keeping)| (topic(name), keeping)).collect();
     s.keep_records(&all, model::record::RECORDS_MAX).unwrap();
     for name in ["t", "n", "b", "other"] {
-        for (id, outcome) in [("a", Outcome::Ack), ("d", Outcome::Bury)] {
+        for (id, outcome) in [("a", Outcome::Ack), ("d", Outcome::DeadLetter)] {
             add(&mut *s, &[NewJob { key: key(name, id), ..job("t", id, Due::In(Duration::ZERO)) }]);
             let held = lease_one(&mut *s, name);
             assert_eq!(settle(&mut *s, &held, outcome), Settled::Done);

@@ -78,7 +78,7 @@ pub(super) fn a_delivered_job_leaves_a_record_with_all_its_attempts<F: Fixture>(
 pub(super) fn each_way_to_end_leaves_one_record<F: Fixture>(f: &F) {
     let mut s = f.open();
     let bury = added_and_leased(&mut *s, "t", "buried");
-    assert_eq!(all(s.settle(&[with_attempt(&bury, Outcome::Bury, 410)])), [Settled::Done]);
+    assert_eq!(all(s.settle(&[with_attempt(&bury, Outcome::DeadLetter, 410)])), [Settled::Done]);
     let held = added_and_leased(&mut *s, "t", "leased");
     add(&mut *s, &[job("t", "delayed", later()), job("u", "ready", Due::In(Duration::ZERO))]);
     let keys = [key("t", "leased"), key("t", "delayed"), key("u", "ready"), key("t", "none")];
@@ -97,7 +97,7 @@ pub(super) fn each_way_to_end_leaves_one_record<F: Fixture>(f: &F) {
     assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()), Ok(1));
     assert_eq!(endings(&mut *s, "t", "buried"), [Ending::Dead]);
     let again = lease_one(&mut *s, "t");
-    assert_eq!(all(s.settle(&[with_attempt(&again, Outcome::Bury, 410)])), [Settled::Done]);
+    assert_eq!(all(s.settle(&[with_attempt(&again, Outcome::DeadLetter, 410)])), [Settled::Done]);
     assert_eq!(all(s.delete(&[key("t", "buried")])), [done]);
     assert_eq!(endings(&mut *s, "t", "buried"), [Ending::Dead, Ending::Dead]);
     // A lease that expires may be the last attempt.
@@ -156,7 +156,7 @@ pub(super) fn records_are_listed_the_last_first<F: Fixture>(f: &F) {
     }
     // An id that ended again comes once, at its last end.
     let held = added_and_leased(&mut *s, "t", "7");
-    assert_eq!(settle(&mut *s, &held, Outcome::Bury), Settled::Done);
+    assert_eq!(settle(&mut *s, &held, Outcome::DeadLetter), Settled::Done);
     let expected: Vec<String> =
         std::iter::once(7).chain((0..30).rev().filter(|n| *n != 7)).map(|n| n.to_string()).collect();
     for page in [1, 4, 29, 30, 100] {
@@ -259,7 +259,7 @@ pub(super) fn records_keep_tags_with_a_body_and_without_one<F: Fixture>(f: &F) {
         add(&mut *s, &[new(now)]);
         let held = lease_one(&mut *s, t);
         assert_eq!(all(s.settle(&[with_attempt(&held, Outcome::Ack, 200)])), [Settled::Done]);
-        for last in [Outcome::Ack, Outcome::Bury] {
+        for last in [Outcome::Ack, Outcome::DeadLetter] {
             add(&mut *s, &[new(now)]);
             let held = lease_one(&mut *s, t);
             assert_eq!(all(s.settle(&[with_attempt(&held, Outcome::Retry(now), 503)])), [Settled::Done]);

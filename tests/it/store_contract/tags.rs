@@ -74,7 +74,7 @@ pub(super) fn tags_stay_with_a_job_in_all_states<F: Fixture>(f: &F) {
     // Through attempts, death and a redrive.
     add(&mut *s, &[with("d", NOW, &["x", "y"])]);
     let expected = Headers::default().with_tags(tags(&["x", "y"]));
-    for outcome in [Outcome::Retry(NOW), Outcome::HandBack, Outcome::Postpone(NOW), Outcome::Bury] {
+    for outcome in [Outcome::Retry(NOW), Outcome::HandBack, Outcome::Postpone(NOW), Outcome::DeadLetter] {
         let held = lease_one(&mut *s, "t");
         assert_eq!((&held.headers, headers_of(&mut *s, "d")), (&expected, expected.clone()));
         assert_eq!(settle(&mut *s, &held, outcome), Settled::Done);

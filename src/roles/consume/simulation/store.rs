@@ -190,7 +190,7 @@ impl SimulatedLane {
                     *self.attempts.get_mut(&job).unwrap() -= 1;
                     retries.push((job, topic, Duration::ZERO));
                 }
-                Outcome::Ack | Outcome::Bury => self.ended += 1,
+                Outcome::Ack | Outcome::DeadLetter => self.ended += 1,
                 other => panic!("{other:?}"),
             }
         }

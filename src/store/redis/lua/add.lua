@@ -1,4 +1,4 @@
---@ use clock fence batch bells scores places meter quota leases history lives
+--@ use clock fence batch bells scores places meter quota leases history unsettled
 -- Stores new jobs.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch of the spool only: see batch

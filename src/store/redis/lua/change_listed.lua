@@ -1,4 +1,4 @@
---@ use clock fence bells scores places meter moves leases records history lives
+--@ use clock fence bells scores places meter moves leases records history unsettled
 -- Gives jobs other due times, or deletes them, each only if it is still as it was listed.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence

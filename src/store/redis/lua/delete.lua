@@ -1,4 +1,4 @@
---@ use clock fence batch bells scores places meter moves leases history lives
+--@ use clock fence batch bells scores places meter moves leases history unsettled
 -- Removes jobs in any state. If there is no job of an id, removes its dead letters. (But not for a batch of the spool:
 -- such a deletion follows an add of the same host that never came here, and only that job was meant.)
 --
@@ -12,12 +12,12 @@
 -- How many older dead letters one call removes at most, of all ids together.
 local left = 2048
 
-local function exhume(topic, id)
-  local graves, letters, latest = base .. 'X:' .. topic, base .. 'x:' .. topic, id .. '\0\0\0\0'
-  if left <= 0 then return call('HEXISTS', graves, latest) * 2 end
-  local grave = call('HGET', graves, latest)
-  if not grave then return 0 end
-  local older = struct.unpack('>I4', grave, 7)
+local function take_latest_letter(topic, id)
+  local letter_hash, letters, latest = base .. 'X:' .. topic, base .. 'x:' .. topic, id .. '\0\0\0\0'
+  if left <= 0 then return call('HEXISTS', letter_hash, latest) * 2 end
+  local letter = call('HGET', letter_hash, latest)
+  if not letter then return 0 end
+  local older = struct.unpack('>I4', letter, 7)
   while older > 0 and left > 0 do
     local names = {}
     for number = older, math.max(1, older - 255), -1 do names[#names + 1] = id .. struct.pack('>I4', number) end
@@ -28,7 +28,7 @@ local function exhume(topic, id)
     if remove('X:', topic, names) < #names then older = 0 end
   end
   if older > 0 then
-    call('HSET', graves, latest, string.sub(grave, 1, 6) .. struct.pack('>I4', older) .. string.sub(grave, 11))
+    call('HSET', letter_hash, latest, string.sub(letter, 1, 6) .. struct.pack('>I4', older) .. string.sub(letter, 11))
     return 2
   end
   call('ZREM', letters, latest)
@@ -68,7 +68,7 @@ while ARGV[i] do
       elseif leases[x] then
         unlease(m, id, lease_of(leases[x]))
       else
-        digit = KEYS[3] and 0 or exhume(topic, id)
+        digit = KEYS[3] and 0 or take_latest_letter(topic, id)
       end
       if delayed[x] or ready[x] or leases[x] then
         ends_unsettled(m, id, DELETED, delayed[x], ready[x], leases[x])

@@ -29,7 +29,7 @@ for _, topic in ipairs(call('ZRANGE', base .. 'end', '-inf', now, 'BYSCORE', 'LI
       end
     end
     finish(m)
-    tell_buried(m, dead)
+    add_dead_topics(m, dead)
     left, jobs = left - #ids, jobs + #ids
   end
   local next_deadline = call('ZRANGE', base .. 'l:' .. topic, 0, 0, 'WITHSCORES')[2]

@@ -22,7 +22,7 @@ if record then
   end
 else
   local latest = id .. '\0\0\0\0'
-  local grave = call('HGET', base .. 'X:' .. topic, latest)
-  if grave then view_of(out, id, 4, call('ZSCORE', base .. 'x:' .. topic, latest), grave) end
+  local letter = call('HGET', base .. 'X:' .. topic, latest)
+  if letter then view_of(out, id, 4, call('ZSCORE', base .. 'x:' .. topic, latest), letter) end
 end
 return out

@@ -36,6 +36,6 @@ for topic, ids in pairs(topics) do
     end
   end
   finish(m)
-  tell_buried(m, dead)
+  add_dead_topics(m, dead)
 end
 return { jobs, call('EXISTS', owned), unpack(dead) }

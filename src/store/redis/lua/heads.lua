@@ -49,8 +49,8 @@ for i, member in ipairs(members) do
   elseif state == 3 then
     due = lease_of(leases[i]).due
   else
-    local grave = grave_of(record)
-    due, log, record = grave.due, grave.log, grave.record
+    local letter = parse_letter(record)
+    due, log, record = letter.due, letter.log, letter.record
   end
   local at = #out
   out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] =

@@ -1,4 +1,4 @@
---@ use shard fence seek meter graves
+--@ use shard fence seek meter dead_letters
 -- Counts or removes the dead letters of some ids. An id may have a live job again: that job stays.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
@@ -10,17 +10,17 @@
 -- About how many letters one call removes at most.
 local MOST = 2048
 
-local graves, letters = base .. 'X:' .. ARGV[1], base .. 'x:' .. ARGV[1]
+local letter_hash, letters = base .. 'X:' .. ARGV[1], base .. 'x:' .. ARGV[1]
 local removes, n, left = ARGV[2] == 'remove', 0, 0
 
 for i = 3, #ARGV do
   local id = ARGV[i]
   local latest = id .. '\0\0\0\0'
-  local grave = call('HGET', graves, latest)
-  if grave then
-    local older = struct.unpack('>I4', grave, 7)
+  local letter = call('HGET', letter_hash, latest)
+  if letter then
+    local older = struct.unpack('>I4', letter, 7)
     if not removes then
-      n = n + older + 2 - lowest(graves, id, older + 1)
+      n = n + older + 2 - lowest(letter_hash, id, older + 1)
     elseif n >= MOST then
       left = 1
     else
@@ -33,7 +33,7 @@ for i = 3, #ARGV do
         if gone < #names then older = 0 end
       end
       if older > 0 then
-        call('HSET', graves, latest, string.sub(grave, 1, 6) .. struct.pack('>I4', older) .. string.sub(grave, 11))
+        call('HSET', letter_hash, latest, string.sub(letter, 1, 6) .. struct.pack('>I4', older) .. string.sub(letter, 11))
         left = 1
       else
         call('ZREM', letters, latest)

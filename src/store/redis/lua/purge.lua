@@ -1,4 +1,4 @@
---@ use clock fence bells scores places meter moves leases history lives
+--@ use clock fence bells scores places meter moves leases history unsettled
 -- Removes a topic's jobs in one state, in the order in which a list shows them.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence

@@ -1,4 +1,4 @@
---@ use shard fence seek meter graves
+--@ use shard fence seek meter dead_letters
 -- Removes dead letters, each named by its id and the time of its death. Other letters of these ids stay.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
@@ -8,7 +8,7 @@
 --
 -- Moves a job: dead -> nothing
 
-local graves, letters = base .. 'X:' .. ARGV[1], base .. 'x:' .. ARGV[1]
+local letter_hash, letters = base .. 'X:' .. ARGV[1], base .. 'x:' .. ARGV[1]
 local ids, died, n = {}, {}, 0
 for i = 2, #ARGV, 2 do
   local id = ARGV[i]
@@ -22,7 +22,7 @@ for _, id in ipairs(ids) do
   local members = {}
   for at in pairs(died[id]) do members[#members + 1] = letter_of(letters, id, at) end
   if members[1] then
-    local out = take_out(graves, letters, id, members)
+    local out = take_out(letter_hash, letters, id, members)
     n = n + out
     if out < #members then return { n, 1 } end
   end

@@ -1,4 +1,4 @@
---@ use clock fence bells scores places leases meter moves views seek graves
+--@ use clock fence bells scores places leases meter moves views seek dead_letters
 -- Makes dead letters ready, or delayed, with their attempts reset. A letter whose id has a live job stays. Of several
 -- letters of one id, only one is redriven.
 --
@@ -15,20 +15,20 @@
 -- Moves a job: dead -> ready, delayed
 
 local topic, left, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local graves, letters = base .. 'X:' .. topic, base .. 'x:' .. topic
+local letter_hash, letters = base .. 'X:' .. topic, base .. 'x:' .. topic
 local after, every = tonumber(ARGV[4]), tonumber(ARGV[5])
 local m, revived, jobs = moves(topic), {}, 0
 
 -- Makes one dead letter ready, or delayed. Returns false if it could not: many other letters of its id may have to be
 -- moved first.
 local function revive(member, id)
-  local grave = grave_of(call('HGET', graves, member))
-  if take_out(graves, letters, id, { member }) == 0 then return false end
-  add(m, 'records', id, grave.record)
-  if grave.log ~= '' then add(m, 'notes', id, struct.pack('>I4B', 0, 0) .. grave.log) end
-  place(m, id, now + math.ceil((after + jobs * every) / 1000), string.byte(grave.record) % 4)
+  local letter = parse_letter(call('HGET', letter_hash, member))
+  if take_out(letter_hash, letters, id, { member }) == 0 then return false end
+  add(m, 'records', id, letter.record)
+  if letter.log ~= '' then add(m, 'notes', id, struct.pack('>I4B', 0, 0) .. letter.log) end
+  place(m, id, now + math.ceil((after + jobs * every) / 1000), string.byte(letter.record) % 4)
   revived[id] = true
-  jobs, left, bytes = jobs + 1, left - 1, bytes - #grave.record
+  jobs, left, bytes = jobs + 1, left - 1, bytes - #letter.record
   return true
 end
 
@@ -63,7 +63,7 @@ else
     local id, name = ARGV[i], nil
     if by_letter then
       name = letter_of(letters, id, ARGV[i + 1])
-    elseif call('HEXISTS', graves, id .. ZERO) == 1 then
+    elseif call('HEXISTS', letter_hash, id .. ZERO) == 1 then
       name = id .. ZERO
     end
     if name and not live(id) and not revive(name, id) then

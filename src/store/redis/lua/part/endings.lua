@@ -41,27 +41,27 @@ local function bury(m, id, lease, log)
   unlease(m, id, lease)
   add(m, 'gone', id)
   if lease.noted then add(m, 'forgotten', id) end
-  add(m, 'buried', { id = id, latest = id .. '\0\0\0\0', lease = lease, log = log })
+  add(m, 'new_letters', { id = id, latest = id .. '\0\0\0\0', lease = lease, log = log })
 end
 
 -- The name of the latest dead letter of an id is the id and four zero bytes. If a new one comes, the letter that had
 -- this name gets the next number in place of the zero bytes. So the older letters of an id have consecutive numbers, up
 -- to the one that the latest names. The oldest of them, which died first, has the lowest number.
-local function make_graves(m)
+local function add_letters(m)
   local topic = m.topic
-  local graves, letters, latest, gone = base .. 'X:' .. topic, base .. 'x:' .. topic, {}, {}
-  for i, one in ipairs(m.buried) do latest[i], gone[i] = one.latest, one.id end
+  local letter_hash, letters, latest, gone = base .. 'X:' .. topic, base .. 'x:' .. topic, {}, {}
+  for i, one in ipairs(m.new_letters) do latest[i], gone[i] = one.latest, one.id end
   -- A removal comes first: see moves.
   call('ZREM', base .. 'l:' .. topic, unpack(gone))
   local before, values, scores = call('ZMSCORE', letters, unpack(latest)), {}, {}
-  for i, one in ipairs(m.buried) do
+  for i, one in ipairs(m.new_letters) do
     local died, older = now, 0
     if before[i] then
-      local grave = call('HGET', graves, one.latest)
-      older = struct.unpack('>I4', grave, 7) + 1
+      local letter = call('HGET', letter_hash, one.latest)
+      older = struct.unpack('>I4', letter, 7) + 1
       died = math.max(now, before[i] + 1)
       local name = one.id .. struct.pack('>I4', older)
-      call('HSET', graves, name, grave)
+      call('HSET', letter_hash, name, letter)
       call('ZADD', letters, before[i], name)
     end
     local head = struct.pack('>I6I4I4I4', one.lease.due, older, one.lease.attempts, #one.log) .. one.log
@@ -70,7 +70,7 @@ local function make_graves(m)
     ends(m, one.id, DEAD, one.lease.due, one.lease.attempts, one.log, 0, record)
     scores[2 * i - 1], scores[2 * i] = text(died), one.latest
   end
-  call('HSET', graves, unpack(values))
+  call('HSET', letter_hash, unpack(values))
   call('ZADD', letters, unpack(scores))
   local bytes = 0
   for i = 2, #values, 2 do bytes = bytes + #values[i] end
@@ -79,14 +79,14 @@ end
 
 -- Makes the moves. The dead letters come first, because they need the records.
 local function finish(m)
-  if m.buried then make_graves(m) end
+  if m.new_letters then add_letters(m) end
   make(m)
   keep(m)
 end
 
--- Adds the topic to a list, once for each job that was buried.
-local function tell_buried(m, dead)
-  for _ in ipairs(m.buried or {}) do dead[#dead + 1] = m.topic end
+-- Adds the topic to a list, once for each job that became a dead letter.
+local function add_dead_topics(m, dead)
+  for _ in ipairs(m.new_letters or {}) do dead[#dead + 1] = m.topic end
 end
 
 -- Ends a lease whose attempt counts and had no result. The job is ready again, or dead if its attempts are used up.

@@ -4,7 +4,7 @@
 
 -- Reads a dead letter (a value of X:). The layout: due time of its last attempt (6 bytes), the number of the letter
 -- before it of the same id (4), attempts (4), length of the log (4), the log, the record.
-local function grave_of(packed)
+local function parse_letter(packed)
   local due, older, attempts, length, rest = struct.unpack('>I6I4I4I4', packed)
   return {
     due = due,
@@ -38,7 +38,7 @@ local function view_of(out, id, state, score, packed, noted, lease)
     lease = lease_of(lease)
     view(out, id, 3, lease.due, score, lease.attempts, log, packed)
   else
-    local grave = grave_of(packed)
-    view(out, id, 4, grave.due, score, grave.attempts, grave.log, grave.record)
+    local letter = parse_letter(packed)
+    view(out, id, 4, letter.due, score, letter.attempts, letter.log, letter.record)
   end
 end

@@ -1,4 +1,4 @@
---@ use shard fence seek meter graves
+--@ use shard fence seek meter dead_letters
 -- Takes over dead letters of an id from another shard. A letter that is already here is not added again.
 --
 -- KEYS  1 the base of the id's home shard   2 the base, followed by the set: see fence
@@ -8,35 +8,35 @@
 -- Moves a job: nothing -> dead
 
 local topic, id, taken = ARGV[1], ARGV[2], 0
-local graves, letters = base .. 'X:' .. topic, base .. 'x:' .. topic
+local letter_hash, letters = base .. 'X:' .. topic, base .. 'x:' .. topic
 local latest = id .. ZERO
 
 -- Returns what is stored of a letter, without the number of the letter before it.
-local function without_number(grave)
-  return string.sub(grave, 1, 6) .. string.sub(grave, 11)
+local function without_number(letter)
+  return string.sub(letter, 1, 6) .. string.sub(letter, 11)
 end
 
-local function with_number(grave, older)
-  return string.sub(grave, 1, 6) .. struct.pack('>I4', older) .. string.sub(grave, 11)
+local function with_number(letter, older)
+  return string.sub(letter, 1, 6) .. struct.pack('>I4', older) .. string.sub(letter, 11)
 end
 
-local function set(name, grave, died)
-  call('HSET', graves, name, grave)
+local function set(name, letter, died)
+  call('HSET', letter_hash, name, letter)
   call('ZADD', letters, died, name)
 end
 
 for i = 3, #ARGV, 2 do
-  local died, grave = tonumber(ARGV[i]), ARGV[i + 1]
+  local died, letter = tonumber(ARGV[i]), ARGV[i + 1]
   -- No two letters of an id may have died at the same time. If another one did, this one gets a later time.
   local there = letter_of(letters, id, died)
-  while there and without_number(call('HGET', graves, there)) ~= without_number(grave) do
+  while there and without_number(call('HGET', letter_hash, there)) ~= without_number(letter) do
     died = died + 1
     there = letter_of(letters, id, died)
   end
   if not there then
     taken = taken + 1
-    meter(topic, #grave)
-    local last = call('HGET', graves, latest)
+    meter(topic, #letter)
+    local last = call('HGET', letter_hash, latest)
     local top = last and struct.unpack('>I4', last, 7) + 1 or 0
     local last_died = last and tonumber(call('ZSCORE', letters, latest))
     local moment = string.format('%.0f', died)
@@ -46,14 +46,14 @@ for i = 3, #ARGV, 2 do
       while at > 1 do
         local before = call('ZSCORE', letters, numbered(id, at - 1))
         if not before or tonumber(before) < died then break end
-        set(numbered(id, at), call('HGET', graves, numbered(id, at - 1)), before)
+        set(numbered(id, at), call('HGET', letter_hash, numbered(id, at - 1)), before)
         at = at - 1
       end
-      call('HSET', graves, latest, with_number(last, top))
-      set(numbered(id, at), grave, moment)
+      call('HSET', letter_hash, latest, with_number(last, top))
+      set(numbered(id, at), letter, moment)
     else
       if last then set(numbered(id, top), last, string.format('%.0f', last_died)) end
-      set(latest, with_number(grave, top), moment)
+      set(latest, with_number(letter, top), moment)
     end
   end
 end

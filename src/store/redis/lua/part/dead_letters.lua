@@ -22,52 +22,53 @@ end
 
 -- Returns the lowest number of an id's letters. `top` is the number that the latest letter stands for. If there are no
 -- others, returns `top`.
-local function lowest(graves, id, top)
+local function lowest(letter_hash, id, top)
   local low, high = 1, top
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if call('HEXISTS', graves, numbered(id, middle)) == 1 then high = middle else low = middle + 1 end
+    if call('HEXISTS', letter_hash, numbered(id, middle)) == 1 then high = middle else low = middle + 1 end
   end
   return low
 end
 
-local function drop(graves, letters, names)
+local function drop(letter_hash, letters, names)
   call('ZREM', letters, unpack(names))
-  call('HDEL', graves, unpack(names))
+  call('HDEL', letter_hash, unpack(names))
 end
 
 -- Returns the topic of a key of dead letters.
-local function topic_of(graves)
-  return string.sub(graves, #base + 3)
+local function topic_of(letter_hash)
+  return string.sub(letter_hash, #base + 3)
 end
 
 -- Drops the latest letter, and the letters from number `from` to the one before it. The letter before these then is the
 -- latest, if there is one.
-local function drop_latest(graves, letters, id, from, top)
+local function drop_latest(letter_hash, letters, id, from, top)
   local names = { id .. ZERO }
   for number = from, top - 1 do names[#names + 1] = numbered(id, number) end
-  drop(graves, letters, names)
+  drop(letter_hash, letters, names)
   local before = numbered(id, from - 1)
-  local grave = from > 1 and call('HGET', graves, before)
-  if not grave then return end
+  local letter = from > 1 and call('HGET', letter_hash, before)
+  if not letter then return end
   local died = call('ZSCORE', letters, before)
-  drop(graves, letters, { before })
-  call('HSET', graves, id .. ZERO, string.sub(grave, 1, 6) .. struct.pack('>I4', from - 2) .. string.sub(grave, 11))
+  drop(letter_hash, letters, { before })
+  local number = struct.pack('>I4', from - 2)
+  call('HSET', letter_hash, id .. ZERO, string.sub(letter, 1, 6) .. number .. string.sub(letter, 11))
   call('ZADD', letters, died, id .. ZERO)
 end
 
 -- Takes letters out of the middle. Goes from number `from` in the direction of `step` to the end, and moves the letters
 -- that stay into the gap. When the room is used up, puts the letters that were taken out back at the current position.
 -- So no number is missing there, and the next call finds these letters nearer to the end. Returns how many are out.
-local function walk(graves, letters, id, goes, top, from, step)
+local function walk(letter_hash, letters, id, goes, top, from, step)
   local at, to, carried, moved = from, from, {}, false
   while true do
     local here = at == top and id .. ZERO or numbered(id, at)
-    local grave = at >= 1 and at <= top and call('HGET', graves, here)
-    if not grave then break end
+    local letter = at >= 1 and at <= top and call('HGET', letter_hash, here)
+    if not letter then break end
     if room <= 0 and moved then
       for _, one in ipairs(carried) do
-        call('HSET', graves, numbered(id, to), one.grave)
+        call('HSET', letter_hash, numbered(id, to), one.letter)
         call('ZADD', letters, one.died, numbered(id, to))
         to = to + step
       end
@@ -75,33 +76,33 @@ local function walk(graves, letters, id, goes, top, from, step)
     end
     local died = call('ZSCORE', letters, here)
     if goes[at] and room > 0 then
-      carried[#carried + 1] = { grave = grave, died = died }
+      carried[#carried + 1] = { letter = letter, died = died }
       -- A removal comes first: see moves.
       call('ZREM', letters, here)
     else
-      call('HSET', graves, numbered(id, to), grave)
+      call('HSET', letter_hash, numbered(id, to), letter)
       call('ZADD', letters, died, numbered(id, to))
       to, moved = to + step, true
     end
-    room = room - 1 - #grave / 4096
+    room = room - 1 - #letter / 4096
     at = at + step
   end
   local bytes = 0
-  for _, one in ipairs(carried) do bytes = bytes + #one.grave end
+  for _, one in ipairs(carried) do bytes = bytes + #one.letter end
   if step > 0 then
-    drop_latest(graves, letters, id, to, top)
+    drop_latest(letter_hash, letters, id, to, top)
   else
     local names = {}
     for number = at + 1, to do names[#names + 1] = numbered(id, number) end
-    drop(graves, letters, names)
+    drop(letter_hash, letters, names)
   end
-  meter(topic_of(graves), -bytes)
+  meter(topic_of(letter_hash), -bytes)
   return #carried
 end
 
 -- Takes letters of one id out, as far as the room allows. Returns how many are out. The numbers of the other letters
 -- stay consecutive, and their order stays the same.
-local function take_out(graves, letters, id, members)
+local function take_out(letter_hash, letters, id, members)
   local numbers, goes, latest, out = {}, {}, false, 0
   for _, member in ipairs(members) do
     local number = struct.unpack('>I4', member, #member - 3)
@@ -110,20 +111,20 @@ local function take_out(graves, letters, id, members)
   table.sort(numbers)
   local first, last = 1, #numbers
   -- The oldest letters leave no gap.
-  while first <= last and (numbers[first] == 1 or call('HEXISTS', graves, numbered(id, numbers[first] - 1)) == 0) do
+  while first <= last and (numbers[first] == 1 or call('HEXISTS', letter_hash, numbered(id, numbers[first] - 1)) == 0) do
     local names = { numbered(id, numbers[first]) }
     while first < last and numbers[first + 1] == numbers[first] + 1 do
       first = first + 1
       names[#names + 1] = numbered(id, numbers[first])
     end
-    local topic = topic_of(graves)
+    local topic = topic_of(letter_hash)
     local bytes = bytes_of('X:', topic, names)
-    drop(graves, letters, names)
+    drop(letter_hash, letters, names)
     meter(topic, -bytes)
     first, out = first + 1, out + #names
   end
   if first > last and not latest then return out end
-  local top = struct.unpack('>I4', call('HGET', graves, id .. ZERO), 7) + 1
+  local top = struct.unpack('>I4', call('HGET', letter_hash, id .. ZERO), 7) + 1
   if latest then
     -- The latest letters leave no gap either.
     local from = top
@@ -132,14 +133,14 @@ local function take_out(graves, letters, id, members)
       from, last = from - 1, last - 1
       names[#names + 1] = numbered(id, from)
     end
-    local topic = topic_of(graves)
+    local topic = topic_of(letter_hash)
     local bytes = bytes_of('X:', topic, names)
-    drop_latest(graves, letters, id, from, top)
+    drop_latest(letter_hash, letters, id, from, top)
     meter(topic, -bytes)
     out, top = out + 1 + top - from, from - 1
   end
   if first > last then return out end
-  local up, down = top - numbers[first], numbers[last] - lowest(graves, id, top)
-  if up <= down then return out + walk(graves, letters, id, goes, top, numbers[first], 1) end
-  return out + walk(graves, letters, id, goes, top, numbers[last], -1)
+  local up, down = top - numbers[first], numbers[last] - lowest(letter_hash, id, top)
+  if up <= down then return out + walk(letter_hash, letters, id, goes, top, numbers[first], 1) end
+  return out + walk(letter_hash, letters, id, goes, top, numbers[last], -1)
 end
