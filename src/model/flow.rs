@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::job::TopicName;
+use crate::job_parts::TopicName;
 use crate::topic::{Rate, Topic};
 
 /// The longest time by which a job is postponed because its host is at a limit.

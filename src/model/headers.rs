@@ -12,8 +12,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use crate::destination::Destination;
-use crate::follow::{self, Then};
-use crate::job::JobKey;
+use crate::job_parts::JobKey;
+use crate::links::{self, Then};
 use crate::tags::Tags;
 use crate::topic::refuse_header;
 
@@ -111,7 +111,7 @@ impl Headers {
         let destination = path.map(Destination::Path).or(url.map(Destination::Url));
         let tags = by_name.remove(TAGS).map_or_else(Tags::default, |text| Tags::trusted(&text));
         let then = Then::trusted(by_name.remove(THEN), by_name.remove(NEXT));
-        let after = by_name.remove(AFTER).and_then(|text| follow::key_of(&text)).map(Box::new);
+        let after = by_name.remove(AFTER).and_then(|text| links::key_of(&text)).map(Box::new);
         Headers { by_name, destination, tags, then, after }
     }
 
@@ -199,7 +199,7 @@ impl Headers {
             Headers::tags_text(&self.tags),
             member(THEN, self.then.full()),
             member(NEXT, self.then.links()),
-            member(AFTER, &self.after.as_deref().map(follow::key_text).unwrap_or_default()),
+            member(AFTER, &self.after.as_deref().map(links::key_text).unwrap_or_default()),
             headers[1..headers.len() - 1].to_owned(),
         ];
         members.retain(|member| !member.is_empty());

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Mode, Status, Topic};
-use crate::job::TopicName;
+use crate::job_parts::TopicName;
 
 /// All topics that a process knows, by name. Cheap to clone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

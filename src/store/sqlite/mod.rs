@@ -23,6 +23,7 @@ mod hung_bell;
 mod leases;
 mod letters;
 mod outbox;
+mod pending_records;
 mod quota;
 mod record_keeping;
 mod record_rows;

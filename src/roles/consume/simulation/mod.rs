@@ -6,6 +6,7 @@
 //! others.
 //! `world` has what happens and when, `threads` the lane threads and the bells, `store` a lane of the store.
 
+mod lane_thread;
 mod store;
 mod threads;
 mod world;
