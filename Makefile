@@ -9,6 +9,8 @@ SPEC_VALIDATOR_VERSION := 0.9.0
 STANDARD_WEBHOOKS_VERSION := 1.1.0
 # The mail server that alerts are sent to.
 AIOSMTPD_VERSION := 1.4.6
+# A client of beanstalkd, which must work with dq unchanged.
+GREENSTALK_VERSION := 2.1.1
 # A server that says when a change is on its disk (WAITAOF), which Debian 12's Redis 7.0 does not.
 VALKEY_VERSION := 8.0.1+dfsg1-1~bpo12+1
 
@@ -40,7 +42,7 @@ tests:
 	$(CARGO) test --no-fail-fast --lib --bins $(OTHERS:%=--test %)
 	$(CARGO) build --examples
 	RUST_TEST_THREADS=$(IT_THREADS) $(CARGO) test --test it
-	TEST_STORE=redis $(CARGO) test --test it -- daemon:: restart:: supervision:: quotas::
+	TEST_STORE=redis $(CARGO) test --test it -- daemon:: restart:: supervision:: quotas:: beanstalk::
 	TEST_STORE=redis $(CARGO) test --test isolation
 
 fmt:
@@ -152,9 +154,10 @@ tools:
 		&& target/tools/python/bin/pip freeze | grep -qx 'openapi-spec-validator==$(SPEC_VALIDATOR_VERSION)' \
 		&& target/tools/python/bin/pip freeze | grep -qx 'standardwebhooks==$(STANDARD_WEBHOOKS_VERSION)' \
 		&& target/tools/python/bin/pip freeze | grep -qx 'aiosmtpd==$(AIOSMTPD_VERSION)' \
+		&& target/tools/python/bin/pip freeze | grep -qx 'greenstalk==$(GREENSTALK_VERSION)' \
 		|| { python3 -m venv --clear target/tools/python && target/tools/python/bin/pip install --quiet \
 			schemathesis==$(SCHEMATHESIS_VERSION) openapi-spec-validator==$(SPEC_VALIDATOR_VERSION) \
-			standardwebhooks==$(STANDARD_WEBHOOKS_VERSION) aiosmtpd==$(AIOSMTPD_VERSION); }
+			standardwebhooks==$(STANDARD_WEBHOOKS_VERSION) aiosmtpd==$(AIOSMTPD_VERSION) greenstalk==$(GREENSTALK_VERSION); }
 # Debian's Chromium and its WebDriver, and of npm the one package that looks at pages as who cannot see them does.
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || $(APT) --no-install-recommends chromium chromium-driver
 	@[ -f target/tools/axe/$(AXE) ] || { command -v npm >/dev/null || $(APT) --no-install-recommends npm; \

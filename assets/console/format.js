@@ -3,6 +3,9 @@
 
 import { locale, t } from './i18n.js';
 
+/** A job's priority: the word of its level, or its number. @param {string | number} priority */
+export const priorityText = (priority) => (typeof priority === 'number' ? String(priority) : t(`priority.${priority}`));
+
 const formatters = new Map();
 let skew = 0;
 

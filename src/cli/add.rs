@@ -13,6 +13,7 @@ use super::due::DueOptions;
 use super::failure::Failure;
 use super::show::plain;
 use super::target::TargetOptions;
+use model::job_priority::JobPriority;
 
 /// Add a job, or a file of jobs
 ///
@@ -46,9 +47,10 @@ pub(super) struct Arguments {
     #[command(flatten)]
     when: DueOptions,
 
-    /// high, normal or low: which ready jobs of a topic are served first
-    #[arg(long, value_name = "PRIORITY", value_parser = ["high", "normal", "low"])]
-    priority: Option<String>,
+    /// high, normal, low or a number: which ready jobs of a topic are served first, those with the lowest number
+    /// (normal: 2147483648)
+    #[arg(long, value_name = "PRIORITY", value_parser = priority)]
+    priority: Option<JobPriority>,
 
     /// What to do if the topic has a job with this id: replace the old job (the default), reject the new one, or keep
     /// the old one without an error
@@ -117,6 +119,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let Outcome { id, outcome, due } = answer.json()?;
     println!("{outcome}: {}:{}, due {}", arguments.topic, plain(&id), plain(&due));
     Ok(true)
+}
+
+fn priority(text: &str) -> std::result::Result<JobPriority, String> {
+    JobPriority::parse(text).ok_or_else(|| format!("not {}", JobPriority::FORMS.replace('"', "")))
 }
 
 impl Arguments {

@@ -67,11 +67,12 @@ fn summary(settings: &Settings) -> Vec<(&'static str, String)> {
         ("server", or_none(server.listen)),
         ("http", or_none(http.listen)),
         ("gmq", or_none(settings.gmq.listen)),
+        ("beanstalk", or_none(settings.beanstalk.listen)),
         ("timers", timer.processes.to_string()),
         ("consumers", format!("{}, {} callbacks each", consume.processes, consume.concurrency)),
         ("store", settings.store.to_string()),
         ("registry", or_none(settings.registry.as_ref())),
-        ("topics", format!("{} in the file", topics.len())),
+        ("topics", topics_line(topics.len(), settings.registry.is_some())),
     ];
     let odd = [
         (
@@ -89,6 +90,13 @@ fn summary(settings: &Settings) -> Vec<(&'static str, String)> {
     facts
 }
 
+/// Returns how many topics the file has. The check asks no server, so those of a registry are not counted.
+fn topics_line(of_file: usize, has_registry: bool) -> String {
+    let others =
+        if has_registry { "; those of the registry are not counted here (dq topics list)" } else { "" };
+    format!("{of_file} in the file{others}")
+}
+
 fn object(settings: &Settings) -> Value {
     let notes: Vec<_> =
         summary(settings).into_iter().filter(|(name, _)| *name == "note").map(|(_, what)| what).collect();
@@ -104,6 +112,7 @@ fn object(settings: &Settings) -> Value {
         "server": settings.server.listen,
         "http": settings.http.listen,
         "gmq": settings.gmq.listen,
+        "beanstalk": settings.beanstalk.listen,
         "timers": settings.timer.processes,
         "consumers": settings.consume.processes,
         "concurrency": settings.consume.concurrency,

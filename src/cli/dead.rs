@@ -85,6 +85,10 @@ struct Filter {
     /// Only those whose last attempt was answered with this status
     #[arg(long, value_name = "STATUS")]
     status: Option<u16>,
+
+    /// Only those of jobs that have this tag
+    #[arg(long, value_name = "TAG")]
+    tag: Option<String>,
 }
 
 impl Filter {
@@ -98,6 +102,7 @@ impl Filter {
             ("died_before", text(&self.died_before)),
             ("reason", text(&self.reason)),
             ("status", self.status.map(|status| json!(status))),
+            ("tag", text(&self.tag)),
         ];
         fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
@@ -110,7 +115,8 @@ impl Filter {
 #[command(after_help = "Examples:
   dq dead redrive orders --dry-run
   dq dead redrive orders --limit 100 --yes
-  dq dead redrive orders --reason 'the lease ran out' --rate 30/m")]
+  dq dead redrive orders --reason 'the lease ran out' --rate 30/m
+  dq dead redrive orders --tag campaign:3 --dry-run")]
 struct Redrive {
     #[command(flatten)]
     which: DeadSelection,

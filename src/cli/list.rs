@@ -124,7 +124,7 @@ fn table(jobs: &[Box<RawValue>], now_ms: i64) -> Result<String> {
         table.row([
             cut(&job.id, 60),
             moment_from(when, now_ms),
-            format!("{:?}", job.priority).to_lowercase(),
+            job.priority.to_string(),
             job.attempts.to_string(),
             cut(job.body.get(), 60),
         ]);

@@ -15,6 +15,7 @@ mod environment;
 mod nodes;
 mod ports;
 mod raw;
+mod raw_foreign;
 mod registry;
 mod units;
 mod validate;
@@ -243,6 +244,38 @@ mod tests {
                 "http.listen",
             ),
             ("[gmq]\nscopes = [\"admin\"]", "gmq.scopes", "admin", "consume:"),
+            ("[beanstalk]\nlisten = \"0.0.0.0:1\"", "beanstalk.listen", "0.0.0.0:1", "beanstalk.allow"),
+            (
+                "[beanstalk]\nlisten = \"127.0.0.1:6789\"",
+                "beanstalk.listen",
+                "127.0.0.1:6789",
+                "server.listen",
+            ),
+            (
+                "[gmq]\nlisten = \"127.0.0.1:9\"\n[beanstalk]\nlisten = \"127.0.0.1:9\"",
+                "beanstalk.listen",
+                "127.0.0.1:9",
+                "gmq.listen",
+            ),
+            (
+                "[http]\nlisten = \"\"\n[beanstalk]\nlisten = \"127.0.0.1:11300\"",
+                "beanstalk.listen",
+                "11300",
+                "http.listen",
+            ),
+            ("[beanstalk]\nscopes = [\"read:*\"]", "beanstalk.scopes", "read:*", "consume:"),
+            (
+                "[beanstalk]\ncreate = true\n[registry]\nurl = \"none\"",
+                "beanstalk.create",
+                "true",
+                "registry.url",
+            ),
+            (
+                "[beanstalk]\nlisten = \"127.0.0.1:11300\"\nmax_job_size = \"2MiB\"",
+                "beanstalk.max_job_size",
+                "2097152",
+                "server.max_frame",
+            ),
             ("[gmq]\nallow = [\"x\"]", "gmq.allow", "x", "10.0.0.0/8"),
             ("[http]\nlisten = \"127.0.0.1:6789\"", "http.listen", "127.0.0.1:6789", "server.listen"),
             ("[store]\nbackend = \"oracle\"", "store.backend", "oracle", "embedded"),

@@ -1,4 +1,4 @@
-//! Checks who may connect to the TCP port, the HTTP port and the port for clients of gmq-redis.
+//! Checks who may connect to the TCP port, the HTTP port, and the ports for clients of gmq-redis and of beanstalkd.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::raw;
 use super::units::Size;
 use model::scope::Scope;
 use model::session::KEY_LEAST;
-use model::settings::{Auth, GmqSettings, HttpSettings, ServerSettings};
+use model::settings::{Auth, BeanstalkSettings, GmqSettings, HttpSettings, ServerSettings};
 
 /// The smallest and the largest `max_frame`. A frame is shorter than 16 MiB, so its binary length begins with the byte
 /// 0. In the other framing, the first byte is a digit.
@@ -83,38 +83,51 @@ pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<Ht
 /// Checks the port for clients of gmq-redis. `http`: the address of the API, whose process serves this port too.
 pub(super) fn gmq(raw: raw::Gmq, http: Option<SocketAddr>) -> Result<GmqSettings, ConfigError> {
     let port = ListenPort { name: "gmq", example: "127.0.0.1:9503" };
-    let allow = networks("gmq.allow", &raw.allow)?;
-    let listen = port.address(&raw.listen)?;
-    if is_wide(listen) && allow.is_empty() {
-        let problem = format!(
-            "\"{}\" is wider than loopback, and clients of gmq-redis have no credentials: say who may connect, such as \
-             gmq.allow = [\"10.0.0.0/8\"]",
-            raw.listen
-        );
-        return port.wrong("listen", problem);
-    }
-    if listen.is_some() && http.is_none() {
-        let problem = format!(
-            "\"{}\" needs the HTTP API, whose process serves this port too: set http.listen, such as \
-             \"127.0.0.1:8088\"",
-            raw.listen
-        );
-        return port.wrong("listen", problem);
-    }
-    let scope = |text: &String| {
-        match text.parse() {
-        Ok(scope @ (Scope::Produce(_) | Scope::Consume(_))) => Ok(scope),
-        _ => port.wrong(
-            "scopes",
-            format!("{text:?} is neither \"produce:<topic>\" nor \"consume:<topic>\", such as \"consume:orders.*\""),
-        ),
-    }
-    };
-    let scopes = raw.scopes.iter().map(scope).collect::<Result<_, _>>()?;
+    let (listen, allow) = port.check_without_login("gmq-redis", &raw.listen, &raw.allow, http)?;
     let (max_connections, max_connections_per_source) =
         port.connections(raw.max_connections, raw.max_connections_per_source)?;
-    let idle_timeout = within("gmq.idle_timeout", raw.idle_timeout, IDLE.0, IDLE.1)?;
-    Ok(GmqSettings { listen, allow, scopes, max_connections, max_connections_per_source, idle_timeout })
+    Ok(GmqSettings {
+        listen,
+        allow,
+        scopes: port.scopes(&raw.scopes)?,
+        max_connections,
+        max_connections_per_source,
+        idle_timeout: within("gmq.idle_timeout", raw.idle_timeout, IDLE.0, IDLE.1)?,
+    })
+}
+
+/// Checks the port for clients of beanstalkd. `server`: its `max_frame` bounds all requests, and so the memory for them.
+pub(super) fn beanstalk(
+    raw: raw::Beanstalk,
+    http: Option<SocketAddr>,
+    server: &ServerSettings,
+    has_registry: bool,
+) -> Result<BeanstalkSettings, ConfigError> {
+    let port = ListenPort { name: "beanstalk", example: "127.0.0.1:11300" };
+    let (listen, allow) = port.check_without_login("beanstalkd", &raw.listen, &raw.allow, http)?;
+    let (max_connections, max_connections_per_source) =
+        port.connections(raw.max_connections, raw.max_connections_per_source)?;
+    if raw.create && !has_registry {
+        let problem = "true needs a registry for the topics: set registry.url, or put the topics into this file \
+                       and set beanstalk.create = false";
+        return port.wrong("create", problem.to_owned());
+    }
+    let max_job_size = size("beanstalk.max_job_size", raw.max_job_size, (Size(1), FRAMES.1))?;
+    if listen.is_some() && max_job_size > server.max_frame {
+        let problem =
+            format!("{max_job_size} bytes are more than server.max_frame, which bounds all requests");
+        return port.wrong("max_job_size", problem);
+    }
+    Ok(BeanstalkSettings {
+        listen,
+        allow,
+        scopes: port.scopes(&raw.scopes)?,
+        create: raw.create,
+        max_connections,
+        max_connections_per_source,
+        idle_timeout: within("beanstalk.idle_timeout", raw.idle_timeout, IDLE.0, IDLE.1)?,
+        max_job_size: max_job_size as u32,
+    })
 }
 
 /// Whether a port can be reached from other hosts.
@@ -190,6 +203,50 @@ impl ListenPort {
                 self.wrong("listen", format!("{listen:?} is not an address and port, such as \"{example}\""))
             }
         }
+    }
+
+    /// Returns the address of a port whose protocol has no credentials, and who may connect. `clients`: the program whose
+    /// clients they are. `http`: the address of the API, whose process serves this port too.
+    fn check_without_login(
+        &self,
+        clients: &str,
+        listen: &str,
+        allow: &[String],
+        http: Option<SocketAddr>,
+    ) -> Result<(Option<SocketAddr>, Vec<IpNet>), ConfigError> {
+        let name = self.name;
+        let allow = networks(&format!("{name}.allow"), allow)?;
+        let address = self.address(listen)?;
+        if is_wide(address) && allow.is_empty() {
+            let problem = format!(
+                "\"{listen}\" is wider than loopback, and clients of {clients} have no credentials: say who may \
+                 connect, such as {name}.allow = [\"10.0.0.0/8\"]"
+            );
+            return self.wrong("listen", problem);
+        }
+        if address.is_some() && http.is_none() {
+            let problem = format!(
+                "\"{listen}\" needs the HTTP API, whose process serves this port too: set http.listen, such as \
+                 \"127.0.0.1:8088\""
+            );
+            return self.wrong("listen", problem);
+        }
+        Ok((address, allow))
+    }
+
+    /// Returns what each client of a port without credentials may do.
+    fn scopes(&self, scopes: &[String]) -> Result<Vec<Scope>, ConfigError> {
+        let scope = |text: &String| match text.parse() {
+            Ok(scope @ (Scope::Produce(_) | Scope::Consume(_))) => Ok(scope),
+            _ => {
+                let problem = format!(
+                    "{text:?} is neither \"produce:<topic>\" nor \"consume:<topic>\", such as \
+                     \"consume:orders.*\""
+                );
+                self.wrong("scopes", problem)
+            }
+        };
+        scopes.iter().map(scope).collect()
     }
 
     /// Returns the address of the port, and who may connect.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+pub(super) use super::raw_foreign::{Beanstalk, Gmq};
 use super::units::{Size, Span};
 use model::record::RECORDS_MAX;
 use model::settings::Guard;
@@ -29,6 +30,7 @@ pub struct Raw {
     pub(super) server: Server,
     pub(super) http: Http,
     pub(super) gmq: Gmq,
+    pub(super) beanstalk: Beanstalk,
     pub(super) timer: Timer,
     pub(super) consume: Consume,
     pub(super) store: Store,
@@ -75,17 +77,6 @@ pub(super) struct Http {
     pub session_key_file: String,
     pub public_url: String,
     pub tls: PortTls,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Gmq {
-    pub listen: String,
-    pub allow: Vec<String>,
-    pub scopes: Vec<String>,
-    pub max_connections: usize,
-    pub max_connections_per_source: usize,
-    pub idle_timeout: Span,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -235,6 +226,7 @@ impl Default for Raw {
             server: Server::default(),
             http: Http::default(),
             gmq: Gmq::default(),
+            beanstalk: Beanstalk::default(),
             timer: Timer::default(),
             consume: Consume::default(),
             store: Store::default(),
@@ -276,19 +268,6 @@ impl Default for Http {
             session_key_file: String::new(),
             public_url: String::new(),
             tls: PortTls::default(),
-        }
-    }
-}
-
-impl Default for Gmq {
-    fn default() -> Gmq {
-        Gmq {
-            listen: String::new(),
-            allow: Vec::new(),
-            scopes: vec!["produce:*".into(), "consume:*".into()],
-            max_connections: 1000,
-            max_connections_per_source: 0,
-            idle_timeout: seconds(600),
         }
     }
 }

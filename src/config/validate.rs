@@ -69,8 +69,10 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: NodeLookup<'_>) -> Result<Sett
         redis.nodes =
             nodes::from_registry(shards, registry.as_ref(), |registry| ask_nodes(registry, &run_dir))?;
     }
-    let (raw_http_listen, raw_gmq_listen) = (raw.http.listen.clone(), raw.gmq.listen.clone());
+    let [raw_http_listen, raw_gmq_listen, raw_beanstalk_listen] =
+        [&raw.http.listen, &raw.gmq.listen, &raw.beanstalk.listen].map(String::clone);
     let http = ports::http(raw.http, registry.is_some(), base)?;
+    let server = ports::server(raw.server, registry.is_some(), base)?;
     let callback = callback::callback(&raw.callback, base)?;
     let settings = Settings {
         instance: if raw.instance.is_empty() { host_name() } else { raw.instance },
@@ -88,8 +90,9 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: NodeLookup<'_>) -> Result<Sett
             _ => Some(within("watchdog", raw.watchdog, Duration::from_secs(1), HOUR)?),
         },
         watch_config: raw.watch_config,
-        server: ports::server(raw.server, registry.is_some(), base)?,
         gmq: ports::gmq(raw.gmq, http.listen)?,
+        beanstalk: ports::beanstalk(raw.beanstalk, http.listen, &server, registry.is_some())?,
+        server,
         http,
         timer: TimerSettings { processes: count("timer.processes", raw.timer.processes, 0, 64)? },
         consume: ConsumeSettings {
@@ -108,18 +111,20 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: NodeLookup<'_>) -> Result<Sett
     let same = |a: SocketAddr, b: SocketAddr| {
         a.port() == b.port() && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
     };
-    if let (Some(server), Some(http)) = (settings.server.listen, settings.http.listen)
-        && same(server, http)
-    {
-        let problem = format!("{:?} has the port of server.listen; use another port", raw_http_listen);
-        return Err(ConfigError::key("http.listen", problem));
-    }
-    for (name, other) in [("server", settings.server.listen), ("http", settings.http.listen)] {
-        if let (Some(gmq), Some(other)) = (settings.gmq.listen, other)
-            && same(gmq, other)
-        {
-            let problem = format!("{raw_gmq_listen:?} has the port of {name}.listen; use another port");
-            return Err(ConfigError::key("gmq.listen", problem));
+    let ports = [
+        ("server", settings.server.listen, ""),
+        ("http", settings.http.listen, raw_http_listen.as_str()),
+        ("gmq", settings.gmq.listen, &raw_gmq_listen),
+        ("beanstalk", settings.beanstalk.listen, &raw_beanstalk_listen),
+    ];
+    for (number, (name, listen, text)) in ports.iter().enumerate() {
+        for (other, other_listen, _) in &ports[..number] {
+            if let (Some(listen), Some(other_listen)) = (*listen, *other_listen)
+                && same(listen, other_listen)
+            {
+                let problem = format!("{text:?} has the port of {other}.listen; use another port");
+                return Err(ConfigError::key(format!("{name}.listen"), problem));
+            }
         }
     }
     Ok(settings)

@@ -58,6 +58,10 @@ const URL: &str = ":url";
 /// The name that tags have in the text of a store.
 const TAGS: &str = ":tags";
 
+/// The name that the number of a job's priority has in the text of a Redis store, where it is the first member. It is no
+/// part of the headers: the store reads it by itself.
+pub const PRIORITY: &str = ":priority";
+
 /// The names that what follows a job has in the text of a store: in full, and its topics and ids alone.
 const THEN: &str = ":then";
 const NEXT: &str = ":next";
@@ -107,6 +111,7 @@ impl Headers {
     /// so that it does not prevent the delivery.
     pub fn trusted(text: &str) -> Headers {
         let mut by_name: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
+        by_name.remove(PRIORITY);
         let (path, url) = (by_name.remove(PATH), by_name.remove(URL));
         let destination = path.map(Destination::Path).or(url.map(Destination::Url));
         let tags = by_name.remove(TAGS).map_or_else(Tags::default, |text| Tags::trusted(&text));

@@ -10,6 +10,7 @@ pub use crate::job_parts::{
     Body, Due, ID_MAX, InvalidJobPart, JobId, JobKey, LATEST_MS, OnConflict, Priority, State, TOPIC_MAX,
     TopicName,
 };
+use crate::job_priority::JobPriority;
 use crate::late_start::LateStart;
 use crate::quota::Quota;
 
@@ -23,7 +24,7 @@ pub struct NewJob {
     /// When it is due.
     pub due: Due,
     /// Its priority among the ready jobs of its topic.
-    pub priority: Priority,
+    pub priority: JobPriority,
     /// What happens if there is already a job with its id.
     pub on_conflict: OnConflict,
     /// Its own limit of attempts. None: the topic's.
@@ -43,7 +44,7 @@ impl NewJob {
             key,
             body,
             due,
-            priority: Priority::Normal,
+            priority: JobPriority::default(),
             on_conflict: OnConflict::Replace,
             max_attempts: None,
             attempts: 0,

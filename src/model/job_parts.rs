@@ -174,7 +174,7 @@ impl Due {
     }
 }
 
-/// Which of a topic's jobs are leased first.
+/// The three levels of priority: of topics, and of jobs without a number ([`JobPriority`](crate::job_priority::JobPriority)).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {

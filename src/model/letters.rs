@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::job::Attempt;
+use crate::tags::{Tag, Tags};
 use crate::topic::Rate;
 
 /// A filter of dead letters. A dead letter must meet all conditions that are set. An empty filter selects all.
@@ -20,18 +21,21 @@ pub struct Filter {
     pub reason: String,
     /// The HTTP status of the last attempt.
     pub status: Option<u16>,
+    /// A tag of the job.
+    pub tag: Option<Tag>,
 }
 
 impl Filter {
-    /// Returns whether the filter selects the dead letter with this id, which died at `died_ms` (Unix milliseconds)
-    /// after this last attempt.
-    pub fn picks(&self, id: &str, died_ms: i64, last: Option<&Attempt>) -> bool {
+    /// Returns whether the filter selects the dead letter with this id and these tags, which died at `died_ms` (Unix
+    /// milliseconds) after this last attempt.
+    pub fn picks(&self, id: &str, tags: &Tags, died_ms: i64, last: Option<&Attempt>) -> bool {
         let has_reason = || self.reason.is_empty() || last.is_some_and(|a| a.error.contains(&self.reason));
         id.starts_with(&self.id_prefix)
             && id.contains(&self.id_contains)
             && self.died_after_ms.is_none_or(|at| died_ms >= at)
             && self.died_before_ms.is_none_or(|at| died_ms < at)
             && self.status.is_none_or(|status| last.is_some_and(|a| a.status == Some(status)))
+            && self.tag.as_ref().is_none_or(|tag| tags.has(tag))
             && has_reason()
     }
 }
@@ -80,8 +84,10 @@ mod tests {
         };
         let all = Filter::default();
         let reason = |reason: &str| Filter { reason: reason.into(), ..Filter::default() };
-        let of = |filter: &Filter| filter.picks("order-42", 1000, Some(&last));
-        assert!(of(&all) && all.picks("x", 0, None));
+        let tags = Tags::new(["shop:7"]).unwrap();
+        let of = |filter: &Filter| filter.picks("order-42", &tags, 1000, Some(&last));
+        let with_tag = |tag: &str| Filter { tag: Some(Tag::new(tag).unwrap()), ..Filter::default() };
+        assert!(of(&all) && all.picks("x", &tags, 0, None) && of(&with_tag("shop:7")));
         assert!(of(&Filter { id_prefix: "order-".into(), status: Some(503), ..reason("503") }));
         assert!(of(&Filter { died_after_ms: Some(1000), died_before_ms: Some(1001), ..reason("") }));
         for not in [
@@ -91,10 +97,11 @@ mod tests {
             Filter { died_before_ms: Some(1000), ..reason("") },
             Filter { status: Some(500), ..reason("") },
             reason("lease"),
+            with_tag("shop:8"),
         ] {
             assert!(!of(&not), "{not:?}");
         }
-        assert!(!reason("5").picks("x", 0, None), "one without an attempt has no reason");
+        assert!(!reason("5").picks("x", &tags, 0, None), "one without an attempt has no reason");
     }
 
     #[test]

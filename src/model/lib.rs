@@ -18,6 +18,7 @@ pub mod headers;
 pub mod job;
 pub mod job_filter;
 mod job_parts;
+pub mod job_priority;
 pub mod json_time;
 pub mod late_start;
 pub mod letters;

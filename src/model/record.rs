@@ -66,7 +66,7 @@ pub struct JobRecord {
     pub due_ms: i64,
     /// How many attempts were begun and count.
     pub attempts: u32,
-    /// The first and the last attempts, the oldest first.
+    /// The first and the last attempts, the oldest first; and a note behind them, if there is one.
     pub attempts_log: Vec<Attempt>,
     /// Its body, if its topic keeps bodies.
     pub body: Option<Body>,
@@ -74,10 +74,26 @@ pub struct JobRecord {
     pub headers: Headers,
 }
 
+/// The number of the entry of a log that is no attempt: its error says why the job was removed. Earlier releases show it
+/// among the attempts.
+pub const NOTE_NUMBER: u32 = 0;
+
 impl JobRecord {
+    /// Returns why the job was removed, if that was noted.
+    pub fn note(&self) -> Option<&str> {
+        let last = self.attempts_log.last().filter(|last| last.number == NOTE_NUMBER)?;
+        Some(&last.error)
+    }
+
+    /// Returns the first and the last attempts, the oldest first.
+    pub fn made_attempts(&self) -> &[Attempt] {
+        let notes = usize::from(self.note().is_some());
+        &self.attempts_log[..self.attempts_log.len() - notes]
+    }
+
     /// Returns how long after its due time the last attempt began. None: there was no attempt.
     pub fn late(&self) -> Option<Duration> {
-        let last = self.attempts_log.last()?;
+        let last = self.made_attempts().last()?;
         Some(Duration::from_millis(u64::try_from(last.at_ms.saturating_sub(self.due_ms)).unwrap_or(0)))
     }
 }
@@ -162,6 +178,23 @@ mod tests {
             body: None,
             headers: Headers::default().with_tags(Tags::new(["shop:7"]).unwrap()),
         }
+    }
+
+    #[test]
+    fn a_note_is_no_attempt_and_is_found_by_its_text() {
+        let mut record = record();
+        assert_eq!((record.note(), record.made_attempts().len()), (None, 1));
+        let late = record.late();
+        let made = Attempt {
+            number: NOTE_NUMBER,
+            at_ms: 9_000,
+            error: "exported".into(),
+            ..record.attempts_log[0].clone()
+        };
+        record.attempts_log.push(made);
+        assert_eq!((record.note(), record.made_attempts().len(), record.late()), (Some("exported"), 1, late));
+        let with_text = RecordFilter { text: Some("export".into()), ..RecordFilter::default() };
+        assert!(with_text.admits(&record));
     }
 
     #[test]

@@ -10,9 +10,9 @@ use model::letters::Pace;
 use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation, PurgeCause};
 use store::{
     Added, Batch, Change, Changed, CircuitOpening, CircuitView, Counts, DeadLetter, DeadLetterOperation,
-    DeadLetterSelection, DeadLetters, Deleted, Forecast, Jobs, Lanes, LeaseRequest, Leases, LimitQuery,
-    LimitUse, Limits, MoveCounts, Outcome, OwnerTag, Page, Pauses, Permit, PermitRequest, Promotion,
-    Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError, View, Views,
+    DeadLetterSelection, DeadLetters, Deleted, Forecast, Jobs, Lanes, LeaseRequest, Leased, Leases,
+    LimitQuery, LimitUse, Limits, MoveCounts, Outcome, OwnerTag, Page, Pauses, Permit, PermitRequest,
+    Promotion, Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError, View, Views,
 };
 use telemetry::counters::Counters;
 
@@ -132,6 +132,35 @@ fn add_outcome(added: &Result<Added>) -> Option<AddOutcome> {
     })
 }
 
+impl MeteredStore {
+    /// Counts jobs that were deleted. Returns the answers.
+    fn count_deleted(
+        &self,
+        keys: &[JobKey],
+        begun: Instant,
+        all: Vec<Result<Deleted>>,
+    ) -> Vec<Result<Deleted>> {
+        self.took(Operation::Delete, keys.first(), begun, all.iter().any(Result::is_err));
+        for (key, there) in keys.iter().zip(&all) {
+            match there {
+                Ok(Deleted::Spooled) => {
+                    self.counters.topic(key.topic.as_str()).deleted(DeleteOutcome::Deleted);
+                }
+                Ok(Deleted::Done) => {
+                    self.counters.topic(key.topic.as_str()).deleted(DeleteOutcome::Deleted);
+                    self.node_of(key).deleted(1);
+                }
+                // A client may name any topic here, so only known topics get a count of their own.
+                Ok(Deleted::NotFound) => {
+                    self.counters.known_topic(key.topic.as_str()).deleted(DeleteOutcome::NotFound);
+                }
+                Err(_) => self.counters.known_topic(key.topic.as_str()).deleted(DeleteOutcome::Failed),
+            }
+        }
+        all
+    }
+}
+
 impl Jobs for MeteredStore {
     fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>> {
         let begun = Instant::now();
@@ -158,24 +187,13 @@ impl Jobs for MeteredStore {
     fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<Deleted>> {
         let begun = Instant::now();
         let all = self.store.delete(keys);
-        self.took(Operation::Delete, keys.first(), begun, all.iter().any(Result::is_err));
-        for (key, there) in keys.iter().zip(&all) {
-            match there {
-                Ok(Deleted::Spooled) => {
-                    self.counters.topic(key.topic.as_str()).deleted(DeleteOutcome::Deleted);
-                }
-                Ok(Deleted::Done) => {
-                    self.counters.topic(key.topic.as_str()).deleted(DeleteOutcome::Deleted);
-                    self.node_of(key).deleted(1);
-                }
-                // A client may name any topic here, so only known topics get a count of their own.
-                Ok(Deleted::NotFound) => {
-                    self.counters.known_topic(key.topic.as_str()).deleted(DeleteOutcome::NotFound);
-                }
-                Err(_) => self.counters.known_topic(key.topic.as_str()).deleted(DeleteOutcome::Failed),
-            }
-        }
-        all
+        self.count_deleted(keys, begun, all)
+    }
+
+    fn delete_with_note(&mut self, keys: &[JobKey], note: &str) -> Vec<Result<Deleted>> {
+        let begun = Instant::now();
+        let all = self.store.delete_with_note(keys, note);
+        self.count_deleted(keys, begun, all)
     }
 
     fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed> {
@@ -202,6 +220,16 @@ impl Jobs for MeteredStore {
 impl Leases for MeteredStore {
     fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
         self.timed(Operation::Lease, None, |store| store.lease(wanted, limit, owner))
+    }
+
+    fn lease_job(
+        &mut self,
+        key: &JobKey,
+        hold: Duration,
+        max_attempts: u32,
+        owner: Option<&OwnerTag>,
+    ) -> Result<Option<Leased>> {
+        self.timed(Operation::Lease, Some(key), |store| store.lease_job(key, hold, max_attempts, owner))
     }
 
     fn take_back_unanswered(&mut self) -> Result<()> {

@@ -123,6 +123,11 @@ impl Lanes {
         self.0.as_ref().map_or_else(Vec::new, |nodes| nodes.states())
     }
 
+    /// Returns whether a lane is a node that has no jobs, because the newest set does not name it.
+    pub fn is_outside(&self, lane: usize) -> bool {
+        self.0.as_ref().is_some_and(|nodes| nodes.is_outside(lane))
+    }
+
     /// Returns the number of the set of nodes, which changes when other nodes hold jobs. 0: no set is known.
     pub fn set_number(&self) -> u64 {
         self.0.as_ref().map_or(0, |nodes| nodes.set_number())

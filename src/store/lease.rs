@@ -145,6 +145,16 @@ pub trait Leases {
     /// and only as many jobs of a topic as its circuit lets through. Never waits for work.
     fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch>;
 
+    /// Leases this delayed or ready job, also if others come before it, or its topic is paused. A delayed job is due from
+    /// now on. `max_attempts` is as in [`LeaseRequest`]. None: there is no such job, or it is leased.
+    fn lease_job(
+        &mut self,
+        key: &JobKey,
+        hold: Duration,
+        max_attempts: u32,
+        owner: Option<&OwnerTag>,
+    ) -> Result<Option<Leased>>;
+
     /// Takes back the leases of this handle's lease calls whose answers never came. Those jobs were never delivered, so
     /// the attempts do not count. An error means that some leases are not taken back yet. Each lease call tries this
     /// first.

@@ -52,7 +52,8 @@ pub use sqlite::{HeldTurn, SqliteStore, unfinished_replacement};
 
 use model::destination::Destination;
 use model::headers::Headers;
-use model::job::{Attempt, Body, Due, JobKey, Priority, State, TopicName};
+use model::job::{Attempt, Body, Due, JobKey, State, TopicName};
+use model::job_priority::JobPriority;
 use model::quota::OverQuota;
 use model::tags::Tags;
 use model::ticket::TicketSecret;
@@ -143,7 +144,7 @@ pub struct Change {
     /// The new body.
     pub body: Option<Body>,
     /// The new priority.
-    pub priority: Option<Priority>,
+    pub priority: Option<JobPriority>,
     /// The job's own limit of attempts. `Some(None)`: from now on the topic's limit holds.
     pub max_attempts: Option<Option<u32>>,
     /// The new headers, in place of all old ones. If they are empty, the job has none from now on. (Their destination and
@@ -193,7 +194,7 @@ pub struct View {
     /// When the job was added, Unix microseconds, by the shard's clock.
     pub stamp_us: i64,
     /// Its priority among the ready jobs.
-    pub priority: Priority,
+    pub priority: JobPriority,
     /// How many attempts were begun and count.
     pub attempts: u32,
     /// Its own limit of attempts.

@@ -87,6 +87,10 @@ pub trait Jobs {
     /// one answer for each key, in their order.
     fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<Deleted>>;
 
+    /// Removes jobs as [`delete`](Jobs::delete) does, at their homes alone. The records say why: `note` is a short text
+    /// without control characters.
+    fn delete_with_note(&mut self, keys: &[JobKey], note: &str) -> Vec<Result<Deleted>>;
+
     /// Changes a delayed or ready job. It stays the same job, with its attempts and its stamp.
     fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed>;
 

@@ -98,12 +98,17 @@ impl Plan {
 
 fn sockets_of(role: Role, settings: &Settings) -> impl Iterator<Item = Socket> {
     let sockets = match role {
-        Role::Server => [settings.server.listen.map(Socket::Server), None, None],
+        Role::Server => [settings.server.listen.map(Socket::Server), None, None, None],
         Role::HttpServer => {
             let unix = Socket::HttpUnix(settings.run_dir.join("http.sock"));
-            [settings.http.listen.map(Socket::Http), Some(unix), settings.gmq.listen.map(Socket::Gmq)]
+            [
+                settings.http.listen.map(Socket::Http),
+                Some(unix),
+                settings.gmq.listen.map(Socket::Gmq),
+                settings.beanstalk.listen.map(Socket::Beanstalk),
+            ]
         }
-        Role::Timer | Role::Consume | Role::RedisChecker => [None, None, None],
+        Role::Timer | Role::Consume | Role::RedisChecker => [None, None, None, None],
     };
     sockets.into_iter().flatten()
 }

@@ -22,6 +22,8 @@ pub enum Socket {
     Http(SocketAddr),
     /// The port for clients of gmq-redis (`gmq.listen`).
     Gmq(SocketAddr),
+    /// The port for clients of beanstalkd (`beanstalk.listen`).
+    Beanstalk(SocketAddr),
     /// The Unix socket of the HTTP API.
     HttpUnix(PathBuf),
 }
@@ -33,6 +35,7 @@ impl Socket {
             Socket::Server(_) => "server",
             Socket::Http(_) => "http",
             Socket::Gmq(_) => "gmq",
+            Socket::Beanstalk(_) => "beanstalk",
             Socket::HttpUnix(_) => "http.unix",
         }
     }
@@ -44,7 +47,10 @@ impl Socket {
     /// Returns the address where it is bound.
     pub fn address(&self) -> String {
         match self {
-            Socket::Server(address) | Socket::Http(address) | Socket::Gmq(address) => address.to_string(),
+            Socket::Server(address)
+            | Socket::Http(address)
+            | Socket::Gmq(address)
+            | Socket::Beanstalk(address) => address.to_string(),
             Socket::HttpUnix(path) => path.display().to_string(),
         }
     }
@@ -63,6 +69,7 @@ impl Socket {
             Socket::Server(address) => tcp("server.listen", *address),
             Socket::Http(address) => tcp("http.listen", *address),
             Socket::Gmq(address) => tcp("gmq.listen", *address),
+            Socket::Beanstalk(address) => tcp("beanstalk.listen", *address),
             Socket::HttpUnix(path) => {
                 Ok(host::bind_unix(path).with_context(|| format!("cannot bind {}", path.display()))?.into())
             }
@@ -91,8 +98,8 @@ impl Sockets {
         Ok(())
     }
 
-    /// Takes the sockets that the service manager has bound, by their names: `server`, `http` and `gmq`. Each must be bound to
-    /// the address in the configuration, because the configuration was checked with that address.
+    /// Takes the sockets that the service manager has bound, by their names: `server`, `http`, `gmq` and `beanstalk`. Each
+    /// must be bound to the address in the configuration, because the configuration was checked with that address.
     pub fn take(&mut self, given: Vec<(String, OwnedFd)>, wanted: &[(Role, Socket)]) -> Result<()> {
         for (name, fd) in given {
             let Some((_, socket)) = wanted.iter().find(|(_, s)| s.name() == name && s.is_tcp()) else {

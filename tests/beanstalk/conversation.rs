@@ -1,5 +1,6 @@
-//! The table of conversations: its format, and the player that holds a server to it. Both beanstalkd and what speaks its
-//! protocol can be the server.
+//! The table of conversations: its format, and the player that holds a server to it. Both beanstalkd and dq can be the
+//! server.
+#![allow(dead_code)]
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -20,6 +21,15 @@ pub struct Step {
     pub line: usize,
     pub client: u8,
     pub act: Act,
+    /// What stands instead, if the server is dq.
+    pub of_dq: Option<Act>,
+}
+
+/// Whose port is played against.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    Beanstalkd,
+    Dq,
 }
 
 pub enum Act {
@@ -55,6 +65,10 @@ pub fn table() -> Vec<Conversation> {
             conversations.push(Conversation { name: name.to_owned(), steps: Vec::new() });
             continue;
         }
+        let (text, is_of_dq) = match text.strip_prefix('~') {
+            Some(text) => (text, true),
+            None => (text, false),
+        };
         let (client, act) = match text.as_bytes()[0] {
             digit @ b'1'..=b'9' => (digit - b'0', &text[1..]),
             _ => (1, text),
@@ -68,7 +82,13 @@ pub fn table() -> Vec<Conversation> {
             _ => panic!("line {line} of the table is no step: {text}"),
         };
         let conversation = conversations.last_mut().expect("a conversation has a name");
-        conversation.steps.push(Step { line, client, act });
+        if is_of_dq {
+            let step = conversation.steps.last_mut().expect("it stands instead of another step");
+            assert_eq!(step.client, client, "line {line}");
+            step.of_dq = Some(act);
+        } else {
+            conversation.steps.push(Step { line, client, act, of_dq: None });
+        }
     }
     conversations
 }
@@ -178,12 +198,14 @@ pub fn compare(parts: &[Part], bytes: &[u8], numbers: &mut Numbers) -> Match {
 /// Plays a conversation, and returns what each connection got. A difference is an error.
 pub fn play(
     conversation: &Conversation,
+    server: Server,
     connect: impl Fn() -> TcpStream,
 ) -> Result<HashMap<u8, Vec<u8>>, String> {
     let mut clients: HashMap<u8, (TcpStream, Vec<u8>)> = HashMap::new();
     let mut got: HashMap<u8, Vec<u8>> = HashMap::new();
     let mut numbers = Numbers::new();
-    for Step { line, client, act } in &conversation.steps {
+    for Step { line, client, act, of_dq } in &conversation.steps {
+        let act = of_dq.as_ref().filter(|_| server == Server::Dq).unwrap_or(act);
         let (stream, unread) = clients.entry(*client).or_insert_with(|| {
             let stream = connect();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();

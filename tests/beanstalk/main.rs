@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use conversation::{play, table};
+use conversation::{Server, play, table};
 use protocol::beanstalk::{JobStats, Response, ServerStats, TubeStats};
 
 /// A beanstalkd with an address of its own.
@@ -91,7 +91,7 @@ fn a_real_beanstalkd_follows_the_table() {
             for conversation in some {
                 scope.spawn(|| {
                     let server = Beanstalkd::start();
-                    match play(conversation, || server.connect()) {
+                    match play(conversation, Server::Beanstalkd, || server.connect()) {
                         Ok(got) => got.values().for_each(|bytes| read_and_write(bytes)),
                         Err(error) => failed.lock().unwrap().push(error),
                     }

@@ -81,6 +81,7 @@ fn a_backup_under_load_has_every_acknowledged_job() {
     let mut daemon = Daemon::start(&config);
     let mut http = Http::tcp(&daemon);
     http.ask("PUT", "/v1/topics/registered", &json!({"callback": sink.url()})).is(201);
+    http.ask("POST", "/v1/topics/registered/jobs", &json!({"id": "later", "delay": "1h", "body": 1})).is(201);
     // One job is being delivered at the moment of the backup.
     assert_eq!(daemon.client().ask(&add("t", "slow", 0)).unwrap()["code"], 1);
     eventually(10 * SECOND, "a callback in flight", || (!sink.calls().is_empty()).then_some(()));
@@ -159,6 +160,7 @@ fn a_backup_under_load_has_every_acknowledged_job() {
     });
     let (_, shown, _) = run_at(&again, &["topics", "list", "--json"]);
     assert!(shown.contains("\"registered\""), "{shown}");
+    assert!(!again.log().contains("wait until it is registered"), "its topic comes with the registry");
     let (code, shown, _) = run_at(&again, &["get", "t", before.iter().next().unwrap(), "--json"]);
     assert_eq!(code, 0, "{shown}");
 }
@@ -263,7 +265,9 @@ fn a_restore_refuses_what_would_lose_something() {
     }
     let config = topic("t", &Sink::start(), "");
     let mut daemon = Daemon::start(&config);
-    assert_eq!(daemon.client().ask(&add("t", "a", 3_600_000)).unwrap()["code"], 1);
+    let mut job = add("t", "a", 3_600_000);
+    job["body"] = json!("registry-of-a");
+    assert_eq!(daemon.client().ask(&job).unwrap()["code"], 1);
     let dir = Arc::clone(&daemon.dir);
     let (dir, var) = (dir.path(), dir.path().join("var"));
     let file = backup(dir, "b");
@@ -305,7 +309,22 @@ fn a_restore_refuses_what_would_lose_something() {
     std::fs::write(&damaged, bytes).unwrap();
     std::fs::remove_file(&wal).unwrap();
     refuses(bare.path(), &["restore", &damaged], "damaged");
+    // One byte of a name: only the checksum finds it.
+    let mut bytes = std::fs::read(&file).unwrap();
+    let of_topic = b"registry-of-a";
+    let at = bytes.windows(of_topic.len()).position(|some| some == of_topic).unwrap();
+    bytes[at] = b'R';
+    std::fs::write(&damaged, bytes).unwrap();
+    refuses(bare.path(), &["restore", &damaged], "another checksum");
     assert_eq!(names(&bare.path().join("var")), [""; 0]);
+    let check = |file: &str| {
+        let mut dq = Command::new(env!("CARGO_BIN_EXE_dq"));
+        output_texts(dq.args(["restore", "--check", file]).output().unwrap())
+    };
+    let (code, out, err) = check(&damaged);
+    assert!(code == 1 && err.contains("another checksum"), "{out}{err}");
+    let (code, out, err) = check(&file);
+    assert!(code == 0 && out.contains("1 jobs as of") && out.contains("checksum are right"), "{out}{err}");
     // The old files keep their contents under another name.
     let (code, out, err) = run(dir, &["restore", "--replace", &file]);
     assert_eq!(code, 0, "{out}{err}");

@@ -209,8 +209,11 @@ fn a_body_comes_from_a_file_or_stdin_and_bad_arguments_fail() {
         assert!(did.err.contains(said), "{words:?}: {}", did.err);
         assert_eq!(did.out, "");
     }
-    let wrong = run(&["add", "t", "1", "--priority", "top", "--json"]).is(2);
-    assert_eq!(wrong.error()["code"], "usage");
+    for wrong in ["top", "-1", "4294967296"] {
+        let wrong = run(&["add", "t", "1", &format!("--priority={wrong}"), "--json"]).is(2);
+        assert_eq!(wrong.error()["code"], "usage");
+        assert!(wrong.err.contains("from 0 to 4294967295"), "{}", wrong.err);
+    }
     let missing = run(&["get", "t", "x", "--json", "--run-dir", "/nonexistent"]).is(5);
     assert_eq!(missing.error()["code"], "unreachable");
     let port = support::free_port();

@@ -261,3 +261,106 @@ fn a_token_may_have_each_scope_and_patterns() {
     assert_eq!(tokens["tokens"][0]["scopes"], scopes);
     good(&browser);
 }
+
+#[test]
+fn validation_errors_are_in_chinese() {
+    let (_sink, daemon) = (Sink::start(), Daemon::start(""));
+    let mut http = Http::unix(&daemon);
+    let topic = |field: &str, value: Value| {
+        let mut body = json!({"name": "t", "callback": "http://h/"});
+        body[field] = value;
+        ("/v1/topics", body)
+    };
+    let bulk = |field: &str, value: Value| {
+        let mut body = json!({"topic": "t", "operation": "reschedule"});
+        body[field] = value;
+        ("/v1/jobs/bulk", body)
+    };
+    let job = |field: &str, value: Value| {
+        let mut body = json!({"id": "1", "body": 1});
+        body[field] = value;
+        ("/v1/topics/there/jobs", body)
+    };
+    let asked = [
+        topic("name", json!("a b")),
+        topic("name", json!("a.on_done")),
+        topic("callback", json!("ftp://h/")),
+        topic("callback", json!(7)),
+        topic("on_done", json!("nowhere")),
+        topic("delay", json!("soon")),
+        topic("delay", json!("9000000h")),
+        topic("timeout", json!("0s")),
+        topic("max_attempts", json!("many")),
+        topic("max_attempts", json!(1_000_000)),
+        topic("retry", json!([])),
+        topic("retry", json!("often")),
+        topic("catch_up", json!("none")),
+        topic("durability", json!("high")),
+        topic("rate", json!("fast")),
+        topic("max_bytes", json!("big")),
+        topic("method", json!("PUT")),
+        topic("payload", json!("xml")),
+        topic("success", json!("{status} =")),
+        topic("re_notify_flag", json!("system(1)")),
+        topic("alert", json!(["nobody"])),
+        topic("job_hosts", json!(["a b"])),
+        topic("headers", json!([])),
+        topic("keep_done_body", json!("yes")),
+        topic("title", json!("x".repeat(5000))),
+        topic("title", json!("a\u{7}")),
+        job("id", json!("x".repeat(257))),
+        job("delay", json!("soon")),
+        job("run_at", json!("noon")),
+        job("tags", json!(["a b"])),
+        job("tags", json!([""])),
+        job("tags", json!((0..50).map(|n| n.to_string()).collect::<Vec<_>>())),
+        job("path", json!("x")),
+        job("url", json!("ftp://h/")),
+        job("headers", json!({"x-a": 7})),
+        bulk("by", json!("later")),
+        bulk("at", json!("2020-01-01T00:00:00Z")),
+        bulk("spread", json!("10ms")),
+        bulk("rate", json!("30/m")),
+        ("/v1/jobs/bulk", json!({"topic": "t", "operation": "run", "filter": []})),
+        ("/v1/topics/there/dead/redrive", json!({"filter": {}})),
+        ("/v1/topics/there/dead/redrive", json!({"ids": 7})),
+        ("/v1/topics/there/dead/redrive", json!({"filter": {"status": 7}})),
+        ("/v1/topics/there/dead/redrive", json!({"filter": {"tag": "a b"}})),
+        ("/v1/topics/there/dead/redrive", json!({"filter": {"status": 500}, "ids": ["1"]})),
+        ("/v1/tokens", json!({"name": "a b", "scopes": ["read"]})),
+        ("/v1/tokens", json!({"name": "a", "scopes": ["write"]})),
+        ("/v1/tokens", json!({"name": "a", "scopes": []})),
+    ];
+    http.ask("POST", "/v1/topics", &json!({"name": "there", "callback": "http://h/"})).is(201);
+    let problems: Vec<Value> = asked
+        .iter()
+        .map(|(path, body)| {
+            let problem = http.ask("POST", path, body).is(422);
+            assert_eq!(problem["code"], "bad_field", "{body}: {problem}");
+            problem
+        })
+        .collect();
+    let browser = signed_in(&daemon, Setting { language: "zh-CN", ..Setting::default() });
+    browser.run(&format!(
+        "Promise.all([import('/console/problem_words.js'), import('/console/words/zh_problems.js')]).then(([finder, words]) => {{
+            const all = finder.problemFinder(words.default);
+            window.described = {}.map((one) => all.detail(one.detail, {{ field: one.field }}));
+        }}, (e) => {{ window.described = [String(e)]; }})",
+        json!(problems)
+    ));
+    browser.until("the words", "window.described");
+    let message = browser.run("return window.described");
+    let message = message.as_array().unwrap();
+    assert_eq!(message.len(), problems.len(), "{message:?}");
+    let english: Vec<_> = problems
+        .iter()
+        .zip(message)
+        .filter(|(problem, message)| {
+            // The name of the field is a parameter of each sentence, except where the sentence names several fields.
+            let has_field = |text: &str| text.contains(problem["field"].as_str().unwrap());
+            !message.as_str().is_some_and(|text| text.chars().any(|c| c > '\u{4e00}') && has_field(text))
+        })
+        .map(|(problem, message)| format!("{}: {message}", problem["detail"]))
+        .collect();
+    assert!(english.is_empty(), "{english:#?}");
+}

@@ -26,7 +26,8 @@ fn store(nodes: &[RedisServer]) -> String {
 fn die(http: &mut Http, jobs: &[(&str, u16)]) {
     let before = dead(http, "").len();
     for (id, status) in jobs {
-        http.ask("POST", "/v1/topics/t/jobs", &json!({"id": id, "body": status})).is(201);
+        let tag = format!("status:{status}");
+        http.ask("POST", "/v1/topics/t/jobs", &json!({"id": id, "body": status, "tags": [tag]})).is(201);
         let url = format!("/v1/topics/t/jobs/{id}");
         eventually(10 * SECOND, "a dead letter", || {
             (http.get(&url).is(200)["state"] == "dead").then_some(())
@@ -78,6 +79,8 @@ fn picks(daemon: &Daemon, sink: &Sink) {
         ("&id_prefix=order-".into(), &["order-1", "order-2", "order-1", "order-1", "order-4"]),
         ("&id_contains=order-3".into(), &["x-order-3"]),
         ("&status=503".into(), &["order-2", "x-order-3", "order-1", "order-4"]),
+        ("&tag=status:503&id_prefix=x".into(), &["x-order-3"]),
+        ("&tag=status:50".into(), &[]),
         ("&reason=status%20404".into(), &["y"]),
         (format!("&died_after={between}"), &["order-4", "y"]),
         (format!("&died_before={between}&status=500"), &["order-1", "order-1"]),
@@ -99,6 +102,7 @@ fn picks(daemon: &Daemon, sink: &Sink) {
         (json!({"filter": {"colour": 1}}), "unknown_field", "colour"),
         (json!({"filter": {"status": "503"}}), "bad_field", "status"),
         (json!({"filter": {"reason": 7}}), "bad_field", "reason"),
+        (json!({"filter": {"tag": "a b"}}), "bad_field", "tag"),
         (json!({"filter": {"status": 503}, "ids": ["a"]}), "bad_field", "filter"),
         (json!({"rate": "often"}), "bad_field", "rate"),
         (json!({"rate": 0}), "bad_field", "rate"),
@@ -150,7 +154,7 @@ fn picks(daemon: &Daemon, sink: &Sink) {
     let listed = dq(&["list", "t", "--reason", "status 404"]);
     assert!(listed.contains("\ny ") && !listed.contains("x-order"), "{listed}");
     assert!(dq(&["purge", "t", "--id-contains", "order-3", "--yes"]).contains("1 of 1"));
-    assert!(dq(&["redrive", "t", "--status", "404", "--rate", "1/h", "--yes"]).contains("1 of 1"));
+    assert!(dq(&["redrive", "t", "--tag", "status:404", "--rate", "1/h", "--yes"]).contains("1 of 1"));
     // The first of them is due at once.
     let again = || sink.deliveries()["y"] == 2;
     eventually(10 * SECOND, "another try", || again().then_some(()));

@@ -4,7 +4,8 @@ use std::process::{Command, Stdio};
 
 use crate::support::php::{CommandOutput, Php, Target, YEAR_2033, bucket_of, crc32};
 use crate::support::{Daemon, SECOND, eventually};
-use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
+use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};
+use model::job_priority::JobPriority;
 use serde_json::{Value, json};
 
 fn command(target: &Target, nodes: &[&Php], more: &[&str]) -> Command {
@@ -26,7 +27,7 @@ fn job(id: &str, body: &str, due_ms: i64) -> NewJob {
         key: JobKey { topic: TopicName::new("orders").unwrap(), id: JobId::new(id).unwrap() },
         body: Body::parse(body).unwrap(),
         due: Due::At(due_ms),
-        priority: Priority::Normal,
+        priority: JobPriority::default(),
         on_conflict: OnConflict::Replace,
         max_attempts: None,
         attempts: 0,
@@ -51,6 +52,9 @@ fn goes_back(target: &Target) {
         home(id).waits(&format!("orders:{id}"), r#"{"a":1,"exp_notify_nums":3}"#, YEAR_2033);
     }
     home("ready").is_ready("orders:ready", r#"{"a":2}"#, 1);
+    // The PHP daemon had its nodes in another order.
+    let other = |id: &str| &nodes[(crc32(&format!("orders:{id}")) as usize + 1) % 2];
+    other("swapped").waits("orders:swapped", r#"{"a":3}"#, YEAR_2033);
     let froms: Vec<String> = nodes.iter().flat_map(|php| ["--from".to_owned(), php.url()]).collect();
     let mut import = Command::new(env!("CARGO_BIN_EXE_dq"));
     import.args(["import", "php-dq", "--config"]).arg(target.config()).args(&froms);
@@ -72,12 +76,12 @@ fn goes_back(target: &Target) {
 
     let before: Vec<_> = nodes.iter().map(Php::all).collect();
     let printed = export(target, &both, &["--dry-run"]);
-    printed.counts(&[("moved", 4), ("reduced", 1), ("removed", 3), ("left", 1)]);
+    printed.counts(&[("moved", 5), ("reduced", 1), ("removed", 3), ("left", 1)]);
     assert_eq!((printed.code, nodes.iter().map(Php::all).collect::<Vec<_>>()), (1, before));
-    assert_eq!(target.jobs("orders").len(), 5);
+    assert_eq!(target.jobs("orders").len(), 6);
 
     let printed = export(target, &both, &[]);
-    printed.counts(&[("moved", 4), ("reduced", 1), ("removed", 3), ("left", 1)]);
+    printed.counts(&[("moved", 5), ("reduced", 1), ("removed", 3), ("left", 1)]);
     assert!(printed.code == 1 && printed.out.contains("orders:text"), "{}", printed.out);
     assert_eq!(target.jobs("orders").keys().collect::<Vec<_>>(), ["text"]);
     let found = |id: &str| entry(home(id), id);
@@ -88,6 +92,13 @@ fn goes_back(target: &Target) {
     assert_eq!(found("new").map(|(body, at)| (body["zh"].clone(), at)), Some((json!("中文"), YEAR_2033)));
     assert_eq!((found("delivered"), found("deleted")), (None, None));
     assert_eq!(found("again"), Some((json!({"a": 9}), YEAR_2033 + 9)), "it is another job");
+    assert_eq!(found("swapped").map(|(body, at)| (body["a"].clone(), at)), Some((json!(3), YEAR_2033)));
+    assert_eq!(entry(other("swapped"), "swapped"), None, "it is in one Redis only");
+    let records = target.store().records(&key("stays")).unwrap();
+    assert_eq!((records.len(), records[0].ending.word(), records[0].attempts), (1, "deleted", 3));
+    assert!(records[0].note().unwrap().starts_with("exported") && records[0].made_attempts().is_empty());
+    let records = target.store().records(&key("deleted")).unwrap();
+    assert_eq!(records[0].note(), None, "a client has deleted it");
     // It waits in a bucket now, and no more in the list.
     assert_eq!(found("ready").unwrap().1, YEAR_2033);
     assert_eq!(home("ready").run::<usize>(&["LLEN", "dq_1ready_queue"]), 0);
@@ -97,7 +108,7 @@ fn goes_back(target: &Target) {
     export(target, &both, &[]).counts(&[]);
     assert!(nodes.iter().all(|php| php.run::<usize>(&["EXISTS", "dq_imported"]) == 0));
     assert!(import.output().unwrap().status.success());
-    assert_eq!(target.jobs("orders").len(), 5);
+    assert_eq!(target.jobs("orders").len(), 6);
 }
 
 #[test]

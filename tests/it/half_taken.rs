@@ -167,8 +167,8 @@ fn an_import_names_the_topics_that_are_taken_over_half() {
     };
     let text = import(false);
     for line in [
-        "topic flag: dq cannot use one of its settings, and its jobs wait until you correct it: held: re_notify_flag: \"{res.a} =\" is no expression",
-        "topic method: dq cannot use one of its settings, and its jobs wait until you correct it: held: method: \"PUT\"",
+        "topic flag is held: dq cannot use one of its settings, and its jobs wait: re_notify_flag: \"{res.a} =\" is no expression",
+        "topic method is held: dq cannot use one of its settings, and its jobs wait: method: \"PUT\"",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }

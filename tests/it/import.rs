@@ -36,10 +36,10 @@ fn takes_over_all(target: &Target) {
 
     let jobs = target.jobs("orders");
     assert_eq!(jobs.len(), 7);
-    let is = |id: &str, body: &str, state, due_ms: Option<i64>, priority, attempts| {
+    let is = |id: &str, body: &str, state, due_ms: Option<i64>, priority: Priority, attempts| {
         let job = &jobs[id];
         assert_eq!((job.body.as_str(), job.state), (body, state), "{id}");
-        assert_eq!((job.priority, job.attempts, job.max_attempts), (priority, attempts, None), "{id}");
+        assert_eq!((job.priority, job.attempts, job.max_attempts), (priority.into(), attempts, None), "{id}");
         match due_ms {
             Some(due_ms) => assert_eq!(job.due_ms, due_ms, "{id}"),
             None => assert!((began..=now_ms()).contains(&job.due_ms), "{id}"),
@@ -97,7 +97,7 @@ fn long_lists_are_read_to_their_end() {
     php.run_all(&pipe);
     let output = target.import(&php, &[]);
     output.counts(&[("jobs", 2500), ("ready", 2500), ("taken", 2500), ("orphaned", 2500)]);
-    assert!(target.jobs("orders").values().all(|job| job.priority == Priority::Low));
+    assert!(target.jobs("orders").values().all(|job| job.priority == Priority::Low.into()));
     let output = import(&target.config(), &["--from", &php.url()]);
     assert!(output.out.contains("and 2490 more"), "{}", output.out);
 }
@@ -356,14 +356,19 @@ fn a_different_store_is_refused_and_a_replaced_store_is_noticed() {
     let (php, first, second) = (Php::start(), Target::embedded(), Target::embedded());
     php.waits("orders:1", "1", YEAR_2033);
     first.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
-    let output = second.import(&php, &[]);
-    assert!(output.code == 1 && output.err.contains("another store: embedded in"), "{}", output.err);
-    assert!(output.err.contains("redis-cli DEL dq_imported"), "{}", output.err);
+    let printed = second.import(&php, &[]);
+    assert!(printed.code == 1 && printed.err.contains("another store: embedded in"), "{}", printed.err);
+    assert!(printed.err.contains("redis-cli DEL dq_imported"), "{}", printed.err);
 
     std::fs::remove_dir_all(first.dir.path().join("var")).unwrap();
-    let output = first.import(&php, &[]);
-    let stopped = output.json()["stopped"].to_string();
-    assert!(output.code == 1 && stopped.contains("never had a job of topic orders"), "{}", output.out);
+    let printed = first.import(&php, &[]);
+    let stopped = printed.json()["stopped"].to_string();
+    assert!(printed.code == 1 && stopped.contains("never had a job of topic orders"), "{}", printed.out);
+    let mut dq = std::process::Command::new(env!("CARGO_BIN_EXE_dq"));
+    dq.args(["import", "php-dq", "--config"]).arg(first.config()).args(["--redis", &php.url()]);
+    let out = String::from_utf8(dq.output().unwrap().stdout).unwrap();
+    assert!(out.trim_end().ends_with("is refused again until you correct that"), "{out}");
+    assert!(!out.contains("goes on where it was"), "{out}");
     php.run::<()>(&["DEL", "dq_imported"]);
     first.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
 }

@@ -86,7 +86,7 @@ fn a_topic_change_takes_effect_everywhere_within_seconds() {
     // The jobs of the topic wait, and are delivered when it is registered again.
     registry.delete(&name("t"), Expected::Any).unwrap();
     answers(&daemon, &add("t", "x", 0), Some("unknown_topic"));
-    eventually(SOON, "a word on the jobs that wait", || {
+    eventually(3 * SOON, "a word on the jobs that wait", || {
         daemon.log().contains("jobs of topic t wait until it is registered").then_some(())
     });
     let due = Instant::now() + 5 * SECOND;

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support;
+use crate::support::http::Http;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, new_job, pending, topic};
 use cli::Client;
 use model::job::{Due, JobId, JobKey, OnConflict, State, TopicName};
 use model::settings;
 use nix::sys::signal::Signal;
-use store::{self, Lanes, LeaseRequest, Outcome, Settled, Settlement, Store};
+use store::{self, Lanes, LeaseRequest, MoveRequest, Outcome, Settled, Settlement, Store};
 
 /// Several nodes. Some of them are in the configuration of a daemon.
 struct Fleet {
@@ -323,6 +324,40 @@ fn a_lost_node_can_be_forgotten_and_its_jobs_adopted_later() {
     fleet.does(&["move", "--add", "r2"]);
     assert!(fleet.jobs_on(2) > 50);
     eventually(5 * SECOND, "all of them", || (store.counts().ok()?[0].delayed == 300).then_some(()));
+}
+
+#[test]
+fn a_process_that_has_not_followed_a_move_sees_no_older_node() {
+    let fleet = Fleet::start(3);
+    let [lanes, mover] = [3, 5].map(|pool| Lanes::new(&fleet.settings(&[0, 1, 2], pool)).unwrap());
+    assert!(mover.nodes().iter().all(|node| !node.is_older));
+    for (ask, part) in [("empty", "outside"), ("add", "home"), ("empty", "outside")] {
+        lanes.nodes();
+        let (names, none) = (vec!["r2".to_owned()], Vec::new());
+        let (add, empty) = if ask == "add" { (names, none) } else { (none, names) };
+        let ask = MoveRequest { add, empty, ..MoveRequest::default() };
+        mover.redis().unwrap().move_jobs(&ask, |_| {}).unwrap().unwrap();
+        // What this process has read is less than a second old.
+        let states = lanes.nodes();
+        assert!(states.iter().all(|node| !node.is_older), "{states:?}");
+        assert_eq!(states[2].part.word(), part);
+    }
+}
+
+#[test]
+fn the_alert_of_a_node_ends_when_it_is_forgotten() {
+    let mut fleet = Fleet::start(2);
+    let daemon = Daemon::start(&fleet.config(&[0, 1]));
+    daemon.wait_all_up(SLOTS);
+    let mut http = Http::unix(&daemon);
+    let mut is_down = || http.get("/v1/alerts").is(200).to_string().contains("node_down");
+    fleet.nodes[1].kill();
+    eventually(20 * SECOND, "the alert", || is_down().then_some(()));
+    fleet.does(&["forget", "r1", "--yes"]);
+    eventually(5 * SECOND, "the end of the alert", || (!is_down()).then_some(()));
+    // The configuration still names the node, which does not answer.
+    let list = fleet.dq(&["list"]).1;
+    assert!(list.lines().any(|line| line.starts_with("r1") && line.contains("down")), "{list}");
 }
 
 /// What two nodes had on disk under the previous release: jobs that were added on the other node while their home was

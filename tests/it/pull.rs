@@ -112,6 +112,51 @@ fn a_reserve_without_a_job_ends_empty_when_its_time_is_over() {
     http.ask("POST", "/v1/reserve", &named).is_problem(404, "unknown_topic", None);
 }
 
+/// Returns the priorities of the jobs of a topic in a state, as they are listed.
+fn listed_priorities(http: &mut Http, topic: &str, state: &str) -> Vec<Value> {
+    let page = http.ask("GET", &format!("/v1/topics/{topic}/jobs?state={state}"), &Value::Null);
+    page.is(200)["jobs"].as_array().unwrap().iter().map(|job| job["priority"].clone()).collect()
+}
+
+#[test]
+fn numbers_are_priorities_over_http_and_tcp() {
+    let daemon = Daemon::start(&pulled("t", ""));
+    let (mut http, mut client) = (Http::tcp(&daemon), daemon.client());
+    for (id, priority) in [
+        ("a", json!("low")),
+        ("b", json!(4_294_967_295_u32)),
+        ("c", json!(0)),
+        ("d", json!("normal")),
+        ("e", json!(1024)),
+    ] {
+        put(&mut http, "t", id, &json!({"priority": priority}));
+    }
+    for (id, priority) in [("f", json!(7)), ("g", json!("8")), ("h", json!(2_147_483_647_u32))] {
+        let add = json!({"cmd": "add", "topic": "t", "id": id, "body": 1, "priority": priority});
+        assert_eq!(client.ask(&add).unwrap()["code"], 1);
+    }
+    let all = [json!(0), json!(7), json!(8), json!(1024), json!("high"), json!("normal"), json!("low")];
+    let all = [&all[..], &[json!(4_294_967_295_u32)]].concat();
+    assert_eq!(listed_priorities(&mut http, "t", "ready"), all);
+    let patch = |http: &mut Http, id: &str, priority: Value| {
+        http.ask("PATCH", &format!("/v1/topics/t/jobs/{id}"), &json!({"priority": priority})).is(204);
+    };
+    patch(&mut http, "a", json!(7));
+    patch(&mut http, "c", json!("low"));
+    let shown = http.ask("GET", "/v1/topics/t/jobs/a", &Value::Null).is(200);
+    assert_eq!((&shown["priority"], shown.get("headers")), (&json!(7), None));
+    let mut came = Vec::new();
+    for max in [1, 4, 9] {
+        let jobs = reserve(&mut http, "t", &json!({"max": max}));
+        came.extend(jobs.iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+    }
+    // With several shards, the order of reserves is approximate.
+    if !on_redis() {
+        assert_eq!(came, ["a", "f", "g", "e", "h", "d", "c", "b"]);
+    }
+    assert_eq!(came.len(), 8);
+}
+
 #[test]
 fn several_topics_are_served_in_order_and_jobs_in_batches() {
     let daemon = Daemon::start(&(pulled("a", "") + &pulled("b", "")));

@@ -649,6 +649,22 @@ fn a_timeout_of_the_console_is_usable_and_stays() {
     assert_eq!(registry.get(&name("order_close")).unwrap().unwrap().topic.timeout, topic.timeout);
 }
 
+#[test]
+fn the_document_names_every_table_of_mysql() {
+    let text = std::fs::read_to_string("docs/REGISTRY.md").unwrap();
+    let mut tables = Vec::new();
+    for entry in std::fs::read_dir("migrations/registry/mysql").unwrap() {
+        let sql = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let made = sql.split("CREATE TABLE IF NOT EXISTS ").skip(1);
+        tables.extend(made.map(|rest| rest.split([' ', '(']).next().unwrap().to_owned()));
+    }
+    assert!(tables.len() > 8, "{tables:?}");
+    for table in tables {
+        let row = text.lines().find(|line| line.starts_with('|') && line.contains(&format!("`{table}`")));
+        assert!(row.is_some(), "{table} is not in the table of docs/REGISTRY.md");
+    }
+}
+
 /// The statement of docs/REGISTRY.md that repairs a column.
 fn repair(table: &str, column: &str) -> String {
     let text = std::fs::read_to_string("docs/REGISTRY.md").unwrap();

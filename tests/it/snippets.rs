@@ -7,12 +7,13 @@ use std::path::Path;
 use std::process::Command;
 
 /// The documents, in the order in which somebody reads them who tries dq.
-const DOCUMENTS: [&str; 11] = [
+const DOCUMENTS: [&str; 12] = [
     "README.md",
     "docs/HTTP.md",
     "docs/HISTORY.md",
     "docs/BULK.md",
     "docs/PULL.md",
+    "docs/BEANSTALK.md",
     "docs/AUTH.md",
     "docs/ANSWER_LATER.md",
     "docs/CALLBACKS.md",
@@ -22,22 +23,26 @@ const DOCUMENTS: [&str; 11] = [
 ];
 
 /// Blocks that are not run here, by their first words, and why.
-const NOT_RUN: [(&str, &str); 5] = [
+const NOT_RUN: [(&str, &str); 2] = [
     ("make run ", "`.ci/run` runs it"),
-    ("install -m 755", "it changes the host; tests/it/restart.rs does the same in a folder"),
-    ("dq nodes move --config", "tests/nodes runs it on nodes that fail"),
-    ("dq nodes forget", "it asks at a terminal; tests/nodes runs it"),
-    ("dq nodes move --adopt", "it asks at a terminal; tests/nodes runs it"),
+    ("install -m 755", "it asks systemd; tests/it/restart.rs does the same in a folder"),
 ];
 
+/// Blocks whose command asks at a terminal, by their first words.
+const AT_TERMINAL: [&str; 2] = ["dq nodes forget", "dq nodes move --adopt"];
+
 /// What somebody does before a block that begins with these words.
-const BEFORE: [(&str, &str); 6] = [
+const BEFORE: [(&str, &str); 10] = [
     ("curl --json '{\"id\": \"42\"", "wait_for_the_first_job"),
     ("dq restore", "stop_dq"),
+    ("DQ_BEANSTALK__LISTEN", "stop_dq"),
     ("U=http:", "start_dq"),
     ("curl --json '{\"outcome\"", "take_a_job_for_later"),
     ("dq import php-dq", "start_the_redis_of_the_php_daemon"),
     ("dq export php-dq", "stop_dq"),
+    ("dq nodes move --config", "restore_a_node_from_a_backup"),
+    ("dq nodes forget", "end_a_node"),
+    ("dq nodes move --adopt", "start_a_node_again"),
 ];
 
 /// The commands between the blocks.
@@ -80,6 +85,35 @@ start_the_redis_of_the_php_daemon() {
         redis-cli -h $host -a secret zadd dq_bucket_1 2000000000 "orders:$host"
     done
 }
+start_node() {
+    mkdir -p "$1"
+    redis-server --port 0 --unixsocket "$PWD/$1.sock" --save '' --dir "$PWD/$1" >/dev/null &
+    wait_for redis-cli -s "$1.sock" ping
+}
+restore_a_node_from_a_backup() {
+    # Nobody else sees this /etc.
+    cp -a /etc etc && mkdir -p etc/dq && mount --bind "$PWD/etc" /etc
+    printf '[store]\nbackend = "redis"\nallow_snapshots = true\n' > /etc/dq/dq.toml
+    for node in r1 r2; do
+        start_node $node
+        printf '[[store.node]]\nname = "%s"\nurl = "redis+unix://%s"\n' $node "$PWD/$node.sock" >> /etc/dq/dq.toml
+    done
+    cp /etc/dq/dq.toml with-r2.toml
+    dq nodes list --config /etc/dq/dq.toml
+    dq nodes move --empty r2 --config /etc/dq/dq.toml
+    redis-cli -s r1.sock save
+    dq nodes move --add r2 --config /etc/dq/dq.toml
+    redis-cli -s r1.sock shutdown nosave
+    start_node r1
+    (dq nodes list --config /etc/dq/dq.toml || true) | tee nodes
+    grep '^r1  *older' nodes
+}
+end_a_node() {
+    dq nodes list --config /etc/dq/dq.toml
+    redis-cli -s r2.sock save
+    redis-cli -s r2.sock shutdown nosave
+}
+start_a_node_again() { start_node r2; dq nodes list --config with-r2.toml | grep '^r2  *outside'; }
 start_dq() { dq-master --config dq.toml >>daemon.log 2>&1 & wait_for_dq; }
 stop_dq() { kill -TERM "$(cat var/run/dq-master.pid)"; wait_for sh -c '! test -e /proc/$(cat var/run/dq-master.pid)'; }
 "#;
@@ -133,6 +167,10 @@ fn the_commands_of_the_documents_work_as_written() {
         match text.trim_end().lines().last() {
             Some(last) if last.contains("dq-master --config") => {
                 writeln!(script, "(\n{text}) >daemon.log 2>&1 &\nwait_for_dq").unwrap();
+            }
+            _ if AT_TERMINAL.iter().any(|words| block.begins_with(words)) => {
+                writeln!(script, "script --quiet --return --command '{}' /dev/null <<< y", text.trim())
+                    .unwrap();
             }
             _ => writeln!(script, "(\n{text}) < <(yes 'a good password')").unwrap(),
         }

@@ -20,6 +20,8 @@ use store::{
 };
 
 mod bulk;
+mod named_leases;
+pub(crate) mod numbered;
 mod outbox;
 mod records;
 mod tags;
@@ -28,6 +30,13 @@ use self::bulk::{
     a_listed_job_is_changed_only_as_it_was_listed, a_listed_job_is_deleted_and_leaves_a_record,
     each_state_is_listed_without_bodies, jobs_are_listed_forward_and_backward_without_a_gap,
     many_listed_jobs_are_changed_at_once,
+};
+use self::named_leases::{
+    a_named_job_is_leased_although_others_come_first, a_named_lease_ends_with_its_owner_or_at_its_deadline,
+};
+use self::numbered::{
+    jobs_of_one_number_come_by_due_time_and_arrival, numbers_and_levels_have_one_order,
+    random_changes_keep_the_order_of_ready_jobs, the_number_of_a_job_stays_in_all_states,
 };
 use self::outbox::{
     a_job_that_ends_otherwise_is_followed_by_nothing, each_end_makes_an_event_where_it_is_asked_for,
@@ -449,12 +458,12 @@ fn an_added_job_is_read_back_by_every_handle<F: Fixture>(f: &F) {
     let (mut a, mut b) = (f.open(), f.open());
     let before = now_ms();
     let mut new = job("t", "i:1/中", Due::In(Duration::from_millis(90_000)));
-    new.priority = Priority::High;
+    new.priority = Priority::High.into();
     new.max_attempts = Some(7);
     assert_eq!(outcomes(&add(&mut *a, &[new.clone()])), ["new"]);
     let view = b.get(&new.key).unwrap().unwrap();
     assert_eq!((view.key, view.body, view.state), (new.key, new.body, State::Delayed));
-    assert_eq!((view.priority, view.max_attempts, view.attempts), (Priority::High, Some(7), 0));
+    assert_eq!((view.priority, view.max_attempts, view.attempts), (Priority::High.into(), Some(7), 0));
     assert!(view.due_ms >= before + 90_000 && view.due_ms <= now_ms() + 90_001);
     assert!(view.stamp_us / 1000 >= before && view.stamp_us / 1000 <= now_ms());
     assert_eq!(b.get(&key("t", "other")).unwrap(), None);
@@ -822,7 +831,7 @@ fn a_job_handed_back_unused_has_its_attempt_back<F: Fixture>(f: &F) {
 fn a_postponed_job_is_due_later_and_has_its_attempt_back<F: Fixture>(f: &F) {
     let mut s = f.open();
     let headers = model::headers::Headers::parse(r#"{"a": "1"}"#).unwrap();
-    let new = NewJob { headers: headers.clone(), priority: Priority::High, ..job("t", "i", NOW) };
+    let new = NewJob { headers: headers.clone(), priority: Priority::High.into(), ..job("t", "i", NOW) };
     add(&mut *s, &[new]);
     let held = lease_one(&mut *s, "t");
     let attempt = Attempt {
@@ -844,7 +853,10 @@ fn a_postponed_job_is_due_later_and_has_its_attempt_back<F: Fixture>(f: &F) {
         assert_eq!(settle(&mut *s, &held, Outcome::Postpone(Due::At(due_ms))), Settled::Done);
         let view = s.get(&key("t", "i")).unwrap().unwrap();
         assert_eq!((view.state, view.due_ms, view.attempts), (State::Delayed, due_ms, 1));
-        assert_eq!((view.attempts_log.len(), &view.headers, view.priority), (1, &headers, Priority::High));
+        assert_eq!(
+            (view.attempts_log.len(), &view.headers, view.priority),
+            (1, &headers, Priority::High.into())
+        );
         sleep_past(due_ms);
         assert_eq!(s.promote(9).unwrap().jobs, 1);
     }
@@ -1124,7 +1136,10 @@ fn headers_and_the_path_of_a_job_change_one_without_the_other<F: Fixture>(f: &F)
         (to_path(None), a.clone()),
         (to_path(None), a.clone()),
         (Change { destination: Some(path("/3")), ..to_headers(&b) }, b.clone().with_destination(path("/3"))),
-        (Change { priority: Some(Priority::High), ..Change::default() }, b.with_destination(path("/3"))),
+        (
+            Change { priority: Some(Priority::High.into()), ..Change::default() },
+            b.with_destination(path("/3")),
+        ),
         (Change { destination: Some(None), ..to_headers(&headers("{}")) }, headers("{}")),
     ] {
         assert_eq!(s.change(&key("t", "i"), &change), Ok(Changed::Done));
@@ -1356,7 +1371,10 @@ fn a_lease_of_none_reports_how_many_jobs_are_ready<F: Fixture>(f: &F) {
 fn leases_go_by_priority_and_then_by_due_time<F: Fixture>(f: &F) {
     let mut s = f.open();
     let base = now_ms() + 50;
-    let with = |id: &str, priority, due| NewJob { priority, ..job("t", id, Due::At(base + due)) };
+    let with = |id: &str, priority: Priority, due| NewJob {
+        priority: priority.into(),
+        ..job("t", id, Due::At(base + due))
+    };
     add(
         &mut *s,
         &[
@@ -1394,7 +1412,7 @@ fn reschedule_and_run_move_what_is_not_leased<F: Fixture>(f: &F) {
 fn a_held_back_job_waits_until_it_is_released<F: Fixture>(f: &F) {
     let mut s = f.open();
     let (later, held) = (now_ms() + 90_000, Due::At(HELD_MS));
-    let high = NewJob { priority: Priority::High, attempts: 3, ..job("t", "now", held) };
+    let high = NewJob { priority: Priority::High.into(), attempts: 3, ..job("t", "now", held) };
     add(&mut *s, &[high, job("t", "past", held), job("u", "later", held), job("t", "own", LONG)]);
     let own = s.get(&key("t", "own")).unwrap();
     s.promote(10).unwrap();
@@ -1477,9 +1495,9 @@ fn a_change_of_body_priority_or_limit_keeps_the_job_and_its_due_time<F: Fixture>
     let expected = store::View { body: Body::parse("[2]").unwrap(), ..before };
     assert_eq!(view(&mut *s, "i"), expected);
     let all_else =
-        Change { priority: Some(Priority::High), max_attempts: Some(Some(3)), ..Change::default() };
+        Change { priority: Some(Priority::High.into()), max_attempts: Some(Some(3)), ..Change::default() };
     assert_eq!(s.change(&key("t", "i"), &all_else).unwrap(), Changed::Done);
-    let expected = store::View { priority: Priority::High, max_attempts: Some(3), ..expected };
+    let expected = store::View { priority: Priority::High.into(), max_attempts: Some(3), ..expected };
     assert_eq!(view(&mut *s, "i"), expected);
     // A body with a limit, the limit removed together with a new body, and both with a due time.
     assert_eq!(s.change(&key("t", "i"), &body("{\"a\":3}")).unwrap(), Changed::Done);
@@ -1490,7 +1508,7 @@ fn a_change_of_body_priority_or_limit_keeps_the_job_and_its_due_time<F: Fixture>
     assert_eq!(s.promote(9).unwrap().next_ms, Some(at));
 
     // A ready job stays ready, and comes before others if it gets high priority.
-    let ready = Change { priority: Some(Priority::High), ..body("7") };
+    let ready = Change { priority: Some(Priority::High.into()), ..body("7") };
     assert_eq!(s.change(&key("t", "k"), &ready).unwrap(), Changed::Done);
     assert_eq!(counts(&mut *s, "t"), [1, 2, 0, 0]);
     if F::SHARDS == 1 {
@@ -1571,7 +1589,10 @@ fn a_list_is_paged_in_its_order<F: Fixture>(f: &F) {
     add(&mut *s, &jobs);
     add(
         &mut *s,
-        &[NewJob { priority: Priority::Low, ..job("t", "r1", Due::At(1)) }, job("t", "r2", Due::At(2))],
+        &[
+            NewJob { priority: Priority::Low.into(), ..job("t", "r1", Due::At(1)) },
+            job("t", "r2", Due::At(2)),
+        ],
     );
     for (state, sum) in [(State::Delayed, 25), (State::Ready, 2)] {
         let (mut seen, mut cursor) = (Vec::new(), None);
@@ -1596,7 +1617,7 @@ fn delayed_jobs_are_listed_from_a_due_time<F: Fixture>(f: &F) {
     let base = now_ms() + 3_600_000;
     let with = |n: i64| {
         let priority = [Priority::High, Priority::Normal, Priority::Low][n as usize % 3];
-        NewJob { priority, ..job("t", &format!("{n:02}"), Due::At(base + n / 2)) }
+        NewJob { priority: priority.into(), ..job("t", &format!("{n:02}"), Due::At(base + n / 2)) }
     };
     add(&mut *s, &(0..20).map(with).collect::<Vec<_>>());
     for from in [-1, 0, 1, 5, 9, 10, i64::MAX >> 12] {
@@ -2054,8 +2075,14 @@ contract! {
     redriven_letters_are_due_one_after_the_other_at_their_pace
     dead_letters_that_were_kept_long_enough_go_and_the_oldest_first
     a_lease_keeps_to_its_quotas_and_tells_what_is_left
+    a_named_job_is_leased_although_others_come_first
+    a_named_lease_ends_with_its_owner_or_at_its_deadline
     a_lease_of_none_reports_how_many_jobs_are_ready
     leases_go_by_priority_and_then_by_due_time
+    numbers_and_levels_have_one_order
+    jobs_of_one_number_come_by_due_time_and_arrival
+    the_number_of_a_job_stays_in_all_states
+    random_changes_keep_the_order_of_ready_jobs
     reschedule_and_run_move_what_is_not_leased
     a_held_back_job_waits_until_it_is_released
     a_paused_topic_is_not_leased_until_it_is_resumed

@@ -237,6 +237,10 @@ fn a_delete_command_shows_the_stranded_jobs_and_asks() {
     assert_eq!(dq(&daemon, &["topics", "delete", "t", "--purge", "--keep"]).0, 2);
     assert_eq!(dq(&daemon, &["topics", "delete", "t", "--keep"]), (0, "deleted: t\n".to_owned()));
     assert_eq!(jobs(&mut http, "t"), (3, 0));
+    // A job that is run is ready, and the command says that nobody delivers it.
+    let (code, text) = dq(&daemon, &["run", "t", "2"]);
+    assert!(code == 0 && text.starts_with("ready: t:2\nit is not delivered yet: "), "{text}");
+    assert!(text.contains("not registered"), "{text}");
     // Jobs that were left behind can still be removed.
     let (code, text) = dq(&daemon, &["topics", "delete", "t", "--purge"]);
     assert_eq!((code, text.as_str()), (0, "deleted: t\n3 jobs are removed with it\n"));

@@ -2,7 +2,7 @@
 
 import { get, path, query } from '../api.js';
 import { h } from '../dom.js';
-import { count } from '../format.js';
+import { count, priorityText } from '../format.js';
 import { t } from '../i18n.js';
 import { live } from '../live.js';
 import { button, linkButton } from '../parts/button.js';
@@ -38,7 +38,7 @@ function columns(name, state, jobs) {
     { key: 'due', label: t('job.due'), view: (job) => h('span', { class: 'two-lines' }, ago(job.due_ms), h('span', { class: 'soft' }, at(job.due_ms))) },
     state === 'leased' && { key: 'until', label: t('job.until'), view: (job) => ago(job.until_ms) },
     { key: 'attempts', label: t('job.attempts'), right: true, view: (job) => h('span', { class: job.attempts === 0 ? 'zero' : '' }, count(job.attempts)) },
-    { key: 'priority', label: t('job.priority'), view: (job) => h('span', { class: job.priority === 'normal' ? 'soft' : '' }, t(`priority.${job.priority}`)) },
+    { key: 'priority', label: t('job.priority'), view: (job) => h('span', { class: job.priority === 'normal' ? 'soft' : '' }, priorityText(job.priority)) },
     { key: 'added', label: t('job.added'), view: (job) => ago(job.added_ms) },
     tagColumn(jobs),
     { key: 'body', label: t('job.body'), class: 'cell-body', view: (job) => h('code', { class: 'preview' }, preview(job)) },

@@ -5,6 +5,7 @@
 //! transaction of the store begins. So no change of the registry can be between the two. The registry is small: it is
 //! copied first, and then its writers go on. The store's read transaction holds nobody back.
 
+mod checksum;
 mod container;
 pub(super) mod restore;
 mod staging;
@@ -170,6 +171,7 @@ fn make(settings: &Settings, store: &Path, file: &Path, mut interrupts: Signals)
     if key.exists() {
         container::put(&db, container::SESSION_KEY, &key)?;
     }
+    checksum::write(&db).context("cannot compute the checksum")?;
     db.execute_batch("COMMIT")?;
     db.close().map_err(|(_, e)| e)?;
     staging.publish("backup")?;

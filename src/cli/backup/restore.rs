@@ -11,6 +11,7 @@ use nix::unistd::{AccessFlags, access};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use serde_json::json;
 
+use super::checksum;
 use super::container::{self, Manifest};
 use super::staging::{Staging, folder_of, give_to_owner};
 use super::{embedded, is_full, stopped_daemon};
@@ -31,15 +32,20 @@ const LINKS_MAX: usize = 40;
 /// refuses while a daemon runs, and if one of the files that it would make exists, or an old log (-wal, -shm, -journal)
 /// of one. With --replace, these files are kept under another name, which ends in .before-restore.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Run it as the daemon's user, who owns the files. Example:\n  \
+#[command(after_help = "Run it as the daemon's user, who owns the files. Examples:\n  \
+                  dq restore --check /backup/dq-2026-11-21.backup\n  \
                   dq restore --config /etc/dq/dq.toml /backup/dq-2026-11-21.backup")]
 pub(crate) struct Arguments {
     /// The file that dq backup has made
     file: PathBuf,
 
     /// dq's configuration file, which says where the store and the registry are
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "check")]
+    config: Option<PathBuf>,
+
+    /// Only check whether the backup is whole, and say what it has. Needs no configuration and no stopped daemon
+    #[arg(long, conflicts_with_all = ["config", "replace"])]
+    check: bool,
 
     /// Rename files that are in the way
     #[arg(long)]
@@ -53,11 +59,16 @@ pub(crate) struct Arguments {
 /// Runs `dq restore`.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     host::keep_new_files_private();
-    let settings = crate::settings(&arguments.config)?;
+    let Some(config) = arguments.config.as_ref().filter(|_| !arguments.check) else {
+        return check_only(arguments);
+    };
+    let settings = crate::settings(config)?;
     let store = embedded(&settings)?;
     let (backup, manifest) = container::open(&arguments.file)?;
     // Until these are dropped, no daemon starts in its run_dir, and none opens the store.
     let _lock = stopped_daemon(&settings)?;
+    // Until here nothing is written, and a damaged backup changes nothing.
+    check_whole(&backup, &arguments.file)?;
     std::fs::create_dir_all(folder_of(store))
         .with_context(|| format!("cannot make the folder of {}", store.display()))?;
     let turn = HeldTurn::take(store).with_context(|| format!("cannot lock {}", store.display()))?;
@@ -73,13 +84,44 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     check_unused(store)?;
     // The check may have made a log.
     let in_the_way = in_the_way();
-    container::check(&backup, &arguments.file.display().to_string())?;
     let restored = restore(&backup, &targets, &in_the_way, &turn).map_err(|e| match is_full(&e) {
         true => e.context("the disk is full, nothing was changed"),
         false => e,
     })?;
     let has_registry = container::has(&backup, container::REGISTRY)?;
     print_result(arguments, &settings, &manifest, &restored, (&in_the_way, has_registry))
+}
+
+/// Fails if a backup is damaged. Returns false if it has no checksum.
+fn check_whole(backup: &Connection, file: &Path) -> Result<bool> {
+    let name = file.display().to_string();
+    container::check(backup, &name)?;
+    checksum::check(backup, &name)
+}
+
+/// Says whether a backup is whole, and what it has.
+fn check_only(arguments: &Arguments) -> Result<()> {
+    let (backup, Manifest { made_ms, instance, version }) = container::open(&arguments.file)?;
+    let has_checksum = check_whole(&backup, &arguments.file)?;
+    let jobs: u64 = backup.query_row("SELECT count(*) FROM job", [], |row| row.get(0))?;
+    let has_registry = container::has(&backup, container::REGISTRY)?;
+    if arguments.json {
+        return json_line(
+            &json!({"made_ms": made_ms, "instance": instance, "version": version, "jobs": jobs,
+            "registry": has_registry, "checksum": has_checksum}),
+        );
+    }
+    let file = arguments.file.display();
+    println!("{file}: {jobs} jobs as of {} (instance {instance}, dq {version})", moment(made_ms));
+    println!("the registry is {}", if has_registry { "included" } else { "not included" });
+    println!(
+        "{}",
+        match has_checksum {
+            true => "it is whole: its structure and its checksum are right",
+            false => "its structure is whole; it has no checksum, because an earlier release made it",
+        }
+    );
+    Ok(())
 }
 
 /// Fails if another process has the store open: a child of a daemon whose master was killed, or an import.

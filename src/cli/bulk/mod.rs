@@ -16,6 +16,7 @@ use super::due::moment;
 use super::record_filter::RecordFilter;
 use super::show::{Table, json_line};
 use super::target::TargetOptions;
+use model::topic::Rate;
 
 /// Change many jobs at once: cancel, reschedule, run, redrive or replay all jobs that a filter selects
 ///
@@ -25,7 +26,7 @@ use super::target::TargetOptions;
   dq bulk cancel orders --id-prefix shop7- --dry-run
   dq bulk reschedule orders --by 1h --yes
   dq bulk reschedule orders --due-until 2026-12-01T00:00:00Z --spread 2h
-  dq bulk replay orders --outcome dead --since 2h --rate 50
+  dq bulk replay orders --outcome dead --since 2h --rate 50/s
   dq bulk list
   dq bulk stop 12")]
 pub(super) struct Arguments {
@@ -45,10 +46,10 @@ enum Command {
     Cancel(OnJobs),
     Reschedule(Reschedule),
     /// Deliver delayed jobs now
-    #[command(after_help = "Example:\n  dq bulk run orders --due-until '2026-12-01 08:00:00' --rate 200")]
+    #[command(after_help = "Example:\n  dq bulk run orders --due-until '2026-12-01 08:00:00' --rate 200/s")]
     Run(OnJobs),
     /// Deliver dead letters again; their attempts are counted from 0 again
-    #[command(after_help = "Example:\n  dq bulk redrive orders --id-prefix shop7- --rate 100")]
+    #[command(after_help = "Example:\n  dq bulk redrive orders --id-prefix shop7- --rate 100/s")]
     Redrive(OnJobs),
     Replay(Replay),
     List(List),
@@ -66,9 +67,9 @@ struct OperationOptions {
     /// The topic
     topic: String,
 
-    /// How many jobs a second are changed at most, from 1 to 20000; default: 5000
-    #[arg(long, value_name = "NUMBER")]
-    rate: Option<u32>,
+    /// How many jobs are changed at most in a second, 1/s to 20000/s; also 600/m, 3600/h, or a number; default: 5000/s
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
 
     /// Change nothing, and print how many jobs match
     #[arg(long)]
@@ -122,7 +123,7 @@ struct Reschedule {
 /// The topic must keep bodies (keep_done_body). A job is left out if another job has its id now.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
-  dq bulk replay orders --outcome dead --since 2h --rate 50")]
+  dq bulk replay orders --outcome dead --since 2h --rate 50/s")]
 struct Replay {
     #[command(flatten)]
     how: OperationOptions,
@@ -233,7 +234,7 @@ fn begin(
         body.insert("filter".into(), json!(filter));
     }
     if let Some(rate) = how.rate {
-        body.insert("rate".into(), json!(rate));
+        body.insert("rate".into(), json!(rate.to_string()));
     }
     let dry: Map<String, Value> =
         body.clone().into_iter().chain([("dry_run".to_owned(), json!(true))]).collect();

@@ -10,8 +10,12 @@ use model::status::Status;
 
 /// Checks the ports of the configuration.
 pub(super) fn check(settings: &Settings, status: Option<&Status>) -> Vec<CheckResult> {
-    let all =
-        [("server", settings.server.listen), ("http", settings.http.listen), ("gmq", settings.gmq.listen)];
+    let all = [
+        ("server", settings.server.listen),
+        ("http", settings.http.listen),
+        ("gmq", settings.gmq.listen),
+        ("beanstalk", settings.beanstalk.listen),
+    ];
     let line = |(name, address): (&str, Option<SocketAddr>)| {
         let address = address?;
         let ours = status.is_some_and(|status| {

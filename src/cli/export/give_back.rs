@@ -4,10 +4,11 @@
 //! |---|---|---|---|
 //! | 0 read | the job | nothing, or what the import has noted | moves the job |
 //! | 1 write the job and remove its note, in one transaction | the job | the job | writes it once more, and goes on |
-//! | 2 remove the job from the store | nothing | the job | has nothing to do |
-//! | 3 when no job is left: remove what is noted as taken over and is gone from the store | nothing | nothing | goes on with the others |
+//! | 2 remove it from each other Redis where it is noted as taken over | the job | the job | the same as after step 1 |
+//! | 3 remove the job from the store | nothing | the job | has nothing to do |
+//! | 4 when no job is left: remove what is noted as taken over and is gone from the store | nothing | nothing | goes on with the others |
 //!
-//! So a note in step 3 belongs to a job that dq has delivered or deleted. No daemon runs meanwhile.
+//! So a note in step 4 belongs to a job that dq has delivered or deleted. No daemon runs meanwhile.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -25,6 +26,9 @@ use store::{Deleted, HELD_MS, Store, View};
 
 /// How many jobs are read and written at once.
 const BATCH: usize = 256;
+
+/// What the records of the jobs say that were moved.
+const EXPORTED: &str = "exported to the PHP daemon's Redis (dq export php-dq)";
 
 /// The summary names at most this many jobs that were not moved.
 const NAMED: usize = 10;
@@ -167,8 +171,7 @@ impl Export {
                     continue;
                 }
             };
-            // As the PHP daemon does: `crc32("topic:id") % number of nodes`.
-            by_node[crc32fast::hash(&returned.name) as usize % self.nodes.len()].push(returned);
+            by_node[home_of(&returned.name, self.nodes.len())].push(returned);
             keys.push(job.key.clone());
             self.summary.moved += 1;
             self.summary.reduced += u64::from(!job.headers.is_empty() || job.max_attempts.is_some());
@@ -188,7 +191,8 @@ impl Export {
                 keys.retain(|key| format!("{}:{}", key.topic, key.id).as_bytes() != name);
             }
         }
-        for (key, deleted) in keys.iter().zip(self.store.delete(&keys)) {
+        self.remove_elsewhere(&keys)?;
+        for (key, deleted) in keys.iter().zip(self.store.delete_with_note(&keys, EXPORTED)) {
             if !matches!(deleted, Ok(Deleted::Done)) {
                 self.summary.moved -= 1;
                 let reason = "it is written, but could not be removed: run the export again";
@@ -197,6 +201,26 @@ impl Export {
         }
         // Nobody else maintains the store, and its log would grow without end. If this fails, the next page tries again.
         let _ = self.store.maintain();
+        Ok(())
+    }
+
+    /// Removes jobs that are written to their Redis from the other ones, where an import has taken them over. The order
+    /// of the rows may have been another one when the PHP daemon added them.
+    fn remove_elsewhere(&mut self, keys: &[JobKey]) -> Result<()> {
+        let names: Vec<Vec<u8>> =
+            keys.iter().map(|key| format!("{}:{}", key.topic, key.id).into_bytes()).collect();
+        let clock = self.clock.clone();
+        let count = self.nodes.len();
+        for (place, node) in self.nodes.iter_mut().enumerate() {
+            let is_elsewhere = |name: &&Vec<u8>| home_of(name, count) != place;
+            let elsewhere: Vec<Vec<u8>> = names.iter().filter(is_elsewhere).cloned().collect();
+            let noted = node.noted_of(elsewhere)?;
+            if !noted.is_empty() {
+                let ready = node.ready(|name| noted.iter().any(|noted| noted == name))?;
+                let is_taken = |entry: &Entry| note(entry, &clock) != EntryNote::Otherwise;
+                destination::remove(node, &noted, &ready, is_taken)?;
+            }
+        }
         Ok(())
     }
 
@@ -264,6 +288,12 @@ impl Export {
         }
         Ok(())
     }
+}
+
+/// Returns the position of the Redis that has the job with this name, as the PHP daemon does: `crc32("topic:id") %
+/// number of nodes`.
+fn home_of(name: &[u8], nodes: usize) -> usize {
+    crc32fast::hash(name) as usize % nodes
 }
 
 /// Returns the key of the job with this name.

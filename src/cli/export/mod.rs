@@ -48,9 +48,9 @@ struct PhpDq {
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 
-    /// A Redis of the PHP daemon: a URL, or host:port:password as in its table dq_redis. Give it once for each row of the
-    /// table, in the order of the rows: the order decides which Redis a job belongs to
-    #[arg(long, value_name = "ADDRESS", required = true)]
+    /// A Redis of the PHP daemon, as the import's --from has it: a URL, or host:port:password as in its table dq_redis.
+    /// Give it once for each row of the table, in the order of the rows: the order decides which Redis a job belongs to
+    #[arg(long, visible_alias = "redis", value_name = "ADDRESS", required = true)]
     to: Vec<String>,
 
     /// The prefix of the PHP daemon's keys

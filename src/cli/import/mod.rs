@@ -63,7 +63,7 @@ struct PhpDq {
 
     /// A Redis of the PHP daemon: a URL, or host:port:password as in its table dq_redis. Give it once for each Redis,
     /// in any order
-    #[arg(long, value_name = "ADDRESS", required = true)]
+    #[arg(long, visible_alias = "redis", value_name = "ADDRESS", required = true)]
     from: Vec<String>,
 
     /// The prefix of the PHP daemon's keys
@@ -124,7 +124,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         Some(open(&settings, &mut sources, &entries)?)
     };
     let half_taken =
-        known.topics.values().filter_map(|topic| Some((topic.name.to_string(), topic.problem()?))).collect();
+        known.topics.values().filter_map(|topic| Some((topic.name.to_string(), topic.held()?))).collect();
     let summary = Summary {
         dry_run: arguments.dry_run,
         half_taken,

@@ -95,7 +95,7 @@ impl Entry {
             key: JobKey { topic, id },
             body,
             due: self.due(notify_ms, clock.now_ms)?,
-            priority: self.list.unwrap_or_default(),
+            priority: self.list.unwrap_or_default().into(),
             on_conflict: OnConflict::Keep,
             max_attempts: None,
             attempts: failures,
@@ -235,7 +235,10 @@ mod tests {
         }
         let both = Entry { list: Some(Priority::High), ..entry("t:i", "1") };
         let job = job(&both).unwrap();
-        assert_eq!((both.place(), job.due, job.priority), (Place::Ready, Due::At(1500), Priority::High));
+        assert_eq!(
+            (both.place(), job.due, job.priority),
+            (Place::Ready, Due::At(1500), Priority::High.into())
+        );
     }
 
     #[test]

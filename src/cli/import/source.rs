@@ -314,6 +314,17 @@ impl Source {
         Ok(())
     }
 
+    /// Returns those of the names that are noted as taken over.
+    pub fn noted_of(&mut self, names: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        if names.is_empty() {
+            return Ok(names);
+        }
+        let key = self.notes();
+        let notes: Vec<Option<Vec<u8>>> =
+            self.ask(&key, |c| redis::cmd("HMGET").arg(&key).arg(&names).query(c))?;
+        Ok(names.into_iter().zip(notes).filter_map(|(name, note)| note.map(|_| name)).collect())
+    }
+
     /// Returns a page of the names that are noted as taken over. The first cursor is 0.
     pub fn noted_names(&mut self, cursor: u64) -> Result<Page<Vec<u8>>> {
         let key = self.notes();

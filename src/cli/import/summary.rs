@@ -55,6 +55,9 @@ pub struct Summary {
     pub notes: Vec<String>,
     /// Why the import stopped early. `None`: it did not.
     pub stopped: Option<String>,
+    /// Whether it stopped because of something that stays so until the user changes it.
+    #[serde(skip)]
+    pub is_refused: bool,
 }
 
 /// A job that was not taken over.
@@ -135,7 +138,7 @@ impl Summary {
         for (topic, problem) in &self.half_taken {
             let _ = writeln!(
                 text,
-                "topic {topic}: dq cannot use one of its settings, and its jobs wait until you correct it: {problem}"
+                "topic {topic} is held: dq cannot use one of its settings, and its jobs wait: {problem}"
             );
         }
         for SkippedJob { job, at, reason } in &self.left {
@@ -156,7 +159,11 @@ impl Summary {
             let _ = writeln!(text, "stopped early, with the counts so far: {why}");
         }
         if !self.dry_run && (self.failed > 0 || self.stopped.is_some()) {
-            let _ = writeln!(text, "run it once more: it goes on where it was");
+            let next = match self.is_refused {
+                true => "the import was refused, and is refused again until you correct that",
+                false => "run it again when this is corrected: it goes on where it was",
+            };
+            let _ = writeln!(text, "{next}");
         }
         text
     }

@@ -17,6 +17,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::{Result, bail};
+use thiserror::Error;
 
 use super::super::progress::Progress;
 use super::pending::{Clock, Entry, EntryNote, ParsedEntry, split};
@@ -49,6 +50,11 @@ pub struct Import {
     /// The result so far.
     pub summary: Summary,
 }
+
+/// An import that cannot go on before the user has decided something.
+#[derive(Debug, Error)]
+#[error("{0}")]
+struct RefusedImport(String);
 
 /// A job on its way into the store.
 struct JobTransfer {
@@ -93,7 +99,10 @@ impl Import {
     pub fn take_over(&mut self, sources: &mut [Source]) {
         let taken = sources.iter_mut().try_for_each(|source| self.take_from(source));
         self.progress.end();
-        self.summary.stopped = taken.err().map(|e| format!("{e:#}"));
+        if let Err(e) = taken {
+            self.summary.is_refused = e.is::<RefusedImport>();
+            self.summary.stopped = Some(format!("{e:#}"));
+        }
         // The note names the difference that most jobs have. A single job may differ, because the business may have set
         // its `notify_time`.
         if let Some((minutes, jobs)) = self.zone_errors.iter().max_by_key(|(_, jobs)| **jobs) {
@@ -198,13 +207,15 @@ impl Import {
     /// it.
     fn check_store(&self, source: &Source, entry: &Entry, topic: &TopicName) -> Result<()> {
         if self.met.as_ref().is_some_and(|met| !met.contains(topic)) {
-            bail!(
-                "{}: {} is noted as taken over, but this store never had a job of topic {topic}: it is a new one \
-                 (to take all of them once more: redis-cli DEL {})",
+            return Err(RefusedImport(format!(
+                "{}: {} is noted as taken over, but this store never had a job of topic {topic}: another store took \
+                 it. Name that store in the configuration; or, to take all jobs into this one, remove the notes first \
+                 (redis-cli DEL {}). Jobs that the other store has delivered since are then delivered again",
                 source.shown,
                 entry.display_name(),
                 source.notes()
-            );
+            ))
+            .into());
         }
         Ok(())
     }

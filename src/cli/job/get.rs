@@ -102,7 +102,7 @@ fn page(job: &Job, now_ms: i64) -> String {
     facts.extend(links(&job.then, job.after.as_ref()));
     facts.extend([
         ("added", moment(job.added_ms)),
-        ("priority", format!("{:?}", job.priority).to_lowercase()),
+        ("priority", job.priority.to_string()),
         ("attempts", format!("{}{limit}", job.attempts)),
         ("body", job.body.get().to_owned()),
     ]);

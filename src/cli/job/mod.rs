@@ -16,7 +16,8 @@ use super::api::part;
 use super::records::record::Link;
 use super::show::{json_line, plain};
 use super::target::TargetOptions;
-use model::job::{Attempt, Priority, State};
+use model::job::{Attempt, State};
+use model::job_priority::JobPriority;
 
 /// A job.
 #[derive(Debug, clap::Args)]
@@ -42,7 +43,7 @@ pub(super) struct Job {
     pub until_ms: Option<i64>,
     #[serde(default)]
     pub added_ms: i64,
-    pub priority: Priority,
+    pub priority: JobPriority,
     pub attempts: u32,
     pub max_attempts: Option<u32>,
     #[serde(default)]
@@ -64,6 +65,8 @@ pub(super) struct Job {
 /// Why a job waits, as the API shows it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Waiting {
+    #[serde(default)]
+    pub code: String,
     pub text: String,
     #[serde(default)]
     pub also: Vec<Waiting>,

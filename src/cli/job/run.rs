@@ -3,9 +3,16 @@
 use anyhow::Result;
 
 use super::super::api::Api;
-use super::Key;
+use super::super::show::plain;
+use super::{Job, Key};
+
+/// The reasons for which a ready job waits until somebody acts, or something is over.
+const OBSTACLES: [&str; 6] = ["unregistered", "held", "paused", "circuit_open", "no_consumer", "spooled"];
 
 /// Deliver a delayed job now
+///
+/// If something holds the job back, the command says what: its topic is paused or not registered, or its receiver fails.
+/// The job is delivered when that is over.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq run orders 42")]
 pub(in super::super) struct Arguments {
@@ -15,6 +22,20 @@ pub(in super::super) struct Arguments {
 
 /// Runs `dq run`.
 pub(in super::super) fn run(Arguments { key }: &Arguments) -> Result<()> {
-    Api::from_options(&key.at)?.bid(&format!("{}/run", key.path()))?;
-    key.done("ready")
+    let api = Api::from_options(&key.at)?;
+    api.bid(&format!("{}/run", key.path()))?;
+    key.done("ready")?;
+    if !key.at.json
+        && let Some(why) = obstacle(&api, key)
+    {
+        println!("it is not delivered yet: {}", plain(&why));
+    }
+    Ok(())
+}
+
+/// Returns what holds a job back that was made ready, if it is more than the jobs before it.
+fn obstacle(api: &Api, key: &Key) -> Option<String> {
+    // The job may have been delivered meanwhile. A token may lack the scope.
+    let job: Job = api.get(&key.path()).ok()?.json().ok()?;
+    job.waiting.filter(|why| OBSTACLES.contains(&&*why.code)).map(|why| why.text)
 }

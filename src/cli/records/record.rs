@@ -20,6 +20,7 @@ pub(in super::super) struct Record {
     due_ms: i64,
     pub ended_ms: i64,
     late_ms: Option<u64>,
+    note: Option<String>,
     pub attempts: u32,
     #[serde(default)]
     log: Vec<Attempt>,
@@ -67,8 +68,11 @@ impl Record {
         format!("{what} {ago} {attempts}")
     }
 
-    /// Returns what the last attempt came to.
+    /// Returns why the job was removed, or what the last attempt came to.
     pub(in super::super) fn last(&self) -> String {
+        if let Some(note) = &self.note {
+            return note.clone();
+        }
         match self.log.last() {
             None => NOTHING.to_owned(),
             Some(Attempt { error, .. }) if !error.is_empty() => error.clone(),
@@ -87,6 +91,7 @@ impl Record {
             ("ended", moment_from(self.ended_ms, now_ms)),
             ("due", moment(self.due_ms)),
         ];
+        facts.extend(self.note.clone().map(|note| ("reason", note)));
         facts.extend(self.late_ms.map(|late| ("late", short_span(late as f64))));
         facts.extend(self.added_ms.map(|added| ("added", moment(added))));
         facts.extend((!self.tags.is_empty()).then(|| ("tags", self.tags.join(", "))));

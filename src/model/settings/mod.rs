@@ -2,6 +2,7 @@
 //! sealed memory and hands them to its child processes, and nobody changes them.
 
 mod alert;
+mod beanstalk;
 mod certificate;
 mod gmq;
 mod registry;
@@ -16,6 +17,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 pub use self::alert::{AlertSettings, AlertWebhook, SmtpSettings, SmtpTls};
+pub use self::beanstalk::BeanstalkSettings;
 pub use self::certificate::Certificate;
 pub use self::gmq::GmqSettings;
 pub use self::registry::{MysqlServer, RegistrySettings};
@@ -49,6 +51,8 @@ pub struct Settings {
     pub http: HttpSettings,
     /// The settings of the port for clients of gmq-redis.
     pub gmq: GmqSettings,
+    /// The settings of the port for clients of beanstalkd.
+    pub beanstalk: BeanstalkSettings,
     /// The settings of the timers.
     pub timer: TimerSettings,
     /// The settings of the consumers.

@@ -123,6 +123,20 @@ impl fmt::Display for Size {
     }
 }
 
+impl Size {
+    /// Returns the size for people, rounded: `18.5 KiB`.
+    pub fn in_words(self) -> String {
+        let units = [(1_u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        match units.into_iter().find(|(unit, _)| self.0 >= *unit) {
+            Some((unit, name)) => {
+                let text = format!("{:.1}", self.0 as f64 / unit as f64);
+                format!("{} {name}", text.trim_end_matches(".0"))
+            }
+            None => format!("{} bytes", self.0),
+        }
+    }
+}
+
 impl FromStr for Size {
     type Err = String;
     fn from_str(text: &str) -> Result<Size, String> {

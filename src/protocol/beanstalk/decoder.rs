@@ -47,6 +47,11 @@ impl Decoder {
         None
     }
 
+    /// Whether nothing of a further command has arrived.
+    pub fn is_empty(&self) -> bool {
+        matches!(&self.state, State::Line(line) if line.is_empty())
+    }
+
     fn read_line(&self, mut line: Vec<u8>, input: &mut &[u8]) -> Step {
         if line.capacity() < LINE_MAX {
             line.reserve_exact(LINE_MAX - line.len());

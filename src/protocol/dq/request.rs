@@ -12,7 +12,8 @@ use crate::fix_time::{self, LocalClock};
 use model::destination::Destination;
 use model::follow::Then;
 use model::headers::Headers;
-use model::job::{Body, Due, JobId, JobKey, LATEST_MS, OnConflict, Priority, TopicName};
+use model::job::{Body, Due, JobId, JobKey, LATEST_MS, OnConflict, TopicName};
+use model::job_priority::JobPriority;
 use model::json_time;
 use model::tags::Tags;
 use model::token::PresentedToken;
@@ -29,8 +30,8 @@ pub struct Add {
     pub body: Body,
     /// When the job is due. `None`: the delay of the topic applies.
     pub due: Option<Due>,
-    /// `high`, `normal` or `low`.
-    pub priority: Priority,
+    /// A number, or `high`, `normal` or `low`.
+    pub priority: JobPriority,
     /// `replace`, `reject` or `keep`.
     pub on_conflict: OnConflict,
     /// The job's own limit of attempts. None: the topic's.
@@ -145,8 +146,8 @@ impl<'a> Request<'a> {
             body: Body::from(self.required("body")?),
             due: self.due(clock)?,
             priority: match self.get("priority") {
-                None => Priority::default(),
-                Some(raw) => one_of("priority", raw, "\"high\", \"normal\" or \"low\"")?,
+                None => JobPriority::default(),
+                Some(raw) => priority(raw)?,
             },
             on_conflict: match self.get("on_conflict") {
                 None => OnConflict::default(),
@@ -261,6 +262,13 @@ fn one_of<T: for<'a> Deserialize<'a>>(field: &str, raw: &RawValue, wanted: &str)
     serde_json::from_str(raw.get()).map_err(|_| wrong(field, raw, wanted))
 }
 
+/// Reads a priority: a word, or a number in one of the forms of [`number`].
+fn priority(raw: &RawValue) -> Result<JobPriority, Refusal> {
+    let whole = || json_time::whole(raw.get().trim_matches('"')).and_then(|n| u32::try_from(n).ok());
+    let read = serde_json::from_str(raw.get()).ok().or_else(|| whole().map(JobPriority::from_number));
+    read.ok_or_else(|| wrong("priority", raw, JobPriority::FORMS))
+}
+
 /// Reads a whole number, also in the forms of some encoders (`1800000.0`, `1.8E6`) and as a string.
 fn number(field: &str, raw: &RawValue, range: std::ops::RangeInclusive<i64>) -> Result<i64, Refusal> {
     let text = raw.get().trim_matches('"');
@@ -273,6 +281,7 @@ mod tests {
     use jiff::tz::TimeZone;
 
     use super::*;
+    use model::job::Priority;
 
     const UTC: LocalClock<'_> = LocalClock { zone: &TimeZone::UTC, now_ms: || 0 };
 
@@ -316,7 +325,7 @@ mod tests {
         assert_eq!(add.due, Some(Due::In(Duration::from_millis(1500))));
         assert_eq!(
             (add.priority, add.on_conflict, add.max_attempts),
-            (Priority::High, OnConflict::Keep, Some(2))
+            (Priority::High.into(), OnConflict::Keep, Some(2))
         );
         let add = add_of(r#"{"cmd":"add","topic":"t","id":"a","body":null,"fix_time":"","run_at_ms":"17"}"#);
         assert_eq!((add.due, add.body.as_str()), (Some(Due::At(17)), "null"));
@@ -399,6 +408,8 @@ mod tests {
             (job(r#","id":"j""#), "bad_json", ["id", "duplicate"]),
             (r#"{"cmd":"madd","jobs":[],"delay":"1h"}"#.to_owned(), "bad_field", ["delay", "each job"]),
             (job(r#","priority":"urgent""#), "bad_field", ["urgent", "high"]),
+            (job(r#","priority":4294967296"#), "bad_field", ["priority", "4294967295"]),
+            (job(r#","priority":-1"#), "bad_field", ["priority", "from 0"]),
             (job(r#","on_conflict":1"#), "bad_field", ["on_conflict", "reject"]),
             (job(r#","max_attempts":0"#), "bad_field", ["max_attempts is 0", "1 to"]),
             (job(r#","headers":{"host":"a"}"#), "bad_field", ["headers", "host"]),

@@ -59,6 +59,7 @@ pub(super) enum LaneOrder {
 pub(super) struct LeaseCall {
     pub wanted: Vec<LeaseRequest>,
     pub limit: usize,
+    pub is_owned: bool,
 }
 
 /// What a call has leased, and what it has left.
@@ -267,10 +268,7 @@ impl Broker {
         }
         let lane = &mut self.lanes[number];
         match failed {
-            None => {
-                lane.failing = None;
-                lane.trouble.end();
-            }
+            None => (lane.failing, _) = (None, lane.trouble.end()),
             Some(e) => {
                 let pause = match e {
                     StoreError::Moving(_) => lane.trouble.pause_for(&e),

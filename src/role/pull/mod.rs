@@ -7,7 +7,8 @@
 //! what a client's ack, nack or extend means for the lease.
 //!
 //! A lease made here has no owner. It ends when it is settled, or at its deadline. A job that was leased for a client that
-//! is gone is handed back. If that fails, it comes back at the deadline.
+//! is gone is handed back. If that fails, it comes back at the deadline. A client whose leases must end with its connection
+//! asks for owned ones: then this process owns them, so a timer also hands them back when the process dies.
 
 mod broker;
 mod plan;
@@ -42,6 +43,8 @@ pub struct Reserve {
     pub max: u32,
     /// How long the leases hold. None: as long as the topic of the job says.
     pub lease: Option<Duration>,
+    /// Whether this process owns the leases, so that they end with it.
+    pub is_owned: bool,
     /// Until when the client waits if there is no job.
     pub until: Instant,
 }

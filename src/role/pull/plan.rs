@@ -100,7 +100,8 @@ impl Broker {
                 .collect();
             let Some(first) = wanted.first() else { continue };
             let max = waiter.reserve.max as usize;
-            let is_shared = is_single && calls.last().is_some_and(|last| last.takes(first));
+            let is_owned = waiter.reserve.is_owned;
+            let is_shared = is_single && calls.last().is_some_and(|last| last.takes(first, is_owned));
             if !is_shared && calls.len() == CALLS {
                 break;
             }
@@ -111,7 +112,8 @@ impl Broker {
                 Some(last) => last.join(first, id),
                 None => {
                     let limit = if is_single { first.max as usize } else { max };
-                    calls.push(PlannedCall { call: LeaseCall { wanted, limit }, waiters: vec![id] });
+                    let call = LeaseCall { wanted, limit, is_owned };
+                    calls.push(PlannedCall { call, waiters: vec![id] });
                 }
             }
             self.waiters.get_mut(&id).expect("it waits").on = Some(number);
@@ -142,9 +144,9 @@ impl Lane {
 
 impl PlannedCall {
     /// Whether a client with one topic may share the call.
-    fn takes(&self, want: &LeaseRequest) -> bool {
+    fn takes(&self, want: &LeaseRequest, is_owned: bool) -> bool {
         let sum: u32 = self.call.wanted.iter().map(|want| want.max).sum();
-        let is_shared = sum as usize == self.call.limit;
+        let is_shared = sum as usize == self.call.limit && self.call.is_owned == is_owned;
         let alike = |known: &LeaseRequest| known.topic != want.topic || known.hold == want.hold;
         is_shared && sum + want.max <= CALL_JOBS && self.call.wanted.iter().all(alike)
     }

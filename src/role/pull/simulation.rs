@@ -85,7 +85,8 @@ impl World {
         let mut topics: Vec<TopicName> = all.into_iter().map(name).collect();
         self.rng.shuffle(&mut topics);
         topics.truncate(count);
-        let reserve = Reserve { topics, max: self.rng.u32(1..4), lease: None, until: self.now + wait };
+        let reserve =
+            Reserve { topics, max: self.rng.u32(1..4), lease: None, is_owned: false, until: self.now + wait };
         self.next_client += 1;
         self.clients.insert(self.next_client, (reserve.clone(), true));
         self.broker.reserve(self.next_client, reserve, self.now);
@@ -281,7 +282,13 @@ fn the_first_topic_that_has_a_job_is_preferred() {
     }
     let reserve = |id: u64, topics: [&str; 2], world: &mut World| {
         let until = world.now + Duration::from_secs(1);
-        let reserve = Reserve { topics: topics.into_iter().map(name).collect(), max: 1, lease: None, until };
+        let reserve = Reserve {
+            topics: topics.into_iter().map(name).collect(),
+            max: 1,
+            lease: None,
+            is_owned: false,
+            until,
+        };
         world.clients.insert(id, (reserve.clone(), true));
         world.broker.reserve(id, reserve, world.now);
     };

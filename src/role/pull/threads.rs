@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::broker::{Broker, CallAnswer, LaneOrder, LeaseCall};
 use super::{Reserve, ReserveAnswer, Reserved};
 use crate::{StoreOpener, vital_thread};
-use host::{now_ms, random_name, wait_readable};
+use host::{Owner, now_ms, random_name, wait_readable};
 use model::job::TopicName;
 use model::ticket::{Ticket, TicketSecret};
 use model::topic::Topics;
@@ -43,6 +43,7 @@ enum Event {
 #[derive(Clone)]
 pub struct Pull {
     events: Sender<Event>,
+    owner: Option<Arc<Owner>>,
     next: Arc<AtomicU64>,
     is_gone: Arc<AtomicBool>,
 }
@@ -60,19 +61,22 @@ impl Drop for Waiting {
 }
 
 impl Pull {
-    /// Starts the thread of the broker. `store` opens the lanes when they are needed.
-    pub fn start(store: StoreOpener, topics: Topics) -> std::io::Result<Pull> {
+    /// Starts the thread of the broker. `store` opens the lanes when they are needed. `owner` owns the leases of clients
+    /// that ask for owned ones. None: there are no such clients.
+    pub fn start(store: StoreOpener, topics: Topics, owner: Option<Owner>) -> std::io::Result<Pull> {
         let (events, received) = channel();
         let is_gone = Arc::new(AtomicBool::new(false));
+        let owner = owner.map(Arc::new);
         let threads = Threads {
             store,
+            owner: owner.clone(),
             events: events.clone(),
             lanes: Vec::new(),
             delivers: HashMap::new(),
             is_gone: Arc::clone(&is_gone),
         };
         vital_thread("pull", move || threads.run(&received, topics))?;
-        Ok(Pull { events, next: Arc::default(), is_gone })
+        Ok(Pull { events, owner, next: Arc::default(), is_gone })
     }
 
     /// Reserves. `deliver` gets the answer, on another thread, and returns it if nobody takes it.
@@ -89,6 +93,11 @@ impl Pull {
     /// Hands back jobs that were delivered to a client that is gone.
     pub fn refuse(&self, jobs: Vec<Reserved>) {
         let _ = self.events.send(Event::Refused(jobs));
+    }
+
+    /// The owner of owned leases.
+    pub fn owner(&self) -> Option<OwnerTag> {
+        self.owner.as_ref().map(|owner| OwnerTag(owner.tag().to_owned()))
     }
 
     /// Notes that a lease of a topic was settled.
@@ -115,6 +124,7 @@ impl Pull {
 /// The thread of the broker.
 struct Threads {
     store: StoreOpener,
+    owner: Option<Arc<Owner>>,
     events: Sender<Event>,
     lanes: Vec<Sender<LaneOrder>>,
     delivers: HashMap<u64, AnswerSender>,
@@ -207,7 +217,8 @@ impl Threads {
                 number,
                 opener: self.store.clone(),
                 store: None,
-                owner: OwnerTag(random_name().unwrap_or_default()),
+                permits_owner: OwnerTag(random_name().unwrap_or_default()),
+                lease_owner: self.owner.clone(),
                 secret: None,
                 events: self.events.clone(),
             };
@@ -253,7 +264,9 @@ struct LaneThread {
     opener: StoreOpener,
     store: Option<Box<dyn Store>>,
     /// The name under which permits are asked for. It holds no leases.
-    owner: OwnerTag,
+    permits_owner: OwnerTag,
+    /// The owner of owned leases.
+    lease_owner: Option<Arc<Owner>>,
     /// The secret that signs tickets, and when it was read.
     secret: Option<(TicketSecret, Instant)>,
     events: Sender<Event>,
@@ -267,7 +280,7 @@ impl LaneThread {
                     Event::Leased(self.number, self.lease(&register, &calls))
                 }
                 LaneOrder::Permits(asks) => {
-                    let owner = self.owner.clone();
+                    let owner = self.permits_owner.clone();
                     let permits = match self.open() {
                         Ok(()) => self.store().permits(&owner, &asks),
                         Err(e) => asks.iter().map(|_| Err(e.clone())).collect(),
@@ -326,7 +339,9 @@ impl LaneThread {
     }
 
     fn call(&mut self, call: &LeaseCall) -> Result<CallAnswer, StoreError> {
-        let batch = self.store().lease(&call.wanted, call.limit, None)?;
+        let owner = self.lease_owner.as_ref().filter(|_| call.is_owned);
+        let owner = owner.map(|owner| OwnerTag(owner.tag().to_owned()));
+        let batch = self.store().lease(&call.wanted, call.limit, owner.as_ref())?;
         for (topic, _) in &batch.waiting {
             // A circuit of the time when the topic called receivers. There is none to protect now.
             if call.wanted.iter().any(|want| want.topic == *topic) {

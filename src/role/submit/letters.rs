@@ -76,7 +76,8 @@ impl<'a> DeadLetterSearch<'a> {
             let is_small = page.jobs.iter().map(size).sum::<usize>() < SMALL;
             let picks = |view: &View| {
                 let died_ms = view.until_ms.unwrap_or(0);
-                self.filter.picks(view.key.id.as_str(), died_ms, view.attempts_log.last())
+                let (id, tags) = (view.key.id.as_str(), view.headers.tags());
+                self.filter.picks(id, tags, died_ms, view.attempts_log.last())
             };
             let picked: Vec<usize> = (0..page.jobs.len()).filter(|i| picks(&page.jobs[*i])).collect();
             if let Some(last) = picked.get(most.saturating_sub(1)).filter(|_| picked.len() > most) {

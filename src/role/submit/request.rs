@@ -6,14 +6,16 @@ use super::letters::{DeadLetterTask, FoundDeadLetters, find, run_task};
 use super::list::{Listing, list};
 use super::records::{self, FoundIds, FoundRecords, RecordQuery, SearchedTopic};
 use crate::bulk::Bulk;
+use std::time::Duration;
+
 use model::bulk::{BulkProgress, BulkRequest};
 use model::job::{JobId, JobKey, NewJob, State, TopicName};
 use model::letters::Filter;
 use model::record::JobRecord;
 use model::ticket::TicketSecret;
 use store::{
-    Added, Change, Changed, CircuitView, Counts, DeadLetterSelection, Deleted, Lanes, LimitQuery, LimitUse,
-    Page, Result, Settled, Settlement, Store, StoreError, View,
+    Added, Change, Changed, CircuitView, Counts, DeadLetterSelection, Deleted, Lanes, Leased, LimitQuery,
+    LimitUse, OwnerTag, Page, Result, Settled, Settlement, Store, StoreError, View,
 };
 
 /// A request to the store. Its answer becomes a response of type `R`, on the thread that asks the store: so a long
@@ -175,6 +177,21 @@ impl<R: 'static> Request<R> {
         respond: impl FnOnce(&JobKey, Result<Changed>) -> R + Send + 'static,
     ) -> Request<R> {
         Request::about(key, move |store, key| store.change(key, &change), respond)
+    }
+
+    /// Leases a delayed or ready job, although others may come before it. `max_attempts` is as in [`store::LeaseRequest`].
+    pub fn lease_job(
+        key: JobKey,
+        hold: Duration,
+        max_attempts: u32,
+        owner: Option<OwnerTag>,
+        respond: impl FnOnce(Result<Option<Leased>>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::about(
+            key,
+            move |store, key| store.lease_job(key, hold, max_attempts, owner.as_ref()),
+            |_, leased| respond(leased),
+        )
     }
 
     /// Settles a leased job.

@@ -9,13 +9,14 @@ use super::dead_filter::{MOMENT, STATUS, status, when};
 use super::input::{short, wrong};
 use super::problem::Problem;
 use super::schema;
-use super::typed_body::{self, Count, Moment, Span, given, invalid, word};
+use super::typed_body::{self, Moment, Span, given, invalid, word};
 use host::now_ms;
 use model::bulk::{BulkFilter, BulkOperation, BulkRequest, RATE_DEFAULT, RATE_MAX};
 use model::job::{ID_MAX, State, TopicName};
 use model::json_time;
 use model::record::Ending;
 use model::tags::Tag;
+use model::topic::Rate;
 
 /// The longest text that a filter looks for, in bytes.
 const TEXT_MAX: usize = 1000;
@@ -62,13 +63,30 @@ pub(super) struct BulkBody<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Option<Filter>, nullable = false)]
     filter: Option<&'a RawValue>,
-    /// How many jobs a second are changed at most, 5000 by default.
-    #[schema(value_type = Option<u32>, minimum = 1, maximum = 20000)]
-    rate: Option<Count<1, RATE_MAX>>,
+    /// How many jobs a second are changed at most, 5000 by default, and 20000 at most.
+    #[schema(schema_with = schema::rate, required = false)]
+    rate: Option<ChangeRate>,
     /// If true, the jobs are only counted.
     #[serde(default, deserialize_with = "given")]
     #[schema(nullable = false)]
     dry_run: Option<bool>,
+}
+
+/// How many jobs a second are changed: a number, or a rate that is a whole number of jobs a second.
+struct ChangeRate(u32);
+
+impl<'de> Deserialize<'de> for ChangeRate {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ChangeRate, D::Error> {
+        let rate: Option<Rate> = serde_json::from_str(<&RawValue>::deserialize(from)?.get()).ok();
+        let a_second = rate.and_then(|rate| {
+            let seconds = u32::try_from(rate.per.as_secs()).ok()?;
+            rate.jobs.is_multiple_of(seconds).then(|| rate.jobs / seconds)
+        });
+        let within = a_second.filter(|jobs| (1..=RATE_MAX).contains(jobs));
+        within
+            .map(ChangeRate)
+            .ok_or_else(|| invalid(&format!("1 to {RATE_MAX} whole jobs a second: 50 or \"50/s\"")))
+    }
 }
 
 /// Selects the jobs that meet all of its conditions. A null is refused. `replay` takes `id_prefix` and the conditions
@@ -269,7 +287,7 @@ pub(super) fn read(json: &[u8]) -> Result<(BulkRequest, bool), Problem> {
         Some(raw) if !raw.get().starts_with('{') => return Err(wrong("filter", raw, "an object")),
         Some(raw) => typed_body::read::<Filter>(raw.get().as_bytes())?.check(operation)?,
     };
-    let rate = body.rate.map_or(RATE_DEFAULT, |Count(rate)| rate);
+    let rate = body.rate.map_or(RATE_DEFAULT, |ChangeRate(rate)| rate);
     Ok((BulkRequest { topic, operation, filter, rate }, body.dry_run.unwrap_or(false)))
 }
 
@@ -332,6 +350,10 @@ mod tests {
         let json = r#"{"topic":"t","operation":"reschedule","by":"-10m","filter":{"state":"delayed","id_prefix":"a","tag":"x"},"rate":7}"#;
         let read = request(json);
         assert_eq!((read.topic.as_str(), read.rate), ("t", 7));
+        for (text, jobs) in [("50/s", 50), ("120/m", 2), ("7200/h", 2), ("9", 9)] {
+            let json = format!(r#"{{"topic":"t","operation":"run","rate":"{text}"}}"#);
+            assert_eq!(self::read(json.as_bytes()).unwrap().0.rate, jobs, "{text}");
+        }
         assert_eq!(read.operation, BulkOperation::Shift { by_ms: -600_000 });
         assert_eq!((&read.filter.states[..], &read.filter.id_prefix[..]), (&[State::Delayed][..], "a"));
         for (by, by_ms) in [("\"1h\"", 3_600_000), ("\"+1h\"", 3_600_000), ("90", 90_000), ("-1.5", -1_500)] {
@@ -388,6 +410,8 @@ mod tests {
             (r#"{"topic":"t","operation":"run","filter":{"id_prefix":null}}"#, "id_prefix", "a text"),
             (r#"{"topic":"t","operation":"run","filter":{"colour":1}}"#, "colour", "unknown"),
             (r#"{"topic":"t","operation":"run","rate":0}"#, "rate", "1 to 20000"),
+            (r#"{"topic":"t","operation":"run","rate":"30/m"}"#, "rate", "whole jobs a second"),
+            (r#"{"topic":"t","operation":"run","rate":"20001/s"}"#, "rate", "1 to 20000"),
         ] {
             let problem = read(json.as_bytes()).unwrap_err();
             assert_eq!(problem.named_field(), Some(field), "{json}: {}", problem.detail);

@@ -13,15 +13,19 @@ use host::now_ms;
 use model::job::LATEST_MS;
 use model::json_time;
 use model::letters::Filter;
+use model::tags::Tag;
 
 /// The fields of a filter.
-pub(super) const NAMES: [&str; 6] =
-    ["id_prefix", "id_contains", "died_after", "died_before", "reason", "status"];
+pub(super) const NAMES: [&str; 7] =
+    ["id_prefix", "id_contains", "died_after", "died_before", "reason", "status", "tag"];
 
 /// The values of a moment, as messages name them.
 pub(super) const MOMENT: &str = "a moment such as \"2026-12-01T23:50:50+08:00\", Unix milliseconds, or a span such as \"2h\" (that long ago)";
 
 pub(super) const STATUS: &str = "an HTTP status";
+
+/// The values of a tag, as messages name them.
+const TAG: &str = "a tag";
 
 /// Reads a moment in Unix milliseconds. A span means that long ago.
 pub(super) fn when(text: &str) -> Option<i64> {
@@ -58,6 +62,7 @@ fn put(filter: &mut Filter, name: &str, value: &str) -> Result<(), &'static str>
         "reason" => value.clone_into(&mut filter.reason),
         "died_after" => filter.died_after_ms = Some(when(value).ok_or(MOMENT)?),
         "died_before" => filter.died_before_ms = Some(when(value).ok_or(MOMENT)?),
+        "tag" => filter.tag = Some(Tag::new(value).map_err(|_| TAG)?),
         _ => filter.status = Some(status(value).ok_or(STATUS)?),
     }
     Ok(())
@@ -91,6 +96,7 @@ pub(super) fn filter(raw: &RawValue) -> Result<Filter, Problem> {
         died_after_ms: parsed.died_after.map(|FilterMoment(ms)| ms),
         died_before_ms: parsed.died_before.map(|FilterMoment(ms)| ms),
         status: parsed.status.map(|ReceiverStatus(status)| status),
+        tag: parsed.tag.map(|JobTag(tag)| tag),
     };
     // An empty filter is refused: a client without conditions must not select all dead letters.
     if filter == Filter::default() {
@@ -119,6 +125,18 @@ impl<'de> Deserialize<'de> for ReceiverStatus {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ReceiverStatus, D::Error> {
         let raw = <&RawValue>::deserialize(from)?.get();
         status(raw).map(ReceiverStatus).ok_or_else(|| typed_body::invalid(STATUS))
+    }
+}
+
+/// A tag of a job.
+#[derive(Debug)]
+struct JobTag(Tag);
+
+impl<'de> Deserialize<'de> for JobTag {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<JobTag, D::Error> {
+        let text: Option<String> = serde_json::from_str(<&RawValue>::deserialize(from)?.get()).ok();
+        let tag = text.and_then(|text| Tag::new(&text).ok());
+        tag.map(JobTag).ok_or_else(|| typed_body::invalid(TAG))
     }
 }
 
@@ -162,6 +180,10 @@ pub(super) struct DeadFilter {
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<u16>, minimum = 100, maximum = 999, nullable = false)]
     status: Option<ReceiverStatus>,
+    /// A tag of the job.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 64)]
+    tag: Option<JobTag>,
 }
 
 /// Which dead letters are shown.
@@ -195,4 +217,7 @@ pub(super) struct DeadQuery {
     /// Only jobs whose last attempt was answered with this status.
     #[param(required = false, minimum = 100, maximum = 999)]
     status: u16,
+    /// Only jobs that have this tag.
+    #[param(required = false)]
+    tag: String,
 }

@@ -15,7 +15,8 @@ use super::cursor;
 use super::problem::Problem;
 use super::schema;
 use super::typed_body::{self, Count, Moment, Span, given, invalid, word};
-use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
+use model::job_priority::JobPriority;
 use model::quota::Quota;
 use model::topic::{Topic, Topics};
 use store::{Change, Lanes};
@@ -107,9 +108,8 @@ pub(super) struct NewJobRequest<'a> {
     #[schema(schema_with = schema::moment, required = false)]
     run_at: Option<Moment>,
     /// Default: `normal`.
-    #[serde(default, deserialize_with = "word")]
-    #[schema(value_type = Option<schema::PriorityWord>)]
-    priority: Option<Priority>,
+    #[schema(schema_with = schema::job_priority_or_null, required = false)]
+    priority: Option<JobPriority>,
     /// Default: `replace`.
     #[serde(default, deserialize_with = "word")]
     #[schema(value_type = Option<schema::OnConflictWord>)]
@@ -284,9 +284,8 @@ pub(super) struct JobChangeRequest<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Value, required = false)]
     body: Option<&'a RawValue>,
-    #[serde(default, deserialize_with = "word")]
-    #[schema(value_type = Option<schema::PriorityWord>)]
-    priority: Option<Priority>,
+    #[schema(schema_with = schema::job_priority_or_null, required = false)]
+    priority: Option<JobPriority>,
     /// Null means the topic's limit.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000)]

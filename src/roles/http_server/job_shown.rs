@@ -12,7 +12,8 @@ use super::schema;
 use super::waiting::WaitingResponse;
 use model::destination::Destination;
 use model::follow::Source;
-use model::job::{Attempt, JobId, JobKey, Priority, State, TopicName};
+use model::job::{Attempt, JobId, JobKey, State, TopicName};
+use model::job_priority::JobPriority;
 use model::json_time;
 use model::tags::Tags;
 use store::View;
@@ -34,8 +35,8 @@ pub(super) struct JobResponse<'a> {
     until_ms: Option<i64>,
     /// When the job was added, Unix milliseconds.
     added_ms: i64,
-    #[schema(value_type = schema::PriorityWord)]
-    priority: Priority,
+    #[schema(schema_with = schema::job_priority)]
+    priority: JobPriority,
     /// How many attempts were begun. Attempts that do not count, such as those of a killed process, are left out.
     attempts: u32,
     /// The job's own limit of attempts. If it is missing, the topic's limit applies.
@@ -145,7 +146,7 @@ impl<'a> JobResponse<'a> {
             json_time::rfc3339(self.added_ms),
             json_time::rfc3339(self.due_ms),
             self.until_ms.map(json_time::rfc3339).unwrap_or_default(),
-            format!("{:?}", self.priority).to_lowercase(),
+            self.priority.to_string(),
             self.attempts.to_string(),
             last.and_then(|last| last.status).map_or(String::new(), |status| status.to_string()),
             last.map_or(String::new(), |last| last.error.clone()),

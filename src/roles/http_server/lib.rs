@@ -16,6 +16,7 @@ mod alerts;
 mod api;
 mod api_response;
 mod audit;
+mod beanstalk;
 mod body;
 mod bulk;
 mod bulk_input;
@@ -110,6 +111,7 @@ use self::registrar::Registrar;
 use self::replays::Replays;
 use self::sessions::Sessions;
 use self::store_client::StoreClient;
+use host::Owner;
 use role::pull::Pull;
 use role::{Context, TroubleLog};
 
@@ -118,6 +120,9 @@ pub fn run(mut context: Context) -> Result<()> {
     let tcp = context.socket("http")?;
     let unix = context.socket("http.unix")?;
     let gmq = context.settings.gmq.listen.map(|_| context.socket("gmq")).transpose()?;
+    let beanstalk = context.settings.beanstalk.listen.map(|_| context.socket("beanstalk")).transpose()?;
+    let owner = beanstalk.as_ref().map(|_| Owner::claim(&context.settings.run_dir)).transpose();
+    let owner = owner.context("cannot become an owner of leases")?;
     let store_client = StoreClient::start(&mut context)?;
     let topics = FollowedTopics::new(context.topics()?);
     let settings = Arc::clone(&context.settings);
@@ -141,7 +146,7 @@ pub fn run(mut context: Context) -> Result<()> {
         zone: context.zone()?,
         document: OnceLock::new(),
         acks: Acks::default(),
-        pull: Pull::start(context.opener()?, topics.now().borrow().clone())
+        pull: Pull::start(context.opener()?, topics.now().borrow().clone(), owner)
             .context("cannot start the thread for clients that reserve")?,
         // No client can take all places.
         reserves: Pool::new(settings.http.max_reserves, settings.http.max_reserves.div_ceil(2)),
@@ -159,7 +164,7 @@ pub fn run(mut context: Context) -> Result<()> {
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
     let counted = Arc::clone(&refused);
     runtime.spawn(async move { counted.log_each_minute().await });
-    let served = runtime.block_on(serve(&mut context, connections, api, topics, (tcp, unix, gmq)));
+    let served = runtime.block_on(serve(&mut context, connections, api, topics, (tcp, unix, gmq, beanstalk)));
     refused.log_rest();
     // The process does not wait for a callback under test or for a node that hangs.
     runtime.shutdown_background();
@@ -259,7 +264,7 @@ async fn serve(
     mut connections: Connections,
     api: Api,
     mut topics: FollowedTopics,
-    (tcp, unix, gmq): (OwnedFd, OwnedFd, Option<OwnedFd>),
+    (tcp, unix, gmq, beanstalk): (OwnedFd, OwnedFd, Option<OwnedFd>, Option<OwnedFd>),
 ) -> Result<()> {
     topics.watch().context("cannot watch the topics")?;
     let tcp = tokio::net::TcpListener::from_std(TcpListener::from(tcp)).context("cannot listen")?;
@@ -267,6 +272,11 @@ async fn serve(
     if let Some(gmq) = gmq {
         let gmq = tokio::net::TcpListener::from_std(TcpListener::from(gmq)).context("cannot listen")?;
         connections.open.spawn(gmq::run(api.clone(), gmq));
+    }
+    if let Some(beanstalk) = beanstalk {
+        let beanstalk =
+            tokio::net::TcpListener::from_std(TcpListener::from(beanstalk)).context("cannot listen")?;
+        connections.open.spawn(beanstalk::run(api.clone(), beanstalk));
     }
     let mut listeners = Some(Listeners { tcp, unix });
     let store_client = api.store_client.clone();

@@ -42,6 +42,10 @@ pub(super) struct RecordResponse<'a> {
     last_attempt_ms: Option<i64>,
     /// When the job ended, Unix milliseconds.
     ended_ms: i64,
+    /// Why the job was removed, if dq knows it: it was exported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    note: Option<&'a str>,
     /// By how many milliseconds its last attempt began after its due time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -83,12 +87,13 @@ impl<'a> From<&'a JobRecord> for RecordResponse<'a> {
             outcome: record.ending,
             added_ms: record.stamp_us.map(|stamp| stamp / 1000),
             due_ms: record.due_ms,
-            first_attempt_ms: record.attempts_log.first().map(|attempt| attempt.at_ms),
-            last_attempt_ms: record.attempts_log.last().map(|attempt| attempt.at_ms),
+            first_attempt_ms: record.made_attempts().first().map(|attempt| attempt.at_ms),
+            last_attempt_ms: record.made_attempts().last().map(|attempt| attempt.at_ms),
             ended_ms: record.ended_ms,
             late_ms: record.late().map(|late| late.as_millis() as u64),
             attempts: record.attempts,
-            log: &record.attempts_log,
+            note: record.note(),
+            log: record.made_attempts(),
             headers: record.headers.by_name(),
             tags: record.headers.tags(),
             then: record

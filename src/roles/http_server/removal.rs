@@ -105,8 +105,8 @@ impl RemainingJobs {
             false => format!(", and those on nodes that do not answer ({})", away.join(", ")),
         };
         let detail = format!(
-            "topic {name} has {pending} pending jobs and {dead} dead letters{unknown}: give jobs=purge to remove them with it, or \
-             jobs=keep to leave them, undelivered, until it is registered again"
+            "topic {name} has {pending} pending jobs and {dead} dead letters{unknown}: say with the parameter jobs whether they are removed with it (purge), \
+             or stay, undelivered, until it is registered again (keep)"
         );
         Problem::conflict("topic_has_jobs", detail)
     }
@@ -190,7 +190,7 @@ impl Api {
     /// Erases all records of a topic.
     async fn erase_records(&self, name: &TopicName) -> Result<usize, Problem> {
         let (until, mut erased) = (Instant::now() + PATIENCE, 0);
-        let so_far = "topic is removed, but not all its records: repeat the request with jobs=purge";
+        let so_far = "the topic is removed, but not all its records: remove it again, with its jobs, to remove the rest";
         loop {
             let name = name.clone();
             let ask = |reply: Reply<_>| Request::purge_records(name, STEP, |count| reply.with(count));
@@ -309,7 +309,7 @@ mod tests {
         let name = TopicName::new("t").unwrap();
         let left = RemainingJobs { pending: 12, dead: 3, away: vec!["r1".into()] };
         let detail = left.undecided(&name).detail;
-        for part in ["12 pending jobs and 3 dead letters", "(r1)", "jobs=purge", "jobs=keep"] {
+        for part in ["12 pending jobs and 3 dead letters", "(r1)", "(purge)", "(keep)"] {
             assert!(detail.contains(part), "{part}: {detail}");
         }
         assert!(!left.is_nothing() && RemainingJobs::default().is_nothing());

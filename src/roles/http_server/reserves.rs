@@ -173,7 +173,13 @@ fn without_topics(
         return Err(Problem::field("wait", "wait is at most \"1m\""));
     }
     let max = max.map_or(1, |Count(max)| max);
-    Ok(Reserve { topics: Vec::new(), max, lease: lease_of(lease)?, until: Instant::now() + wait })
+    Ok(Reserve {
+        topics: Vec::new(),
+        max,
+        lease: lease_of(lease)?,
+        is_owned: false,
+        until: Instant::now() + wait,
+    })
 }
 
 pub(super) fn lease_of(lease: Option<Span>) -> Result<Option<Duration>, Problem> {

@@ -37,11 +37,16 @@ pub(super) enum Change {
 }
 
 impl Findings {
-    /// Takes over the findings of the previous process.
-    pub(super) fn take_up(findings: Vec<Finding>, now_ms: i64) -> Findings {
+    /// Takes over the findings of the previous process. A finding that this process does not look for any more, because
+    /// the configuration has changed, is over at the first look.
+    pub(super) fn take_up(
+        findings: Vec<Finding>,
+        now_ms: i64,
+        is_watched: impl Fn(&Condition) -> bool,
+    ) -> Findings {
         let open: BTreeMap<Condition, Finding> =
             findings.into_iter().filter_map(|f| Some((Condition::from_finding(&f)?, f))).collect();
-        let taken_up = open.keys().cloned().collect();
+        let taken_up = open.keys().filter(|condition| is_watched(condition)).cloned().collect();
         let believed_until_ms = now_ms.saturating_add(GRACE_MS);
         Findings { open, taken_up, believed_until_ms, written: Vec::new() }
     }
@@ -136,14 +141,19 @@ mod tests {
         };
         let mut before = Findings::default();
         before.update(found("r1"), 1000);
-        let mut after = Findings::take_up(before.open(), 5000);
+        let mut after = Findings::take_up(before.open(), 5000, |_| true);
         assert_eq!(after.update(FoundConditions::new(), 6000), [], "nobody has looked long enough");
         assert_eq!(after.update(found("r1"), 7000), []);
         assert!(
             matches!(&after.update(FoundConditions::new(), 8000)[..], [Change::Closed(f, 7000)] if f.since_ms == 1000)
         );
-        let mut after = Findings::take_up(before.open(), 5000);
+        let mut after = Findings::take_up(before.open(), 5000, |_| true);
         assert_eq!(after.update(FoundConditions::new(), 19_999), []);
+        let mut other = Findings::take_up(before.open(), 5000, |condition| condition.node() != Some("r1"));
+        assert!(
+            matches!(&other.update(FoundConditions::new(), 5001)[..], [Change::Closed(..)]),
+            "it is not a node any more"
+        );
         assert!(matches!(after.update(FoundConditions::new(), 20_000)[..], [Change::Closed(..)]));
     }
 }

@@ -76,7 +76,9 @@ pub fn run(mut context: Context) -> Result<()> {
     let registry = registry::follow(&context.settings, &php)?;
     let statistics = Statistics::start(&context)?;
     let mut alerts = Alerts::start(&context, php)?;
-    let mut findings = Findings::take_up(host::findings(&context.settings.run_dir), now_ms());
+    let names: Vec<&str> = (0..lanes.count()).filter_map(|lane| lanes.name(lane)).collect();
+    let is_watched = |condition: &Condition| condition.node().is_none_or(|node| names.contains(&node));
+    let mut findings = Findings::take_up(host::findings(&context.settings.run_dir), now_ms(), is_watched);
     let (mut history, mut history_fails) = (Recorder::default(), TroubleLog::default());
     let (mut of_file, mut next_look, mut has_looked) = (FoundConditions::new(), Instant::now(), false);
     context.ready()?;

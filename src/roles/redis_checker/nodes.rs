@@ -35,6 +35,8 @@ struct NodeHealth {
     /// How many looks in a row have found that this node has an older set than the other nodes. (While a move begins or
     /// ends, a node may seem older for a moment.)
     older: u32,
+    /// The node does not answer, and has no jobs: it was forgotten, or is not one of the nodes yet. Nobody misses it.
+    is_outside: bool,
 }
 
 /// What is known of a server.
@@ -119,6 +121,8 @@ impl NodeHealth {
                 }
             }
         }
+        let is_down = self.servers.values().any(|server| server.misses >= MISSES);
+        self.is_outside = is_down && lanes.is_outside(lane);
         // A server may forbid CONFIG, and a server outside a Cluster reports nothing about one.
         if round.is_multiple_of(CONFIG_EACH) {
             self.judge(lanes.probe(lane, Probe::Config), |server, config| {
@@ -161,6 +165,9 @@ impl NodeHealth {
     /// Returns what is found on the node. If it has several servers, each detail names its server.
     fn conditions(&self) -> BTreeMap<NodeCondition, String> {
         let mut details_of: BTreeMap<NodeCondition, Vec<String>> = BTreeMap::new();
+        if self.is_outside {
+            return BTreeMap::new();
+        }
         for (name, server) in &self.servers {
             for (what, detail) in server.conditions() {
                 let detail = if self.servers.len() > 1 { format!("{name}: {detail}") } else { detail };
@@ -390,12 +397,14 @@ mod tests {
     fn of_several_servers_each_is_named() {
         let server = |misses| KnownServer { misses, why: "refused".into(), ..KnownServer::default() };
         let servers = BTreeMap::from([("h:1".to_owned(), server(MISSES))]);
-        let alone = NodeHealth { servers, older: 0 };
+        let mut alone = NodeHealth { servers, ..NodeHealth::default() };
         assert_eq!(alone.conditions()[&NodeCondition::Down], "refused");
+        alone.is_outside = true;
+        assert_eq!(alone.conditions(), BTreeMap::new(), "a node without jobs may be down");
         let servers = [("h:1", MISSES), ("h:2", 0), ("h:3", MISSES)];
         let several = NodeHealth {
             servers: servers.map(|(name, misses)| (name.to_owned(), server(misses))).into(),
-            older: 0,
+            ..NodeHealth::default()
         };
         assert_eq!(several.conditions()[&NodeCondition::Down], "h:1: refused; h:3: refused");
     }

@@ -41,7 +41,10 @@ pub(super) fn nearly_used<'a>(
         let of_rate = of_rate.filter(|(max, added)| is_near(**added, u64::from(max.jobs)));
         let parts = [
             of_pending.map(|max| format!("{pending} of {max} jobs are pending (max_pending)")),
-            of_bytes.map(|max| format!("its jobs have {} of {max} (max_bytes)", Size(*bytes))),
+            of_bytes.map(|max| {
+                let (bytes, max) = (Size(*bytes).in_words(), max.in_words());
+                format!("its jobs have {bytes} of {max} (max_bytes)")
+            }),
             of_rate.map(|(max, added)| {
                 let added = Rate { jobs: u32::try_from(*added).unwrap_or(u32::MAX), ..max };
                 format!("{added} of {max} jobs are added (add_rate)")
@@ -72,7 +75,7 @@ mod tests {
         };
         assert_eq!(found(&[(7, Some(799))]), None);
         assert!(found(&[(4, None), (4, None)]).unwrap().starts_with("8 of 10 jobs"));
-        assert!(found(&[(1, Some(1000))]).unwrap().starts_with("its jobs have 1000B of 1000B"));
+        assert!(found(&[(1, Some(1000))]).unwrap().starts_with("its jobs have 1000 bytes of 1000 bytes"));
     }
 
     #[test]

@@ -145,9 +145,13 @@ impl Follower {
         let known = Snapshot::read(&self.settings.run_dir).ok().flatten().map(|(known, _)| known);
         if known.as_ref() != Some(&snapshot) {
             snapshot.write(&self.settings.run_dir).context("cannot write the snapshot")?;
-            let tokens = snapshot.tokens.as_ref().map_or(0, Vec::len);
-            let topics = snapshot.topics.len();
-            log::info!("published {topics} topics and {tokens} tokens of the registry");
+            let tokens = snapshot.tokens.as_deref().unwrap_or_default();
+            let accounts = tokens.iter().filter(|token| token.is_account()).count();
+            log::info!(
+                "published {} topics, {} tokens and {accounts} accounts of the registry",
+                snapshot.topics.len(),
+                tokens.len() - accounts
+            );
         }
         self.passed_on = Some(snapshot.revision);
         Ok(())

@@ -12,6 +12,10 @@ use store::{Store, StoreError};
 /// may have been away, or may be new.
 const EVERY: Duration = Duration::from_secs(60);
 
+/// How long the topics must stay as they are before jobs of topics that are not registered are reported. At the first
+/// start, and after a restore, the topics of the registry come a moment later than those of the configuration file.
+const SETTLED: Duration = Duration::from_secs(5);
+
 /// `STEP`: how many are removed in one step, so that others have their turn at the store. `GO`: for how long in one
 /// round.
 const STEP: usize = 256;
@@ -23,8 +27,10 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
     role::vital_thread("upkeep", move || {
         let mut topics = Topics::default();
         let mut next: Option<Instant> = None;
+        let mut report_at: Option<Instant> = None;
         loop {
-            let wait = next.map(|at| at.saturating_duration_since(Instant::now()));
+            let first = next.into_iter().chain(report_at).min();
+            let wait = first.map(|at| at.saturating_duration_since(Instant::now()));
             let heard = match wait {
                 None => receiver.recv().map_err(RecvTimeoutError::from),
                 Some(wait) => receiver.recv_timeout(wait),
@@ -32,10 +38,14 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
             match heard {
                 Ok(new) => {
                     topics = new;
-                    log_unregistered(store.as_mut(), &topics);
+                    report_at.get_or_insert_with(|| Instant::now() + SETTLED);
                     keep_records(store.as_mut(), &topics, records_max);
                     // A change of one topic must not cause another search for dead letters right after the last one.
                     next = next.filter(|at| *at > Instant::now()).or_else(|| Some(Instant::now()));
+                }
+                Err(RecvTimeoutError::Timeout) if report_at.is_some_and(|at| at <= Instant::now()) => {
+                    log_unregistered(store.as_mut(), &topics);
+                    report_at = None;
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     keep_records(store.as_mut(), &topics, records_max);

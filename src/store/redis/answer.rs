@@ -6,8 +6,9 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::{Outcome, StoreError, View};
-use model::headers::Headers;
+use model::headers::{self, Headers};
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use model::job_priority::JobPriority;
 use model::quota::{OverQuota, Quota, QuotaLimit};
 
 /// Returns the error for an answer that no script gives.
@@ -96,10 +97,11 @@ pub(super) fn over_quota(bytes: [u8; 7]) -> Result<OverQuota, StoreError> {
     Ok(OverQuota { limit: *limit, wait: Duration::from_millis(wait_ms) })
 }
 
-/// What is stored of a job. The layout: priority, plus 4 if there is a limit (1 byte), the stamp (7), the limit (4, if
+/// What is stored of a job. The layout: rank, plus 4 if there is a limit (1 byte), the stamp (7), the limit (4, if
 /// there is one), the body.
 pub(super) struct Record {
-    pub priority: Priority,
+    /// Its level. The number of a job that has one is in its notes: see [`priority`].
+    pub level: Priority,
     pub stamp_us: i64,
     pub max_attempts: Option<u32>,
     pub body: Body,
@@ -113,9 +115,13 @@ impl Record {
             let stamp_us = stamp.iter().fold(0, |n, b| n << 8 | i64::from(*b));
             let (limit, body) = rest.split_at_checked(if *bits >= 4 { 4 } else { 0 })?;
             let max_attempts = limit.try_into().ok().map(u32::from_be_bytes);
-            let priority = Priority::from_number(i64::from(bits % 4))?;
+            // 0: the release before has changed the body of a job with a number.
+            let level = match bits % 4 {
+                0 => Priority::Normal,
+                rank => Priority::from_number(i64::from(rank))?,
+            };
             let body = Body::trusted(std::str::from_utf8(body).ok()?);
-            Some(Record { priority, stamp_us, max_attempts, body })
+            Some(Record { level, stamp_us, max_attempts, body })
         };
         parse().ok_or_else(|| unexpected("a job's record"))
     }
@@ -133,7 +139,7 @@ pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, 
         let until_ms = Some(number(&next()?)?).filter(|at| *at >= 0);
         let attempts = u32::try_from(number(&next()?)?).map_err(|_| unexpected("a count"))?;
         let log = bytes(next()?)?;
-        let Record { priority, stamp_us, max_attempts, body } = Record::parse(&bytes(next()?)?)?;
+        let Record { level, stamp_us, max_attempts, body } = Record::parse(&bytes(next()?)?)?;
         views.push(View {
             is_spooled: false,
             key,
@@ -142,7 +148,7 @@ pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, 
             due_ms,
             until_ms,
             stamp_us,
-            priority,
+            priority: priority(level, headers_line(&log)),
             attempts,
             max_attempts,
             attempts_log: attempts_of(&log),
@@ -162,9 +168,34 @@ pub(super) fn attempts_of(log: &[u8]) -> Vec<Attempt> {
 /// this one takes this line for an attempt that it cannot read.)
 const HEADERS: u8 = b'h';
 
-pub(super) fn headers_of(log: &[u8]) -> Headers {
+/// Returns the text of the headers in a log. Empty: there are none.
+fn headers_line(log: &[u8]) -> &[u8] {
     let line = log.split(|b| *b == b'\n').next().and_then(|line| line.strip_prefix(&[HEADERS]));
-    headers(line.unwrap_or_default())
+    line.unwrap_or_default()
+}
+
+pub(super) fn headers_of(log: &[u8]) -> Headers {
+    headers(headers_line(log))
+}
+
+/// Returns the priority of a job of that level. If it has a number, the number is the first member of its headers, with
+/// the order of arrival behind it: `part/numbered.lua`.
+pub(super) fn priority(level: Priority, headers: &[u8]) -> JobPriority {
+    let number = || {
+        let member =
+            std::str::from_utf8(headers).ok()?.strip_prefix("{\"")?.strip_prefix(headers::PRIORITY)?;
+        let (number, _) = member.strip_prefix("\":\"")?.split_once('.')?;
+        number.parse().ok()
+    };
+    number().map_or_else(|| level.into(), JobPriority::from_number)
+}
+
+/// Returns a priority as `change.lua` takes it: a rank, or `p` and a number.
+pub(super) fn priority_word(priority: JobPriority) -> String {
+    match priority.level() {
+        Some(level) => (level as u8).to_string(),
+        None => format!("p{}", priority.number()),
+    }
 }
 
 /// Reads headers as they are stored.
@@ -191,8 +222,8 @@ pub(super) fn due(due: Due) -> String {
     }
 }
 
-/// Returns the flags of a job as `add.lua` takes them: priority, what happens when the id is taken, the job's own
-/// limit, attempts that were made before, and headers.
+/// Returns the flags of a job as `add.lua` takes them: rank, what happens when the id is taken, the job's own limit,
+/// attempts that were made before, the number of its priority if it is no level, and headers.
 pub(super) fn flags(job: &NewJob) -> String {
     let rule = match job.on_conflict {
         OnConflict::Replace => 'r',
@@ -201,7 +232,11 @@ pub(super) fn flags(job: &NewJob) -> String {
     };
     let limit = job.max_attempts.map(|n| n.to_string()).unwrap_or_default();
     let attempts = if job.attempts > 0 { format!("+{}", job.attempts) } else { String::new() };
-    format!("{}{rule}{limit}{attempts}{}", job.priority as u8, headers_word(&job.headers))
+    let (rank, number) = match job.priority.level() {
+        Some(level) => (level as u8, String::new()),
+        None => (0, priority_word(job.priority)),
+    };
+    format!("{rank}{rule}{limit}{attempts}{number}{}", headers_word(&job.headers))
 }
 
 /// Returns the outcome of a lease as `settle.lua` takes it.
@@ -226,13 +261,28 @@ mod tests {
         let stamp = [0x06, 0x40, 0, 0, 0, 0, 0x07];
         let with = [&[6][..], &stamp, &[0, 0, 0, 9], b"{}"].concat();
         let record = Record::parse(&with).unwrap();
-        assert_eq!((record.priority, record.max_attempts), (Priority::Normal, Some(9)));
+        assert_eq!((record.level, record.max_attempts), (Priority::Normal, Some(9)));
         assert_eq!((record.stamp_us, record.body.as_str()), (0x0006_4000_0000_0007, "{}"));
         let without = [&[1][..], &stamp, b"1"].concat();
         let record = Record::parse(&without).unwrap();
-        assert_eq!((record.priority, record.max_attempts, record.body.as_str()), (Priority::High, None, "1"));
-        for bad in [&with[..0], &with[..5], &with[..9], &[0, 0, 0, 0, 0, 0, 0, 0]] {
+        assert_eq!((record.level, record.max_attempts, record.body.as_str()), (Priority::High, None, "1"));
+        let zero = [&[0][..], &stamp, b"1"].concat();
+        assert_eq!(Record::parse(&zero).unwrap().level, Priority::Normal);
+        for bad in [&with[..0], &with[..5], &with[..9], &[2, 0, 0, 0, 0, 0, 0, 0, 255]] {
             assert!(Record::parse(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn the_number_of_a_job_is_the_first_of_its_headers() {
+        let read = |text: &str| priority(Priority::Normal, text.as_bytes());
+        let own = r#"{":priority":"5.1767225600000000.3",":path":"/a","b":"1"}"#;
+        assert_eq!(read(own), JobPriority::from_number(5));
+        assert_eq!(read(r#"{":priority":"4294967295.1.0"}"#), JobPriority::from_number(u32::MAX));
+        let others = headers(own.as_bytes());
+        assert_eq!(others.to_text(), r#"{":path":"/a","b":"1"}"#);
+        for none in ["", "{}", r#"{"a":":priority"}"#, r#"{":priority":"x.1.0"}"#] {
+            assert_eq!(read(none), JobPriority::default(), "{none}");
         }
     }
 
@@ -244,7 +294,7 @@ mod tests {
             key: JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("i").unwrap() },
             body: Body::trusted("1"),
             due: Due::At(1),
-            priority: Priority::Low,
+            priority: Priority::Low.into(),
             on_conflict: OnConflict::Keep,
             max_attempts: Some(7),
             attempts: 0,
@@ -258,6 +308,11 @@ mod tests {
         assert_eq!(flags(&job), r#"3k+2h{"a":"7"}"#);
         assert_eq!(headers_of(b"h{\"a\":\"7\"}\n{}\n"), job.headers);
         assert_eq!(attempts_of(b"h{\"a\":\"7\"}\n"), []);
+        job.priority = JobPriority::from_number(5);
+        assert_eq!(flags(&job), r#"0k+2p5h{"a":"7"}"#);
+        job.headers = Headers::default();
+        assert_eq!((flags(&job), priority_word(job.priority)), ("0k+2p5".to_owned(), "p5".to_owned()));
+        assert_eq!(priority_word(Priority::Low.into()), "3");
         assert_eq!(outcome(&Outcome::Retry(Due::At(9))), "r9");
         assert_eq!(outcome(&Outcome::Extend(Duration::from_secs(1))), "e1000");
     }

@@ -47,9 +47,11 @@ impl<T> Default for MergedPage<T> {
 
 /// Returns the key by which a list of that state is ordered.
 fn order(view: &View, state: State) -> (i64, i64) {
+    // The rank of a delayed job with a number is 0: see part/numbered.lua.
+    let rank = view.priority.level().map_or(0, |level| level as i64);
     match state {
-        State::Delayed => (view.due_ms, view.priority as i64),
-        State::Ready => (view.priority as i64, view.due_ms),
+        State::Delayed => (view.due_ms, rank),
+        State::Ready => (view.priority.stored(), view.due_ms),
         State::Leased | State::Dead => (view.until_ms.unwrap_or(0), 0),
     }
 }
@@ -207,8 +209,8 @@ impl Views for RedisStore {
     }
 
     fn delayed_from(&mut self, _: &TopicName, due_ms: i64) -> Result<String> {
-        // The score of a delayed job is its due time and its priority, which is at least 1: see part/scores.lua. So no
-        // job has this score.
+        // The score of a delayed job is its due time and its rank: see part/scores.lua. No job has an empty id, so this
+        // is before all jobs of this due time.
         let behind = ListPosition::Behind(due_ms.saturating_mul(4).to_string(), Vec::new());
         self.cursor_of(self.all_places().map(|place| (place, &behind)))
     }

@@ -158,12 +158,12 @@ impl RedisStore {
         Ok(answer::views(&key.topic, values)?.pop())
     }
 
-    /// Deletes jobs.
-    pub(super) fn delete_all(&self, keys: &[JobKey]) -> Vec<Result<bool>> {
-        self.run_by_homes(keys, |homes, keys| self.delete_some(homes, keys))
+    /// Deletes jobs. `note`: why, for their records, or nothing.
+    pub(super) fn delete_all(&self, keys: &[JobKey], note: &str) -> Vec<Result<bool>> {
+        self.run_by_homes(keys, |homes, keys| self.delete_some(homes, keys, note))
     }
 
-    fn delete_some(&self, homes: &Homes, keys: &[&JobKey]) -> Vec<Result<bool>> {
+    fn delete_some(&self, homes: &Homes, keys: &[&JobKey], note: &str) -> Vec<Result<bool>> {
         let mut out: Vec<Result<bool>> = keys.iter().map(|_| Ok(false)).collect();
         let mut left: Vec<usize> = (0..keys.len()).collect();
         while !left.is_empty() {
@@ -171,7 +171,7 @@ impl RedisStore {
             let ids = argument_writer(|key: &JobKey, cmd| {
                 cmd.arg(key.id.as_str());
             });
-            let digits = self.each(Script::Delete, homes, &some, |key| key, &[], ids);
+            let digits = self.each(Script::Delete, homes, &some, |key| key, &[note], ids);
             // One call does not remove all dead letters of an id if there are very many. The answer 2 says this.
             let mut again = Vec::new();
             for (i, digit) in left.into_iter().zip(digits) {
@@ -213,7 +213,7 @@ impl RedisStore {
         call.durability = self.nodes.level(&key.topic);
         call.cmd.arg(key.topic.as_str()).arg(key.id.as_str());
         call.cmd.arg(change.due.map(answer::due).unwrap_or_default());
-        call.cmd.arg(change.priority.map(|p| (p as u8).to_string()).unwrap_or_default());
+        call.cmd.arg(change.priority.map(answer::priority_word).unwrap_or_default());
         call.cmd.arg(change.body.as_ref().map_or("", |body| body.as_str()));
         call.cmd.arg(match change.max_attempts {
             None => String::new(),

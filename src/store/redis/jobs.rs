@@ -103,7 +103,7 @@ impl Jobs for RedisStore {
 
     fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<Deleted>> {
         let at_home = |store: &RedisStore, keys: &[JobKey]| -> Vec<Result<Deleted>> {
-            store.delete_all(keys).into_iter().map(|one| one.map(Deleted::from_found)).collect()
+            store.delete_all(keys, "").into_iter().map(|one| one.map(Deleted::from_found)).collect()
         };
         let waiting = match &mut self.spool {
             None => return at_home(self, keys),
@@ -127,6 +127,10 @@ impl Jobs for RedisStore {
             |keys| at_home(self, &keys.iter().map(|key| (*key).clone()).collect::<Vec<_>>()),
         );
         deleted
+    }
+
+    fn delete_with_note(&mut self, keys: &[JobKey], note: &str) -> Vec<Result<Deleted>> {
+        self.delete_all(keys, note).into_iter().map(|one| one.map(Deleted::from_found)).collect()
     }
 
     fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed> {

@@ -1,4 +1,4 @@
-//! Leases, and their tokens. A token proves a lease, and names the shard of the lease.
+//! Leases.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,43 +8,23 @@ use redis::Value;
 
 use super::answer::{self, Record, array, count, number, unexpected};
 use super::homes::Homes;
+use super::lease_token::{LeaseCallPrefix, new_prefix};
 use super::node::Call;
-use super::nodes::{Nodes, Place};
+use super::nodes::Place;
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
 use crate::{
-    Batch, LeaseRequest, Leased, Leases, OwnerTag, ReadyCounts, Result, StoreError, Token, WaitingTopics,
+    Batch, HELD_MS, LeaseRequest, Leased, Leases, OwnerTag, ReadyCounts, Result, StoreError, WaitingTopics,
 };
 use model::headers::Headers;
-use model::job::{JobKey, LATEST_MS, Priority, TopicName};
+use model::job::{JobKey, LATEST_MS, TopicName};
+use model::job_priority::JobPriority;
 
 /// With at most this many shards, each one is asked for jobs. With more, dq first looks which of them have ready jobs.
 pub(super) const FEW: usize = 4;
 
-/// The length of the part of a lease token that the script knows. The token: this part (20 bytes), the shard (2), the
-/// node's name.
-pub(super) const SCRIPT_TOKEN: usize = 20;
-
-/// The first bytes of the tokens of a lease call: random, and never used twice.
-pub(super) type LeaseCallPrefix = [u8; 16];
-
-impl Nodes {
-    /// Returns the shard of a token's lease, or none if it is no token of these nodes.
-    pub(super) fn place_of(&self, token: &Token) -> Option<Place> {
-        let parts =
-            token.0.split_at_checked(SCRIPT_TOKEN).and_then(|(_, rest)| rest.split_first_chunk::<2>());
-        parts.and_then(|(shard, name)| {
-            let node = self.nodes.iter().position(|n| n.name.as_bytes() == name)?;
-            let shard = usize::from(u16::from_be_bytes(*shard));
-            (shard < self.nodes[node].bases.len()).then_some(Place { node, shard })
-        })
-    }
-
-    /// Returns the node of a token's lease.
-    pub fn lane_of_token(&self, token: &Token) -> Option<usize> {
-        self.place_of(token).map(|place| place.node)
-    }
-}
+/// How often a lease of a named job is tried in all, if the set of nodes changes meanwhile.
+const LEASE_JOB_TRIES: usize = 4;
 
 /// Returns how long a lease holds, in milliseconds, as the script takes it.
 fn hold_ms(want: &LeaseRequest) -> i64 {
@@ -63,7 +43,7 @@ fn wanted_here(
     wanted: &[LeaseRequest],
     leased: &LeasedByPlace,
     here: Place,
-    jobs: &[(Priority, Leased)],
+    jobs: &[(JobPriority, Leased)],
 ) -> Vec<LeaseRequest> {
     let of = |want: &LeaseRequest| {
         let others = leased.iter().filter(|((topic, place), _)| *topic == want.topic && *place != here);
@@ -76,23 +56,17 @@ fn wanted_here(
     wanted.iter().map(of).collect()
 }
 
-/// Returns the headers of the leased jobs that have some, by the number of the job in the answer.
-fn headers(ready_counts: Option<Value>) -> Result<BTreeMap<u32, Headers>> {
-    let mut values = ready_counts.map_or_else(|| Ok(Vec::new()), array)?.into_iter();
+/// Returns the text of the headers of the leased jobs that have some, by the number of the job in the answer.
+fn headers(packed: Option<Value>) -> Result<BTreeMap<u32, Vec<u8>>> {
+    let mut values = packed.map_or_else(|| Ok(Vec::new()), array)?.into_iter();
     let mut headers = BTreeMap::new();
     while let (Some(number), Some(text)) = (values.next(), values.next()) {
-        headers.insert(count(&number)? as u32, answer::headers(&answer::bytes(text)?));
+        headers.insert(count(&number)? as u32, answer::bytes(text)?);
     }
     Ok(headers)
 }
 
 impl RedisStore {
-    fn token(&self, place: Place, prefix: &LeaseCallPrefix, number: u32) -> Token {
-        let shard = (place.shard as u16).to_be_bytes();
-        let name = self.nodes.nodes[place.node].name.as_bytes();
-        Token([&prefix[..], &number.to_be_bytes(), &shard, name].concat().into())
-    }
-
     /// Makes a call that leases up to [`CHUNK`] jobs on one shard. `jobs` are the jobs that this lease has already
     /// brought.
     pub(super) fn lease_call(
@@ -102,11 +76,9 @@ impl RedisStore {
         wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
-        jobs: &[(Priority, Leased)],
+        jobs: &[(JobPriority, Leased)],
     ) -> Result<(LeaseCallPrefix, Call)> {
-        let mut prefix = [0; 16];
-        getrandom::fill(&mut prefix)
-            .map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
+        let prefix = new_prefix()?;
         let mut call = self.nodes.call(Script::Lease, place, homes);
         let tag = owner.map_or("", |o| o.0.as_str());
         call.cmd.arg(limit.min(CHUNK)).arg(&prefix[..]).arg(tag).arg(CHUNK).arg(BYTES);
@@ -128,7 +100,7 @@ impl RedisStore {
         prefix: &LeaseCallPrefix,
         wanted: &[LeaseRequest],
         answer: Value,
-        jobs: &mut Vec<(Priority, Leased)>,
+        jobs: &mut Vec<(JobPriority, Leased)>,
     ) -> Result<(usize, ReadyCounts, WaitingTopics)> {
         let before = jobs.len();
         let mut parts = array(answer)?.into_iter();
@@ -148,6 +120,7 @@ impl RedisStore {
                 let mut next = || values.next().ok_or_else(|| unexpected("a lease"));
                 let record = Record::parse(&answer::bytes(next()?)?)?;
                 token += 1;
+                let own = headers.remove(&token).unwrap_or_default();
                 let leased = Leased {
                     key: JobKey { topic: topic.clone(), id: answer::id(id)? },
                     body: record.body,
@@ -159,9 +132,9 @@ impl RedisStore {
                     deadline_ms,
                     max_attempts: record.max_attempts,
                     probe: None,
-                    headers: headers.remove(&token).unwrap_or_default(),
+                    headers: answer::headers(&own),
                 };
-                jobs.push((record.priority, leased));
+                jobs.push((answer::priority(record.level, &own), leased));
             }
         }
         let (mut ready_counts, mut left) = (Vec::new(), array(left)?.into_iter());
@@ -263,7 +236,7 @@ impl RedisStore {
 /// The results of a lease so far.
 #[derive(Default)]
 pub(super) struct LeaseProgress {
-    pub jobs: Vec<(Priority, Leased)>,
+    pub jobs: Vec<(JobPriority, Leased)>,
     left: BTreeMap<TopicName, u64>,
     waiting: BTreeMap<TopicName, Duration>,
     /// Whether any shard has answered.
@@ -273,8 +246,8 @@ pub(super) struct LeaseProgress {
 
 impl LeaseProgress {
     /// Takes the result of a shard's last call.
-    pub(super) fn note(&mut self, ready_counts: Result<(usize, ReadyCounts, WaitingTopics)>) {
-        match ready_counts {
+    pub(super) fn note(&mut self, answer: Result<(usize, ReadyCounts, WaitingTopics)>) {
+        match answer {
             Ok((_, left, closed)) => {
                 self.worked = true;
                 // Of several waits for a topic, the shortest counts.
@@ -303,6 +276,47 @@ impl LeaseProgress {
     }
 }
 
+impl RedisStore {
+    fn lease_job_at_home(
+        &mut self,
+        key: &JobKey,
+        hold: Duration,
+        max_attempts: u32,
+        owner: Option<&OwnerTag>,
+    ) -> Result<Option<Leased>> {
+        let homes = self.nodes.open_homes()?;
+        let place = self.nodes.place(homes.home(key)?, key);
+        self.is_answered(place)?;
+        let prefix = new_prefix()?;
+        let hold_ms = hold.as_millis().min(LATEST_MS as u128) as i64;
+        let mut call = self.nodes.call(Script::LeaseJob, place, &homes);
+        call.cmd.arg(key.topic.as_str()).arg(key.id.as_str()).arg(hold_ms).arg(&prefix[..]);
+        call.cmd.arg(owner.map_or("", |owner| owner.0.as_str())).arg(max_attempts).arg(HELD_MS);
+        let answer = self.ask_by(place, call);
+        self.note_unanswered(place, &homes, prefix, owner, &answer);
+        let mut values = array(answer?)?.into_iter();
+        let Some(deadline) = values.next() else { return Ok(None) };
+        let mut next = || values.next().ok_or_else(|| unexpected("a lease"));
+        let (deadline_ms, record) = (number(&deadline)?, Record::parse(&answer::bytes(next()?)?)?);
+        let (attempt, due_ms) = (count(&next()?)? as u32, number(&next()?)?);
+        let headers = answer::bytes(next()?)?;
+        Ok(Some(Leased {
+            key: key.clone(),
+            body: record.body,
+            token: self.token(place, &prefix, 1),
+            attempt,
+            due_ms,
+            stamp_us: record.stamp_us,
+            // The shard has added the hold to its own time.
+            leased_ms: deadline_ms.saturating_sub(hold_ms),
+            deadline_ms,
+            max_attempts: record.max_attempts,
+            probe: None,
+            headers: if headers.is_empty() { Headers::default() } else { answer::headers(&headers) },
+        }))
+    }
+}
+
 impl Leases for RedisStore {
     fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
         let (homes, places) = self.delivering()?;
@@ -323,6 +337,27 @@ impl Leases for RedisStore {
             }
         }
         found.into_batch(wanted)
+    }
+
+    fn lease_job(
+        &mut self,
+        key: &JobKey,
+        hold: Duration,
+        max_attempts: u32,
+        owner: Option<&OwnerTag>,
+    ) -> Result<Option<Leased>> {
+        self.take_back_before_lease();
+        let mut leased = Err(unexpected("no answer"));
+        for _ in 0..LEASE_JOB_TRIES {
+            leased = self.lease_job_at_home(key, hold, max_attempts, owner);
+            if !matches!(leased, Err(StoreError::Moving(_))) {
+                break;
+            }
+        }
+        if matches!(leased, Err(StoreError::Unknown(_))) {
+            self.take_back_before_lease();
+        }
+        leased
     }
 
     fn take_back_unanswered(&mut self) -> Result<()> {

@@ -17,6 +17,7 @@ mod flow;
 mod homes;
 mod jobs;
 mod lease;
+mod lease_token;
 mod letters;
 mod levels;
 mod move_progress;

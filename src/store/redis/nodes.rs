@@ -168,7 +168,7 @@ impl Nodes {
     }
 
     /// Uses this set from now on, if it is newer than the known one.
-    fn adopt(&self, set: NodeSet) -> Result<()> {
+    pub(super) fn adopt(&self, set: NodeSet) -> Result<()> {
         let mut known = self.homes.write().unwrap_or_else(PoisonError::into_inner);
         if !set.is_news(known.as_ref().map(|homes| &homes.set)) {
             return Ok(());

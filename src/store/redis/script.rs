@@ -21,6 +21,7 @@ pub(super) enum Script {
     HandBack,
     Heads,
     Lease,
+    LeaseJob,
     Letters,
     LimitUse,
     List,
@@ -61,7 +62,7 @@ macro_rules! sources {
 }
 
 /// The name and text of each script, in the order of [`Script`].
-const SOURCES: [(&str, &str); 46] = sources!(
+const SOURCES: [(&str, &str); 47] = sources!(
     "lua/",
     "add",
     "announce",
@@ -78,6 +79,7 @@ const SOURCES: [(&str, &str); 46] = sources!(
     "hand_back",
     "heads",
     "lease",
+    "lease_job",
     "letters",
     "limit_use",
     "list",
@@ -111,7 +113,7 @@ const SOURCES: [(&str, &str); 46] = sources!(
     "take_back"
 );
 
-const PARTS: [(&str, &str); 21] = sources!(
+const PARTS: [(&str, &str); 22] = sources!(
     "lua/part/",
     "batch",
     "bells",
@@ -125,6 +127,7 @@ const PARTS: [(&str, &str); 21] = sources!(
     "unsettled",
     "meter",
     "moves",
+    "numbered",
     "owned",
     "places",
     "quota",

@@ -293,7 +293,9 @@ impl SpoolSender {
                 let ids = argument_writer(|key: &JobKey, cmd| {
                     cmd.arg(key.id.as_str());
                 });
-                store.grouped::<1, _>(Script::Delete, homes, &keys, places(keys.len()), |key| key, &[], ids).0
+                store
+                    .grouped::<1, _>(Script::Delete, homes, &keys, places(keys.len()), |key| key, &[""], ids)
+                    .0
             } else {
                 let jobs: Vec<&NewJob> = entries.iter().filter_map(|entry| entry.job.as_ref()).collect();
                 store

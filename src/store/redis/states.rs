@@ -1,12 +1,17 @@
 //! The state of the nodes, as people see it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::nodes::{FRESH, NodeReport, Nodes};
+use super::nodes::{FRESH, NodeReport, Nodes, latest};
 use super::set::NodeSet;
 use crate::{Capability, Result};
+
+/// How often, and after which pause, a node with another set is asked again. The last step of a move writes the new set
+/// to one node after the other.
+const LOOKS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(100);
 
 impl Nodes {
     /// Returns the set of nodes that this process knows. None: it has read none from any node yet.
@@ -25,8 +30,16 @@ impl Nodes {
 
     /// Returns the state of each node.
     pub fn states(&self) -> Vec<NodeState> {
-        // The set is read first, so that the nodes' own reports are not older than it.
-        let known = self.learn(Instant::now().checked_sub(FRESH)).ok().or_else(|| self.known());
+        // The set is read first, so that the nodes' own reports are not older than it. A set that is newer counts at
+        // once: after a move, the known one may be a second old.
+        let _ = self.learn(Instant::now().checked_sub(FRESH));
+        let reports = self.reports();
+        if let Some(set) = latest(&reports)
+            && let Err(e) = self.adopt(set)
+        {
+            log::debug!("{e}");
+        }
+        let known = self.known();
         let state = |((node, name), report): ((usize, &String), Result<NodeReport>)| {
             let set = known.as_ref().map(|homes| &homes.set);
             let part = set.map_or(Part::Outside, |set| {
@@ -43,14 +56,30 @@ impl Nodes {
                 name: name.clone(),
                 is_older: part != Part::Outside
                     && report.as_ref().is_ok_and(|report| report.sets.iter().any(is_other))
-                    && self.is_current(node).is_err(),
+                    && self.stays_older(node),
                 answers: report.is_ok(),
                 part,
                 capability: report.is_ok().then(|| self.capability(node)).flatten(),
             }
         };
-        let reports = self.reports();
         self.names.iter().enumerate().zip(reports).map(state).collect()
+    }
+
+    /// Returns whether a node keeps a set that is not the newest.
+    fn stays_older(&self, node: usize) -> bool {
+        (0..LOOKS).all(|look| {
+            if look > 0 {
+                std::thread::sleep(PAUSE);
+                let _ = self.learn(None);
+            }
+            self.is_current(node).is_err()
+        })
+    }
+
+    /// Returns whether a node is outside the newest set: it has no jobs. False if no set is known.
+    pub fn is_outside(&self, node: usize) -> bool {
+        let known = self.learn(Instant::now().checked_sub(FRESH)).ok().or_else(|| self.known());
+        known.is_some_and(|homes| !homes.has(node))
     }
 }
 

@@ -14,7 +14,7 @@ use redis::Value;
 
 use super::answer::{array, count, text, unexpected};
 use super::homes::Homes;
-use super::lease::LeaseCallPrefix;
+use super::lease_token::LeaseCallPrefix;
 use super::nodes::Place;
 use super::script::Script;
 use super::{CHUNK, RedisStore};

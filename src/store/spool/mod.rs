@@ -25,7 +25,8 @@ pub(super) use self::sending::SentBatch;
 use super::sqlite::{BUSY, Turn, at_commit, file_at, refused};
 use super::{Result, StoreError, View};
 use model::headers::Headers;
-use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
+use model::job_priority::JobPriority;
 use model::settings::{self, NOTHING_WAITS, beside};
 
 refinery::embed_migrations!("../../migrations/spool");
@@ -187,7 +188,7 @@ impl Spool {
                     job.body.as_str(),
                     due_ms,
                     delay_ms,
-                    job.priority as i64,
+                    job.priority.stored(),
                     job.max_attempts,
                     job.attempts,
                     job.headers.to_text(),
@@ -311,7 +312,7 @@ fn entry(r: &Row<'_>, now: &Moment) -> rusqlite::Result<Entry> {
         key: key.clone(),
         body: Body::trusted(body),
         due,
-        priority: Priority::from_number(r.get("priority")?).unwrap_or_default(),
+        priority: JobPriority::from_stored(r.get("priority")?).unwrap_or_default(),
         on_conflict: OnConflict::Replace,
         max_attempts: r.get("max_attempts")?,
         attempts: r.get("attempts")?,

@@ -67,14 +67,15 @@ pub(super) fn next_deadline(db: &Connection) -> rusqlite::Result<Option<i64>> {
 
 /// Returns the counts of all topics, sorted by name.
 pub(super) fn counts(db: &Connection) -> rusqlite::Result<Vec<Counts>> {
-    // Each of the three queries is one step into the index.
-    let oldest = |priority| {
-        format!("(SELECT min(at_ms) FROM job WHERE state = 2 AND tid = topic.tid AND priority = {priority})")
-    };
-    let [high, normal, low] = [1, 2, 3].map(oldest);
+    // Each of the four queries is one step into an index. (The levels are 1 to 3.)
+    let oldest =
+        |which| format!("(SELECT min(at_ms) FROM job WHERE state = 2 AND tid = topic.tid AND {which})");
+    let [high, normal, low, numbered] =
+        ["priority = 1", "priority = 2", "priority = 3", "priority NOT BETWEEN 1 AND 3"].map(oldest);
     let query = format!(
         "SELECT name, delayed, ready, leased, dead, CASE WHEN ready > 0 THEN
-             nullif(min(ifnull({high}, ?1), ifnull({normal}, ?1), ifnull({low}, ?1)), ?1) END, bytes
+             nullif(min(ifnull({high}, ?1), ifnull({normal}, ?1), ifnull({low}, ?1), ifnull({numbered}, ?1)), ?1) END,
+             bytes
          FROM topic ORDER BY name"
     );
     db.prepare_cached(&query)?
@@ -122,7 +123,7 @@ pub(super) fn list(
     let mut rows = query.query(params![tid, after[0], after[1], after[2], limit as i64])?;
     while let Some(r) = rows.next()? {
         let view = row::view(topic, r)?;
-        next = Some(format!("{}.{}.{}", view.priority as i64, r.get::<_, i64>(2)?, r.get::<_, i64>(10)?));
+        next = Some(format!("{}.{}.{}", view.priority.stored(), r.get::<_, i64>(2)?, r.get::<_, i64>(10)?));
         jobs.push(view);
     }
     Ok(Page { next: next.filter(|_| jobs.len() == limit), jobs, away: Vec::new() })

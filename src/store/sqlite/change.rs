@@ -10,6 +10,7 @@ use super::write::Write;
 use super::{CHUNK, SqliteStore, browse, letters, quota, row};
 use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, StoreError, View};
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
+use model::job_priority::JobPriority;
 use model::quota::{OverQuota, QuotaLimit};
 use model::record::Ending;
 
@@ -41,7 +42,7 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Result<Ad
 fn add_to(w: &mut Write<'_>, tid: i64, job: &NewJob) -> rusqlite::Result<Added> {
     let (state, at_ms) = w.place_from_now(job.due);
     let stamp_us = (w.now_ns / 1000) as i64;
-    let (id, priority, body) = (job.key.id.as_str(), job.priority as i64, job.body.as_str());
+    let (id, priority, body) = (job.key.id.as_str(), job.priority.stored(), job.body.as_str());
     let headers = row::headers_text(&job.headers, stamp_us);
     let inserted = w
         .db
@@ -110,11 +111,12 @@ fn due_of(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<i64> {
     w.db.prepare_cached(due)?.query_row(params![tid, id.as_str()], |row| row.get(0))
 }
 
-/// Deletes one live job, or its dead letters if there is no live job. Returns whether there were any.
-pub(super) fn delete(w: &mut Write<'_>, key: &JobKey) -> rusqlite::Result<bool> {
+/// Deletes one live job, or its dead letters if there is no live job. `note`: why, for its record. Returns whether there
+/// were any.
+pub(super) fn delete(w: &mut Write<'_>, key: &JobKey, note: Option<&str>) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     if let Some((seq, state)) = live(w, tid, &key.id)? {
-        w.record((tid, seq), key.id.as_str(), Ending::Deleted)?;
+        w.record_with_note((tid, seq), key.id.as_str(), Ending::Deleted, note)?;
         w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
         w.moved(tid, Some(state), None);
         return Ok(true);
@@ -141,7 +143,7 @@ pub(super) fn change(
         return Ok(Err(OverQuota::full(QuotaLimit::Bytes)));
     }
     let body = change.body.as_ref().map(|body| body.as_str());
-    let priority = change.priority.map(|priority| priority as i64);
+    let priority = change.priority.map(JobPriority::stored);
     if body.is_some() || priority.is_some() || change.max_attempts.is_some() {
         let write = "UPDATE job SET body = coalesce(?2, body), priority = coalesce(?3, priority),
                                     max_attempts = CASE WHEN ?4 THEN ?5 ELSE max_attempts END WHERE seq = ?1";
@@ -205,7 +207,12 @@ impl Jobs for SqliteStore {
     }
 
     fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<Deleted>> {
-        let deleted = self.in_chunks(Durability::Full, keys, delete);
+        let deleted = self.in_chunks(Durability::Full, keys, |w, key| delete(w, key, None));
+        deleted.into_iter().map(|one| one.map(Deleted::from_found)).collect()
+    }
+
+    fn delete_with_note(&mut self, keys: &[JobKey], note: &str) -> Vec<Result<Deleted>> {
+        let deleted = self.in_chunks(Durability::Full, keys, |w, key| delete(w, key, Some(note)));
         deleted.into_iter().map(|one| one.map(Deleted::from_found)).collect()
     }
 

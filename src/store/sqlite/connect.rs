@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
 
 use crate::{Result, StoreError};
@@ -42,7 +43,9 @@ pub(super) fn connect(path: &Path, is_new: bool, log_pages: &Arc<AtomicI32>) -> 
         db.pragma_update(None, "cache_size", -8192)?;
         // Zeros replace what is deleted from a page that is written anyway. See `erase.rs`.
         db.pragma_update(None, "secure_delete", "fast")?;
-        db.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        // Without this, SQLite plans a statement again when other values are bound to it. That took a tenth of the time.
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         let pages = Arc::clone(log_pages);
         db.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, n| {
             pages.store(n, Ordering::Relaxed);
@@ -79,5 +82,24 @@ pub(crate) fn at_commit(error: rusqlite::Error) -> StoreError {
     match refused(error) {
         StoreError::Unavailable(message) => StoreError::Unknown(message),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::StatementStatus;
+
+    use super::*;
+
+    #[test]
+    fn statements_are_planned_once_whatever_is_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = connect(&dir.path().join("dq.db"), true, &Arc::default()).unwrap();
+        let mut statement =
+            db.prepare("SELECT rid FROM record WHERE rid > ?1 << 40 AND rid < ?2 AND id = ?3").unwrap();
+        for id in ["a", "b", "c"] {
+            assert!(!statement.exists((id.len(), 7, id)).unwrap());
+        }
+        assert_eq!(statement.get_status(StatementStatus::RePrepare), 0);
     }
 }

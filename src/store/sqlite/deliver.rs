@@ -1,27 +1,21 @@
-//! The steps of a job to its delivery: promote, lease, settle, expire, hand back. Each function does the part of a
+//! The steps of a job to its delivery: promote, settle, expire, hand back. (`lease_rows` leases.) Each function does the part of a
 //! transaction for one job, or for one bounded batch.
 
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::flow::{self, ReadyTopics};
+use super::flow;
 use super::records::{body_max, ended, ended_columns};
 use super::write::Write;
 use super::{browse, row};
-use crate::{
-    Batch, LeaseRequest, Leased, MoveCounts, OUTAGE, Outcome, OwnerTag, Rescheduled, Settled, Settlement,
-    Token,
-};
-use model::job::{ATTEMPTS_KEPT, Attempt, Body, Due, FIRST_ATTEMPTS_KEPT, JobKey, State, TopicName};
+use crate::{MoveCounts, OUTAGE, Outcome, OwnerTag, Rescheduled, Settled, Settlement};
+use model::job::{ATTEMPTS_KEPT, Attempt, Due, FIRST_ATTEMPTS_KEPT, State, TopicName};
 use model::record::Ending;
 
 /// How often an attempt of a job does not count because its consumer died. After that the attempt counts: the job
 /// itself may be what kills consumers.
 const CRASHES_FORGIVEN: u32 = 3;
-
-/// How many random bytes a token has. The number of the row comes before them.
-const TOKEN_RANDOM: usize = 16;
 
 /// Promotes up to `limit` due jobs, the topics in the order of their next due times. Jobs of the topics in `spread`
 /// that were not promoted because of an outage get a later due time instead.
@@ -76,98 +70,6 @@ fn spread_out(w: &Write<'_>, tid: i64, span: Duration, limit: usize) -> rusqlite
         update.execute(params![seq, now_ms + fastrand::i64(1..=span_ms)])?;
     }
     Ok(forgotten.len())
-}
-
-/// Leases up to `limit` ready jobs, topic by topic.
-pub(super) fn lease(
-    w: &mut Write<'_>,
-    wanted: &[LeaseRequest],
-    limit: usize,
-    owner: Option<&OwnerTag>,
-) -> rusqlite::Result<Batch> {
-    flow::set_circuits_back(w)?;
-    let mut found = ReadyTopics::now(w.db, w.now_ms())?;
-    let mut jobs = Vec::new();
-    for want in wanted {
-        let room = limit - jobs.len();
-        if room == 0 {
-            break;
-        }
-        let Some((_, ready, probe)) = found.topics.iter_mut().find(|(t, ..)| *t == want.topic) else {
-            continue;
-        };
-        let Some(tid) = w.topic(&want.topic)? else { continue };
-        let deadline_ms = Due::In(want.hold).resolve(w.now_ns);
-        let most = room.min(want.max as usize).min(if probe.is_some() { 1 } else { usize::MAX });
-        let most = most.min(may_lease(w, tid, want)?);
-        if most == 0 {
-            continue;
-        }
-        let mut batch = take(w, tid, want, most, owner, deadline_ms)?;
-        if !batch.is_empty() {
-            let count = batch.len() as i64;
-            w.moved_many(tid, Some(State::Ready), Some((State::Leased, deadline_ms)), count);
-            *ready = ready.saturating_sub(batch.len() as u64);
-            if probe.is_some() {
-                flow::probe(w, &want.topic, deadline_ms)?;
-                batch.iter_mut().for_each(|job| job.probe = *probe);
-                found.waiting.push((want.topic.clone(), want.hold));
-            }
-        }
-        jobs.append(&mut batch);
-    }
-    let (left, waiting) = found.left();
-    Ok(Batch { jobs, left, waiting })
-}
-
-/// Returns how many more jobs of a topic may be leased.
-fn may_lease(w: &Write<'_>, tid: i64, want: &LeaseRequest) -> rusqlite::Result<usize> {
-    let Some(most) = want.max_leased else { return Ok(usize::MAX) };
-    let sql = "SELECT leased FROM topic WHERE tid = ?1";
-    let leased: i64 = w.db.prepare_cached(sql)?.query_row([tid], |row| row.get(0))?;
-    Ok(usize::try_from(i64::from(most) - leased).unwrap_or(0))
-}
-
-fn take(
-    w: &Write<'_>,
-    tid: i64,
-    want: &LeaseRequest,
-    limit: usize,
-    owner: Option<&OwnerTag>,
-    deadline_ms: i64,
-) -> rusqlite::Result<Vec<Leased>> {
-    let mut update = w.db.prepare_cached(
-        "UPDATE job SET state = 3, at_ms = ?2, attempts = attempts + 1, token = randomblob(?3), owner = ?4,
-                lease_limit = coalesce(max_attempts, ?5)
-         WHERE seq IN (SELECT seq FROM job WHERE tid = ?1 AND state = 2 ORDER BY priority, at_ms LIMIT ?6)
-         RETURNING id, body, token, attempts, due_ms, stamp_us, max_attempts, seq, priority, headers",
-    )?;
-    let owner = owner.map(|o| o.0.as_str());
-    let leased = |row: &Row<'_>| -> rusqlite::Result<((i64, i64, i64), Leased)> {
-        let (seq, random): (i64, Vec<u8>) = (row.get(7)?, row.get(2)?);
-        let job = Leased {
-            key: JobKey { topic: want.topic.clone(), id: row::id(row, 0)? },
-            body: Body::trusted(row.get::<_, String>(1)?),
-            token: Token([&seq.to_be_bytes(), random.as_slice()].concat().into()),
-            attempt: row.get(3)?,
-            due_ms: row.get(4)?,
-            stamp_us: row.get(5)?,
-            leased_ms: w.now_ms(),
-            deadline_ms,
-            max_attempts: row.get(6)?,
-            probe: None,
-            headers: row::headers(row, 9, row.get(5)?)?,
-        };
-        Ok(((row.get(8)?, job.due_ms, seq), job))
-    };
-    let mut jobs = update
-        .query_map(
-            params![tid, deadline_ms, TOKEN_RANDOM as i64, owner, want.max_attempts, limit as i64],
-            leased,
-        )?
-        .collect::<rusqlite::Result<Vec<_>>>()?;
-    jobs.sort_by_key(|(order, _)| *order);
-    Ok(jobs.into_iter().map(|(_, job)| job).collect())
 }
 
 /// A row under a lease.

@@ -4,11 +4,13 @@ use super::chunks::More;
 use super::commit::Durability;
 use super::connect::refused;
 use super::flow::ReadyTopics;
-use super::{CHUNK, SqliteStore, browse, deliver, flow, write};
+use super::{CHUNK, SqliteStore, browse, deliver, flow, lease_rows, write};
 use crate::lease::exchange_apart;
-use crate::{Batch, LeaseRequest, Leases, Promotion, Result, Settled, Settlement, Settlements, StoreError};
+use crate::{
+    Batch, LeaseRequest, Leased, Leases, Promotion, Result, Settled, Settlement, Settlements, StoreError,
+};
 use crate::{MoveCounts, OwnerTag, Rescheduled};
-use model::job::TopicName;
+use model::job::{JobKey, TopicName};
 use std::time::Duration;
 impl Leases for SqliteStore {
     fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
@@ -22,7 +24,18 @@ impl Leases for SqliteStore {
             let (left, waiting) = ready.left();
             return Ok(Batch { jobs: Vec::new(), left, waiting });
         }
-        self.write(Durability::Normal, |w| deliver::lease(w, wanted, limit, owner))
+        self.write(Durability::Normal, |w| lease_rows::lease(w, wanted, limit, owner))
+    }
+
+    fn lease_job(
+        &mut self,
+        key: &JobKey,
+        hold: Duration,
+        max_attempts: u32,
+        owner: Option<&OwnerTag>,
+    ) -> Result<Option<Leased>> {
+        self.check_file()?;
+        self.write(Durability::Normal, |w| lease_rows::lease_job(w, key, hold, max_attempts, owner))
     }
 }
 
@@ -45,7 +58,7 @@ impl Settlements for SqliteStore {
             let settled: Vec<Settled> =
                 settlements.iter().map(|one| deliver::settle(w, one)).collect::<rusqlite::Result<_>>()?;
             w.write_counts()?;
-            Ok((settled, deliver::lease(w, wanted, limit, owner)?))
+            Ok((settled, lease_rows::lease(w, wanted, limit, owner)?))
         });
         match exchanged {
             Ok((settled, leased)) => (settled.into_iter().map(Ok).collect(), Ok(leased)),

@@ -20,6 +20,7 @@ mod erase;
 mod flow;
 mod free_pages;
 mod hung_bell;
+mod lease_rows;
 mod leases;
 mod letters;
 mod outbox;

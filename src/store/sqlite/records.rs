@@ -20,7 +20,7 @@ use crate::records::trim_again;
 use crate::{RecordPage, Records, Result};
 use model::follow::Then;
 use model::job::{Attempt, JobId, JobKey, NewJob, TopicName};
-use model::record::{Ending, JobRecord, RECORD_BODY_MAX, RECORDS_MAX, RecordKeeping};
+use model::record::{Ending, JobRecord, NOTE_NUMBER, RECORD_BODY_MAX, RECORDS_MAX, RecordKeeping};
 
 /// How many surplus records a transaction removes for each record that it writes. With more than one, a limit that was
 /// lowered is reached in the end.
@@ -109,6 +109,17 @@ impl Write<'_> {
         id: &str,
         ending: Ending,
     ) -> rusqlite::Result<()> {
+        self.record_with_note((tid, seq), id, ending, None)
+    }
+
+    /// Writes such a record with a note that says why the job was removed.
+    pub(super) fn record_with_note(
+        &mut self,
+        (tid, seq): (i64, i64),
+        id: &str,
+        ending: Ending,
+        note: Option<&str>,
+    ) -> rusqlite::Result<()> {
         let keeping = self.keeping(tid)?;
         if !keeping.is_on() && !keeping.with_event {
             return Ok(());
@@ -117,7 +128,16 @@ impl Write<'_> {
             .db
             .prepare_cached(concat!("SELECT ", ended_columns!(), " FROM job WHERE seq = ?1"))?
             .query_row(params![seq, body_max(&keeping)], ended)?;
-        self.record_row(tid, id, ending, row, None)
+        let note = note.map(|note| Attempt {
+            number: NOTE_NUMBER,
+            at_ms: self.now_ms(),
+            took_ms: 0,
+            status: None,
+            answer: String::new(),
+            error: note.to_owned(),
+            late: None,
+        });
+        self.record_row(tid, id, ending, row, note.as_ref())
     }
 
     /// Writes the record of a job whose row is known, if its topic keeps records, and what follows into the outbox.

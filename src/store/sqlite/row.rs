@@ -5,7 +5,8 @@ use rusqlite::types::Type;
 
 use crate::View;
 use model::headers::Headers;
-use model::job::{Attempt, Body, JobId, JobKey, Priority, State, TopicName};
+use model::job::{Attempt, Body, JobId, JobKey, State, TopicName};
+use model::job_priority::JobPriority;
 use model::record::Ending;
 
 /// The columns that [`view`] reads, in its order.
@@ -46,9 +47,9 @@ pub(super) fn ending(row: &Row<'_>, column: usize) -> rusqlite::Result<Ending> {
         .ok_or_else(|| damaged(column, Type::Integer, format!("{number} is no ending")))
 }
 
-fn priority(row: &Row<'_>, column: usize) -> rusqlite::Result<Priority> {
+fn priority(row: &Row<'_>, column: usize) -> rusqlite::Result<JobPriority> {
     let number: i64 = row.get(column)?;
-    Priority::from_number(number)
+    JobPriority::from_stored(number)
         .ok_or_else(|| damaged(column, Type::Integer, format!("{number} is no priority")))
 }
 

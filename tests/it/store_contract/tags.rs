@@ -45,7 +45,7 @@ pub(super) fn tags_change_without_headers_and_path_and_back<F: Fixture>(f: &F) {
             none.clone().with_destination(path.clone()).with_tags(c.clone()),
         ),
         (Change { tags: Some(ab.clone()), ..to_path(&None) }, none.clone().with_tags(ab.clone())),
-        (Change { priority: Some(Priority::High), ..Change::default() }, none.clone().with_tags(ab)),
+        (Change { priority: Some(Priority::High.into()), ..Change::default() }, none.clone().with_tags(ab)),
         (Change { due: Some(NOW), ..to_tags(&[]) }, none),
     ] {
         assert_eq!(s.change(&key("t", "i"), &change), Ok(Changed::Done));

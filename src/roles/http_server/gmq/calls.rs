@@ -18,7 +18,8 @@ use super::last_reserves::LastReserve;
 use super::succession::Succession;
 use host::now_ms;
 use model::headers::Headers;
-use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
+use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};
+use model::job_priority::JobPriority;
 use model::quota::Quota;
 use model::scope::{RequiredAccess, Scope};
 use model::topic::{LEASES, Topic};
@@ -168,7 +169,7 @@ impl Port {
             key: JobKey { topic: push.topic, id: push.id },
             body: Body::trusted(serde_json::Value::from(push.body).to_string()),
             due: Due::In(push.delay),
-            priority: Priority::default(),
+            priority: JobPriority::default(),
             on_conflict: OnConflict::Reject,
             max_attempts: None,
             attempts: 0,
@@ -215,8 +216,13 @@ impl Port {
 
     /// Leases a job of the first topic that has one.
     async fn lease(&self, topics: &[TopicName], until: Instant) -> Result<Option<Reserved>, Problem> {
-        let reserve =
-            |topics: &[TopicName], until| Reserve { topics: topics.to_vec(), max: 1, lease: None, until };
+        let reserve = |topics: &[TopicName], until| Reserve {
+            topics: topics.to_vec(),
+            max: 1,
+            lease: None,
+            is_owned: false,
+            until,
+        };
         // One lane serves the topics in their order. With several lanes, the first lane with a job would win.
         if self.api.lanes.count() > 1 && topics.len() > 1 {
             for topic in topics {

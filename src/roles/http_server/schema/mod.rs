@@ -3,6 +3,7 @@
 #![allow(dead_code)] // No value of these types exists: they only describe the API.
 
 mod follower;
+mod priority;
 mod problems;
 mod topic;
 
@@ -15,6 +16,7 @@ use model::follow::LIST_MAX;
 use model::tags::TAG_MAX;
 
 pub(super) use self::follower::Follower;
+pub(super) use self::priority::{job_priority, job_priority_or_null};
 pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ReserveProblems, ShowProblems};
 pub(super) use self::topic::{NewTopic, rate, topic_response};
 
@@ -169,16 +171,6 @@ pub(super) fn tags() -> Schema {
         ))
         .examples([serde_json::json!(["shop:7", "campaign:spring"])])
         .into()
-}
-
-/// Which ready jobs of a topic are delivered first.
-#[derive(ToSchema, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = Priority)]
-pub(super) enum PriorityWord {
-    High,
-    Normal,
-    Low,
 }
 
 /// What an add does when a job with the same id exists.

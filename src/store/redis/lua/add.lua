@@ -1,13 +1,14 @@
---@ use clock fence batch bells scores places meter quota leases history unsettled
+--@ use clock fence batch bells scores numbered places meter quota leases history unsettled
 -- Stores new jobs.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch of the spool only: see batch
 -- ARGV  for each topic: topic, n, limits, flags, due, and n times: id, body
 --       where flags or due differ: topic, n, limits, '', '', and n times: id, body, flags, due
 --         limits the limits that the adds must keep, or '' for none: see quota
---         flags  priority (1 2 3); what happens if the id is taken (r replace, k keep, x reject); the job's own limit
---                of attempts in decimal, or nothing; '+' and the number of attempts that were made before the job came
---                here, if there were any; 'h' and its headers, if it has some: '2r', '1k7', '2k+3', '2r7h{"a":"b"}'
+--         flags  rank (1 2 3, or 0 for a number as priority); what happens if the id is taken (r replace, k keep,
+--                x reject); the job's own limit of attempts in decimal, or nothing; '+' and the number of attempts that
+--                were made before the job came here, if there were any; 'p' and its number, if the rank is 0; 'h' and
+--                its headers, if it has some: '2r', '1k7', '2k+3', '0rp5', '2r7h{"a":"b"}'
 --         due    '+span_ms' or 'moment_ms'
 -- Returns eight bytes for each job, in the order of the jobs: a letter (n new, r replaced, k kept, x rejected), and 7
 -- bytes, big-endian: the due time in ms of the job that is stored now; 0 if the add was rejected. Or q: a limit does not
@@ -38,7 +39,11 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
   if not alike then list, from, to, scores, moments, ranks, rules, notes = {}, 1, 2 * n, {}, {}, {}, {}, {} end
   -- The flags and the due time of the job before, and what was made from them. Most jobs have the same, so it need not
   -- be made again.
-  local flags, due, rank, rule, head, noted, at, waiting, score
+  local flags, due, rank, rule, head, noted, rest, at, waiting, score
+  -- Returns the notes of the k-th job. (If it has a number, its place is in the middle of them: see numbered.)
+  local function notes_of(k)
+    return rest and noted .. k .. rest or noted
+  end
   local k, its_flags, its_due = 0, shared_flags, shared_due
   for j = first, last, step do
     if not alike then its_flags, its_due = argv[j + 2], argv[j + 3] end
@@ -46,11 +51,17 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
       flags, due = its_flags, nil
       rank, rule = byte(flags, 1, 2)
       rank = rank - 48
-      head, noted = pack('>BI7', rank, now_us), false
+      local stored = rank == 0 and 2 or rank
+      head, noted, rest = pack('>BI7', stored, now_us), false, nil
       if #flags > 2 then
-        local limit, attempts, headers = string.match(flags, '^..(%d*)%+?(%d*)(.*)$')
-        if limit ~= '' then head = pack('>BI7I4', rank + 4, now_us, tonumber(limit)) end
-        if attempts .. headers ~= '' then
+        local limit, attempts, number, headers = string.match(flags, '^..(%d*)%+?(%d*)p?(%d*)(.*)$')
+        if limit ~= '' then head = pack('>BI7I4', stored + 4, now_us, tonumber(limit)) end
+        if number ~= '' then
+          noted = pack('>I4B', tonumber(attempts) or 0, 0)
+            .. string.format('h{":priority":"%s.%.0f.', number, now_us)
+          rest = (headers == '' and '"}' or '",' .. string.sub(headers, 3)) .. '\n'
+          some_noted = true
+        elseif attempts .. headers ~= '' then
           noted = pack('>I4B', tonumber(attempts) or 0, 0) .. (headers ~= '' and headers .. '\n' or '')
           some_noted = true
         end
@@ -75,7 +86,7 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
     else
       k = k + 1
       list[2 * k - 1], list[2 * k] = argv[j], head .. body
-      scores[k], moments[k], ranks[k], rules[k], notes[k] = score, at, rank, rule, noted
+      scores[k], moments[k], ranks[k], rules[k], notes[k] = score, at, rank, rule, notes_of(k)
     end
   end
   if big then call('SADD', base .. 'big', topic) end
@@ -112,11 +123,12 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
   else
     if alike then
       scores, moments, ranks, rules, notes = {}, {}, {}, {}, {}
-      for x = 1, n do scores[x], moments[x], ranks[x], rules[x], notes[x] = score, at, rank, rule, noted end
+      for x = 1, n do scores[x], moments[x], ranks[x], rules[x], notes[x] = score, at, rank, rule, notes_of(x) end
     end
     local ids = {}
     for k = 1, n do ids[k] = argv[first + step * k - step] end
-    local was, was_due, letters, old, ended = {}, {}, {}, {}, {}
+    -- `left`, `queued`: jobs with numbers that are no longer ready as they were, and that are ready now. See numbered.
+    local was, was_due, was_rank, letters, old, ended, left, queued = {}, {}, {}, {}, {}, {}, {}, {}
     stored, is = {}, {}
     if not fresh then
       -- Some id is taken, or may be taken, or occurs twice.
@@ -128,6 +140,7 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
         was[id] = in_delayed[x] and delayed or in_ready[x] and ready or in_leased[x] and 'leased'
         -- See scores.
         was_due[id] = in_delayed[x] and (wait - wait % 4) / 4 or place % 1e15
+        if in_ready[x] and place < LEVELS then was_rank[id] = 0 end
         if was[id] and m.ids > 0 then ended[id] = { in_delayed[x], in_ready[x], before[x] or nil } end
       end
     end
@@ -161,6 +174,7 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
       local zset = moments[k] > now and delayed or ready
       chosen[2 * x - 1], chosen[2 * x] = id, list[from + 2 * k - 1]
       if was[id] then old[#old + 1] = id end
+      if was[id] == ready and was_rank[id] == 0 then left[#left + 1], left[#left + 2] = id, was_due[id] end
       if ended[id] then
         local packed = was[id] == 'leased' and call('HGET', base .. 'L:' .. topic, id)
         ends_unsettled(m, id, REPLACED, ended[id][1], ended[id][2], packed, ended[id][3])
@@ -183,10 +197,12 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
         if was[id] == delayed then from_delayed[#from_delayed + 1] = id end
         to_ready[r + 1], to_ready[r + 2] = scores[k], id
         r = r + 2
+        if ranks[k] == 0 then queued[#queued + 1], queued[#queued + 2] = id, moments[k] end
       end
     end
     if from_delayed[1] then call('ZREM', delayed, unpack(from_delayed)) end
     if from_ready[1] then call('ZREM', ready, unpack(from_ready)) end
+    if left[1] then unqueue(topic, left) end
     if stored[1] and (n == 1 or not all_replace) then call('HSET', bodies, unpack(chosen)) end
     if old[1] then call('HDEL', base .. 'm:' .. topic, unpack(old)) end
     for _, id in ipairs(stored) do
@@ -198,6 +214,7 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
     end
     if r > 0 then
       call('ZADD', ready, unpack(to_ready))
+      if queued[1] then queue(topic, queued) end
       ring(topic)
     end
   end

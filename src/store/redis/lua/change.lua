@@ -1,9 +1,9 @@
---@ use clock fence bells scores places meter
+--@ use clock fence bells scores numbered places meter
 -- Changes a delayed or ready job: its due time, its body, its priority, its limit of attempts, its headers,
 -- its destination. The job keeps its stamp.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
--- ARGV  1 topic   2 id   3 due, as for add   4 priority (1 2 3)   5 body   6 its own limit of attempts, or '-' for none
+-- ARGV  1 topic   2 id   3 due, as for add   4 priority: 1 2 3, or 'p' and a number   5 body   6 its own limit of attempts, or '-' for none
 --       7 'h' and its headers, or '-' for none   8 its destination, as the first member of the headers, or '-' for none
 --       9 its tags, as the member behind the destination, or '-' for none
 --       For 3 to 9, '' means: no change
@@ -39,17 +39,24 @@ else
   was, rank = from_ready(tonumber(score))
   from = ready
 end
-if ARGV[4] ~= '' then rank = tonumber(ARGV[4]) end
+local notes = base .. 'm:' .. topic
+local old_rank, number = rank, string.match(ARGV[4], '^p(%d+)$')
+if ARGV[4] ~= '' then rank = number and 0 or tonumber(ARGV[4]) end
+-- If the job has a number, or had one, its notes have it: see numbered.
+local renumbered = ARGV[4] ~= '' and (rank == 0 or old_rank == 0)
+local stamp
 
 -- The write that a server may refuse comes first. See records for the layout.
 if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
   local record = call('HGET', bodies, id)
+  stamp = struct.unpack('>I7', record, 2)
   local limited = string.byte(record) >= 4
   local limit = limited and string.sub(record, 9, 12) or ''
   local body = string.sub(record, limited and 13 or 9)
   if ARGV[6] ~= '' then limit = ARGV[6] == '-' and '' or struct.pack('>I4', tonumber(ARGV[6])) end
   if ARGV[5] ~= '' then body = ARGV[5] end
-  local head = struct.pack('B', limit == '' and rank or rank + 4)
+  local stored = rank == 0 and 2 or rank
+  local head = struct.pack('B', limit == '' and stored or stored + 4)
   local new = head .. string.sub(record, 2, 8) .. limit .. body
   local more = #new - #record
   if ARGV[10] ~= '' and ARGV[5] ~= '' and more > 0 and counted(topic) + more > tonumber(ARGV[10]) then return 'q' end
@@ -57,10 +64,11 @@ if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
   call('HSET', bodies, id, new)
   meter(topic, more)
 end
-if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' then
+-- The order of the job's old number ends before its notes change.
+if old_rank == 0 and from == ready then unqueue(topic, { id, was }) end
+if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' or renumbered then
   -- The headers are the first line of the log: see endings. Before them are the members whose names begin with a colon:
-  -- the destination, the tags, and the links, in this order. (See src/model/headers.rs.)
-  local notes = base .. 'm:' .. topic
+  -- the number, the destination, the tags, and the links, in this order. (See src/model/headers.rs.)
   local noted = call('HGET', notes, id) or struct.pack('>I4B', 0, 0)
   local made = string.sub(noted, 1, 5)
   local log = string.sub(noted, 6)
@@ -71,8 +79,14 @@ if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' then
   if ARGV[7] ~= '' then headers = string.match(ARGV[7], '^h{(.*)}$') or '' end
   if ARGV[8] ~= '' then place = ARGV[8] == '-' and '' or ARGV[8] end
   if ARGV[9] ~= '' then tags = ARGV[9] == '-' and '' or ARGV[9] end
+  local own_number = rank == 0 and own.priority or ''
+  if renumbered then
+    -- The job keeps its place in the order of arrival.
+    local _, since, at = number_of(noted)
+    own_number = number and string.format('":priority":"%s.%.0f.%s"', number, since or stamp, at or '0') or ''
+  end
   local made_of = {}
-  for _, some in ipairs({ place, tags, own['then'] or '', own.next or '', own.after or '', headers }) do
+  for _, some in ipairs({ own_number, place, tags, own['then'] or '', own.next or '', own.after or '', headers }) do
     if some ~= '' then made_of[#made_of + 1] = some end
   end
   if made_of[1] then log = 'h{' .. table.concat(made_of, ',') .. '}\n' .. log end
@@ -89,6 +103,7 @@ local to = (due <= now or ARGV[3] == '' and from == ready) and ready or delayed
 if from ~= to then call('ZREM', from, id) end
 if to == ready then
   call('ZADD', ready, text(rank * 1e15 + due), id)
+  if rank == 0 then queue(topic, { id, due }) end
   ring(topic)
 else
   score = text(due * 4 + rank)

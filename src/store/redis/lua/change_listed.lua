@@ -1,4 +1,4 @@
---@ use clock fence bells scores places meter moves leases records history unsettled
+--@ use clock fence bells scores places meter numbered moves leases records history unsettled
 -- Gives jobs other due times, or deletes them, each only if it is still as it was listed.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
@@ -40,7 +40,7 @@ while argv[i] do
         elseif was == due and (aim == '-' or not lease) then
           letter = 'd'
           if delayed[k] then add(m, 'from_delayed', id) end
-          if ready[k] then add(m, 'from_ready', id) end
+          if ready[k] then leave_ready(m, id, ready[k]) end
           if aim ~= '-' then
             place(m, id, tonumber(aim), rank)
           else

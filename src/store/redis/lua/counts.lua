@@ -15,12 +15,14 @@ for i = 1, #scan[2], 2 do
   out[n + 1] = topic
   for k, prefix in ipairs({ 'd:', 'r:', 'l:', 'x:' }) do out[n + 1 + k] = call('ZCARD', base .. prefix .. topic) end
   local oldest = -1
-  -- Looks for the oldest ready job of each priority: see scores.
-  for priority = 1, out[n + 3] > 0 and 3 or 0 do
-    local from = priority * 1e15
-    local first = call('ZRANGE', base .. 'r:' .. topic, string.format('%.0f', from), string.format('(%.0f', from + 1e15),
-      'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
-    if first and (oldest < 0 or first - from < oldest) then oldest = first - from end
+  -- Looks for the oldest ready job of each rank: see scores.
+  local first = out[n + 3] > 0 and call('ZRANGE', base .. 'r:' .. topic, 0, 0, 'WITHSCORES')[2]
+  while first do
+    local rank = math.floor(first / 1e15)
+    local due = first - rank * 1e15
+    if oldest < 0 or due < oldest then oldest = due end
+    first = rank < 3 and call('ZRANGE', base .. 'r:' .. topic, string.format('%.0f', (rank + 1) * 1e15), '+inf', 'BYSCORE',
+      'LIMIT', 0, 1, 'WITHSCORES')[2]
   end
   local bytes = call('HGET', base .. 'bytes', topic)
   out[n + 6], out[n + 7] = oldest, bytes and math.max(0, tonumber(bytes)) or -1

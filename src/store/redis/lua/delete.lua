@@ -1,9 +1,9 @@
---@ use clock fence batch bells scores places meter moves leases history unsettled
+--@ use clock fence batch bells scores places meter numbered moves leases history unsettled
 -- Removes jobs in any state. If there is no job of an id, removes its dead letters. (But not for a batch of the spool:
 -- such a deletion follows an add of the same host that never came here, and only that job was meant.)
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch of the spool only: see batch
--- ARGV  for each topic: topic, n, and n ids
+-- ARGV  1 why the jobs are removed, for their records; '' for nothing. Then for each topic: topic, n, and n ids
 -- Returns one digit for each id, in their order: 1 it was there, 0 it was not there, 2 there were so many dead letters
 -- that some are left
 --
@@ -37,7 +37,7 @@ local function take_latest_letter(topic, id)
 end
 
 local digits, sum = {}, 0
-local i = 1
+local i = 2
 while ARGV[i] do
   local topic, n = ARGV[i], tonumber(ARGV[i + 1])
   local first = i + 1
@@ -64,14 +64,14 @@ while ARGV[i] do
       if delayed[x] then
         add(m, 'from_delayed', id)
       elseif ready[x] then
-        add(m, 'from_ready', id)
+        leave_ready(m, id, ready[x])
       elseif leases[x] then
         unlease(m, id, lease_of(leases[x]))
       else
         digit = KEYS[3] and 0 or take_latest_letter(topic, id)
       end
       if delayed[x] or ready[x] or leases[x] then
-        ends_unsettled(m, id, DELETED, delayed[x], ready[x], leases[x])
+        ends_unsettled(m, id, DELETED, delayed[x], ready[x], leases[x], nil, ARGV[1])
         add(m, 'gone', id)
         add(m, 'forgotten', id)
       end

@@ -1,4 +1,4 @@
---@ use clock fence bells scores meter moves leases history endings
+--@ use clock fence bells scores meter numbered moves leases history endings
 -- Ends leases whose deadline has passed.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence

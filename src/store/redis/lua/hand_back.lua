@@ -1,4 +1,4 @@
---@ use clock fence bells scores meter moves leases history endings owned
+--@ use clock fence bells scores meter numbered moves leases history endings owned
 -- Hands back the leases of a process that died, and its permits.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence

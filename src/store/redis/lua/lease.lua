@@ -1,5 +1,5 @@
---@ use clock fence bells scores places records leases sizes circuits
--- Leases ready jobs, topic by topic, by priority and due time. Leases no job of a paused topic, and one job of a topic
+--@ use clock fence bells scores numbered places records leases sizes circuits
+-- Leases ready jobs, topic by topic, by priority, due time and, among jobs with numbers, order of arrival. Leases no job of a paused topic, and one job of a topic
 -- whose circuit is half open.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
@@ -21,19 +21,92 @@
 local room, prefix, owner, others, bytes = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local groups, left, waiting, headers, owned, number, probes = {}, {}, {}, nil, {}, 0, {}
 local tail = ZEROS .. owner
+-- How many times a call looks for jobs with numbers in a part of the order, and how many entries it mends: see in_order.
+local LOOKS, MENDED = 16, 16
 -- If the call arrives so late that its leases were already taken back, it leases nothing: see take_back.
 if call('EXISTS', base .. 'w:' .. prefix) == 1 then return { {}, {}, {} } end
+
+-- Adds jobs with numbers in a range to `chosen`, in their order, until it has `n`. Removes members that match no entry of
+-- r:, and second members of an id.
+local function choose(chosen, topic, n, from, to)
+  local order, ready, kept = base .. 'q:' .. topic, base .. 'r:' .. topic, 0
+  for _ = 1, LOOKS do
+    local some = #chosen < n and call('ZRANGE', order, from, to, 'BYSCORE', 'LIMIT', kept, n - #chosen)
+    if not some or not some[1] then return end
+    local ids, surplus = {}, {}
+    for i, member in ipairs(some) do ids[i] = string.sub(member, 16) end
+    for i, score in ipairs(call('ZMSCORE', ready, unpack(ids))) do
+      if score and tonumber(score) == struct.unpack('>I6', some[i]) and not chosen[ids[i]] then
+        chosen[ids[i]], chosen[#chosen + 1] = true, { ids[i], score, some[i] }
+        kept = kept + 1
+      else
+        surplus[#surplus + 1] = some[i]
+      end
+    end
+    if surplus[1] then call('ZREM', order, unpack(surplus)) end
+  end
+end
+
+-- Adds entries of r: to `chosen` until it has `n`.
+local function choose_entries(chosen, n, found)
+  for i = 1, #found, 2 do
+    if #chosen >= n then return end
+    if not chosen[found[i]] then
+      chosen[found[i]], chosen[#chosen + 1] = true, { found[i], found[i + 1] }
+    end
+  end
+end
+
+-- Returns the first `n` ready jobs of a topic that has some with numbers, in the form of `found`; and their members of q:.
+-- `found`: the first entries of r:.
+local function in_order(topic, n, found)
+  local chosen, all, members = {}, {}, {}
+  choose(chosen, topic, n, '-inf', '(' .. MIDDLE)
+  if #chosen < n then
+    local first = string.format('%.0f', LEVELS)
+    local levels = call('ZRANGE', base .. 'r:' .. topic, first, '+inf', 'BYSCORE', 'LIMIT', 0, n, 'WITHSCORES')
+    choose_entries(chosen, n, levels)
+  end
+  choose(chosen, topic, n, MIDDLE, '+inf')
+  choose_entries(chosen, n, found)
+  for i, one in ipairs(chosen) do
+    all[2 * i - 1], all[2 * i], members[i] = one[1], one[2], one[3] or ''
+  end
+  return all, members
+end
+
+-- Adds the members of some random jobs with numbers, in case the release before has put them into r:.
+local function mend(topic)
+  local ready, jobs = base .. 'r:' .. topic, {}
+  local some = call('ZRANDMEMBER', ready, MENDED, 'WITHSCORES')
+  for i = 1, #some, 2 do
+    local score = tonumber(some[i + 1])
+    if score < LEVELS then jobs[#jobs + 1], jobs[#jobs + 2] = some[i], score end
+  end
+  if jobs[1] then
+    queue(topic, jobs)
+  elseif tonumber(call('ZRANGE', ready, 0, 0, 'WITHSCORES')[2] or LEVELS) >= LEVELS then
+    call('UNLINK', base .. 'q:' .. topic)
+  end
+end
 
 -- Leases up to `n` jobs of a topic. Returns whether it found any that are ready.
 local function take(topic, n, hold, limit)
   local ready, bodies = base .. 'r:' .. topic, base .. 'b:' .. topic
-  local found, ids = call('ZRANGE', ready, 0, n - 1, 'WITHSCORES'), {}
+  local found, ids, members = call('ZRANGE', ready, 0, n - 1, 'WITHSCORES'), {}, nil
   if not found[1] then return false end
+  if tonumber(found[2]) < LEVELS then found, members = in_order(topic, n, found) end
   for i = 1, #found / 2 do ids[i] = found[2 * i - 1] end
   n = fitting(topic, bodies, ids, bytes)
   for i = n + 1, #ids do ids[i] = nil end
   local records, notes = call('HMGET', bodies, unpack(ids)), call('HMGET', base .. 'm:' .. topic, unpack(ids))
-  call('ZREMRANGEBYRANK', ready, 0, n - 1)
+  if members then
+    call('ZREM', ready, unpack(ids))
+    call('ZREM', base .. 'q:' .. topic, unpack(members, 1, n))
+    mend(topic)
+  else
+    call('ZREMRANGEBYRANK', ready, 0, n - 1)
+  end
   local deadline = moment('+' .. hold)
   local until_text = text(deadline)
   local jobs, places, leases, at, last, due, rank = { topic, deadline }, {}, {}, 0, nil, nil, nil

@@ -1,4 +1,4 @@
---@ use clock fence bells scores leases meter moves
+--@ use clock fence bells scores leases meter numbered moves
 -- Removes live jobs in any state from a shard, because their home has them now.
 --
 -- KEYS  1 the base of the shard that had them   2 the base, followed by the set: see fence
@@ -8,12 +8,15 @@
 -- Moves a job: delayed, ready, leased -> nothing
 
 local topic, m, dropped = ARGV[1], moves(ARGV[1]), 0
+local has_order = call('EXISTS', base .. 'q:' .. topic) == 1
 for i = 2, #ARGV do
   local id = ARGV[i]
   local lease = call('HGET', base .. 'L:' .. topic, id)
   dropped = dropped + call('HEXISTS', base .. 'b:' .. topic, id)
   add(m, 'from_delayed', id)
+  local score = has_order and call('ZSCORE', base .. 'r:' .. topic, id)
   add(m, 'from_ready', id)
+  if score then leave_order(m, id, score) end
   if lease then unlease(m, id, lease_of(lease)) end
   add(m, 'gone', id)
   add(m, 'forgotten', id)

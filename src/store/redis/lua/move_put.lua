@@ -1,4 +1,4 @@
---@ use clock fence bells scores records leases meter moves
+--@ use clock fence bells scores records leases meter numbered moves
 -- Takes over live jobs from another shard, unchanged, with their leases.
 --
 -- KEYS  1 the base of the jobs' home shard   2 the base, followed by the set: see fence
@@ -17,6 +17,7 @@
 local rule, topic, taken = ARGV[1], ARGV[3], 0
 -- The notes of the release before the sets about jobs that it has moved here. These jobs must not come a second time.
 local put = base .. 'put:' .. ARGV[2]
+local has_order = call('EXISTS', base .. 'q:' .. topic) == 1
 
 for i = 4, #ARGV, 6 do
   local id, record, noted, state, score, packed =
@@ -35,6 +36,8 @@ for i = 4, #ARGV, 6 do
     local m, lease = moves(topic), call('HGET', base .. 'L:' .. topic, id)
     add(m, 'from_delayed', id)
     add(m, 'from_ready', id)
+    local ready = has_order and call('ZSCORE', base .. 'r:' .. topic, id)
+    if ready then leave_order(m, id, ready) end
     if lease then unlease(m, id, lease_of(lease)) end
     add(m, 'gone', id)
     add(m, 'forgotten', id)
@@ -50,6 +53,8 @@ for i = 4, #ARGV, 6 do
       add(m, 'delayed', score, id)
     elseif state == 'r' then
       add(m, 'ready', score, id)
+      if tonumber(score) < LEVELS then add(m, 'queued', id, tonumber(score)) end
+      has_order = has_order or m.queued ~= nil
     end
     make(m)
     if state == 'l' then

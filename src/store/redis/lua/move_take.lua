@@ -1,4 +1,4 @@
---@ use clock fence scores leases
+--@ use clock fence scores numbered leases
 -- Returns all that is stored of some live jobs.
 --
 -- KEYS  1 the shard's base   2 the base, followed by the set: see fence
@@ -28,7 +28,7 @@ for i = 3, #ARGV do
       if packed == '' or string.byte(packed, TOKEN + 7) >= 16 then
         local due, bits = now, string.byte(record)
         if packed ~= '' then due, bits = struct.unpack('>I6B', packed, TOKEN + 1) end
-        local rank = bits % 4
+        local rank = number_of(noted) and 0 or bits % 4
         state, packed = due <= now and 'r' or 'd', ''
         score = text(state == 'r' and rank * 1e15 + due or due * 4 + rank)
       end

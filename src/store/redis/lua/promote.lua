@@ -1,4 +1,4 @@
---@ use clock fence bells scores places
+--@ use clock fence bells scores numbered places
 -- Makes due jobs ready, topic by topic, in the order of their next due times. Jobs that were forgotten in an outage can
 -- get a later due time instead.
 --
@@ -56,17 +56,20 @@ for _, topic in ipairs(call('ZRANGE', base .. 'due', '-inf', until_now, 'BYSCORE
   else
     -- The jobs that were found are those with the lowest scores.
     call('ZREMRANGEBYRANK', delayed, 0, n - 1)
-    local last, score
+    local last, score, due, rank
+    local queued = {}
     for i = 1, 2 * n, 2 do
       -- Jobs with the same due time often come together.
       if found[i + 1] ~= last then
         last = found[i + 1]
-        local due, rank = from_delayed(tonumber(last))
+        due, rank = from_delayed(tonumber(last))
         score = text(rank * 1e15 + due)
       end
       found[i], found[i + 1] = score, found[i]
+      if rank == 0 then queued[#queued + 1], queued[#queued + 2] = found[i + 1], due end
     end
     call('ZADD', base .. 'r:' .. topic, unpack(found))
+    if queued[1] then queue(topic, queued) end
     ring(topic)
     left, jobs = left - n, jobs + n
   end

@@ -1,4 +1,4 @@
---@ use clock fence bells scores places meter moves leases history unsettled
+--@ use clock fence bells scores places meter numbered moves leases history unsettled
 -- Removes a topic's jobs in one state, in the order in which a list shows them.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
@@ -27,6 +27,7 @@ if members[1] then
     end
     for i, id in ipairs(members) do
       local score = state < 3 and call('ZSCORE', order, id) or nil
+      if state == 2 then leave_order(m, id, score) end
       ends_unsettled(m, id, DELETED, state == 1 and score, state == 2 and score, leases[i])
       add(m, 'gone', id)
       add(m, 'forgotten', id)

@@ -1,4 +1,4 @@
---@ use clock fence bells scores places leases meter moves views seek dead_letters
+--@ use clock fence bells scores places leases meter numbered moves views seek dead_letters
 -- Makes dead letters ready, or delayed, with their attempts reset. A letter whose id has a live job stays. Of several
 -- letters of one id, only one is redriven.
 --
@@ -25,8 +25,10 @@ local function revive(member, id)
   local letter = parse_letter(call('HGET', letter_hash, member))
   if take_out(letter_hash, letters, id, { member }) == 0 then return false end
   add(m, 'records', id, letter.record)
-  if letter.log ~= '' then add(m, 'notes', id, struct.pack('>I4B', 0, 0) .. letter.log) end
-  place(m, id, now + math.ceil((after + jobs * every) / 1000), string.byte(letter.record) % 4)
+  local noted = struct.pack('>I4B', 0, 0) .. letter.log
+  if letter.log ~= '' then add(m, 'notes', id, noted) end
+  local rank = number_of(noted) and 0 or string.byte(letter.record) % 4
+  place(m, id, now + math.ceil((after + jobs * every) / 1000), rank)
   revived[id] = true
   jobs, left, bytes = jobs + 1, left - 1, bytes - #letter.record
   return true

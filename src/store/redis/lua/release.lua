@@ -1,4 +1,4 @@
---@ use clock fence bells scores places
+--@ use clock fence bells scores numbered places
 -- Gives jobs that are held back their due times. A job that is not held back, or is gone, is left alone.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
@@ -13,7 +13,7 @@ local i, topic = 2, argv[2]
 while topic do
   local last = i + 1 + 2 * tonumber(argv[i + 1])
   local delayed, ready = base .. 'd:' .. topic, base .. 'r:' .. topic
-  local is_ready, earliest = false, nil
+  local is_ready, earliest, queued = false, nil, {}
   for j = i + 2, last, 2 do
     local id, letter = argv[j], 'n'
     local score = call('ZSCORE', delayed, id)
@@ -26,6 +26,7 @@ while topic do
         if due <= now then
           call('ZADD', ready, text(rank * 1e15 + due), id)
           is_ready = true
+          if rank == 0 then queued[#queued + 1], queued[#queued + 2] = id, due end
         else
           local value = due * 4 + rank
           call('ZADD', delayed, text(value), id)
@@ -36,6 +37,7 @@ while topic do
     end
     out[#out + 1] = letter
   end
+  if queued[1] then queue(topic, queued) end
   if is_ready then ring(topic) end
   if earliest then lower('due', topic, text(earliest)) end
   i = last + 1

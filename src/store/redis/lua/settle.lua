@@ -1,4 +1,4 @@
---@ use clock fence bells scores meter moves leases history endings
+--@ use clock fence bells scores meter numbered moves leases history endings
 -- Settles leased jobs.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence

@@ -1,4 +1,4 @@
---@ use clock fence bells scores meter moves leases owned
+--@ use clock fence bells scores meter numbered moves leases owned
 -- Takes back the leases of a call whose answer never came, step by step. From the first step on, the call is refused.
 -- So it leases nothing if it reaches the server later.
 --

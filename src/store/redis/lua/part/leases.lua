@@ -1,11 +1,11 @@
--- The layout of a lease (a value of L:): token (20 bytes), due_ms (6), priority and marks (1), number of attempts with
+-- The layout of a lease (a value of L:): token (20 bytes), due_ms (6), rank and marks (1), number of attempts with
 -- this one (4), number of attempts that were forgiven (1), limit of attempts (4), when the job was added, us (7; 0 if
 -- the release before this one made the lease), zeros (22), owner (the rest). The zeros make it longer than 64 bytes:
 -- Redis then stores the leases in a hash table, and does not search a list for them.
 local TOKEN, OWNER = 20, 66
 local ZEROS = string.rep('\0', 22)
--- Marks, in the same byte as the priority, above its two bits. NOTED: m: has something about the job. REPLACED: the
--- record is that of a replacement, and so are due time and priority.
+-- Marks, in the same byte as the rank, above its two bits. NOTED: m: has something about the job. REPLACED: the record
+-- is that of a replacement, and so are due time and rank.
 local NOTED, REPLACED = 4, 8
 
 local function lease_of(packed)

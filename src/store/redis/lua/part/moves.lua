@@ -1,4 +1,5 @@
--- Moves: they are collected by topic, and then made with one call for each key. Needs: clock, bells, scores, meter.
+-- Moves: they are collected by topic, and then made with one call for each key. Needs: clock, bells, scores, meter,
+-- numbered.
 
 -- Begins the moves of one topic. `add` puts values on the list of that name.
 local function moves(topic)
@@ -22,10 +23,25 @@ end
 
 -- Makes a job ready, or delayed if its due time has not come.
 local function place(m, id, due, rank)
-  if due <= now then return add(m, 'ready', text(rank * 1e15 + due), id) end
+  if due <= now then
+    if rank == 0 then add(m, 'queued', id, due) end
+    return add(m, 'ready', text(rank * 1e15 + due), id)
+  end
   local score = due * 4 + rank
   if not m.earliest or score < m.earliest then m.earliest = score end
   add(m, 'delayed', text(score), id)
+end
+
+-- Takes a ready job with this score out of the order of the jobs with numbers, if it is there.
+local function leave_order(m, id, score)
+  score = tonumber(score)
+  if score < LEVELS then add(m, 'unqueued', id, score) end
+end
+
+-- Removes a ready job with this score from r:.
+local function leave_ready(m, id, score)
+  add(m, 'from_ready', id)
+  leave_order(m, id, score)
 end
 
 -- Returns the list of the jobs that an owner no longer has leased.
@@ -60,6 +76,7 @@ end
 local function make(m)
   with('ZREM', 'd:', m, 'from_delayed')
   with('ZREM', 'r:', m, 'from_ready')
+  if m.unqueued then unqueue(m.topic, m.unqueued) end
   with('ZREM', 'l:', m, 'acked')
   with('HDEL', 'L:', m, 'acked')
   if m.acked then remove('b:', m.topic, m.acked) end
@@ -87,6 +104,7 @@ local function make(m)
   end
   if m.ready then
     with('ZADD', 'r:', m, 'ready')
+    if m.queued then queue(m.topic, m.queued) end
     ring(m.topic)
   end
 end

@@ -1,4 +1,4 @@
--- Splits scores into due time and priority. See scores.
+-- Splits scores into due time and rank. See scores.
 
 local function from_delayed(score)
   local rank = score % 4

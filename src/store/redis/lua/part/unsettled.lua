@@ -1,10 +1,14 @@
 -- Ends live jobs that were not settled: they are deleted or replaced. Needs: clock, leases, places, history.
 
 -- Notes that a live job ends now. `delayed` and `ready` are its scores, and `packed` is its lease; only one of these is
--- there. `record` is what is stored of it, if the caller knows that.
-local function ends_unsettled(m, id, ending, delayed, ready, packed, record)
+-- there. `record` is what is stored of it, if the caller knows that. `note` says why it was removed: it is a line of the
+-- log with the number 0.
+local function ends_unsettled(m, id, ending, delayed, ready, packed, record, note)
   local noted = call('HGET', base .. 'm:' .. m.topic, id)
   local due, attempts, log = 0, noted and struct.unpack('>I4', noted) or 0, noted and string.sub(noted, 6) or ''
+  if note and note ~= '' then
+    log = log .. string.format('{"number":0,"at_ms":%.0f,"took_ms":0,"error":%s}\n', now, cjson.encode(note))
+  end
   if delayed then
     due = from_delayed(tonumber(delayed))
   elseif ready then

@@ -1,0 +1,225 @@
+//! What the connections of the port share: the tubes that are in use, their pauses, the counts of commands, and the
+//! numbers of jobs.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::super::api::Api;
+use super::held::Aliases;
+use super::number::{TopicTags, number_of};
+use super::tube_topic::{topic_of, tube_of};
+use host::now_ms;
+use model::job::{JobKey, TopicName};
+use model::scope::RequiredAccess;
+use model::topic::{Topic, Topics};
+use protocol::beanstalk::{ServerStats, TubeName};
+use role::lock;
+
+/// The port, as its connections share it. It is cheap to clone.
+#[derive(Clone)]
+pub(super) struct Port {
+    pub api: Api,
+    state: Arc<Mutex<PortState>>,
+    numbers: Arc<Mutex<Numbers>>,
+    /// Changes when a tube is paused or resumed.
+    pauses: watch::Sender<()>,
+    pub started: Instant,
+}
+
+/// The numbers of jobs.
+struct Numbers {
+    topics: watch::Receiver<Topics>,
+    tags: TopicTags,
+    aliases: Aliases,
+    /// The next slot. It begins at random, so that processes rarely make the same numbers in the same second.
+    next: u64,
+}
+
+impl Numbers {
+    fn make(&mut self, topic: &TopicName) -> u64 {
+        self.next = self.next.wrapping_add(1);
+        self.tags.number(topic, now_ms(), self.next)
+    }
+}
+
+/// What is known of the tubes and the connections. Nothing of it outlives the process.
+#[derive(Default)]
+pub(super) struct PortState {
+    /// The tubes that are in use or registered. The others have no entry.
+    tubes: HashMap<TubeName, TubeState>,
+    /// The counts of commands, and those of connections.
+    pub counts: ServerStats,
+}
+
+/// What is known of a tube.
+#[derive(Debug, Default)]
+pub(super) struct TubeState {
+    pub using: u64,
+    pub watching: u64,
+    pub waiting: u64,
+    pub total_jobs: u64,
+    pub cmd_delete: u64,
+    pub cmd_pause_tube: u64,
+    /// How long it is paused, and until when.
+    pub pause: Option<(Duration, Instant)>,
+}
+
+impl TubeState {
+    /// Until when the tube is paused.
+    pub fn paused_until(&self, now: Instant) -> Option<Instant> {
+        self.pause.map(|(_, until)| until).filter(|until| *until > now)
+    }
+}
+
+/// Returns the tube that each connection begins with. It is always there.
+pub(super) fn default_tube() -> TubeName {
+    TubeName::new(b"default").expect("it is a valid name")
+}
+
+impl Port {
+    pub(super) fn new(api: Api) -> Port {
+        let topics = api.topics.clone();
+        let tags = TopicTags::new(&topics.borrow());
+        let numbers = Numbers { topics, tags, aliases: Aliases::default(), next: fastrand::u64(..) };
+        Port {
+            api,
+            state: Arc::default(),
+            numbers: Arc::new(Mutex::new(numbers)),
+            pauses: watch::Sender::new(()),
+            started: Instant::now(),
+        }
+    }
+
+    pub(super) fn with_state<T>(&self, work: impl FnOnce(&mut PortState) -> T) -> T {
+        work(&mut lock(&self.state))
+    }
+
+    /// Changes what is known of a tube. The entry of a tube that nobody uses and that has no topic is removed, also if it
+    /// is paused.
+    pub(super) fn with_tube<T>(&self, tube: &TubeName, work: impl FnOnce(&mut TubeState) -> T) -> T {
+        let is_registered = self.is_registered(tube);
+        self.with_state(|state| {
+            let entry = state.tubes.entry(tube.clone()).or_default();
+            let done = work(entry);
+            let is_in_use = entry.using + entry.watching + entry.waiting > 0;
+            if !is_in_use && !is_registered {
+                state.tubes.remove(tube);
+            }
+            done
+        })
+    }
+
+    /// Returns what is known of a tube. None: no connection uses it, and it has no counts.
+    pub(super) fn tube<T>(&self, tube: &TubeName, look: impl FnOnce(&TubeState) -> T) -> Option<T> {
+        self.with_state(|state| state.tubes.get(tube).map(look))
+    }
+
+    /// Until when a tube is paused.
+    pub(super) fn paused_until(&self, tube: &TubeName, now: Instant) -> Option<Instant> {
+        self.tube(tube, |known| known.paused_until(now)).flatten()
+    }
+
+    /// Pauses a tube for this long. Zero: resumes it.
+    pub(super) fn pause(&self, tube: &TubeName, span: Duration) {
+        self.with_tube(tube, |known| {
+            known.cmd_pause_tube += 1;
+            known.pause = Some((span, Instant::now() + span)).filter(|_| !span.is_zero());
+        });
+        self.pauses.send_replace(());
+    }
+
+    /// Follows the pauses of tubes.
+    pub(super) fn follow_pauses(&self) -> watch::Receiver<()> {
+        self.pauses.subscribe()
+    }
+
+    pub(super) fn permits(&self, need: RequiredAccess<'_>) -> bool {
+        self.api.settings.beanstalk.scopes.iter().any(|scope| scope.permits(need))
+    }
+
+    /// Returns the topic of a tube, if it is registered.
+    pub(super) fn topic(&self, name: &TopicName) -> Option<Arc<Topic>> {
+        self.api.topics.borrow().get(name.as_str()).cloned()
+    }
+
+    fn is_registered(&self, tube: &TubeName) -> bool {
+        self.api.topics.borrow().is_pulled(topic_of(tube).as_str())
+    }
+
+    /// Whether there is a tube: its topic is registered, or somebody uses or watches it.
+    pub(super) fn exists(&self, tube: &TubeName) -> bool {
+        let is_in_use = || self.tube(tube, |known| known.using + known.watching > 0) == Some(true);
+        *tube == default_tube() || self.is_registered(tube) || is_in_use()
+    }
+
+    /// Returns the pull topics whose jobs the clients may see.
+    pub(super) fn topics(&self) -> Vec<Arc<Topic>> {
+        let topics = self.api.topics.borrow();
+        let is_shown = |topic: &&Arc<Topic>| {
+            topics.is_pulled(topic.name.as_str()) && self.permits(RequiredAccess::Jobs(topic.name.as_str()))
+        };
+        topics.iter().filter(is_shown).cloned().collect()
+    }
+
+    /// Returns all tubes, sorted by name.
+    pub(super) fn tubes(&self) -> BTreeSet<TubeName> {
+        let mut tubes: BTreeSet<TubeName> = self.topics().iter().filter_map(|topic| tube_of(topic)).collect();
+        tubes.insert(default_tube());
+        self.with_state(|state| {
+            let in_use = state.tubes.iter().filter(|(_, known)| known.using + known.watching > 0);
+            tubes.extend(in_use.map(|(tube, _)| tube.clone()));
+        });
+        tubes
+    }
+
+    fn with_numbers<T>(&self, work: impl FnOnce(&mut Numbers) -> T) -> T {
+        let mut numbers = lock(&self.numbers);
+        if numbers.topics.has_changed().unwrap_or(false) {
+            let tags = TopicTags::new(&numbers.topics.borrow_and_update());
+            numbers.tags = tags;
+        }
+        work(&mut numbers)
+    }
+
+    /// Makes a number for a job of a topic.
+    pub(super) fn new_number(&self, topic: &TopicName) -> u64 {
+        self.with_numbers(|numbers| numbers.make(topic))
+    }
+
+    /// Goes on with other numbers, because another process makes the same ones.
+    pub(super) fn change_numbers(&self) {
+        self.with_numbers(|numbers| numbers.next = fastrand::u64(..));
+    }
+
+    /// Returns the number of a job. One that was added in another way gets a number of this process.
+    pub(super) fn number_of(&self, key: &JobKey) -> u64 {
+        number_of(key).unwrap_or_else(|| {
+            self.with_numbers(|numbers| match numbers.aliases.number(key) {
+                Some(number) => number,
+                None => {
+                    let mut number = numbers.make(&key.topic);
+                    while numbers.aliases.find(number).is_some() {
+                        number = numbers.make(&key.topic);
+                    }
+                    numbers.aliases.insert(number, key);
+                    number
+                }
+            })
+        })
+    }
+
+    /// Returns the keys that the job with a number may have.
+    pub(super) fn keys(&self, number: u64) -> Vec<JobKey> {
+        self.with_numbers(|Numbers { tags, aliases, .. }| match aliases.find(number) {
+            Some(key) => vec![key.clone()],
+            None => {
+                let key =
+                    |topic: &TopicName| JobKey { topic: topic.clone(), id: super::number::id_of(number) };
+                tags.find(number).iter().map(key).collect()
+            }
+        })
+    }
+}

@@ -1,0 +1,268 @@
+//! Waits for a job that a client reserves.
+//!
+//! When a job is leased, its TTR is not known yet, so it is leased for `ttr` of its topic. Before the client learns of the
+//! job, the lease gets the length of the job's own TTR.
+//!
+//! The pauses of tubes are known to this process alone. A job of a tube that was paused while the client waited is handed
+//! back.
+
+use std::time::{Duration, Instant};
+
+use super::super::pool::PoolPart;
+use super::super::problem::Problem;
+use super::super::store_client::Reply;
+use super::commands::{Session, failed};
+use super::held::{HELD_MAX, HeldJob};
+use super::stored_job::{body_bytes, ttr};
+use super::tube_topic::{topic_of, tube_of};
+use host::now_ms;
+use model::job::{JobKey, State, TopicName};
+use model::scope::RequiredAccess;
+use model::topic::LEASES;
+use protocol::beanstalk::{Response, TubeName};
+use role::pull::{Pull, Reserve, Reserved};
+use role::submit::Request;
+use store::{DeadLetterSelection, Leased, Outcome, Settled};
+
+/// How long one wait lasts. Then it begins again.
+const WAIT: Duration = Duration::from_secs(3600);
+
+/// A reserved job that the client does not know yet. If it is dropped, the job is handed back.
+pub(super) struct NewlyReserved {
+    reserved: Option<Reserved>,
+    pull: Pull,
+}
+
+impl NewlyReserved {
+    fn leased(&self) -> &Leased {
+        &self.reserved.as_ref().expect("it is there until it is accepted").leased
+    }
+
+    fn accept(mut self) -> Leased {
+        self.reserved.take().expect("it is accepted once").leased
+    }
+}
+
+impl Drop for NewlyReserved {
+    fn drop(&mut self) {
+        if let Some(reserved) = self.reserved.take() {
+            self.pull.refuse(vec![reserved]);
+        }
+    }
+}
+
+/// Counts a client that waits, as long as it lives.
+struct WaitCount<'a> {
+    session: &'a Session,
+}
+
+impl<'a> WaitCount<'a> {
+    fn new(session: &'a Session) -> WaitCount<'a> {
+        session.port().with_state(|state| state.counts.current_waiting += 1);
+        session.watched().iter().for_each(|tube| session.port().with_tube(tube, |known| known.waiting += 1));
+        WaitCount { session }
+    }
+}
+
+impl Drop for WaitCount<'_> {
+    fn drop(&mut self) {
+        let session = self.session;
+        session.port().with_state(|state| state.counts.current_waiting -= 1);
+        session.watched().iter().for_each(|tube| session.port().with_tube(tube, |known| known.waiting -= 1));
+    }
+}
+
+/// How a wait ended.
+enum WaitResult {
+    Job(Box<NewlyReserved>),
+    /// No job came.
+    Nothing,
+    /// The topics or the pauses have changed.
+    Again,
+    /// This process drains.
+    Closing,
+}
+
+impl Session {
+    /// Reserves a job of a watched tube, and waits for one. None as the timeout: without limit. Returns the response, and
+    /// the place among the clients that reserve. None: this process drains, so the connection ends.
+    pub(super) async fn reserve(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Option<(Response<'static>, Option<PoolPart>)> {
+        let place = match self.port().api.reserve_place(Some(self.holder().clone())) {
+            Ok(place) => place,
+            Err(problem) => {
+                failed(&problem);
+                return Some((Response::OutOfMemory, None));
+            }
+        };
+        if self.held().len() >= HELD_MAX {
+            return Some((Response::OutOfMemory, None));
+        }
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let waited = {
+            let count = WaitCount::new(self);
+            count.session.wait(until).await
+        };
+        Some(match waited {
+            Ok(Some((leased, hold, ends))) => (self.take(leased, hold, ends), Some(place)),
+            Ok(None) if *self.port().api.closing.borrow() => return None,
+            Ok(None) => {
+                let now = Instant::now();
+                let is_over = until.is_some_and(|until| until <= now);
+                let warns = self.held().warns_from(now).is_some_and(|at| at <= now);
+                let response = if warns || !is_over { Response::DeadlineSoon } else { Response::TimedOut };
+                (response, None)
+            }
+            Err(problem) => (failed(&problem), None),
+        })
+    }
+
+    /// Waits for a job. Returns it with how long its lease holds, and until when. None: the time is over, a lease of the
+    /// client ends soon, or this process drains.
+    async fn wait(&self, until: Option<Instant>) -> Result<Option<(Leased, Duration, Instant)>, Problem> {
+        loop {
+            let now = Instant::now();
+            let warns_from = self.held().warns_from(now);
+            let ends = [until, warns_from].into_iter().flatten().min();
+            match self.wait_once(now, ends).await? {
+                WaitResult::Job(job) => {
+                    let topic = job.leased().key.topic.clone();
+                    let known = self.port().topic(&topic);
+                    let tube = known.as_deref().and_then(tube_of);
+                    if tube.is_some_and(|tube| self.port().paused_until(&tube, Instant::now()).is_some()) {
+                        continue;
+                    }
+                    let by_topic = known.map_or(LEASES.1, |known| known.ttr);
+                    let ttr = ttr(&job.leased().headers).unwrap_or(by_topic);
+                    if let Some(ends) = self.set_ttr(&job, ttr.min(LEASES.1)).await? {
+                        return Ok(Some((job.accept(), ttr, ends)));
+                    }
+                    // The lease had ended. Its job comes again, perhaps to another client.
+                }
+                WaitResult::Closing => return Ok(None),
+                WaitResult::Nothing if ends.is_some_and(|ends| ends <= Instant::now()) => return Ok(None),
+                WaitResult::Nothing | WaitResult::Again => {}
+            }
+        }
+    }
+
+    /// Waits once for a job of the tubes that are not paused now.
+    async fn wait_once(&self, now: Instant, ends: Option<Instant>) -> Result<WaitResult, Problem> {
+        let api = &self.port().api;
+        let (mut topics_change, mut pauses) = (api.topics.clone(), self.port().follow_pauses());
+        topics_change.mark_unchanged();
+        let mut closing = api.closing.subscribe();
+        if *closing.borrow() {
+            return Ok(WaitResult::Closing);
+        }
+        let (topics, resumes) = self.reservable(now);
+        let until = [Some(now + WAIT), ends, resumes].into_iter().flatten().min().unwrap_or(now);
+        let jobs = async {
+            if topics.is_empty() {
+                tokio::time::sleep_until(until.into()).await;
+                return Ok(Vec::new());
+            }
+            api.wait_for_jobs(Reserve { topics, max: 1, lease: None, is_owned: true, until }).await
+        };
+        tokio::select! {
+            biased;
+            jobs = jobs => Ok(match jobs?.pop() {
+                Some(reserved) => {
+                    let job = NewlyReserved { reserved: Some(reserved), pull: api.pull.clone() };
+                    WaitResult::Job(Box::new(job))
+                }
+                None if *closing.borrow() => WaitResult::Closing,
+                None => WaitResult::Nothing,
+            }),
+            _ = closing.changed() => Ok(WaitResult::Closing),
+            _ = pauses.changed() => Ok(WaitResult::Again),
+            _ = topics_change.changed() => Ok(WaitResult::Again),
+        }
+    }
+
+    /// Returns the topics of the watched tubes that are not paused, and when the next tube is resumed. Each reserve begins
+    /// with another tube, so that none starves.
+    fn reservable(&self, now: Instant) -> (Vec<TopicName>, Option<Instant>) {
+        let (mut topics, mut resumes) = (Vec::new(), None);
+        let known = self.port().api.topics.borrow();
+        let watched = self.watched();
+        let first = self.turn() % watched.len().max(1);
+        for tube in watched[first..].iter().chain(&watched[..first]) {
+            let topic = topic_of(tube);
+            if let Some(until) = self.port().paused_until(tube, now) {
+                resumes = Some(resumes.map_or(until, |first: Instant| first.min(until)));
+            } else if known.is_pulled(topic.as_str())
+                && self.port().permits(RequiredAccess::Consume(topic.as_str()))
+            {
+                topics.push(topic);
+            }
+        }
+        (topics, resumes)
+    }
+
+    /// Gives a lease the length of the job's TTR. Returns until when it holds. None: it had ended.
+    async fn set_ttr(&self, job: &NewlyReserved, hold: Duration) -> Result<Option<Instant>, Problem> {
+        let leased = job.leased();
+        let now = Instant::now();
+        // `leased_ms` may be a millisecond too late.
+        let held_ms = leased.deadline_ms.saturating_sub(leased.leased_ms);
+        if (0..=1).contains(&(hold.as_millis() as i64).saturating_sub(held_ms)) {
+            let left_ms = leased.deadline_ms.saturating_sub(now_ms()).max(0) as u64;
+            return Ok(Some(now + hold.min(Duration::from_millis(left_ms))));
+        }
+        let held = held_job(leased.clone(), hold, now + hold);
+        match self.settle(&held, Outcome::Extend(hold), String::new()).await? {
+            Settled::Done => Ok(Some(now + hold)),
+            Settled::Stale => Ok(None),
+        }
+    }
+
+    /// Reserves the job with a number. A buried job is first kicked: so another client that waits may get it.
+    pub(super) async fn reserve_job(&mut self, number: u64) -> Result<Response<'static>, Problem> {
+        if self.held().len() >= HELD_MAX {
+            return Ok(Response::OutOfMemory);
+        }
+        let Some(view) = self.find(number).await?.filter(|view| view.state != State::Leased) else {
+            return Ok(Response::NotFound);
+        };
+        let JobKey { topic, id } = view.key.clone();
+        let known = self
+            .port()
+            .topic(&topic)
+            .filter(|_| self.port().permits(RequiredAccess::Consume(topic.as_str())));
+        let Some(known) = known else { return Ok(Response::NotFound) };
+        if view.state == State::Dead && self.redrive(topic, DeadLetterSelection::Ids(vec![id]), 1).await? == 0
+        {
+            return Ok(Response::NotFound);
+        }
+        let ttr = ttr(&view.headers).unwrap_or(known.ttr);
+        let (hold, owner, now) = (ttr.min(LEASES.1), self.port().api.pull.owner(), Instant::now());
+        let ask = |reply: Reply<_>| {
+            Request::lease_job(view.key, hold, known.max_attempts, owner, |leased| reply.with(leased))
+        };
+        match self.port().api.store_client.ask(0, ask).await?? {
+            Some(leased) => Ok(self.take(leased, ttr, now + hold)),
+            None => Ok(Response::NotFound),
+        }
+    }
+
+    /// Notes that the client has a job from now on, and returns the response.
+    pub(super) fn take(&mut self, leased: Leased, ttr: Duration, ends: Instant) -> Response<'static> {
+        let number = self.port().number_of(&leased.key);
+        let body = body_bytes(&leased.body, &leased.headers);
+        self.hold(number, held_job(leased, ttr, ends));
+        Response::Reserved { id: number, body: body.into() }
+    }
+}
+
+pub(super) fn held_job(leased: Leased, ttr: Duration, ends: Instant) -> HeldJob {
+    let Leased { key, token, attempt, .. } = leased;
+    HeldJob { key, token, attempt, began_ms: now_ms(), ttr, ends }
+}
+
+/// Returns the tube of a topic.
+pub(super) fn tube_named(session: &Session, topic: &TopicName) -> Option<TubeName> {
+    session.port().topic(topic).as_deref().and_then(tube_of)
+}

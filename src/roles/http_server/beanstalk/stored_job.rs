@@ -1,0 +1,197 @@
+//! How a job of beanstalkd is stored. Pure.
+//!
+//! The body is a JSON string: the text, if the bytes are text, or else base64, which the header `beanstalk-body` says.
+//! Priority, delay and TTR, which dq has no fields for, are headers. A new priority or delay of a release or a bury is in
+//! the recorded attempt that the release or the bury ends: so it is stored in one step with it.
+
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use model::headers::Headers;
+use model::job::{Attempt, Body, State};
+use protocol::beanstalk::Put;
+use store::View;
+
+const PRIORITY: &str = "beanstalk-pri";
+const DELAY: &str = "beanstalk-delay";
+const TTR: &str = "beanstalk-ttr";
+const ENCODING: &str = "beanstalk-body";
+const BASE64: &str = "base64";
+
+/// The priority of a job without one: that of most clients.
+const PRIORITY_DEFAULT: u32 = 1024;
+
+/// What the store notes if a lease ended at its deadline.
+const RAN_OUT: &str = "the lease ran out";
+
+/// How many attempts a job of beanstalkd has. There it has no limit.
+pub(super) const ATTEMPTS: u32 = 1_000_000_000;
+
+/// Returns the body and the headers of a job that a client puts.
+pub(super) fn stored(put: &Put) -> (Body, Headers) {
+    let text = std::str::from_utf8(&put.body).ok().filter(|text| {
+        // Control characters have long escapes, and say that the body is no text.
+        text.chars().all(|c| !c.is_control() || matches!(c, '\t' | '\n' | '\r'))
+    });
+    let mut pairs =
+        vec![(PRIORITY.to_owned(), put.priority.to_string()), (TTR.to_owned(), put.ttr_s.to_string())];
+    if put.delay_s > 0 {
+        pairs.push((DELAY.to_owned(), put.delay_s.to_string()));
+    }
+    let json = match text {
+        Some(text) => serde_json::Value::from(text),
+        None => {
+            pairs.push((ENCODING.to_owned(), BASE64.to_owned()));
+            serde_json::Value::from(STANDARD.encode(&put.body))
+        }
+    };
+    let headers = Headers::new(pairs).expect("names and numbers are allowed");
+    (Body::trusted(json.to_string()), headers)
+}
+
+/// Returns the body as a client gets it. A body that is no string, which was added in another way, is its JSON text.
+pub(super) fn body_bytes(body: &Body, headers: &Headers) -> Vec<u8> {
+    let Ok(text) = serde_json::from_str::<String>(body.as_str()) else {
+        return body.as_str().as_bytes().to_vec();
+    };
+    let is_encoded = headers.by_name().get(ENCODING).is_some_and(|encoding| encoding == BASE64);
+    let decoded = is_encoded.then(|| STANDARD.decode(&text).ok()).flatten();
+    decoded.unwrap_or_else(|| text.into_bytes())
+}
+
+fn number(headers: &Headers, name: &str) -> Option<u32> {
+    headers.by_name().get(name)?.parse().ok()
+}
+
+/// Returns the TTR that a job brings with it.
+pub(super) fn ttr(headers: &Headers) -> Option<Duration> {
+    number(headers, TTR).map(|seconds| Duration::from_secs(seconds.max(1).into()))
+}
+
+/// Why a client ended an attempt, as it is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Note {
+    Released { priority: u32, delay_s: u32 },
+    Buried { priority: u32 },
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Note::Released { priority, delay_s } => {
+                write!(f, "released with priority {priority} and delay {delay_s}s")
+            }
+            Note::Buried { priority } => write!(f, "buried with priority {priority}"),
+        }
+    }
+}
+
+impl Note {
+    fn of(attempt: &Attempt) -> Option<Note> {
+        if let Some(rest) = attempt.error.strip_prefix("released with priority ") {
+            let (priority, delay) = rest.split_once(" and delay ")?;
+            let (priority, delay_s) = (priority.parse().ok()?, delay.strip_suffix('s')?.parse().ok()?);
+            return Some(Note::Released { priority, delay_s });
+        }
+        let priority = attempt.error.strip_prefix("buried with priority ")?.parse().ok()?;
+        Some(Note::Buried { priority })
+    }
+}
+
+/// What beanstalkd knows of a job beside its state. The counts are of the attempts that dq keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct JobFacts {
+    pub priority: u32,
+    pub delay_s: u64,
+    pub ttr_s: u64,
+    pub timeouts: u64,
+    pub releases: u64,
+    pub buries: u64,
+    pub kicks: u64,
+}
+
+impl JobFacts {
+    /// `ttr`: that of the topic, for jobs that bring none.
+    pub(super) fn new(view: &View, ttr: Duration) -> JobFacts {
+        let own_ttr = self::ttr(&view.headers).unwrap_or(ttr);
+        let mut facts = JobFacts {
+            priority: number(&view.headers, PRIORITY).unwrap_or(PRIORITY_DEFAULT),
+            delay_s: number(&view.headers, DELAY).unwrap_or(0).into(),
+            ttr_s: own_ttr.as_secs(),
+            timeouts: 0,
+            releases: 0,
+            buries: 0,
+            kicks: 0,
+        };
+        for attempt in &view.attempts_log {
+            match Note::of(attempt) {
+                Some(Note::Released { priority, delay_s }) => {
+                    (facts.priority, facts.delay_s) = (priority, delay_s.into());
+                    facts.releases += 1;
+                }
+                Some(Note::Buried { priority }) => {
+                    facts.priority = priority;
+                    facts.buries += 1;
+                }
+                None if attempt.error == RAN_OUT => facts.timeouts += 1,
+                None => {}
+            }
+        }
+        // A buried job that is not buried any more was kicked.
+        facts.kicks = facts.buries.saturating_sub(u64::from(view.state == State::Dead));
+        facts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(body: &[u8]) -> Put {
+        Put { priority: 7, delay_s: 0, ttr_s: 60, body: body.to_vec() }
+    }
+
+    #[test]
+    fn any_body_comes_out_as_it_went_in() {
+        let all: Vec<u8> = (0..=255).collect();
+        let texts: [&[u8]; 7] =
+            [b"", b"text", b"\"quoted\"", b"{\"a\": 1}", "é中\u{2028}".as_bytes(), b"a\r\n\tb\\", b"null"];
+        let others: [&[u8]; 4] = [&all, b"\0", b"\x1b[0m", b"\xff"];
+        for (bodies, encoding) in [(&texts[..], None), (&others[..], Some("base64"))] {
+            for body in bodies {
+                let (json, headers) = stored(&put(body));
+                assert_eq!(headers.by_name().get(ENCODING).map(String::as_str), encoding, "{body:?}");
+                assert!(Body::parse(json.as_str()).is_ok());
+                assert!(json.as_str().len() <= 2 * body.len() + 8);
+                assert_eq!(&body_bytes(&json, &headers), body);
+            }
+        }
+        for json in ["{\"a\": [1]}", "1", "null"] {
+            assert_eq!(body_bytes(&Body::trusted(json), &Headers::default()), json.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_note_is_read_as_it_is_written() {
+        for note in [
+            Note::Released { priority: u32::MAX, delay_s: 5 },
+            Note::Released { priority: 0, delay_s: 0 },
+            Note::Buried { priority: 1024 },
+        ] {
+            let attempt = Attempt {
+                number: 1,
+                at_ms: 0,
+                took_ms: 0,
+                status: None,
+                answer: String::new(),
+                error: note.to_string(),
+                late: None,
+            };
+            assert_eq!(Note::of(&attempt), Some(note));
+            assert_eq!(Note::of(&Attempt { error: "released".to_owned(), ..attempt }), None);
+        }
+    }
+}

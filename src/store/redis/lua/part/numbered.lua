@@ -1,0 +1,37 @@
+-- Jobs whose priority is a number and not a level. Their rank is 0 in all scores. The number is in the notes: the line of
+-- headers begins with the number, the stamp when the job got it, and its place in the call that did so. `q:<topic>` has
+-- the order of those that are ready: the score is the number, and the member is the due time in ms (6 bytes), stamp (7),
+-- place (2), id. docs/internals/PRIORITY.md has the rules. Needs: `call` and `base`.
+
+-- The lowest score of a level in r:. Jobs with a number have lower ones.
+local LEVELS = 1e15
+-- The jobs with lower numbers come before the levels, and the others after them. A job without a known number has this.
+local MIDDLE = '2147483648'
+
+-- Returns number, stamp and place from the notes of a job as text, or nothing.
+local function number_of(noted)
+  return string.match(noted or '', '^h{":priority":"(%d+)%.(%d+)%.(%d+)"', 6)
+end
+
+-- Adds ready jobs to the order. `jobs`: id and due time in turn.
+local function queue(topic, jobs)
+  local ids, words = {}, {}
+  for i = 1, #jobs, 2 do ids[(i + 1) / 2] = jobs[i] end
+  for i, noted in ipairs(call('HMGET', base .. 'm:' .. topic, unpack(ids))) do
+    local number, stamp, place = number_of(noted)
+    words[2 * i - 1] = number or MIDDLE
+    words[2 * i] = struct.pack('>I6I7I2', jobs[2 * i], tonumber(stamp or 0), tonumber(place or 0)) .. ids[i]
+  end
+  call('ZADD', base .. 'q:' .. topic, unpack(words))
+end
+
+-- Removes ready jobs from the order, before their notes change. `jobs`: id and due time in turn.
+local function unqueue(topic, jobs)
+  local ids, members = {}, {}
+  for i = 1, #jobs, 2 do ids[(i + 1) / 2] = jobs[i] end
+  for i, noted in ipairs(call('HMGET', base .. 'm:' .. topic, unpack(ids))) do
+    local _, stamp, place = number_of(noted)
+    members[i] = struct.pack('>I6I7I2', jobs[2 * i], tonumber(stamp or 0), tonumber(place or 0)) .. ids[i]
+  end
+  call('ZREM', base .. 'q:' .. topic, unpack(members))
+end

@@ -1,0 +1,161 @@
+//! Leases the rows of jobs. Each function does the part of a transaction for one bounded batch, or for one job.
+
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension, Row, params};
+
+use super::flow::{self, ReadyTopics};
+use super::row;
+use super::write::Write;
+use crate::{Batch, HELD_MS, LeaseRequest, Leased, OwnerTag, Token};
+use model::job::{Body, Due, JobKey, State, TopicName};
+
+/// How many random bytes a token has. The number of the row comes before them.
+const TOKEN_RANDOM: usize = 16;
+
+/// Leases up to `limit` ready jobs, topic by topic.
+pub(super) fn lease(
+    w: &mut Write<'_>,
+    wanted: &[LeaseRequest],
+    limit: usize,
+    owner: Option<&OwnerTag>,
+) -> rusqlite::Result<Batch> {
+    flow::set_circuits_back(w)?;
+    let mut found = ReadyTopics::now(w.db, w.now_ms())?;
+    let mut jobs = Vec::new();
+    for want in wanted {
+        let room = limit - jobs.len();
+        if room == 0 {
+            break;
+        }
+        let Some((_, ready, probe)) = found.topics.iter_mut().find(|(t, ..)| *t == want.topic) else {
+            continue;
+        };
+        let Some(tid) = w.topic(&want.topic)? else { continue };
+        let deadline_ms = Due::In(want.hold).resolve(w.now_ns);
+        let most = room.min(want.max as usize).min(if probe.is_some() { 1 } else { usize::MAX });
+        let most = most.min(may_lease(w, tid, want)?);
+        if most == 0 {
+            continue;
+        }
+        let mut batch = take(w, tid, want, most, owner, deadline_ms)?;
+        if !batch.is_empty() {
+            let count = batch.len() as i64;
+            w.moved_many(tid, Some(State::Ready), Some((State::Leased, deadline_ms)), count);
+            *ready = ready.saturating_sub(batch.len() as u64);
+            if probe.is_some() {
+                flow::probe(w, &want.topic, deadline_ms)?;
+                batch.iter_mut().for_each(|job| job.probe = *probe);
+                found.waiting.push((want.topic.clone(), want.hold));
+            }
+        }
+        jobs.append(&mut batch);
+    }
+    let (left, waiting) = found.left();
+    Ok(Batch { jobs, left, waiting })
+}
+
+/// Returns how many more jobs of a topic may be leased.
+fn may_lease(w: &Write<'_>, tid: i64, want: &LeaseRequest) -> rusqlite::Result<usize> {
+    let Some(most) = want.max_leased else { return Ok(usize::MAX) };
+    let sql = "SELECT leased FROM topic WHERE tid = ?1";
+    let leased: i64 = w.db.prepare_cached(sql)?.query_row([tid], |row| row.get(0))?;
+    Ok(usize::try_from(i64::from(most) - leased).unwrap_or(0))
+}
+
+/// Leases the rows that the condition behind it names. Parameters: deadline, random bytes of the token, owner, limit.
+macro_rules! lease_update {
+    () => {
+        "UPDATE job SET state = 3, at_ms = ?1, attempts = attempts + 1, token = randomblob(?2), owner = ?3,
+                lease_limit = coalesce(max_attempts, ?4) "
+    };
+}
+
+/// The columns that [`leased_row`] reads.
+macro_rules! leased_columns {
+    () => {
+        "RETURNING id, body, token, attempts, due_ms, stamp_us, max_attempts, seq, priority, headers"
+    };
+}
+
+fn leased_row(
+    row: &Row<'_>,
+    topic: &TopicName,
+    leased_ms: i64,
+    deadline_ms: i64,
+) -> rusqlite::Result<Leased> {
+    let (seq, random): (i64, Vec<u8>) = (row.get(7)?, row.get(2)?);
+    Ok(Leased {
+        key: JobKey { topic: topic.clone(), id: row::id(row, 0)? },
+        body: Body::trusted(row.get::<_, String>(1)?),
+        token: Token([&seq.to_be_bytes(), random.as_slice()].concat().into()),
+        attempt: row.get(3)?,
+        due_ms: row.get(4)?,
+        stamp_us: row.get(5)?,
+        leased_ms,
+        deadline_ms,
+        max_attempts: row.get(6)?,
+        probe: None,
+        headers: row::headers(row, 9, row.get(5)?)?,
+    })
+}
+
+/// Leases one delayed or ready job. A job that is held back stays as it is.
+pub(super) fn lease_job(
+    w: &mut Write<'_>,
+    key: &JobKey,
+    hold: Duration,
+    max_attempts: u32,
+    owner: Option<&OwnerTag>,
+) -> rusqlite::Result<Option<Leased>> {
+    let Some(tid) = w.topic(&key.topic)? else { return Ok(None) };
+    let sql = "SELECT seq, state FROM job WHERE tid = ?1 AND id = ?2 AND state < 3 AND at_ms <> ?3";
+    let found =
+        w.db.prepare_cached(sql)?
+            .query_row(params![tid, key.id.as_str(), HELD_MS], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+    let Some((seq, state)): Option<(i64, i64)> = found else { return Ok(None) };
+    let (now_ms, deadline_ms) = (w.now_ms(), Due::In(hold).resolve(w.now_ns));
+    if state == State::Delayed as i64 {
+        // If the lease comes back, the job is ready.
+        let sql = "UPDATE job SET due_ms = ?2 WHERE seq = ?1";
+        w.db.prepare_cached(sql)?.execute(params![seq, now_ms])?;
+    }
+    let sql = concat!(lease_update!(), "WHERE seq = ?5 ", leased_columns!());
+    let owner = owner.map(|owner| owner.0.as_str());
+    let leased =
+        w.db.prepare_cached(sql)?
+            .query_row(params![deadline_ms, TOKEN_RANDOM as i64, owner, max_attempts, seq], |row| {
+                leased_row(row, &key.topic, now_ms, deadline_ms)
+            })?;
+    w.moved(tid, State::from_number(state), Some((State::Leased, deadline_ms)));
+    Ok(Some(leased))
+}
+
+fn take(
+    w: &Write<'_>,
+    tid: i64,
+    want: &LeaseRequest,
+    limit: usize,
+    owner: Option<&OwnerTag>,
+    deadline_ms: i64,
+) -> rusqlite::Result<Vec<Leased>> {
+    let mut update = w.db.prepare_cached(concat!(
+        lease_update!(),
+        "WHERE seq IN (SELECT seq FROM job WHERE tid = ?6 AND state = 2 ORDER BY priority, at_ms LIMIT ?5) ",
+        leased_columns!()
+    ))?;
+    let owner = owner.map(|o| o.0.as_str());
+    let leased = |row: &Row<'_>| -> rusqlite::Result<((i64, i64, i64), Leased)> {
+        let job = leased_row(row, &want.topic, w.now_ms(), deadline_ms)?;
+        Ok(((row.get(8)?, job.due_ms, row.get(7)?), job))
+    };
+    let mut jobs = update
+        .query_map(
+            params![deadline_ms, TOKEN_RANDOM as i64, owner, want.max_attempts, limit as i64, tid],
+            leased,
+        )?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    jobs.sort_by_key(|(order, _)| *order);
+    Ok(jobs.into_iter().map(|(_, job)| job).collect())
+}
