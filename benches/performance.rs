@@ -1,5 +1,6 @@
-//! Measures the marks and the growth of docs/PERFORMANCE.md with `dq bench`, and writes what came out into it, between its two
-//! markers. `make bench`; `SHORT=1 make bench` leaves out what takes minutes. Nothing else should run on the machine meanwhile.
+//! Measures the marks and the growth of docs/PERFORMANCE.md with `dq bench`, and writes what came out into it, between
+//! its two markers. `make bench`; `SHORT=1 make bench` leaves out what takes minutes. Nothing else should run on the
+//! machine meanwhile.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,7 +15,7 @@ struct Mark {
     work: &'static str,
     mark: &'static str,
     command: &'static str,
-    /// Which figures are told.
+    /// Which figures are shown.
     figures: &'static [&'static str],
 }
 
@@ -124,7 +125,7 @@ const MARKS: &[Mark] = &[
     },
 ];
 
-/// How something grows: its name, the column, the commands, and which figures are told.
+/// How something grows: its name, the column, the commands, and which figures are shown.
 struct Growth {
     title: &'static str,
     column: &'static str,
@@ -186,7 +187,7 @@ const GROWTH: &[Growth] = &[
     },
 ];
 
-/// Runs a command of `dq bench`; gives its figures as they are told, none: it failed.
+/// Runs a command of `dq bench`. Returns its figures as they are shown, or none if it failed.
 fn measure(command: &str, figures: &[&str]) -> Option<Vec<String>> {
     eprintln!("dq bench {command}");
     let out = Command::new(env!("CARGO_BIN_EXE_dq"))
@@ -224,7 +225,8 @@ fn said(program: &str) -> String {
     )
 }
 
-/// What stands between the markers. It is written after each figure, so that a run that is broken off leaves what it has.
+/// What stands between the markers. It is written after each figure, so that a run that is broken off leaves what it
+/// has.
 struct Told {
     before: String,
     text: String,

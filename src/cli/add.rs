@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::api::{Api, part};
-use super::batch;
+use super::batch::{self, Fields};
 use super::due::DueOptions;
 use super::failure::Failure;
 use super::show::plain;
@@ -96,9 +96,6 @@ pub(super) struct Arguments {
     #[command(flatten)]
     at: TargetOptions,
 }
-
-/// The fields of a job that are sent, each with its JSON text.
-pub(super) type Fields = BTreeMap<String, Box<RawValue>>;
 
 /// The daemon's answer to an add.
 #[derive(Debug, Deserialize)]

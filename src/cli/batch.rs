@@ -1,5 +1,6 @@
 //! `dq add --batch`: adds the jobs of a file, a thousand at a time. A refused job is named by its line.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
@@ -8,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::add::Fields;
 use super::api::{Api, part};
 use super::failure::{Failure, Problem};
 use super::progress::Progress;
@@ -22,6 +22,9 @@ const CHUNK: (usize, usize) = (1000, 512 << 10);
 
 /// The number of a line of the file, from 1, and the job that is sent for it.
 type NumberedLine = (u64, Box<RawValue>);
+
+/// The fields of a job that are sent, each with its JSON text.
+pub(super) type Fields = BTreeMap<String, Box<RawValue>>;
 
 /// How many lines had each outcome.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]

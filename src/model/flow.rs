@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::job::TopicName;
+use crate::job_parts::TopicName;
 use crate::topic::{Rate, Topic};
 
 /// The longest time by which a job is postponed because its host is at a limit.
@@ -235,7 +235,7 @@ mod tests {
 
     proptest! {
         /// In whatever order callers ask, no more tokens are granted in a span than the rate allows plus one bucket. A
-        /// caller that asks again at the time that it was told gets a token.
+        /// caller that asks again at the time that it was given gets a token.
         #[test]
         fn no_more_comes_than_the_rate_allows(jobs in 1_u32..5000, waits in prop::collection::vec((0_u64..300_000, 1_u32..200), 1..100)) {
             let pace = RateSteps::from(Rate::per_second(jobs));

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::{Serialize, Serializer};
 
-use crate::job::Priority;
+use crate::job_parts::Priority;
 
 /// Which of a topic's jobs are leased first: those with the lower number. Each level is one of the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

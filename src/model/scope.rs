@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::TopicName;
+use crate::job_parts::TopicName;
 
 /// The topics that a scope applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-use crate::job::TopicName;
+use crate::job_parts::TopicName;
 use crate::password::StoredPassword;
 use crate::scope::{RequiredAccess, Scope};
 use crate::topic::Rate;

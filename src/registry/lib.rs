@@ -154,7 +154,7 @@ pub struct PhpAlert {
     pub user: String,
     /// The password.
     pub password: String,
-    /// JSON: `{"redis": "mail,mail"}`, the addresses that are told of a node that is down.
+    /// JSON: `{"redis": "mail,mail"}`, the addresses that get an alert when a node is down.
     pub ext: String,
 }
 
@@ -263,8 +263,8 @@ pub trait Registry: Send + fmt::Debug {
     /// that number are returned.
     fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>>;
 
-    /// Begins an operation on many jobs. Returns its number, or none if [`model::bulk::RUNNING_MAX`] operations have not
-    /// ended. Removes operations that ended, beyond [`model::bulk::KEPT`].
+    /// Begins an operation on many jobs. Returns its number, or none if [`model::bulk::RUNNING_MAX`] operations have
+    /// not ended. Removes operations that ended, beyond [`model::bulk::KEPT`].
     fn begin_bulk(&mut self, request: &BulkRequest, who: &str, now_ms: i64) -> Result<Option<u64>>;
 
     /// Returns operations before this number, the latest first. What another release has written and this one cannot

@@ -2,7 +2,8 @@
 //! drain.
 //!
 //! The loop of a role waits with [`Context::wait`], or waits on [`Context::fds`] in its own way and then calls
-//! [`Context::check_drain`]. When that asks it to drain, the role takes nothing new, finishes the work in flight, and returns.
+//! [`Context::check_drain`]. When that asks it to drain, the role takes nothing new, finishes the work in flight, and
+//! returns.
 //!
 //! It never decides what a role does. Begin with [`Context`]; [`submit`] is how both servers pass requests to the
 //! store.

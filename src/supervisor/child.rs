@@ -345,7 +345,8 @@ mod tests {
         draining.step(Event::Exited(Exit::Code(0)), now);
         assert_eq!(draining.state, State::Gone);
 
-        // If it is told to drain while it is stuck, it is not replaced, and its time limit does not become later.
+        // If it gets the order to drain while it is stuck, it is not replaced, and its time limit does not become
+        // later.
         for (end, exit) in [(None, Exit::Code(0)), (Some(Event::Silent), Exit::Signal(9))] {
             let mut stuck = up();
             stuck.step(Event::Stuck { kill_at }, now);

@@ -58,11 +58,11 @@ fn a_child_keeps_its_invariants_through_any_events() {
             let story = format!("seed {seed}: {before:?} + {event:?} = {child:?}, {action:?}");
             ending |= matches!(event, child::Event::Drain { .. } | child::Event::End);
             match action {
-                // A place has at most one process, and gets none after it was told to end.
+                // A place has at most one process, and gets none after the order to end.
                 Some(child::Action::Spawn) => {
                     assert!(!ending && before.pid().is_none() && child.pid().is_none(), "{story}");
                 }
-                // Only a living process of this place is killed or told to drain.
+                // Only a living process of this place is killed, or gets the order to drain.
                 Some(child::Action::Kill(killed)) => assert_eq!(before.pid(), Some(killed), "{story}"),
                 Some(child::Action::TellDrain) => {
                     let stuck = matches!(event, child::Event::Stuck { .. });
@@ -89,7 +89,7 @@ fn a_child_keeps_its_invariants_through_any_events() {
                 assert!(child.deadline().is_some(), "{story}");
             }
         }
-        // After it is told to end at once, it is gone as soon as its process has ended.
+        // After the order to end at once, it is gone as soon as its process has ended.
         child.step(child::Event::End, now);
         child.step(child::Event::Exited(Exit::Signal(9)), now);
         assert_eq!(child.state, State::Gone, "seed {seed}");

@@ -671,9 +671,9 @@ def session_is_forged(build):
             extra, place = b"", "the registry"
 
         def accepted(days):
-            told = f"admin.{int((time.time() + days * 86400) * 1000)}"
-            mac = hmac.new(secret, extra + b"cookie\0" + told.encode(), "sha256").digest()
-            value = f"{told}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
+            payload = f"admin.{int((time.time() + days * 86400) * 1000)}"
+            mac = hmac.new(secret, extra + b"cookie\0" + payload.encode(), "sha256").digest()
+            value = f"{payload}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
             cookie = f"dq_session_{daemon.http}={value}"
             return daemon.client("GET", "/v1/tokens", headers=[("cookie", cookie)]).status == 200
 

@@ -1,5 +1,5 @@
-//! People are told what is wrong once, and once when it is over, whichever process is killed in between, and whatever a
-//! mail server does.
+//! People get one message about what is wrong, and one when it is over, whichever process is killed in between, and
+//! whatever a mail server does.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -65,7 +65,7 @@ fn all_is_written(daemon: &Daemon) {
         }
     }
     let kept = daemon.dir.path().join("var/run/alerts.json");
-    eventually(10 * SECOND, "what is told is written", || {
+    eventually(10 * SECOND, "the alert is saved", || {
         let kept: Value = serde_json::from_slice(&std::fs::read(&kept).ok()?).ok()?;
         (!waits(&kept)).then_some(())
     });
@@ -327,7 +327,9 @@ fn a_hanging_mail_server_delays_nothing_and_gets_its_mail_later() {
         status["findings"].as_array()?.iter().find(|f| f["name"] == "alerts_not_sent").cloned()
     });
     assert!(found["detail"].as_str().unwrap().contains("ops@example.com: 1 wait"), "{found}");
-    eventually(15 * SECOND, "that it is told elsewhere", || said("alerts cannot be sent").then_some(()));
+    eventually(15 * SECOND, "a finding about the failed alert", || {
+        said("alerts cannot be sent").then_some(())
+    });
     drop(hanging);
     let smtp = Smtp::start(port);
     smtp.wait_for(OPS, "a dead letter of topic t", || daemon.log());

@@ -344,12 +344,12 @@ fn validation_errors_are_in_chinese() {
     browser.run(&format!(
         "Promise.all([import('/console/problem_words.js'), import('/console/words/zh_problems.js')]).then(([finder, words]) => {{
             const all = finder.problemFinder(words.default);
-            window.told = {}.map((one) => all.detail(one.detail, {{ field: one.field }}));
-        }}, (e) => {{ window.told = [String(e)]; }})",
+            window.described = {}.map((one) => all.detail(one.detail, {{ field: one.field }}));
+        }}, (e) => {{ window.described = [String(e)]; }})",
         json!(problems)
     ));
-    browser.until("the words", "window.told");
-    let message = browser.run("return window.told");
+    browser.until("the words", "window.described");
+    let message = browser.run("return window.described");
     let message = message.as_array().unwrap();
     assert_eq!(message.len(), problems.len(), "{message:?}");
     let english: Vec<_> = problems

@@ -108,7 +108,7 @@ fn an_unsupported_flag_or_method_keeps_its_topic_offline() {
     assert_eq!(doctor.matches("system({res.code})").count(), 1, "the daemon's word is enough: {doctor}");
     let ready = http.get("/readyz").is(200);
     assert!(ready["parts"]["topics"].as_str().unwrap().contains("2 with a setting"), "{ready}");
-    eventually(3 * SOON, "that its due job is told of", || {
+    eventually(3 * SOON, "an alert about its due job", || {
         let alerts = http.get("/v1/alerts").is(200);
         let all = alerts["alerts"].as_array()?.clone();
         let is_it = |a: &Value| a["name"] == "jobs_stranded" && a["topic"] == "flag";
@@ -140,7 +140,7 @@ fn an_unsupported_flag_or_method_keeps_its_topic_offline() {
     console.query_drop("UPDATE dq_topic SET method = 'POST' WHERE topic = 'method'").unwrap();
     answers(&daemon, "method", "2", None);
     eventually(SOON, "its job", || sink.deliveries().contains_key("2").then_some(()));
-    eventually(3 * SOON, "that nothing is to be told any more", || {
+    eventually(3 * SOON, "that no alert is open any more", || {
         (http.get("/readyz").is(200)["parts"]["topics"] == "ok").then_some(())
     });
     assert!(!dq(&daemon, &["topics", "list"]).contains("held:"));

@@ -715,7 +715,7 @@ fn a_down_node_is_reported_while_the_other_one_is_shown() {
         "{one}"
     );
     assert!(one["nodes"][1]["detail"].is_string());
-    eventually(10 * SECOND, "a node that is told to be down", || {
+    eventually(10 * SECOND, "a node that is shown as down", || {
         let ready = http.get("/readyz").is(200);
         assert_eq!(ready["parts"]["node r0"], "ok");
         (ready["parts"]["node r1"] != "ok").then_some(())

@@ -12,6 +12,7 @@ mod bells;
 mod bench;
 mod bulk;
 mod callback;
+mod circles;
 mod cli;
 mod clocks;
 mod codecs;

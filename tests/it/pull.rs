@@ -398,7 +398,7 @@ fn a_token_reserves_the_topics_of_its_scope_alone() {
     ask("/v1/topics/b/jobs/1/ack", json!({"token": "x"})).is_problem(403, "forbidden", None);
 }
 
-/// Works on jobs until it is told to stop, whatever happens to the daemon. Notes which jobs it has acked.
+/// Works on jobs until it must stop, whatever happens to the daemon. Notes which jobs it has acked.
 fn work(daemon: &Daemon, stop: &AtomicBool, acked: &Mutex<HashSet<String>>) {
     let ask = |path: &str, body: &Value| -> Option<Value> {
         let body = body.to_string();

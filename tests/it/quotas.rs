@@ -69,7 +69,7 @@ fn an_add_beyond_a_limit_is_refused_and_a_person_is_told() {
     let path = format!("/v1/topics/t/jobs/{there}");
     http.ask("PATCH", &path, &json!({"body": "x".repeat(11_000)})).is_problem(429, "quota", None);
     http.ask("PATCH", &path, &json!({"body": "x"})).is(204);
-    // What is used is shown, and told.
+    // What is used is shown, and is a metric.
     let shown = stats(&mut http, "t");
     assert_eq!(shown["delayed"], most, "{shown}");
     let bytes = shown["bytes"].as_u64().unwrap();

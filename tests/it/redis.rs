@@ -472,7 +472,7 @@ fn a_node_that_missed_a_pause_delivers_no_jobs_of_the_topic() {
         let keys = pair.nodes[1].cli(&["keys", "*paused"]);
         !keys.trim().is_empty()
     };
-    eventually(20 * SECOND, "a node that has been told", || {
+    eventually(20 * SECOND, "a node that knows the pause", || {
         assert_eq!(lease(&mut store), 0);
         knows(&pair).then_some(())
     });

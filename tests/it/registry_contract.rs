@@ -236,7 +236,7 @@ fn the_audit_log_is_paged_from_its_end_and_drops_old_entries() {
         let page = registry.audit(None, 9).unwrap();
         assert_eq!((page.len(), page[0].1.target.chars().count()), (3, audit::LONGEST));
         assert_eq!(targets(&page[1..]), "dc");
-        assert_eq!(registry.revision().unwrap(), before, "nobody has to be told of it");
+        assert_eq!(registry.revision().unwrap(), before, "no process has to read it again");
     });
 }
 
@@ -973,6 +973,6 @@ fn an_operation_on_many_jobs_has_one_runner_at_a_time() {
             registry.begin_bulk(&shift("v"), "", 1).unwrap().unwrap();
         }
         assert_eq!(registry.begin_bulk(&shift("v"), "", 1).unwrap(), None);
-        assert_eq!(registry.revision().unwrap(), revision, "nobody has to be told of it");
+        assert_eq!(registry.revision().unwrap(), revision, "no process has to read it again");
     });
 }

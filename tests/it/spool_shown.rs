@@ -147,7 +147,7 @@ fn a_spool_that_is_half_full_is_told_at_once() {
     assert!(detail.contains("adds are refused when it is full (store.spool)"), "{detail}");
     let since = alert["since_ms"].as_i64().unwrap();
     let oldest = Http::unix(&daemon).get("/v1/nodes").is(200)["spool"]["oldest_ms"].as_i64().unwrap();
-    assert!(since - oldest < 9_000, "it was told {} ms after the oldest came", since - oldest);
+    assert!(since - oldest < 9_000, "it was reported {} ms after the oldest came", since - oldest);
 }
 
 #[test]

@@ -1465,14 +1465,14 @@ fn a_paused_topic_is_not_leased_until_it_is_resumed<F: Fixture>(f: &F) {
     let batch = b.lease(&[want("t", 9), want("u", 9), want("v", 9)], 20, None).unwrap();
     assert_eq!(batch.jobs.iter().map(|j| j.key.clone()).collect::<Vec<_>>(), [key("v", "i")]);
     assert_eq!(batch.left, []);
-    assert_eq!(b.lease(&[want("v", 9)], 20, None).unwrap().left, [], "nobody is told of what is paused");
+    assert_eq!(b.lease(&[want("v", 9)], 20, None).unwrap().left, [], "what is paused is not reported");
     assert_eq!(counts(&mut *b, "t"), [0, 21, 1, 0]);
     // Leased jobs are settled, and jobs that come back wait as well.
     assert_eq!(settle(&mut *b, &held, Outcome::Retry(NOW)), Settled::Done);
     assert_eq!(lease(&mut *a, "t", 9), []);
     quiet(&bell);
     b.pause(&topic("t"), false).unwrap();
-    assert!(rings(&bell), "whoever waits is told");
+    assert!(rings(&bell), "the bell of a process that waits rings");
     assert_eq!(a.paused().unwrap(), [topic("u")]);
     assert_eq!(lease(&mut *a, "t", 100).len(), 22);
     assert_eq!(lease(&mut *a, "u", 100), []);
@@ -1912,7 +1912,7 @@ fn an_open_circuit_holds_jobs_back_and_lets_one_a_shard_through_when_its_pause_i
     quiet(&bell);
     sleep_past(until + 5);
     assert_eq!(a.circuits().unwrap()[0].state, CircuitState::HalfOpen);
-    assert_eq!(b.lease(&[], 20, None).unwrap().left.len(), 1, "whoever does not ask for it is told");
+    assert_eq!(b.lease(&[], 20, None).unwrap().left.len(), 1, "it is reported without being asked for");
     let brief = LeaseRequest { hold: Duration::from_millis(400), ..want("t", 50) };
     let most = F::SHARDS.min(60);
     let first = b.lease(std::slice::from_ref(&brief), 256, Some(&owner("b"))).unwrap();
@@ -1932,7 +1932,7 @@ fn an_open_circuit_holds_jobs_back_and_lets_one_a_shard_through_when_its_pause_i
     assert_eq!((b.circuits().unwrap()[0].opens, lease(&mut *b, "t", 9)), (3, vec![]));
     quiet(&bell);
     assert!(b.close_circuit(&topic("t")).unwrap());
-    assert!(rings(&bell), "whoever waits is told");
+    assert!(rings(&bell), "the bell of a process that waits rings");
     assert!(!b.close_circuit(&topic("t")).unwrap() && !b.close_circuit(&topic("nobody")).unwrap());
     assert_eq!(a.circuits().unwrap(), []);
     let rest = lease(&mut *a, "t", 100);

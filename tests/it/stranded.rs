@@ -120,7 +120,7 @@ fn due_jobs_that_nobody_delivers_are_told_until_they_are() {
     assert!(ready["parts"]["topics"].as_str().unwrap().starts_with("1 with due jobs that nobody"), "{ready}");
     let alerts = http.get("/v1/alerts").is(200);
     assert!(alerts["alerts"].as_array().unwrap().iter().any(|a| a["name"] == "jobs_stranded"), "{alerts}");
-    assert!(findings(&daemon, "topic_late", "t").is_empty(), "it is told once");
+    assert!(findings(&daemon, "topic_late", "t").is_empty(), "one alert only");
 
     // The jobs are delivered when the topic is registered again. This is reported as well.
     register(&mut http, "t", &sink, json!({}));
@@ -134,7 +134,7 @@ fn due_jobs_that_nobody_delivers_are_told_until_they_are() {
     });
     let states: Vec<String> =
         alerts_of_kind(&hook, "jobs_stranded").into_iter().map(|(state, _)| state).collect();
-    assert_eq!(states, ["open", "over"], "it is told once");
+    assert_eq!(states, ["open", "over"], "one alert only");
 }
 
 #[test]

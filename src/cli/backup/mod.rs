@@ -1,5 +1,5 @@
-//! `dq backup`: copies the embedded store and the registry into one file, while the daemon runs or not. `restore` is the
-//! way back.
+//! `dq backup`: copies the embedded store and the registry into one file, while the daemon runs or not. `restore` is
+//! the way back.
 //!
 //! Both copies are of one moment. A read transaction of the registry holds back its writers. Within it, a read
 //! transaction of the store begins. So no change of the registry can be between the two. The registry is small: it is
@@ -194,8 +194,8 @@ fn begin_read(db: &Connection) -> rusqlite::Result<()> {
     db.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))
 }
 
-/// Copies the pages of a database into a new file that only its owner may read. `told` gets the number of pages that are
-/// copied, and of all. The source is in a read transaction, so other processes may go on to write to it.
+/// Copies the pages of a database into a new file that only its owner may read. `report` gets the number of pages that
+/// are copied, and of all. The source is in a read transaction, so other processes may go on to write to it.
 fn copy_pages(from: &Connection, to: &Path, mut report: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
     let mut copy = Connection::open(to)?;

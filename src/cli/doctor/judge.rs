@@ -298,8 +298,8 @@ pub(super) fn descriptors(limit: u64, connections: u64) -> CheckResult {
     }
 }
 
-/// Judges the room under a folder, in bytes. Adds are refused if less than `min_free` is left; 0 for folders without this
-/// limit.
+/// Judges the room under a folder, in bytes. Adds are refused if less than `min_free` is left; 0 for folders without
+/// this limit.
 pub(super) fn room(what: &str, path: &str, free: u64, all: u64, min_free: u64) -> CheckResult {
     let (bytes, hundredths) = ROOM;
     let text = format!("{} of {} MiB are free under {path}", free >> 20, all >> 20);
@@ -485,7 +485,7 @@ mod tests {
         let lines = topics(&all, |_| false);
         assert_eq!(verdicts(&lines), [Verdict::Warn]);
         assert_eq!(lines[0].detail, "b: held: method");
-        assert_eq!(topics(&all, |name| name == "b"), [], "the daemon has told of it");
+        assert_eq!(topics(&all, |name| name == "b"), [], "the daemon has a finding about it");
         assert_eq!(verdicts(&topics(&BTreeMap::from([("a", None)]), |_| false)), [Verdict::Ok]);
     }
 

@@ -9,20 +9,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::Source;
 use crate::headers::Headers;
-use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, TOPIC_MAX, TopicName};
+use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};
 use crate::json_time::rfc3339;
 use crate::record::{Ending, JobRecord};
 use crate::tags::Tags;
-
-/// What the name of a topic for the events of another one ends with.
-pub const DONE_SUFFIX: &str = ".on_done";
-
-/// Returns the name of the topic whose jobs are the events of a topic. None: the name would be too long.
-pub fn done_topic(topic: &TopicName) -> Option<TopicName> {
-    (topic.as_str().len() + DONE_SUFFIX.len() <= TOPIC_MAX)
-        .then(|| TopicName::new(&format!("{topic}{DONE_SUFFIX}")).ok())
-        .flatten()
-}
+use crate::topic::done_topic;
 
 /// The event that a job has ended, in the form of Standard Webhooks.
 #[derive(Serialize)]

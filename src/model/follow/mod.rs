@@ -16,23 +16,13 @@ use serde_json::value::{RawValue, to_raw_value};
 use sha2::{Digest as _, Sha256};
 
 pub use self::check::ThenRefusal;
-pub use self::event::{DONE_SUFFIX, DoneEvent, done_topic};
+pub use self::event::DoneEvent;
 pub use self::given::{DEPTH_MAX, InvalidThen, LIST_MAX, TEXT_MAX, TREE_MAX};
 use crate::destination::Destination;
 use crate::headers::Headers;
 use crate::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};
+pub use crate::links::Then;
 use crate::tags::Tags;
-
-/// What follows a job, as a store keeps it: two texts without white space, quotation marks or backslashes. Scripts split
-/// the first one at its dots.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Then {
-    /// The jobs, with dots between them: each the base64url form of a JSON [`StoredFollower`]. Empty: they are not known,
-    /// or there is none.
-    full: Box<str>,
-    /// Topics and ids alone: the base64url form of a JSON list of `[topic, id]`. A record without a body has only this.
-    links: Box<str>,
-}
 
 /// A job that follows, in the text of a store. This is also the form in which the API shows it.
 #[derive(Serialize, Deserialize)]
@@ -74,11 +64,6 @@ impl Source<'_> {
 }
 
 impl Then {
-    /// Makes it from the texts of a store.
-    pub fn trusted(full: Option<String>, links: Option<String>) -> Then {
-        Then { full: full.unwrap_or_default().into(), links: links.unwrap_or_default().into() }
-    }
-
     fn new(followers: &[StoredFollower<'_>]) -> Then {
         if followers.is_empty() {
             return Then::default();
@@ -87,31 +72,6 @@ impl Then {
         let text = |json: serde_json::Result<String>| TEXT.encode(json.expect("these are plain values"));
         let full: Vec<String> = followers.iter().map(|one| text(serde_json::to_string(one))).collect();
         Then { full: full.join(".").into(), links: text(serde_json::to_string(&links)).into() }
-    }
-
-    /// Returns whether nothing follows.
-    pub fn is_empty(&self) -> bool {
-        self.links.is_empty()
-    }
-
-    /// Returns the text of the jobs. Empty: it is not known, or there are none.
-    pub fn full(&self) -> &str {
-        &self.full
-    }
-
-    /// Returns the text of the topics and ids.
-    pub fn links(&self) -> &str {
-        &self.links
-    }
-
-    /// Returns the topics and ids alone.
-    pub fn only_links(&self) -> Then {
-        Then { full: Box::default(), links: self.links.clone() }
-    }
-
-    /// Returns the text of each job. None: they are not known.
-    pub fn texts(&self) -> impl Iterator<Item = &str> {
-        self.full.split('.').filter(|text| !text.is_empty())
     }
 
     /// Returns the JSON of each job that is known.
@@ -180,18 +140,6 @@ pub fn job_of(
         headers,
         ..NewJob::new(key, Body::from(one.body), Due::In(due))
     })
-}
-
-/// Returns the text of a store for the job that another one follows.
-pub(crate) fn key_text(key: &JobKey) -> String {
-    TEXT.encode(key.to_string())
-}
-
-/// Returns the job of that text. None: it is not a name of a job.
-pub(crate) fn key_of(text: &str) -> Option<JobKey> {
-    let text = String::from_utf8(TEXT.decode(text).ok()?).ok()?;
-    let (topic, id) = text.split_once(':')?;
-    Some(JobKey { topic: TopicName::new(topic).ok()?, id: JobId::new(id).ok()? })
 }
 
 #[cfg(test)]

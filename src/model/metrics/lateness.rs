@@ -85,8 +85,8 @@ impl Lateness {
         lateness
     }
 
-    /// Makes it from ranges that have attempts: the upper bound of each, in microseconds, and the number of attempts. The
-    /// bound is none for the range above all bounds.
+    /// Makes it from ranges that have attempts: the upper bound of each, in microseconds, and the number of attempts.
+    /// The bound is none for the range above all bounds.
     pub fn from_ranges(ranges: impl IntoIterator<Item = (Option<u64>, u64)>) -> Lateness {
         let mut lateness = Lateness::default();
         for (bound, count) in ranges {
@@ -167,7 +167,10 @@ mod tests {
             lateness.0[range_of(value_us)] = 7;
             for share in [0.01, 0.5, 0.99] {
                 let percentile = lateness.percentile_us(share).unwrap();
-                assert!(percentile.abs_diff(value_us) <= value_us / 16, "{value_us} is told as {percentile}");
+                assert!(
+                    percentile.abs_diff(value_us) <= value_us / 16,
+                    "{value_us} is shown as {percentile}"
+                );
             }
         }
         // Eight minutes late, in a daemon that has been up for eight minutes.

@@ -60,7 +60,7 @@ pub const KINDS: &[&str] = &[
 /// An alert names at most this many jobs. Of the others it gives only the number.
 pub const JOBS_NAMED: usize = 10;
 
-/// One alert: something that people are told about.
+/// One alert: something that people get a message about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
     /// One of [`KINDS`], or [`TEST`].

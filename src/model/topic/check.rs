@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use http::Uri;
 
+use super::done_topic::{DONE_SUFFIX, done_topic};
 use super::header::{is_guarded_header, is_same_header, refuse_header};
 use super::host_pattern::HostPattern;
 use super::secret::signing_key;
 use super::{LONGEST_RETRY, Method, Mode, Payload, Success, Topic};
 use crate::expression::Expression;
-use crate::follow::{DONE_SUFFIX, done_topic};
 use crate::headers::Headers;
 use crate::retry::Retry;
 

@@ -1,10 +1,12 @@
 //! Topics: the registered kinds of jobs, with their callbacks and their rules. Pure.
 
 mod check;
+mod done_topic;
 mod durability;
 mod header;
 mod host_pattern;
 mod problem;
+mod record_keeping;
 mod secret;
 mod setting;
 mod topics;
@@ -18,17 +20,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use self::check::InvalidTopic;
+pub use self::done_topic::{DONE_SUFFIX, done_topic};
 pub use self::durability::Durability;
 pub use self::header::{is_guarded_header, is_own_header, is_same_header, refuse_header};
 pub use self::host_pattern::HostPattern;
+pub use self::record_keeping::RecordKeeping;
 pub use self::secret::{new_secret, signing_key};
 use self::setting::{HOUR, LONGEST, settings};
 pub use self::setting::{Setting, SettingKind};
 pub use self::topics::{NotDelivered, Topics};
 pub use self::words::{CatchUp, Failure, Moment, Rate, Size, Success};
-use crate::follow::done_topic;
-use crate::job::{Priority, TopicName};
-use crate::record::RecordKeeping;
+use crate::job_parts::{Priority, TopicName};
 use crate::retry::Retry;
 
 /// Who starts a delivery.

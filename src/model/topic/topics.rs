@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Mode, Status, Topic};
-use crate::job::TopicName;
+use crate::job_parts::TopicName;
 
 /// All topics that a process knows, by name. Cheap to clone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -160,6 +160,6 @@ mod tests {
         assert!(topics.refusal("flag").unwrap().contains("\"system({res.a})\""));
         assert!(topics.undelivered("method").unwrap().to_string().contains("\"PUT\""));
         assert!(topics.undelivered("nobody").unwrap().to_string().contains("not registered"));
-        assert_eq!(topics.refusal("nobody"), None, "who asks is told that it is unknown");
+        assert_eq!(topics.refusal("nobody"), None, "a request gets the answer that it is unknown");
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{
     self as topic, CatchUp, Durability, Failure, Method, Mode, Moment, Payload, Rate, Status, Success,
 };
-use crate::job::Priority;
+use crate::job_parts::Priority;
 use crate::json_time;
 use crate::retry::Retry;
 

@@ -2,7 +2,7 @@
 //! present moment, and the output is orders for the lanes and answers to clients. `simulation` drives it.
 //!
 //! A topic is hot on a lane if it may have ready jobs there: a client has just come, the bell rang, or the last lease has
-//! left some. Only hot topics are leased. After each event, the caller calls [`Broker::act`], and carries out what it says.
+//! left some. Only hot topics are leased. After each event, the caller calls [`Broker::act`], and carries out its orders.
 //!
 //! | event | what follows |
 //! |---|---|
@@ -44,7 +44,7 @@ const HELD: (Duration, Duration) = (Duration::from_millis(200), Duration::from_s
 pub(super) const CALL_JOBS: u32 = 256;
 pub(super) const CALLS: usize = 32;
 
-/// What a lane is told to do.
+/// An order to a lane.
 #[derive(Debug)]
 pub(super) enum LaneOrder {
     /// Ask for the rings of these topics, and then lease.

@@ -303,7 +303,7 @@ impl<A: RequestSource> Worker<A> {
         }
     }
 
-    /// Logs what the store refused. Clients are told, too.
+    /// Logs what the store refused. Clients get an error, too.
     fn note<T>(&mut self, what: &str, results: &[Result<T>]) {
         // A client over its quota is no failure of the store.
         let is_failure = |e: &&StoreError| !matches!(e, StoreError::OverQuota(_));

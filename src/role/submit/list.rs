@@ -1,7 +1,8 @@
 //! A page of jobs for somebody who reads it. It is short if the jobs are large.
 
 use super::letters::{DeadLetterSearch, size};
-use super::request::Listing;
+use model::job::{State, TopicName};
+use model::letters::Filter;
 use store::{Page, Result, Store};
 
 /// How many jobs a listing asks the store for at a time.
@@ -9,6 +10,21 @@ const PAGE: usize = 50;
 
 /// With this many bytes of jobs, a page is full.
 pub(super) const PAGE_BYTES: usize = 2 << 20;
+
+/// A part of a topic's jobs in one state.
+#[derive(Debug)]
+pub struct Listing {
+    /// The topic.
+    pub topic: TopicName,
+    /// The state.
+    pub state: State,
+    /// For dead letters: only those that this filter picks. A page may have none, although more pages follow.
+    pub filter: Option<Filter>,
+    /// The cursor that the previous page gave.
+    pub cursor: Option<String>,
+    /// The maximum number of jobs. If the jobs are large, a page has fewer.
+    pub limit: usize,
+}
 
 /// Returns a page of jobs. It is read in pieces, so that large bodies do not fill the memory. If a filter picks dead
 /// letters, the page holds those that are found within a step.

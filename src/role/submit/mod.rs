@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 pub use self::job_search::{FoundJobs, JobCursor, JobQuery};
 use self::lane::Lane;
 pub use self::letters::{DeadLetterTask, FoundDeadLetters};
+pub use self::list::Listing;
 pub use self::records::{FoundId, FoundIds, FoundRecords, RecordCursor, RecordQuery, SearchedTopic};
-pub use self::request::{Listing, Request};
+pub use self::request::Request;
 use store::{Lanes, Result, Store};
 
 /// A store that has not answered for this long counts as hung: its requests are answered with `unknown`, and it gets no

@@ -1,5 +1,5 @@
 //! The log lines about requests that the store refused: the first one at once, then at most one a second, with the
-//! number of further refusals. (Clients are told about each refusal.) Pure.
+//! number of further refusals. (Clients get an error for each refusal.) Pure.
 
 use std::fmt;
 use std::time::{Duration, Instant};

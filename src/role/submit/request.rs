@@ -3,7 +3,7 @@
 
 use super::job_search::{self, FoundJobs, JobQuery};
 use super::letters::{DeadLetterTask, FoundDeadLetters, find, run_task};
-use super::list::list;
+use super::list::{Listing, list};
 use super::records::{self, FoundIds, FoundRecords, RecordQuery, SearchedTopic};
 use crate::bulk::Bulk;
 use std::time::Duration;
@@ -50,21 +50,6 @@ pub(super) enum Target {
     Job(JobKey),
     Lane(usize),
     AllLanes,
-}
-
-/// A part of a topic's jobs in one state.
-#[derive(Debug)]
-pub struct Listing {
-    /// The topic.
-    pub topic: TopicName,
-    /// The state.
-    pub state: State,
-    /// For dead letters: only those that this filter picks. A page may have none, although more pages follow.
-    pub filter: Option<Filter>,
-    /// The cursor that the previous page gave.
-    pub cursor: Option<String>,
-    /// The maximum number of jobs. If the jobs are large, a page has fewer.
-    pub limit: usize,
 }
 
 impl<R: 'static> Request<R> {

@@ -16,8 +16,8 @@ use model::topic::Topic;
 use store::{CircuitOpening, Leased, Outcome, Permit, PermitRequest, Settlement, StoreError};
 
 impl Dispatcher {
-    /// Asks the homes of topics and hosts with limits for the permits that are needed, and tells them which are no longer used.
-    /// Returns whether this process has granted some to itself, which a lease can use at once.
+    /// Asks the homes of topics and hosts with limits for the permits that are needed, and tells them which are no
+    /// longer used. Returns whether this process has granted some to itself, which a lease can use at once.
     pub(super) fn ask_permits(&mut self, now: Instant) -> bool {
         let workers = if self.drains { (0, 0) } else { (self.free(), self.idle_workers()) };
         let (fair, hosts) = (&self.fair, &mut self.hosts);
@@ -88,7 +88,8 @@ impl Dispatcher {
         }
     }
 
-    /// Learns from the end of a callback how its receiver is. If the circuit must open or close, all lanes are told.
+    /// Learns from the end of a callback how its receiver is. If the circuit must open or close, all lanes get an
+    /// order.
     pub(super) fn learn(&mut self, callback: &RunningCallback, failed: bool, error: &str, now: Instant) {
         let RunningCallback { leased, topic, began, .. } = callback;
         let verdict = self.evidence.record_end(topic, leased.probe, failed, *began, now);
@@ -191,7 +192,7 @@ impl Dispatcher {
         self.limits.record_end(&topic.name, false);
         if let Some(opens) = leased.probe {
             // This probe said nothing about its receiver, so the next job may be the probe at once. Other lanes may
-            // have probes of their own in flight, so they are not told.
+            // have probes of their own in flight, so they get no order.
             let (pause, reason) = (Duration::ZERO, why.to_owned());
             let opening = CircuitOpening { topic: topic.name.clone(), pause, opens, reason };
             self.order(lane, LaneOrder::Open(opening));

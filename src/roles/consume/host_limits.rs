@@ -1,11 +1,11 @@
 //! The limits of receivers' hosts: which leased jobs begin, which wait for an answer about permits, and which are
 //! postponed. Pure.
 //!
-//! A job may have a URL of its own, so its host is known only when it is leased. While the home of the host is asked for
-//! a permit, the job waits here, and a worker stays free for it. When the host is at its limit, its jobs are handed back
-//! with a later due time, so that the jobs of other hosts come next. A job is postponed to the time when the jobs before
-//! it should have begun. So the work is bounded, whatever the backlog. If all jobs of a topic go to one host, permits
-//! are asked for before a lease instead.
+//! A job may have a URL of its own, so its host is known only when it is leased. While the home of the host is asked
+//! for a permit, the job waits here, and a worker stays free for it. When the host is at its limit, its jobs are handed
+//! back with a later due time, so that the jobs of other hosts come next. A job is postponed to the time when the jobs
+//! before it should have begun. So the work is bounded, whatever the backlog. If all jobs of a topic go to one host,
+//! permits are asked for before a lease instead.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -64,8 +64,8 @@ struct Host {
 }
 
 impl Host {
-    /// Returns how many more callbacks would begin, with that many workers. `most` returns how many may begin of a topic
-    /// by its own limits.
+    /// Returns how many more callbacks would begin, with that many workers. `most` returns how many may begin of a
+    /// topic by its own limits.
     fn wanted_callbacks(&self, free: u32, fair: &Fair, most: impl Fn(&TopicName) -> Option<u32>) -> u32 {
         let of_topic = |topic| fair.wanted_callbacks(topic, free).min(most(topic).unwrap_or(u32::MAX));
         self.waiting.len() as u32 + self.topics.iter().map(of_topic).sum::<u32>()
@@ -259,7 +259,7 @@ impl HostLimits {
         })
     }
 
-    /// Whether nothing waits, and every home knows that this process holds nothing any more, or cannot be told.
+    /// Whether nothing waits, and every home knows that this process holds nothing any more, or cannot be reached.
     pub(super) fn is_drained(&self) -> bool {
         self.waiting() == 0 && self.limits.is_drained()
     }

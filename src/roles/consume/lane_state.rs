@@ -55,7 +55,8 @@ pub(super) struct LaneState {
     take_back_at: Option<Instant>,
     /// The topics with ready jobs whose circuits let none through, and when they let one through. No bell rings then.
     circuits: BTreeMap<TopicName, Instant>,
-    /// The topics that have ready jobs here that this process may not take, and when others were last told of them.
+    /// The topics that have ready jobs here that this process may not take, and when they were last passed on to
+    /// others.
     passed_on: BTreeMap<TopicName, Instant>,
     /// The rings for topics of other hosts that were given back.
     pub passing: PassedTopics,
@@ -179,8 +180,8 @@ impl LaneState {
         }
     }
 
-    /// Returns whether an exchange begins now. `leases`: some if it could lease, and whether it does. (`forget_past_moments` comes
-    /// first.)
+    /// Returns whether an exchange begins now. `leases`: some if it could lease, and whether it does.
+    /// (`forget_past_moments` comes first.)
     pub(super) fn is_due(&self, leases: bool, now: Instant) -> bool {
         let takes_back = self.take_back_at.is_some_and(|at| at <= now);
         let gathers = self.gathering_deadline().is_some_and(|until| until > now);
@@ -272,7 +273,7 @@ impl LaneState {
         idle.into_iter().flatten().chain(self.circuits.values().copied()).chain(passes_on).min()
     }
 
-    /// Takes the topics that others may take and this process may not. Returns those that others must be told of. A
+    /// Takes the topics that others may take and this process may not. Returns those that must be passed on. A
     /// topic is passed on only once: between processes that may not take it either, it would go round without end.
     pub(super) fn pass_on(
         &mut self,

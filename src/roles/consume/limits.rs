@@ -185,7 +185,8 @@ impl Limits {
         self.topics.get_key_value(name).map(|(topic, _)| topic.clone())
     }
 
-    /// Returns how many callbacks of a topic may begin, those of the leases under way included. `None` if it has no limits.
+    /// Returns how many callbacks of a topic may begin, those of the leases under way included. `None` if it has no
+    /// limits.
     pub(super) fn usable(&self, topic: &TopicName) -> Option<u32> {
         self.topics.get(topic).map(|limit| limit.hand + limit.reserved)
     }
@@ -237,9 +238,9 @@ where
         }
     }
 
-    /// Returns the questions that must be asked now. `wanted_callbacks` returns how many more callbacks of a topic would begin
-    /// without its limits; `could`, how many would if the leases under way bring nothing. `granted` is called with each
-    /// topic that gets permits without asking.
+    /// Returns the questions that must be asked now. `wanted_callbacks` returns how many more callbacks of a topic
+    /// would begin without its limits; `could`, how many would if the leases under way bring nothing. `granted` is
+    /// called with each topic that gets permits without asking.
     pub(super) fn asks(
         &mut self,
         now: Instant,
@@ -341,7 +342,7 @@ where
         self.topics.iter().filter_map(next_of).min()
     }
 
-    /// Whether every home knows that this process holds nothing any more, or cannot be told.
+    /// Whether every home knows that this process holds nothing any more, or cannot be reached.
     pub(super) fn is_drained(&self) -> bool {
         self.topics.values().all(|limit| limit.alone.is_some() || (limit.asked.is_none() && limit.is_even()))
     }
@@ -455,7 +456,7 @@ mod tests {
         assert_eq!((said.held, said.unused), (2, 5), "what it takes this process to hold is put right");
         l.answered(&said, None, late);
         assert_eq!(l.next(|_| 9), Some(late + REFUSED.0));
-        assert!(l.is_drained(), "nobody can be told");
+        assert!(l.is_drained(), "no home can be reached");
     }
 
     #[test]

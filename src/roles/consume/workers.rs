@@ -31,7 +31,7 @@ pub(super) struct FinishedCallback {
 struct WorkerQueue {
     counters: Counters,
     finished: Mutex<Vec<FinishedCallback>>,
-    /// The main loop has been told that `finished` is not empty.
+    /// The main loop has been woken because `finished` is not empty.
     is_woken: AtomicBool,
     wake_writer: UnixStream,
 }
@@ -114,7 +114,7 @@ impl WorkerQueue {
         lock(&self.finished).push(FinishedCallback { token, verdict, attempt });
     }
 
-    /// Wakes the main loop if `finished` has something that it has not been told of.
+    /// Wakes the main loop if `finished` has something and it has not been woken yet.
     fn wake_main_loop(&self) {
         if lock(&self.finished).is_empty() || self.is_woken.swap(true, Ordering::SeqCst) {
             return;
@@ -145,8 +145,8 @@ impl WorkerQueue {
     }
 }
 
-/// Returns when an attempt could begin at the earliest, in Unix microseconds: at its due time, or at the add of the job if
-/// that was later. A retry is always due after the add, so it counts from its own due time.
+/// Returns when an attempt could begin at the earliest, in Unix microseconds: at its due time, or at the add of the job
+/// if that was later. A retry is always due after the add, so it counts from its own due time.
 fn expected_us(leased: &Leased) -> i64 {
     leased.due_ms.saturating_mul(1000).max(leased.stamp_us)
 }

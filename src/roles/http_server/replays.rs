@@ -159,7 +159,7 @@ fn is_final(status: StatusCode) -> bool {
 pub(super) struct PartialResult;
 
 /// Returns whether the answer holds a secret that must not be kept: a new token, a session cookie, or a topic's new
-/// secret for a caller that cannot be told from others.
+/// secret for a caller that cannot be distinguished from others.
 fn holds_secret(path: &str, caller: Option<&Caller>) -> bool {
     let is_anybody = matches!(caller, None | Some(Caller::Anybody));
     matches!(path, "/v1/tokens" | "/console/session") || (is_anybody && path.ends_with("/rotate-secret"))

@@ -271,12 +271,8 @@ async fn show(
     responses((status = 201, body = TopicResponse, description = "The topic is registered",
             headers(("Location" = String, description = "The path of the topic"), ("ETag" = String, description = "The revision of the topic"))),
         schema::ChangeProblems))]
-async fn create(
-    State(api): State<Api>,
-    reader: Reader,
-    JsonBody(json): JsonBody,
-) -> Result<ApiResponse, Problem> {
-    let parts = TopicPatch::read(&json)?;
+async fn create(State(api): State<Api>, reader: Reader, body: JsonBody) -> Result<ApiResponse, Problem> {
+    let parts = TopicPatch::read(&body.0)?;
     let name = parts.name(None)?;
     let mut topic = api.can_give(parts.new_topic(name.clone())?)?;
     AdminSettings::for_reader(&reader, &api.topics.borrow()).check(None, &mut topic)?;

@@ -87,8 +87,10 @@ impl Server {
     /// Offers a connection to the next dq-server. If that is not possible, the connection ends after its last answer.
     pub(super) fn pass_on(&mut self, place: usize) {
         let connection = &mut self.connections[place];
-        let offered =
-            self.handoff_sender.as_mut().filter(|_| self.passing).map(|t| t.offer(place, connection));
+        let offered = self.handoff_sender.as_mut().filter(|_| self.passing).map(|sender| {
+            let socket = connection.socket.stream.as_fd();
+            sender.offer((place, connection.serial), socket, &connection.handoff_state())
+        });
         match offered {
             Some(Ok(())) => {
                 connection.offered();

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::connection::Connection;
 use host::{PASSED_MAX, PassListener, PassSocket};
 use model::token::VerifiedToken;
 use protocol::dq::Framing;
@@ -137,10 +136,14 @@ impl HandoffSender {
         Ok(HandoffSender { passage, offered: VecDeque::new() })
     }
 
-    /// Offers a connection. A connection with too many bytes to pass on stays, with an error of the kind
+    /// Offers a connection, which is known here by its place and its serial number. A connection with too many bytes to pass on stays, with an error of the kind
     /// `InvalidInput`.
-    pub(super) fn offer(&mut self, place: usize, connection: &Connection) -> io::Result<()> {
-        let handoff_state = connection.handoff_state();
+    pub(super) fn offer(
+        &mut self,
+        (place, serial): (usize, u64),
+        socket: BorrowedFd<'_>,
+        handoff_state: &HandoffState,
+    ) -> io::Result<()> {
         if handoff_state.inbox.len() + handoff_state.outbox.len() > IN_HAND_MAX {
             return Err(io::Error::new(
                 ErrorKind::InvalidInput,
@@ -149,11 +152,11 @@ impl HandoffSender {
         }
         let mut kind = BEGIN;
         for part in handoff_state.to_bytes()?.chunks(PASSED_MAX - 1) {
-            let fd = (kind == BEGIN).then(|| connection.socket.stream.as_fd());
+            let fd = (kind == BEGIN).then_some(socket);
             self.passage.send(&[&[kind][..], part].concat(), fd)?;
             kind = MORE;
         }
-        self.offered.push_back((place, connection.serial));
+        self.offered.push_back((place, serial));
         Ok(())
     }
 

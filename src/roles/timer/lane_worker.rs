@@ -112,7 +112,8 @@ impl LaneWorker {
 
     /// Works until the main loop ends it, or until it cannot continue.
     pub(super) fn tend(mut self) -> Result<()> {
-        // The timer that was active before may have died after it made jobs ready, and before it told the consumers.
+        // The timer that was active before may have died after it made jobs ready, and before it rang the bell of the
+        // consumers.
         self.store.announce();
         let longest = if self.bell.loses_rings() { SHORTER_SLEEP } else { LONGEST_SLEEP };
         let mut announced = Instant::now();
@@ -174,7 +175,7 @@ impl LaneWorker {
             log::warn!("{} leases expired", expired.jobs);
         }
         if self.store.has_followers()? {
-            // A full channel: the thread is told already. It ends the process if it ends.
+            // A full channel: the thread will wake up anyway. If the thread ends, it ends the process.
             let _ = self.followers.try_send(());
         }
         Ok([promoted.next_ms, expired.next_ms].into_iter().flatten().min())

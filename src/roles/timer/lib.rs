@@ -1,8 +1,8 @@
 //! dq-timer: promotes due jobs to ready, expires leases, and hands back the leases of processes that died.
 //!
 //! One timer of a `run_dir` is active: the one that holds the leader lock. The others stand by, and one of them takes
-//! over as soon as the lock is free. Each lane of the store has a [`LaneWorker`](lane_worker), and a thread that adds what
-//! follows jobs that have ended (`outbox`). The main loop watches the owners of leases, and the workers.
+//! over as soon as the lock is free. Each lane of the store has a [`LaneWorker`](lane_worker), and a thread that adds
+//! what follows jobs that have ended (`outbox`). The main loop watches the owners of leases, and the workers.
 //!
 //! It never makes a callback. Begin with [`run`], then `lane_worker`.
 
@@ -150,7 +150,7 @@ fn spread_of(topics: &Topics) -> Vec<(TopicName, Duration)> {
     topics.iter().filter_map(|topic| span(topic)).collect()
 }
 
-/// Starts a thread for the maintenance of a lane's store, which may take long. It works when it is told to, and after
+/// Starts a thread for the maintenance of a lane's store, which may take long. It works when it is woken, and after
 /// the time that the store asked for.
 fn maintain(mut store: Box<dyn Store>) -> Result<SyncSender<()>> {
     let (wake_sender, wake_receiver) = sync_channel(1);

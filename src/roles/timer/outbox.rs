@@ -1,6 +1,6 @@
-//! Adds what follows jobs that have ended, for one lane, on a thread of its own: the jobs that follow may belong to other
-//! nodes, and a node that hangs must not delay promotions. The store knows how (`store::Outbox`), this module says which
-//! jobs follow.
+//! Adds what follows jobs that have ended, for one lane, on a thread of its own: the jobs that follow may belong to
+//! other nodes, and a node that hangs must not delay promotions. The store knows how (`store::Outbox`), this module
+//! says which jobs follow.
 
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use model::topic::Topics;
 use role::{TroubleLog, lock};
 use store::{OutboxCause, OutboxEntry, Store};
 
-/// Starts the thread. It looks for entries when it is told to, and at the start: an earlier timer may have died before it
+/// Starts the thread. It looks for entries when it is woken, and at the start: an earlier timer may have died before it
 /// was done. It ends when the sender is dropped.
 pub(super) fn start(mut store: Box<dyn Store>, topics: Arc<Mutex<Topics>>) -> Result<SyncSender<()>> {
     let (sender, receiver) = sync_channel(1);
@@ -41,8 +41,8 @@ pub(super) fn start(mut store: Box<dyn Store>, topics: Arc<Mutex<Topics>>) -> Re
     Ok(sender)
 }
 
-/// Returns the job that follows from an entry. A job whose topic is not registered any more is added too: it waits until
-/// the topic is registered again, as all jobs of such topics do.
+/// Returns the job that follows from an entry. A job whose topic is not registered any more is added too: it waits
+/// until the topic is registered again, as all jobs of such topics do.
 fn follower(entry: &OutboxEntry, topics: &Topics) -> Option<NewJob> {
     let OutboxEntry { key, stamp_us, ago, what } = entry;
     let job = match what {

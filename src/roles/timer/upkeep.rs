@@ -64,7 +64,7 @@ fn keep_records(store: &mut dyn Store, topics: &Topics, records_max: u64) {
     let keeping: Vec<_> = topics.iter().map(|topic| (topic.name.clone(), topic.record_keeping())).collect();
     match store.keep_records(&keeping, records_max) {
         Ok(()) => {}
-        // Others report a node that is down. It is told when it is back.
+        // Others report a node that is down. It gets this when it is back.
         Err(StoreError::NodeDown(e) | StoreError::Moving(e)) => {
             log::debug!("cannot say what is kept of ended jobs: {e}");
         }

@@ -14,7 +14,7 @@ pub(super) type Flags = BTreeMap<String, (i64, bool)>;
 /// The key under which a shard keeps the statements about paused topics.
 pub(super) const PAUSES: &str = "pauses";
 
-/// Takes over the flags from `told` that are later than the known ones. Returns whether there were any.
+/// Takes over the flags from `other` that are later than the known ones. Returns whether there were any.
 pub(super) fn merge_newer(known: &mut Flags, other: &Flags) -> bool {
     let mut is_news = false;
     for (name, flag) in other {
@@ -26,7 +26,7 @@ pub(super) fn merge_newer(known: &mut Flags, other: &Flags) -> bool {
     is_news
 }
 
-/// Returns the known flags that are missing or older in `heard`.
+/// Returns the known flags that are missing or older in `other`.
 pub(super) fn missing_or_older<'a>(
     known: &'a Flags,
     other: &'a Flags,

@@ -79,8 +79,8 @@ pub struct RedisStore {
     turn: usize,
     /// Whether the last promotion failed on some of the shards.
     partial: bool,
-    /// The topics of new dead letters that [`Promotion::take_dead_letter_topics`](crate::Promotion::take_dead_letter_topics) has not returned
-    /// yet.
+    /// The topics of new dead letters. [`take_dead_letter_topics`](crate::Promotion::take_dead_letter_topics) has not
+    /// returned them yet.
     dead_topics: Vec<TopicName>,
     /// Lease calls whose answers never came: at most one for each shard.
     unanswered: Vec<UnansweredLease>,

@@ -138,7 +138,7 @@ impl Promotion for RedisStore {
             let soon = now_ms() + SOON.as_millis() as i64;
             moved.next_ms = Some(moved.next_ms.map_or(soon, |at| at.min(soon)));
         } else if was_partial {
-            // A consumer may have been told of jobs that it could not get then. No other process tells it again.
+            // A consumer may have been rung for jobs that it could not get then. No other process rings it again.
             self.announce();
         }
         Ok((moved, counts.into_iter().collect()))

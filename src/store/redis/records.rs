@@ -179,7 +179,7 @@ impl Records for RedisStore {
         for place in places {
             match self.send_keeping(place, &wanted) {
                 Ok(()) => {}
-                // It is told when it is back.
+                // It gets this when it is back.
                 Err(e) => failed = Err(e),
             }
         }

@@ -24,6 +24,7 @@ mod lease_rows;
 mod leases;
 mod letters;
 mod outbox;
+mod pending_records;
 mod quota;
 mod record_keeping;
 mod record_rows;

@@ -5,7 +5,7 @@ use rusqlite::{OptionalExtension, params};
 use super::row;
 use super::write::Write;
 use crate::Change;
-use model::job::{JobId, NewJob, OnConflict, State};
+use model::job::{JobId, NewJob, OnConflict};
 use model::quota::{OverQuota, Quota, QuotaLimit};
 
 /// What a topic holds.
@@ -94,6 +94,3 @@ pub(super) fn allows_change(w: &Write<'_>, seq: i64, tid: i64, change: &Change) 
         .map_or(headers, |new| row::headers_text(&new, stamp_us).map_or(0, |text| text.len() as i64));
     Ok(!is_too_big(max, held(w, tid)?.bytes, body + headers, new_body + new_headers))
 }
-
-/// The states in which a job is pending.
-pub(super) const PENDING: [State; 3] = [State::Delayed, State::Ready, State::Leased];

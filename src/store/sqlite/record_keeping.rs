@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::CHUNK;
-use super::records::IN_TOPIC;
+use super::record_rows::IN_TOPIC;
 use super::write::Write;
 use model::job::TopicName;
 use model::record::{RECORDS_MAX, RecordKeeping};

@@ -2,11 +2,16 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::records::IN_TOPIC;
 use super::row;
 use crate::RecordPage;
 use model::job::{Body, JobId, JobKey, TopicName};
 use model::record::JobRecord;
+
+/// The condition for the records of the topic ?1.
+pub(super) const IN_TOPIC: &str = "rid > ?1 << 40 AND rid < (?1 + 1) << 40";
+
+/// The records of a topic have the numbers from its own number times this one.
+pub(super) const OF_A_TOPIC: i64 = 1 << 40;
 
 const COLUMNS: &str =
     "ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers, rid, id, order_ms";

@@ -1,7 +1,6 @@
 //! Records of jobs that have ended. The transaction that ends a job also writes its record, and removes old records as
 //! far as the limits ask for it.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
@@ -11,8 +10,9 @@ use super::chunks::More;
 use super::commit::Durability;
 use super::connect::refused;
 use super::free_pages::free_page_bytes;
+use super::pending_records::TopicRecords;
 use super::record_keeping::{keep, keeping, trim};
-use super::record_rows::{list, of_id, row_after};
+use super::record_rows::{IN_TOPIC, OF_A_TOPIC, list, of_id, row_after};
 use super::row::{headers, headers_text};
 use super::write::Write;
 use super::{CHUNK, SqliteStore};
@@ -21,9 +21,6 @@ use crate::{RecordPage, Records, Result};
 use model::follow::Then;
 use model::job::{Attempt, JobId, JobKey, NewJob, TopicName};
 use model::record::{Ending, JobRecord, NOTE_NUMBER, RECORD_BODY_MAX, RECORDS_MAX, RecordKeeping};
-
-/// The condition for the records of the topic ?1.
-pub(super) const IN_TOPIC: &str = "rid > ?1 << 40 AND rid < (?1 + 1) << 40";
 
 /// How many surplus records a transaction removes for each record that it writes. With more than one, a limit that was
 /// lowered is reached in the end.
@@ -43,24 +40,6 @@ const ROOM_RECORDS: i64 = 16;
 
 /// How many transactions may remove records for one batch of adds.
 const ROOM_STEPS: usize = 64;
-
-/// The records of a topic have the numbers from its own number times this one.
-pub(super) const OF_A_TOPIC: i64 = 1 << 40;
-
-/// What a transaction knows of the records of a topic.
-#[derive(Debug, Clone, Copy)]
-struct TopicRecords {
-    keeping: RecordKeeping,
-    /// The number of the last record, and its `order_ms`.
-    last: i64,
-    last_order_ms: i64,
-    /// How many records the transaction has written, and how many bytes these have.
-    written: (i64, i64),
-}
-
-/// The records that a transaction writes.
-#[derive(Debug, Default)]
-pub(super) struct PendingRecords(BTreeMap<i64, TopicRecords>);
 
 /// What a record takes from the row of its job.
 pub(super) struct EndedRow {

@@ -8,9 +8,11 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::bell::PendingRings;
 use super::browse;
-use super::quota::PENDING;
-use super::records::PendingRecords;
+use super::pending_records::PendingRecords;
 use model::job::{Due, State, TopicName};
+
+/// The states in which a job is pending.
+const PENDING: [State; 3] = [State::Delayed, State::Ready, State::Leased];
 
 /// The numbers of the topics, by name.
 pub(super) type TopicIds = HashMap<TopicName, i64>;

@@ -16,7 +16,7 @@ from aiosmtpd.smtp import AuthResult
 class Handler:
     async def handle_DATA(self, server, session, envelope):
         mail = email.message_from_bytes(envelope.content, policy=email.policy.default)
-        told = {
+        record = {
             "from": envelope.mail_from,
             "to": envelope.rcpt_tos,
             "subject": str(mail["subject"]),
@@ -24,7 +24,7 @@ class Handler:
             "tls": session.ssl is not None,
             "user": session.auth_data,
         }
-        print(json.dumps(told), flush=True)
+        print(json.dumps(record), flush=True)
         return "250 taken"
 
 

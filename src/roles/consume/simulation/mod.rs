@@ -6,6 +6,7 @@
 //! others.
 //! `world` has what happens and when, `threads` the lane threads and the bells, `store` a lane of the store.
 
+mod lane_thread;
 mod store;
 mod threads;
 mod world;
@@ -18,7 +19,7 @@ use self::store::SimulatedLane;
 use self::world::{SimulatedConsumer, SimulatedEvent, TROUBLE, World};
 use model::job::TopicName;
 
-/// How many sequences a test plays, unless it is told otherwise. (Twenty take a second.)
+/// How many sequences a test plays, unless the environment sets another number. (Twenty take a second.)
 const SEQUENCES: u64 = 150;
 
 /// Within what time after that all jobs must be delivered: an exchange that hangs takes 5 s, and a circuit whose probe

@@ -1,35 +1,15 @@
 //! The threads of the lanes, which carry out the orders of the dispatchers, and the bells.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::super::lane::{ExchangeAnswer, LaneEvent, LaneOrder};
 use super::world::{MS, SimulatedConsumer, SimulatedEvent, World, millis};
-use ::store::{LeaseRequest, Ring, Settlement, StoreError, Token, TopicRing};
+use ::store::{LeaseRequest, Ring, Settlement, StoreError, TopicRing};
 use model::job::TopicName;
 
 /// How long a process rests after it has passed on work.
 pub(super) const REST: Duration = Duration::from_millis(10);
-
-/// The thread of a lane.
-#[derive(Default)]
-pub(super) struct LaneThread {
-    pub(super) orders: VecDeque<LaneOrder>,
-    /// When the thread has carried out its present order. The next order waits until then.
-    pub(super) free_at: Option<Instant>,
-    pub(super) is_busy: bool,
-    pub(super) listens: bool,
-    pub(super) rests_until: Option<Instant>,
-    pub(super) has_bell: bool,
-    /// For a bell that rings for every process: it has rung, and this process has not heard it.
-    pub(super) is_rung: bool,
-    /// Rings that were heard and not reported yet.
-    pub(super) heard: u32,
-    /// An exchange is ordered and not answered: how many jobs it may lease.
-    pub(super) under_way: Option<usize>,
-    /// Leases whose answers never came.
-    pub(super) lost: Vec<Token>,
-}
 
 impl World {
     /// A lane has rung: bells for every process note it, and one listener hears the others.

@@ -8,8 +8,8 @@ use fastrand::Rng;
 use super::super::dispatcher::Dispatcher;
 use super::super::lane::LaneEvent;
 use super::super::workers::FinishedCallback;
+use super::lane_thread::LaneThread;
 use super::store::{JobNumber, SimulatedLane};
-use super::threads::LaneThread;
 use ::store::{Leased, Token};
 use delivery::callback::Verdict;
 use model::job::{Attempt, Priority, TopicName};
@@ -20,7 +20,7 @@ use model::topic::{Failure, HostPattern, Rate, Topic, Topics};
 /// For how long jobs come, and stores and receivers fail.
 pub(super) const TROUBLE: Duration = Duration::from_secs(8);
 
-/// How long a job may wait while a consumer that serves it is idle: others are told again after a second.
+/// How long a job may wait while a consumer that serves it is idle: the ring is passed on again after a second.
 const PROMPT: Duration = Duration::from_millis(1500);
 
 pub(super) const MS: Duration = Duration::from_millis(1);

@@ -89,7 +89,7 @@ impl Drop for PoppedReserve {
     }
 }
 
-/// Returns what a client is told about a problem.
+/// Returns the text about a problem for a client.
 pub(super) fn failed(problem: Problem) -> String {
     problem.detail
 }

@@ -38,8 +38,8 @@ impl KnownServers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether this process has met that server. (A server without a name cannot be told from another, so it
-    /// counts as met.)
+    /// Returns whether this process has met that server. (A server without a name cannot be distinguished from another,
+    /// so it counts as met.)
     pub(super) fn has(&self, server: &str) -> bool {
         server.is_empty() || self.names().contains(server)
     }

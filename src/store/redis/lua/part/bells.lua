@@ -1,4 +1,4 @@
--- The bells. `bell` holds each topic once that has leasable work of which no consumer was told yet. A waiting consumer
+-- The bells. `bell` holds each topic once that has leasable work for which no consumer was rung yet. A waiting consumer
 -- takes one topic with BZPOPMIN. `pbell` is a stream of the topics that clients wait for, which all processes that have
 -- such clients read with XREAD. `pull` has these topics, each with the time when somebody last asked for its rings.
 -- `tbell` holds at most one element, for the timers. Needs: clock.
@@ -7,7 +7,7 @@
 local PULL_RINGS = 60000
 
 -- Rings for a topic that has ready jobs. Each topic with ready jobs is in `leasable`, and each topic in `leasable` is
--- in `due`. (A topic without ready jobs may be in `bell` only: a listener that was told of it, and does not listen any
+-- in `due`. (A topic without ready jobs may be in `bell` only: a listener that got the ring, and does not listen any
 -- more, puts it back.)
 local function ring(topic)
   call('ZADD', base .. 'bell', 'NX', now, topic)

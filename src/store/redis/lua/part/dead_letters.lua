@@ -52,7 +52,8 @@ local function drop_latest(letter_hash, letters, id, from, top)
   if not letter then return end
   local died = call('ZSCORE', letters, before)
   drop(letter_hash, letters, { before })
-  call('HSET', letter_hash, id .. ZERO, string.sub(letter, 1, 6) .. struct.pack('>I4', from - 2) .. string.sub(letter, 11))
+  local number = struct.pack('>I4', from - 2)
+  call('HSET', letter_hash, id .. ZERO, string.sub(letter, 1, 6) .. number .. string.sub(letter, 11))
   call('ZADD', letters, died, id .. ZERO)
 end
 

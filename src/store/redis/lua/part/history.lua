@@ -1,8 +1,8 @@
 -- What is kept of jobs that have ended. `H:<topic>` has a field for each id: its records, the oldest first. `h:<topic>`
--- has each of these ids by the time of its last record. `kept` has each topic with records by the bytes of these, and ''
--- by the bytes of all topics. `keeping` says what a topic keeps, if that is not the default: the longest age in ms, the
--- most ids, and a digit: 1 if bodies are kept, plus 2 if the end of a job makes an event. Its field '' is the most bytes of
--- all topics. The scripts write the outbox too: see outbox_take.
+-- has each of these ids by the time of its last record. `kept` has each topic with records by the bytes of these, and
+-- '' by the bytes of all topics. `keeping` says what a topic keeps, if that is not the default: the longest age in ms,
+-- the most ids, and a digit: 1 if bodies are kept, plus 2 if the end of a job makes an event. Its field '' is the most
+-- bytes of all topics. The scripts write the outbox too: see outbox_take.
 --
 -- A record: the length of the rest (4 bytes), how the job ended (1), when it ended, ms (6), when it was added, us (7, 0
 -- if this is not known), due time (6), attempts (4), length of the log (4), the log, and the body (nothing: no body is
@@ -17,12 +17,12 @@ local HEAD = 28
 -- How many surplus records a call removes for each record that it writes.
 local SURPLUS = 2
 
--- Returns how many ids a topic keeps (0: it keeps no records), whether it keeps bodies, whether the end of a job makes an
--- event, and the longest age in ms.
+-- Returns how many ids a topic keeps (0: it keeps no records), whether it keeps bodies, whether the end of a job makes
+-- an event, and the longest age in ms.
 local function keeping_of(topic)
-  local told = call('HGET', base .. 'keeping', topic)
-  if not told then return DEFAULT_IDS, false, false, DEFAULT_AGE end
-  local age, ids, digit = string.match(told, '^(%d+) (%d+) (%d)$')
+  local kept = call('HGET', base .. 'keeping', topic)
+  if not kept then return DEFAULT_IDS, false, false, DEFAULT_AGE end
+  local age, ids, digit = string.match(kept, '^(%d+) (%d+) (%d)$')
   age, ids, digit = tonumber(age), tonumber(ids), tonumber(digit)
   return age > 0 and ids or 0, digit % 2 == 1, digit >= 2, age
 end
@@ -40,16 +40,16 @@ local function with_tags_alone(log)
   return (own[1] and 'h{' .. table.concat(own, ',') .. '}\n' or '') .. string.sub(log, #line + 1)
 end
 
--- Notes an entry of the outbox, which `keep` writes. `kind` 1: a job of `then`, `place` is its place in the list, and `rest`
--- is its text. 2: an event, `rest` is the record of the job.
+-- Notes an entry of the outbox, which `keep` writes. `kind` 1: a job of `then`, `place` is its place in the list, and
+-- `rest` is its text. 2: an event, `rest` is the record of the job.
 local function follows(m, kind, id, stamp, place, rest)
   m.out = m.out or {}
   m.out[#m.out + 1] = struct.pack('>BI2', kind, #m.topic) .. m.topic .. struct.pack('>I2', #id) .. id
     .. struct.pack('>I7B', stamp, place) .. rest
 end
 
--- Writes the entries of the outbox that were noted. The number of an entry is about the time, us: so numbers increase, also
--- if the last number was lost.
+-- Writes the entries of the outbox that were noted. The number of an entry is about the time, us: so numbers increase,
+-- also if the last number was lost.
 local function write_outbox(m)
   local out, number = base .. 'out', tonumber(call('GET', base .. 'outn') or 0)
   local was_empty = call('EXISTS', out) == 0
@@ -153,8 +153,8 @@ local function erase_of_largest(bytes, n)
   return 0
 end
 
--- Writes the outbox and the records of the jobs that have ended, and erases old records if there are too many. Call this
--- after the other changes: see moves.
+-- Writes the outbox and the records of the jobs that have ended, and erases old records if there are too many. Call
+-- this after the other changes: see moves.
 local function keep(m)
   local list, topic = m.ended, m.topic
   if m.out then write_outbox(m) end

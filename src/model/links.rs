@@ -1,0 +1,62 @@
+//! The text of a store about the jobs that follow a job, and about the job that it follows. `follow` gives it its
+//! meaning. Pure.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as TEXT;
+
+use crate::job_parts::{JobId, JobKey, TopicName};
+
+/// What follows a job, as a store keeps it: two texts without white space, quotation marks or backslashes. Scripts split
+/// the first one at its dots.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Then {
+    /// The jobs, with dots between them: each the base64url form of a JSON `StoredFollower`. Empty: they are not known,
+    /// or there is none.
+    pub(crate) full: Box<str>,
+    /// Topics and ids alone: the base64url form of a JSON list of `[topic, id]`. A record without a body has only this.
+    pub(crate) links: Box<str>,
+}
+
+impl Then {
+    /// Makes it from the texts of a store.
+    pub fn trusted(full: Option<String>, links: Option<String>) -> Then {
+        Then { full: full.unwrap_or_default().into(), links: links.unwrap_or_default().into() }
+    }
+
+    /// Returns whether nothing follows.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// Returns the text of the jobs. Empty: it is not known, or there are none.
+    pub fn full(&self) -> &str {
+        &self.full
+    }
+
+    /// Returns the text of the topics and ids.
+    pub fn links(&self) -> &str {
+        &self.links
+    }
+
+    /// Returns the topics and ids alone.
+    pub fn only_links(&self) -> Then {
+        Then { full: Box::default(), links: self.links.clone() }
+    }
+
+    /// Returns the text of each job. None: they are not known.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.full.split('.').filter(|text| !text.is_empty())
+    }
+}
+
+/// Returns the text of a store for the job that another one follows.
+pub(crate) fn key_text(key: &JobKey) -> String {
+    TEXT.encode(key.to_string())
+}
+
+/// Returns the job of that text. None: it is not a name of a job.
+pub(crate) fn key_of(text: &str) -> Option<JobKey> {
+    let text = String::from_utf8(TEXT.decode(text).ok()?).ok()?;
+    let (topic, id) = text.split_once(':')?;
+    Some(JobKey { topic: TopicName::new(topic).ok()?, id: JobId::new(id).ok()? })
+}
