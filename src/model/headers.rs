@@ -122,14 +122,9 @@ impl Headers {
         let destination = path.map(Destination::Path).or(url.map(Destination::Url));
         let tags = by_name.remove(TAGS).map_or_else(Tags::default, |text| Tags::trusted(&text));
         let then = Then::trusted(by_name.remove(THEN), by_name.remove(NEXT));
-<<<<<<< take-names
-        let after = by_name.remove(AFTER).and_then(|text| follow::key_of(&text)).map(Box::new);
+        let after = by_name.remove(AFTER).and_then(|text| links::key_of(&text)).map(Box::new);
         let ttr = by_name.remove(TTR).and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
         Headers { by_name, destination, tags, then, after, ttr }
-=======
-        let after = by_name.remove(AFTER).and_then(|text| links::key_of(&text)).map(Box::new);
-        Headers { by_name, destination, tags, then, after }
->>>>>>> wt-codecs-2
     }
 
     /// Returns the headers with this destination.
@@ -226,12 +221,8 @@ impl Headers {
             Headers::tags_text(&self.tags),
             member(THEN, self.then.full()),
             member(NEXT, self.then.links()),
-<<<<<<< take-names
-            member(AFTER, &self.after.as_deref().map(follow::key_text).unwrap_or_default()),
-            member(TTR, &self.ttr.map(|ttr| ttr.as_millis().to_string()).unwrap_or_default()),
-=======
             member(AFTER, &self.after.as_deref().map(links::key_text).unwrap_or_default()),
->>>>>>> wt-codecs-2
+            member(TTR, &self.ttr.map(|ttr| ttr.as_millis().to_string()).unwrap_or_default()),
             headers[1..headers.len() - 1].to_owned(),
         ];
         members.retain(|member| !member.is_empty());

@@ -1,8 +1,4 @@
-<<<<<<< take-names
 //! Leases. See `lease_token` for their tokens.
-=======
-//! Leases.
->>>>>>> wt-codecs-2
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
