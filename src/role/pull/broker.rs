@@ -16,16 +16,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use super::plan::{LeaseCall, PlannedCall};
+use super::calls::{CallAnswer, Lane, LaneOrder, LeaseCall, PATIENCE, PlannedCall, REGISTER};
 use super::rates::Rates;
 use super::{Reserve, ReserveAnswer, Reserved};
-use crate::TroubleLog;
 use model::job::TopicName;
 use model::topic::Topics;
-use store::{Outcome, Permit, PermitRequest, ReadyCounts, Ring, Settlement, StoreError};
-
-/// How long clients wait for a lane that does not answer before they are free for other lanes.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+use store::{Outcome, Permit, PermitRequest, Ring, Settlement, StoreError};
 
 /// How long after its time a client waits for a lease that is under way.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
@@ -34,33 +30,8 @@ pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// rang.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// How often the store is asked for the rings of a topic. This must be well before it forgets the last request.
-pub(super) const REGISTER: Duration = Duration::from_secs(20);
-
 /// How long a topic rests whose ready jobs could not be leased because of a limit: at first, and at most.
 const HELD: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
-
-/// The most jobs of one lease call, and the most lease calls of one order.
-pub(super) const CALL_JOBS: u32 = 256;
-pub(super) const CALLS: usize = 32;
-
-/// An order to a lane.
-#[derive(Debug)]
-pub(super) enum LaneOrder {
-    /// Ask for the rings of these topics, and then lease.
-    Lease { register: Vec<TopicName>, calls: Vec<LeaseCall> },
-    /// Ask for permits of topics that have their home on this lane.
-    Permits(Vec<PermitRequest>),
-    /// Hand back leases that nobody uses.
-    HandBack(Vec<Settlement>),
-}
-
-/// What a call has leased, and what it has left.
-#[derive(Debug, Default)]
-pub(super) struct CallAnswer {
-    pub jobs: Vec<Reserved>,
-    pub left: ReadyCounts,
-}
 
 /// A client that waits.
 #[derive(Debug)]
@@ -68,25 +39,6 @@ pub(super) struct Waiter {
     pub(super) reserve: Reserve,
     /// The lane whose lease under way may bring its jobs.
     pub(super) on: Option<usize>,
-}
-
-#[derive(Debug)]
-pub(super) struct RunningCalls {
-    pub(super) since: Instant,
-    pub(super) calls: Vec<PlannedCall>,
-    /// Whether its clients were freed for other lanes.
-    pub(super) is_given_up: bool,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Lane {
-    pub(super) hot: BTreeSet<TopicName>,
-    /// When the store was last asked for the rings of a topic.
-    pub(super) registered: HashMap<TopicName, Instant>,
-    pub(super) under_way: Option<RunningCalls>,
-    /// Until when the lane pauses because its store failed, and why.
-    pub(super) failing: Option<(Instant, StoreError)>,
-    pub(super) trouble: TroubleLog,
 }
 
 /// A topic whose ready jobs cannot be leased now.

@@ -11,6 +11,7 @@
 //! asks for owned ones: then this process owns them, so a timer also hands them back when the process dies.
 
 mod broker;
+mod calls;
 mod own_ttr;
 mod plan;
 mod rates;

@@ -4,28 +4,11 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::Reserve;
-use super::broker::{Broker, CALL_JOBS, CALLS, Lane, LaneOrder, REGISTER, RunningCalls};
+use super::broker::Broker;
+use super::calls::{CALL_JOBS, CALLS, Lane, LaneOrder, LeaseCall, PlannedCall, REGISTER, RunningCalls};
 use model::job::TopicName;
 use model::topic::Topic;
 use store::LeaseRequest;
-
-/// One call that leases.
-#[derive(Debug, Clone)]
-pub(super) struct LeaseCall {
-    pub(super) wanted: Vec<LeaseRequest>,
-    pub(super) limit: usize,
-    /// How long its clients want the leases to hold. None: as long as each job, or its topic, says.
-    pub(super) lease: Option<Duration>,
-    /// Whether the leases end with the process.
-    pub(super) is_owned: bool,
-}
-
-/// A call under way, and the clients that it is for, the first first.
-#[derive(Debug)]
-pub(super) struct PlannedCall {
-    pub(super) call: LeaseCall,
-    pub(super) waiters: Vec<u64>,
-}
 
 impl Broker {
     /// Asks for permits of topics with a rate, and gives back those that are not used.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::broker::PATIENCE;
+use super::calls::PATIENCE;
 use model::flow::LimitName;
 use model::job::TopicName;
 use model::topic::Rate;

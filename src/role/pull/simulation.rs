@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::broker::{Broker, CallAnswer, LaneOrder};
-use super::plan::LeaseCall;
+use super::broker::Broker;
+use super::calls::LeaseCall;
+use super::calls::{CallAnswer, LaneOrder};
 use super::{Reserve, Reserved};
 use model::job::{Body, JobId, JobKey, TopicName};
 use model::topic::{Mode, Topic, Topics};

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::broker::{Broker, CallAnswer, LaneOrder};
-use super::plan::LeaseCall;
+use super::broker::Broker;
+use super::calls::LeaseCall;
+use super::calls::{CallAnswer, LaneOrder};
 use super::{Reserve, ReserveAnswer, Reserved, own_ttr};
 use crate::{StoreOpener, vital_thread};
 use host::{Owner, now_ms, random_name, wait_readable};

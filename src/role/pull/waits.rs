@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use super::broker::{Broker, GRACE, Lane, PATIENCE};
+use super::broker::{Broker, GRACE};
+use super::calls::{Lane, PATIENCE};
 use model::job::TopicName;
 
 impl Broker {

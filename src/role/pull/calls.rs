@@ -1,0 +1,74 @@
+//! What a lane is asked for, what it answers, and what is known of it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use super::Reserved;
+use crate::TroubleLog;
+use model::job::TopicName;
+use store::{LeaseRequest, PermitRequest, ReadyCounts, Settlement, StoreError};
+
+/// How long clients wait for a lane that does not answer before they are free for other lanes.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often the store is asked for the rings of a topic. This must be well before it forgets the last request.
+pub(super) const REGISTER: Duration = Duration::from_secs(20);
+
+/// The most jobs of one lease call, and the most lease calls of one order.
+pub(super) const CALL_JOBS: u32 = 256;
+pub(super) const CALLS: usize = 32;
+
+/// An order to a lane.
+#[derive(Debug)]
+pub(super) enum LaneOrder {
+    /// Ask for the rings of these topics, and then lease.
+    Lease { register: Vec<TopicName>, calls: Vec<LeaseCall> },
+    /// Ask for permits of topics that have their home on this lane.
+    Permits(Vec<PermitRequest>),
+    /// Hand back leases that nobody uses.
+    HandBack(Vec<Settlement>),
+}
+
+/// What a call has leased, and what it has left.
+#[derive(Debug, Default)]
+pub(super) struct CallAnswer {
+    pub jobs: Vec<Reserved>,
+    pub left: ReadyCounts,
+}
+
+/// One call that leases.
+#[derive(Debug, Clone)]
+pub(super) struct LeaseCall {
+    pub(super) wanted: Vec<LeaseRequest>,
+    pub(super) limit: usize,
+    /// How long its clients want the leases to hold. None: as long as each job, or its topic, says.
+    pub(super) lease: Option<Duration>,
+    /// Whether the leases end with the process.
+    pub(super) is_owned: bool,
+}
+
+/// A call under way, and the clients that it is for, the first first.
+#[derive(Debug)]
+pub(super) struct PlannedCall {
+    pub(super) call: LeaseCall,
+    pub(super) waiters: Vec<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct RunningCalls {
+    pub(super) since: Instant,
+    pub(super) calls: Vec<PlannedCall>,
+    /// Whether its clients were freed for other lanes.
+    pub(super) is_given_up: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    pub(super) hot: BTreeSet<TopicName>,
+    /// When the store was last asked for the rings of a topic.
+    pub(super) registered: HashMap<TopicName, Instant>,
+    pub(super) under_way: Option<RunningCalls>,
+    /// Until when the lane pauses because its store failed, and why.
+    pub(super) failing: Option<(Instant, StoreError)>,
+    pub(super) trouble: TroubleLog,
+}
