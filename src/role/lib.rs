@@ -212,6 +212,11 @@ impl Context {
         Ok(self.drain)
     }
 
+    /// Whether the master is gone. Its link stays readable from then on, so nobody must wait for it.
+    pub fn is_orphaned(&self) -> bool {
+        self.orphaned
+    }
+
     /// Waits for the master, a signal, one of `fds`, or the moment. Returns which of `fds` are readable.
     /// [`Context::drain`] tells whether the process must drain.
     pub fn wait(&mut self, fds: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<Vec<bool>> {

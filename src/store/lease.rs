@@ -16,6 +16,8 @@ pub struct LeaseRequest {
     pub max: u32,
     /// How long the lease lasts.
     pub hold: Duration,
+    /// Whether the lease of a job that has a `ttr` of its own lasts for that long instead.
+    pub is_own_ttr: bool,
     /// How many jobs of the topic may be leased at once, those that are leased already included. None: no limit. (The
     /// limit of callbacks in flight is another one: [`Limits::permits`](crate::Limits::permits).)
     pub max_leased: Option<u32>,

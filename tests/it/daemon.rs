@@ -1,7 +1,7 @@
 //! The daemon as a whole: real processes, real signals, real sockets.
 
 use std::collections::HashSet;
-use std::io::{Read, Write};
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -266,6 +266,42 @@ fn children_of_a_killed_master_drain_and_a_new_one_takes_over() {
     let mut client = again.client();
     eventually(5 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
     assert_eq!(sink.count(), 50, "orphans finish their callbacks, and nobody repeats them");
+}
+
+/// The ports of dq-http-server for clients of gmq and beanstalkd are free at once, and clients are served to their end.
+#[test]
+fn an_orphaned_http_server_waits_without_work() {
+    let port = free_port();
+    let config = format!(
+        "[beanstalk]\nlisten = \"127.0.0.1:{port}\"\n[[topic]]\nname = \"default\"\nmode = \"pull\"\n"
+    );
+    let mut daemon = Daemon::start(&config);
+    let mut worker = BufReader::new(TcpStream::connect(("127.0.0.1", port)).unwrap());
+    worker.get_ref().set_read_timeout(Some(10 * SECOND)).unwrap();
+    let mut ask = |command: &str| {
+        worker.get_mut().write_all(format!("{command}\r\n").as_bytes()).unwrap();
+        let mut line = String::new();
+        worker.read_line(&mut line).unwrap();
+        if line.starts_with("RESERVED") {
+            worker.read_line(&mut String::new()).unwrap();
+        }
+        line
+    };
+    let inserted = ask("put 0 0 60 1\r\nx");
+    let number = inserted.trim().strip_prefix("INSERTED ").unwrap().to_owned();
+    assert!(ask("reserve").starts_with("RESERVED"));
+    let server = daemon.children()["dq-http-server"];
+    daemon.kill_master();
+    eventually(5 * SECOND, "the drain", || {
+        daemon.log().contains("draining: the master is gone").then_some(())
+    });
+    let before = cpu_ms(server);
+    std::thread::sleep(SECOND);
+    let used = cpu_ms(server) - before;
+    assert!(used < 300, "the orphan used {used} ms of a second");
+    assert_eq!(ask(&format!("delete {number}")), "DELETED\r\n");
+    let again = Daemon::spawn(Arc::clone(&daemon.dir), daemon.port, &config, &[]);
+    again.wait_ready();
 }
 
 #[test]

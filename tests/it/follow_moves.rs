@@ -78,7 +78,14 @@ fn send_all(settings: &StoreSettings) -> usize {
 /// Leases and accepts all ready jobs of a topic. Returns how many.
 fn accept_all(store: &mut dyn Store, topic: &str) -> usize {
     let topic = TopicName::new(topic).unwrap();
-    let wanted = LeaseRequest { topic, max: 256, hold: 60 * SECOND, max_attempts: 9, max_leased: None };
+    let wanted = LeaseRequest {
+        topic,
+        max: 256,
+        hold: 60 * SECOND,
+        max_attempts: 9,
+        max_leased: None,
+        is_own_ttr: false,
+    };
     let mut sum = 0;
     loop {
         let held = store.lease(std::slice::from_ref(&wanted), 256, None).unwrap().jobs;

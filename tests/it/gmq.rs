@@ -175,7 +175,7 @@ fn the_last_pop_of_an_id_decides_what_an_ack_means() {
     let mut http = Http::tcp(&gmq.daemon);
     http.get("/v1/topics/b/jobs/1").is_problem(404, "not_found", None);
     let left = http.get("/v1/topics/a/jobs/1").is(200);
-    assert_eq!((&left["body"], &left["headers"]["gmq-ttr"]), (&json!("x"), &json!("60")));
+    assert_eq!((&left["body"], &left["ttr_ms"]), (&json!("x"), &json!(60_000)));
 }
 
 #[test]

@@ -27,8 +27,14 @@ fn store_on(server: &RedisServer) -> Box<dyn Store> {
 /// Makes jobs with these ids die, each this many times.
 fn bury(store: &mut dyn Store, ids: &[String], times: usize) {
     let hold = 60 * SECOND;
-    let wanted =
-        LeaseRequest { topic: topic(), max: ids.len() as u32, hold, max_leased: None, max_attempts: 3 };
+    let wanted = LeaseRequest {
+        topic: topic(),
+        max: ids.len() as u32,
+        hold,
+        max_leased: None,
+        is_own_ttr: false,
+        max_attempts: 3,
+    };
     for _ in 0..times {
         let jobs: Vec<_> =
             ids.iter().map(|id| new_job("t", id, "{}", Due::In(std::time::Duration::ZERO))).collect();

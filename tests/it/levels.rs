@@ -93,8 +93,14 @@ fn play_all(store: &mut dyn Store, mut seen: impl FnMut(&str)) {
     seen("delete");
     assert_eq!(store.run(&key("t", "3")), Ok(Changed::Done));
     seen("run");
-    let wanted =
-        LeaseRequest { topic: name("t"), max: 1, hold: 10 * SECOND, max_leased: None, max_attempts: 10 };
+    let wanted = LeaseRequest {
+        topic: name("t"),
+        max: 1,
+        hold: 10 * SECOND,
+        max_leased: None,
+        is_own_ttr: false,
+        max_attempts: 10,
+    };
     let leased = store.lease(&[wanted], 10, None).unwrap().jobs.remove(0);
     let (key, token) = (leased.key, leased.token);
     let settlement = Settlement { key, token, outcome: Outcome::DeadLetter, attempt: None };

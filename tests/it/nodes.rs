@@ -203,6 +203,7 @@ fn all_that_is_known_of_a_job_moves_with_it() {
             max,
             hold: 600 * SECOND,
             max_leased: None,
+            is_own_ttr: false,
             max_attempts: 9,
         };
         store.lease(&[wanted], max as usize, None).unwrap().jobs
@@ -319,6 +320,7 @@ fn numbers_and_their_order_move_with_the_jobs() {
             max,
             hold: 600 * SECOND,
             max_leased: None,
+            is_own_ttr: false,
             max_attempts: 9,
         };
         store.lease(&[wanted], max as usize, None).unwrap().jobs
@@ -572,6 +574,7 @@ fn while_jobs_are_moved_nothing_else_is_done_with_them() {
         max: 9,
         hold: 60 * SECOND,
         max_leased: None,
+        is_own_ttr: false,
         max_attempts: 9,
     };
     let leased = store.lease(&[wanted()], 9, None).unwrap().jobs.remove(0);

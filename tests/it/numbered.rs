@@ -32,7 +32,8 @@ fn add(store: &mut dyn Store, jobs: &[NewJob]) {
 /// Leases jobs. Returns their ids, which are numbers.
 fn lease(store: &mut dyn Store, max: u32) -> Vec<u32> {
     let topic = TopicName::new("t").unwrap();
-    let wanted = LeaseRequest { topic, max, hold: 60 * SECOND, max_leased: None, max_attempts: 3 };
+    let wanted =
+        LeaseRequest { topic, max, hold: 60 * SECOND, max_leased: None, is_own_ttr: false, max_attempts: 3 };
     let jobs = store.lease(&[wanted], max as usize, None).unwrap().jobs;
     jobs.into_iter().map(|one| one.key.id.as_str().parse().unwrap()).collect()
 }
@@ -166,7 +167,14 @@ fn jobs_with_levels_need_no_further_command() {
     let mut round = |jobs: &[NewJob]| {
         let topic = TopicName::new("t").unwrap();
         add(&mut *store, jobs);
-        let wanted = LeaseRequest { topic, max: 9, hold: 60 * SECOND, max_leased: None, max_attempts: 3 };
+        let wanted = LeaseRequest {
+            topic,
+            max: 9,
+            hold: 60 * SECOND,
+            max_leased: None,
+            is_own_ttr: false,
+            max_attempts: 3,
+        };
         let leased = store.lease(&[wanted], 9, None).unwrap().jobs;
         let outcomes = [Outcome::Ack, Outcome::Retry(Due::In(Duration::ZERO)), Outcome::HandBack];
         let one = |(n, job): (usize, &store::Leased)| Settlement {

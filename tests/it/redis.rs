@@ -363,6 +363,7 @@ fn a_thousand_jobs_cost_few_round_trips_and_few_commands() {
             max: 256,
             hold: SECOND * 60,
             max_leased: None,
+            is_own_ttr: false,
             max_attempts: 3,
         };
         while leased.len() < 1000 {
@@ -460,6 +461,7 @@ fn a_node_that_missed_a_pause_delivers_no_jobs_of_the_topic() {
             max: 9,
             hold: 60 * SECOND,
             max_leased: None,
+            is_own_ttr: false,
             max_attempts: 10,
         };
         store.lease(&[wanted], 9, None).map_or(0, |batch| batch.jobs.len())

@@ -425,8 +425,14 @@ fn a_deletion_that_waited_removes_no_dead_letters() {
     let mut host = Host::new(1);
     let (mut store, mut sender) = (host.store(1), host.sender(2));
     assert_eq!(one(store.as_mut(), new_job("t", "a", "1", Due::In(Duration::ZERO))), Ok("new"));
-    let wanted =
-        LeaseRequest { topic: key("a").topic, max: 1, hold: 60 * SECOND, max_leased: None, max_attempts: 9 };
+    let wanted = LeaseRequest {
+        topic: key("a").topic,
+        max: 1,
+        hold: 60 * SECOND,
+        max_leased: None,
+        is_own_ttr: false,
+        max_attempts: 9,
+    };
     let Leased { key: leased, token, .. } = store.lease(&[wanted], 1, None).unwrap().jobs.remove(0);
     let bury = Settlement { key: leased, token, outcome: Outcome::DeadLetter, attempt: None };
     assert_eq!(store.settle(&[bury]), [Ok(Settled::Done)]);

@@ -1,13 +1,14 @@
 //! What every store promises: one suite for all stores. A store takes part with a [`Fixture`] and a line at the end.
 
 use crate::support::{eventually, new_job, outcomes, redis};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Once};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use model::flow::LimitName;
+use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use model::letters::Pace;
 use model::quota::{AddRate, OverQuota, Quota, QuotaLimit};
@@ -366,7 +367,7 @@ fn job(t: &str, id: &str, due: Due) -> NewJob {
 }
 
 fn want(t: &str, max: u32) -> LeaseRequest {
-    LeaseRequest { topic: topic(t), max, hold: HOLD, max_leased: None, max_attempts: 3 }
+    LeaseRequest { topic: topic(t), max, hold: HOLD, max_leased: None, is_own_ttr: false, max_attempts: 3 }
 }
 
 fn owner(name: &str) -> OwnerTag {
@@ -803,6 +804,38 @@ fn a_lease_that_runs_out_counts_and_ends_in_the_dead_letters<F: Fixture>(f: &F) 
     let view = s.get(&key("t", other)).unwrap().unwrap();
     assert_eq!((view.state, view.attempts), (State::Dead, 2));
     assert_eq!(view.attempts_log.len(), 2);
+}
+
+fn a_lease_lasts_for_the_own_ttr_of_its_job<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let ttr = |ms| Headers::default().with_ttr(Some(Duration::from_millis(ms)));
+    let own = |id, ms| NewJob { headers: ttr(ms), ..job("t", id, NOW) };
+    add(&mut *s, &[own("short", 20), job("t", "plain", NOW), own("long", 3_600_000)]);
+    let by_id = |jobs: Vec<Leased>| -> BTreeMap<String, i64> {
+        jobs.iter().map(|job| (job.key.id.to_string(), job.deadline_ms - job.leased_ms)).collect()
+    };
+    // Without the wish, the request alone counts.
+    let held = lease(&mut *s, "t", 3);
+    let hold_ms = HOLD.as_millis() as i64;
+    assert!(by_id(held.clone()).values().all(|ms| (hold_ms..=hold_ms + 1).contains(ms)));
+    for job in &held {
+        settle(&mut *s, job, Outcome::HandBack);
+    }
+    let wanted = LeaseRequest { is_own_ttr: true, ..want("t", 3) };
+    let held = s.lease(&[wanted], 3, None).unwrap().jobs;
+    let spans = by_id(held.clone());
+    for (id, ms) in [("short", 20), ("plain", hold_ms), ("long", 3_600_000)] {
+        assert!((ms..=ms + 1).contains(&spans[id]), "{id}: {spans:?}");
+    }
+    let short = held.iter().find(|job| job.key.id.as_str() == "short").unwrap();
+    let plain = held.iter().find(|job| job.key.id.as_str() == "plain").unwrap();
+    sleep_past(short.deadline_ms);
+    let moved = s.expire(10).unwrap();
+    assert_eq!(moved.jobs, 1);
+    assert!(moved.next_ms.is_some_and(|next| next <= plain.deadline_ms));
+    assert_eq!(counts(&mut *s, "t"), [0, 1, 2, 0]);
+    assert_eq!(settle(&mut *s, short, Outcome::Ack), Settled::Stale);
+    assert_eq!(settle(&mut *s, plain, Outcome::Ack), Settled::Done);
 }
 
 fn an_extended_lease_holds_longer<F: Fixture>(f: &F) {
@@ -2055,6 +2088,7 @@ contract! {
     a_token_settles_its_own_job_only
     a_handle_that_is_opened_rings_once
     a_lease_that_runs_out_counts_and_ends_in_the_dead_letters
+    a_lease_lasts_for_the_own_ttr_of_its_job
     an_extended_lease_holds_longer
     a_job_handed_back_unused_has_its_attempt_back
     a_postponed_job_is_due_later_and_has_its_attempt_back

@@ -41,6 +41,7 @@ impl Stage {
             max: 9,
             hold: 60 * SECOND,
             max_leased: None,
+            is_own_ttr: false,
             max_attempts: 1,
         };
         let batch = self.store.lease(&[wanted], 9, Some(&OwnerTag("me".into())))?;

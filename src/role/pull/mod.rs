@@ -12,7 +12,6 @@
 
 mod broker;
 mod calls;
-mod own_ttr;
 mod plan;
 mod rates;
 #[cfg(test)]

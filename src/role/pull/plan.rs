@@ -163,7 +163,15 @@ impl Broker {
         let max = reserve.max.min(self.permits(topic).unwrap_or(u32::MAX));
         let hold = reserve.lease.unwrap_or(known.ttr);
         let (max_leased, max_attempts) = (known.max_in_flight, known.max_attempts);
-        (max > 0).then(|| LeaseRequest { topic: topic.clone(), max, hold, max_leased, max_attempts })
+        let is_own_ttr = reserve.lease.is_none();
+        (max > 0).then(|| LeaseRequest {
+            topic: topic.clone(),
+            max,
+            hold,
+            is_own_ttr,
+            max_leased,
+            max_attempts,
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::broker::Broker;
 use super::calls::LeaseCall;
 use super::calls::{CallAnswer, LaneOrder};
-use super::{Reserve, ReserveAnswer, Reserved, own_ttr};
+use super::{Reserve, ReserveAnswer, Reserved};
 use crate::{StoreOpener, vital_thread};
 use host::{Owner, now_ms, random_name, wait_readable};
 use model::job::TopicName;
@@ -350,10 +350,6 @@ impl LaneThread {
                 self.store().close_circuit(topic)?;
             }
         }
-        let mut jobs = batch.jobs;
-        if call.lease.is_none() {
-            own_ttr::hold(self.store(), &mut jobs);
-        }
         let Some((secret, _)) = &self.secret else { return Ok(CallAnswer::default()) };
         let limits: HashMap<&TopicName, u32> =
             call.wanted.iter().map(|want| (&want.topic, want.max_attempts)).collect();
@@ -370,7 +366,7 @@ impl LaneThread {
             };
             Reserved { ticket: ticket.sign(secret), leased }
         };
-        Ok(CallAnswer { jobs: jobs.into_iter().map(reserved).collect(), left: batch.left })
+        Ok(CallAnswer { jobs: batch.jobs.into_iter().map(reserved).collect(), left: batch.left })
     }
 
     /// Hands back leases. What cannot be handed back comes back at its deadline.

@@ -65,6 +65,7 @@ impl Dispatcher {
                 max: quota.max,
                 hold: topic.timeout + LEASE_MARGIN,
                 max_leased: None,
+                is_own_ttr: false,
                 max_attempts: topic.lease_limit(),
             });
             self.limits.reserve(&quota.topic, quota.max);

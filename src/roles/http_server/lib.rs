@@ -333,7 +333,7 @@ async fn serve(
                 }
                 Err(e) => accept_at = Some(Instant::now() + accepting.pause_after(&format_args!("cannot accept: {e}"))),
             },
-            ready = link.readable() => ready?.clear_ready(),
+            ready = link.readable(), if !context.is_orphaned() => ready?.clear_ready(),
             ready = signals.readable() => ready?.clear_ready(),
             followed = topics.follow() => followed.context("cannot watch the topics")?,
             () = store_client.answered() => store_client.hand_out(),

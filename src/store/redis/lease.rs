@@ -66,6 +66,13 @@ fn headers(packed: Option<Value>) -> Result<BTreeMap<u32, Vec<u8>>> {
     Ok(headers)
 }
 
+/// Returns the deadlines of the leases that last for the `ttr` of their job, by the number of the job in the answer.
+fn own_deadlines(packed: Option<Value>) -> Result<BTreeMap<u32, i64>> {
+    let values = packed.map_or_else(|| Ok(Vec::new()), array)?;
+    let pair = |pair: &[Value]| Ok((count(&pair[0])? as u32, number(&pair[1])?));
+    values.chunks_exact(2).map(pair).collect()
+}
+
 impl RedisStore {
     /// Makes a call that leases up to [`CHUNK`] jobs on one shard. `jobs` are the jobs that this lease has already
     /// brought.
@@ -88,6 +95,7 @@ impl RedisStore {
             let hold = hold_ms(want);
             call.cmd.arg(want.topic.as_str()).arg(max).arg(hold).arg(want.max_attempts);
             call.cmd.arg(want.max_leased.map_or(String::new(), |most| most.to_string()));
+            call.cmd.arg(if want.is_own_ttr { "1" } else { "" });
         }
         Ok((prefix, call))
     }
@@ -108,6 +116,7 @@ impl RedisStore {
             return Err(unexpected("an answer"));
         };
         let mut headers = headers(parts.next())?;
+        let own_deadlines = own_deadlines(parts.next())?;
         let mut token = 0;
         for group in array(groups)? {
             let mut values = array(group)?.into_iter();
@@ -129,7 +138,7 @@ impl RedisStore {
                     due_ms: number(&next()?)?,
                     stamp_us: record.stamp_us,
                     leased_ms,
-                    deadline_ms,
+                    deadline_ms: own_deadlines.get(&token).copied().unwrap_or(deadline_ms),
                     max_attempts: record.max_attempts,
                     probe: None,
                     headers: answer::headers(&own),

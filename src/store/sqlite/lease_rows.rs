@@ -133,21 +133,22 @@ pub(super) fn lease_job(
 }
 
 fn take(
-    w: &Write<'_>,
+    w: &mut Write<'_>,
     tid: i64,
     want: &LeaseRequest,
     limit: usize,
     owner: Option<&OwnerTag>,
     deadline_ms: i64,
 ) -> rusqlite::Result<Vec<Leased>> {
-    let mut update = w.db.prepare_cached(concat!(
+    let (db, now_ms) = (w.db, w.now_ms());
+    let mut update = db.prepare_cached(concat!(
         lease_update!(),
         "WHERE seq IN (SELECT seq FROM job WHERE tid = ?6 AND state = 2 ORDER BY priority, at_ms LIMIT ?5) ",
         leased_columns!()
     ))?;
     let owner = owner.map(|o| o.0.as_str());
     let leased = |row: &Row<'_>| -> rusqlite::Result<((i64, i64, i64), Leased)> {
-        let job = leased_row(row, &want.topic, w.now_ms(), deadline_ms)?;
+        let job = leased_row(row, &want.topic, now_ms, deadline_ms)?;
         Ok(((row.get(8)?, job.due_ms, row.get(7)?), job))
     };
     let mut jobs = update
@@ -157,5 +158,11 @@ fn take(
         )?
         .collect::<rusqlite::Result<Vec<_>>>()?;
     jobs.sort_by_key(|(order, _)| *order);
+    for ((.., seq), job) in jobs.iter_mut().filter(|_| want.is_own_ttr) {
+        let Some(ttr) = job.headers.ttr() else { continue };
+        job.deadline_ms = Due::In(ttr).resolve(w.now_ns);
+        db.prepare_cached("UPDATE job SET at_ms = ?2 WHERE seq = ?1")?.execute([*seq, job.deadline_ms])?;
+        w.deadline(job.deadline_ms);
+    }
     Ok(jobs.into_iter().map(|(_, job)| job).collect())
 }

@@ -126,6 +126,7 @@ pub(super) fn each_end_makes_an_event_where_it_is_asked_for<F: Fixture>(f: &F) {
         hold: Duration::from_millis(1),
         max_attempts: 1,
         max_leased: None,
+        is_own_ttr: false,
     };
     assert_eq!(s.lease(&[wanted], 1, None).unwrap().jobs.len(), 1);
     eventually(Duration::from_secs(5), "the end of the lease", || {
@@ -172,6 +173,7 @@ pub(super) fn several_senders_add_each_follower_once<F: Fixture>(f: &F) {
         hold: Duration::from_secs(60),
         max_attempts: 9,
         max_leased: None,
+        is_own_ttr: false,
     };
     let mut left = 100;
     while left > 0 {

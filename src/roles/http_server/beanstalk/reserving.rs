@@ -22,7 +22,7 @@ use model::topic::LEASES;
 use protocol::beanstalk::{Response, TubeName};
 use role::pull::{Pull, Reserve, Reserved};
 use role::submit::Request;
-use store::{DeadLetterSelection, Leased, Outcome, Settled};
+use store::{DeadLetterSelection, Leased};
 
 /// How long one wait lasts. Then it begins again.
 const WAIT: Duration = Duration::from_secs(3600);
@@ -134,12 +134,11 @@ impl Session {
                     if tube.is_some_and(|tube| self.port().paused_until(&tube, Instant::now()).is_some()) {
                         continue;
                     }
-                    let by_topic = known.map_or(LEASES.1, |known| known.ttr);
-                    let ttr = ttr(&job.leased().headers).unwrap_or(by_topic);
-                    if let Some(ends) = self.set_ttr(&job, ttr.min(LEASES.1)).await? {
-                        return Ok(Some((job.accept(), ttr, ends)));
-                    }
-                    // The lease had ended. Its job comes again, perhaps to another client.
+                    let (leased, now) = (job.accept(), Instant::now());
+                    let held_ms = leased.deadline_ms.saturating_sub(leased.leased_ms).max(0) as u64;
+                    let hold = Duration::from_millis(held_ms);
+                    let ttr = ttr(&leased.headers).unwrap_or(hold);
+                    return Ok(Some((leased, ttr, now + hold)));
                 }
                 WaitResult::Closing => return Ok(None),
                 WaitResult::Nothing if ends.is_some_and(|ends| ends <= Instant::now()) => return Ok(None),
@@ -200,23 +199,6 @@ impl Session {
             }
         }
         (topics, resumes)
-    }
-
-    /// Gives a lease the length of the job's TTR. Returns until when it holds. None: it had ended.
-    async fn set_ttr(&self, job: &NewlyReserved, hold: Duration) -> Result<Option<Instant>, Problem> {
-        let leased = job.leased();
-        let now = Instant::now();
-        // `leased_ms` may be a millisecond too late.
-        let held_ms = leased.deadline_ms.saturating_sub(leased.leased_ms);
-        if (0..=1).contains(&(hold.as_millis() as i64).saturating_sub(held_ms)) {
-            let left_ms = leased.deadline_ms.saturating_sub(now_ms()).max(0) as u64;
-            return Ok(Some(now + hold.min(Duration::from_millis(left_ms))));
-        }
-        let held = held_job(leased.clone(), hold, now + hold);
-        match self.settle(&held, Outcome::Extend(hold), String::new()).await? {
-            Settled::Done => Ok(Some(now + hold)),
-            Settled::Stale => Ok(None),
-        }
     }
 
     /// Reserves the job with a number. A buried job is first kicked: so another client that waits may get it.

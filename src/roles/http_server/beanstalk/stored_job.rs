@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use model::headers::Headers;
 use model::job::{Attempt, Body, State};
+use model::topic::LEASES;
 use protocol::beanstalk::Put;
 use store::View;
 
@@ -49,6 +50,8 @@ pub(super) fn stored(put: &Put) -> (Body, Headers) {
         }
     };
     let headers = Headers::new(pairs).expect("names and numbers are allowed");
+    // A lease lasts at most a day. The header keeps what the client said.
+    let headers = headers.with_ttr(Some(Duration::from_secs(put.ttr_s.max(1).into()).min(LEASES.1)));
     (Body::trusted(json.to_string()), headers)
 }
 

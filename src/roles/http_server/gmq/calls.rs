@@ -1,8 +1,7 @@
 //! What the calls of a client do: push, pop and ack.
 //!
-//! The TTR and the delay of a job are its headers `gmq-ttr` and `gmq-delay`, in seconds. When a job is leased, its TTR
-//! is not known yet, so it is leased for `ttr` of its topic. Before the client learns of the job, the lease gets the
-//! length of the TTR; with TTR 0, the job is settled.
+//! The TTR of a job is its `ttr`, and its delay is the header `gmq-delay`, in seconds. A job with TTR 0 has the header
+//! `gmq-ttr` instead: it is leased for `ttr` of its topic, and settled before the client learns of it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,8 +31,9 @@ use store::{Added, Leased, Outcome, Settled, Settlement};
 /// How long a pop waits for a job.
 const POP_WAIT: Duration = Duration::from_secs(2);
 
-/// The headers that keep the TTR and the delay of a job, in seconds.
+/// The header of a job that is done when it is popped. Its value is 0.
 const TTR: &str = "gmq-ttr";
+/// The header that keeps the delay of a job, in seconds.
 const DELAY: &str = "gmq-delay";
 
 /// The port, as its connections share it. It is cheap to clone.
@@ -51,6 +51,8 @@ pub(super) struct PoppedReserve {
     body: String,
     delay: Duration,
     ttr: Duration,
+    /// How long the lease lasts.
+    hold: Duration,
     pull: Pull,
     /// The place among `http.max_reserves`, which bounds the answers that clients do not read.
     _place: PoolPart,
@@ -110,11 +112,15 @@ fn headers(push: &Push) -> Result<Headers, Problem> {
             format!("job.TTR is {} seconds, and not 0 to {}", push.ttr.as_secs(), LEASES.1.as_secs());
         return Err(Problem::field("TTR", detail));
     }
-    let mut pairs = vec![(TTR.to_owned(), push.ttr.as_secs().to_string())];
+    let mut pairs = Vec::new();
+    if push.ttr.is_zero() {
+        pairs.push((TTR.to_owned(), "0".to_owned()));
+    }
     if push.delay > Duration::ZERO {
         pairs.push((DELAY.to_owned(), push.delay.as_secs().to_string()));
     }
-    Headers::new(pairs).map_err(|e| Problem::field("TTR", e.to_string()))
+    let headers = Headers::new(pairs).map_err(|e| Problem::field("TTR", e.to_string()))?;
+    Ok(headers.with_ttr(Some(push.ttr).filter(|ttr| !ttr.is_zero())))
 }
 
 impl Port {
@@ -203,7 +209,12 @@ impl Port {
             let reserve = Reserve { topics: names.clone(), max: 1, lease: None, is_owned: false, until };
             let Some(reserved) = self.api.wait_for_jobs(reserve).await?.pop() else { return Ok(None) };
             let popped = self.popped(reserved, place);
-            if self.set_ttr(&popped).await? {
+            let last = LastReserve::new(popped.leased(), now_ms(), popped.hold);
+            if !popped.ttr.is_zero() {
+                lock(self.succession.last()).note(last, now_ms());
+                return Ok(Some(popped));
+            }
+            if self.settle(&last, Outcome::Ack).await? {
                 return Ok(Some(popped));
             }
             // The lease had ended. Its job comes again, perhaps to another client.
@@ -217,36 +228,18 @@ impl Port {
 
     fn popped(&self, reserved: Reserved, place: PoolPart) -> PoppedReserve {
         let leased = &reserved.leased;
-        let by_topic = || self.api.topics.borrow().get(leased.key.topic.as_str()).map(|topic| topic.ttr);
-        let ttr = seconds(&leased.headers, TTR)
-            .or(leased.headers.ttr())
-            .or_else(by_topic)
-            .unwrap_or(LEASES.1)
-            .min(LEASES.1);
+        let hold = leased.deadline_ms.saturating_sub(leased.leased_ms).max(0) as u64;
+        let hold = Duration::from_millis(hold);
+        let ttr = seconds(&leased.headers, TTR).filter(Duration::is_zero).unwrap_or(hold);
         PoppedReserve {
             body: text(&leased.body),
             delay: seconds(&leased.headers, DELAY).unwrap_or_default(),
             ttr,
+            hold,
             pull: self.api.pull.clone(),
             reserved: Some(reserved),
             _place: place,
         }
-    }
-
-    /// Gives a lease the length of the job's TTR. With TTR 0, the job is done. Returns whether the lease still held.
-    async fn set_ttr(&self, popped: &PoppedReserve) -> Result<bool, Problem> {
-        let now = now_ms();
-        let last = LastReserve::new(popped.leased(), now, popped.ttr);
-        if popped.ttr.is_zero() {
-            return self.settle(&last, Outcome::Ack).await;
-        }
-        // The job can be acked as soon as the client has it.
-        lock(self.succession.last()).note(last.clone(), now);
-        let holds = self.settle(&last, Outcome::Extend(popped.ttr)).await?;
-        if !holds {
-            lock(self.succession.last()).forget(&last);
-        }
-        Ok(holds)
     }
 
     /// Settles the last lease of an id.

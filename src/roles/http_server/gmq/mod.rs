@@ -11,8 +11,7 @@
 //! |---|---|
 //! | before a push is stored | the client has no answer, and pushes again |
 //! | after a push is stored | the client has no answer; when it pushes again, the id is refused as a duplicate |
-//! | after the lease, before the TTR is set | the job is handed back, or comes back after `ttr` of its topic |
-//! | after the TTR is set, before the answer | the job is handed back, or comes back after its TTR |
+//! | after the lease, before the answer | the job is handed back, or comes back after its TTR |
 //! | TTR 0: after the job is settled, before the answer | the job is gone, as with gmq-redis |
 //! | after an ack is settled, before the answer | the job is done; a repeated ack is refused |
 

@@ -6,8 +6,9 @@
 -- ARGV  1 how many jobs at most   2 16 random bytes, never used twice   3 the owner's tag, '' for none
 --       4 for how many other topics at most to return what is left   5 how many bytes of big bodies at most
 --       then for each topic: topic, max jobs, hold in ms, limit of attempts for jobs that have none of their own,
---         how many of its jobs may be leased on this shard at once, '' for no limit
--- Returns three arrays, or four
+--         how many of its jobs may be leased on this shard at once, '' for no limit; '1' if the lease of a job with
+--         a ttr of its own lasts for that long instead
+-- Returns three arrays, or more
 --       1 for each topic of which it leased some: an array of topic, deadline, then for each job: id, record, attempt,
 --         due. The token of the n-th job of the whole answer, counted from 1, is ARGV 2 and n as four bytes, big-endian
 --       2 topics that have ready jobs left, each followed by how many: all such topics of the call, and some others
@@ -15,11 +16,12 @@
 --         topic, for how many ms the circuit lets no job through, and a number: how often the circuit was opened, if
 --         a job was let through now (it is in the first array), else 0
 --       4 if some jobs have headers: the number of each of these jobs, as in its token, followed by the headers
+--       5 if some leases last for a job's own ttr: the number of each of these jobs, followed by the deadline
 --
 -- Moves a job: ready -> leased
 
 local room, prefix, owner, others, bytes = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local groups, left, waiting, headers, owned, number, probes = {}, {}, {}, nil, {}, 0, {}
+local groups, left, waiting, headers, deadlines, owned, number, probes = {}, {}, {}, nil, nil, {}, 0, {}
 local tail = ZEROS .. owner
 -- How many times a call looks for jobs with numbers in a part of the order, and how many entries it mends: see in_order.
 local LOOKS, MENDED = 16, 16
@@ -91,7 +93,7 @@ local function mend(topic)
 end
 
 -- Leases up to `n` jobs of a topic. Returns whether it found any that are ready.
-local function take(topic, n, hold, limit)
+local function take(topic, n, hold, limit, is_own_ttr)
   local ready, bodies = base .. 'r:' .. topic, base .. 'b:' .. topic
   local found, ids, members = call('ZRANGE', ready, 0, n - 1, 'WITHSCORES'), {}, nil
   if not found[1] then return false end
@@ -108,7 +110,7 @@ local function take(topic, n, hold, limit)
     call('ZREMRANGEBYRANK', ready, 0, n - 1)
   end
   local deadline = moment('+' .. hold)
-  local until_text = text(deadline)
+  local until_text, first, own = text(deadline), deadline, nil
   local jobs, places, leases, at, last, due, rank = { topic, deadline }, {}, {}, 0, nil, nil, nil
   for i = 1, n do
     local id, record, noted = ids[i], records[i], notes[i]
@@ -128,6 +130,14 @@ local function take(topic, n, hold, limit)
         headers = headers or {}
         headers[#headers + 1] = number
         headers[#headers + 1] = string.match(noted, '[^\n]*', 7)
+        -- (In a text of JSON, a quote has a backslash before it. So this is found only where it is a name.)
+        local ttr = is_own_ttr and string.match(headers[#headers], '":ttr":"(%d+)"')
+        if ttr then
+          local moment = moment('+' .. ttr)
+          own, deadlines = own or {}, deadlines or {}
+          own[at + 1], first = text(moment), math.min(first, moment)
+          deadlines[#deadlines + 1], deadlines[#deadlines + 2] = number, moment
+        end
       end
       leases[at + 1] = id
       leases[at + 2] = prefix
@@ -150,10 +160,12 @@ local function take(topic, n, hold, limit)
   end
   if at > 0 then
     -- The last job comes first: a short zset is searched from its front.
-    for i = 1, at, 2 do places[i], places[i + 1] = until_text, leases[at - i] end
+    for i = 1, at, 2 do
+      places[i], places[i + 1] = own and own[at - i] or until_text, leases[at - i]
+    end
     call('ZADD', base .. 'l:' .. topic, unpack(places))
     call('HSET', base .. 'L:' .. topic, unpack(leases))
-    lower('end', topic, until_text)
+    lower('end', topic, text(first))
     groups[#groups + 1] = jobs
   end
   room = room - n
@@ -174,7 +186,7 @@ end
 local leasable, idle = {}, {}
 -- A paused topic stays as it is until it is resumed. Its ring in `bell` has no use, and is removed below.
 local open, muted = nil, {}
-local asked = (#ARGV - 5) / 5
+local asked = (#ARGV - 5) / 6
 if 4 * asked >= call('SCARD', base .. 'leasable') then
   for _, topic in ipairs(call('SMEMBERS', base .. 'leasable')) do leasable[topic] = true end
   for _, topic in ipairs(call('SMEMBERS', base .. 'paused')) do
@@ -190,7 +202,7 @@ else
   -- If there are many topics, looks at those of the call, and at some random others, so that each one is returned
   -- sooner or later.
   local both = {}
-  for i = 6, #ARGV, 5 do leasable[ARGV[i]] = true end
+  for i = 6, #ARGV, 6 do leasable[ARGV[i]] = true end
   if others > 0 then
     local some = call('SRANDMEMBER', base .. 'leasable', math.min(others, math.max(asked, 16)))
     for _, topic in ipairs(some) do leasable[topic] = true end
@@ -227,14 +239,14 @@ for _, topic in ipairs(open or {}) do
     if ms > 0 then wait(topic, ms, 0) elseif till then probes[topic] = opens end
   end
 end
-for i = 6, #ARGV, 5 do
+for i = 6, #ARGV, 6 do
   local topic, n, most = ARGV[i], math.min(tonumber(ARGV[i + 1]), room), ARGV[i + 4]
   if most ~= '' then n = math.max(0, math.min(n, tonumber(most) - call('ZCARD', base .. 'l:' .. topic))) end
   local opens, before = probes[topic], number
   if opens then n = math.min(n, 1) end
   if leasable[topic] then
     leasable[topic] = nil
-    local found = n > 0 and bytes > 0 and take(topic, n, ARGV[i + 2], tonumber(ARGV[i + 3]))
+    local found = n > 0 and bytes > 0 and take(topic, n, ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 5] == '1')
     if opens and number > before then
       -- The next job is let through when the lease of this one has ended, unless its result is reported before.
       local till, _, _, since, why = circuit_of(topic)
@@ -261,4 +273,4 @@ for i = 1, #idle, 1000 do
   call('SREM', base .. 'leasable', unpack(idle, i, math.min(i + 999, #idle)))
   call('ZREM', base .. 'bell', unpack(idle, i, math.min(i + 999, #idle)))
 end
-return { groups, left, waiting, headers }
+return { groups, left, waiting, headers, deadlines }
