@@ -35,8 +35,9 @@ use self::named_leases::{
     a_named_job_is_leased_although_others_come_first, a_named_lease_ends_with_its_owner_or_at_its_deadline,
 };
 use self::numbered::{
-    a_settlement_may_change_the_priority, jobs_of_one_number_come_by_due_time_and_arrival, numbers_and_levels_have_one_order,
-    random_changes_keep_the_order_of_ready_jobs, the_number_of_a_job_stays_in_all_states,
+    a_settlement_may_change_the_priority, jobs_of_one_number_come_by_due_time_and_arrival,
+    numbers_and_levels_have_one_order, random_changes_keep_the_order_of_ready_jobs,
+    the_number_of_a_job_stays_in_all_states,
 };
 use self::outbox::{
     a_job_that_ends_otherwise_is_followed_by_nothing, each_end_makes_an_event_where_it_is_asked_for,
