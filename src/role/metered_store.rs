@@ -98,8 +98,8 @@ impl MeteredStore {
                     topic.delivered();
                     self.node(Some(&settlement.key)).delivered(1);
                 }
-                Outcome::Retry(_) => topic.retried(),
-                Outcome::DeadLetter => topic.died(DeathCause::Callback),
+                Outcome::Retry(_) | Outcome::RetryAs(..) => topic.retried(),
+                Outcome::DeadLetter | Outcome::DeadLetterAs(_) => topic.died(DeathCause::Callback),
                 Outcome::Extend(_) | Outcome::Later(_) | Outcome::HandBack | Outcome::Postpone(_) => {}
             }
         }

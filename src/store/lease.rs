@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{ReadyCounts, Result, Store, WaitingTopics};
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobKey, TopicName};
+use model::job_priority::JobPriority;
 
 /// What a lease call asks for of one topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,8 +93,12 @@ pub enum Outcome {
     Ack,
     /// The job was not accepted. It is due again.
     Retry(Due),
+    /// As `Retry`, and from then on the job has this priority.
+    RetryAs(Due, JobPriority),
     /// The job was not accepted, and will not be tried again. It becomes a dead letter.
     DeadLetter,
+    /// As `DeadLetter`, and from then on the job has this priority.
+    DeadLetterAs(JobPriority),
     /// The attempt takes longer. The lease now ends this long after the store's present time.
     Extend(Duration),
     /// The receiver answers later. From now on the lease belongs to no process. It ends this long after the store's

@@ -36,8 +36,9 @@ use self::named_leases::{
     a_named_job_is_leased_although_others_come_first, a_named_lease_ends_with_its_owner_or_at_its_deadline,
 };
 use self::numbered::{
-    jobs_of_one_number_come_by_due_time_and_arrival, numbers_and_levels_have_one_order,
-    random_changes_keep_the_order_of_ready_jobs, the_number_of_a_job_stays_in_all_states,
+    a_settlement_may_change_the_priority, jobs_of_one_number_come_by_due_time_and_arrival,
+    numbers_and_levels_have_one_order, random_changes_keep_the_order_of_ready_jobs,
+    the_number_of_a_job_stays_in_all_states,
 };
 use self::outbox::{
     a_job_that_ends_otherwise_is_followed_by_nothing, each_end_makes_an_event_where_it_is_asked_for,
@@ -2116,6 +2117,7 @@ contract! {
     numbers_and_levels_have_one_order
     jobs_of_one_number_come_by_due_time_and_arrival
     the_number_of_a_job_stays_in_all_states
+    a_settlement_may_change_the_priority
     random_changes_keep_the_order_of_ready_jobs
     reschedule_and_run_move_what_is_not_leased
     a_held_back_job_waits_until_it_is_released

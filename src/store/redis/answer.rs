@@ -244,7 +244,9 @@ pub(super) fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Ack => "a".to_owned(),
         Outcome::Retry(at) => format!("r{}", due(*at)),
+        Outcome::RetryAs(at, priority) => format!("R{} {}", priority_word(*priority), due(*at)),
         Outcome::DeadLetter => "b".to_owned(),
+        Outcome::DeadLetterAs(priority) => format!("B{}", priority_word(*priority)),
         Outcome::Extend(span) => format!("e{}", span.as_millis()),
         Outcome::Later(span) => format!("l{}", span.as_millis()),
         Outcome::HandBack => "h".to_owned(),
@@ -314,6 +316,8 @@ mod tests {
         assert_eq!((flags(&job), priority_word(job.priority)), ("0k+2p5".to_owned(), "p5".to_owned()));
         assert_eq!(priority_word(Priority::Low.into()), "3");
         assert_eq!(outcome(&Outcome::Retry(Due::At(9))), "r9");
+        assert_eq!(outcome(&Outcome::RetryAs(Due::At(9), JobPriority::from_number(7))), "Rp7 9");
+        assert_eq!(outcome(&Outcome::DeadLetterAs(Priority::High.into())), "B1");
         assert_eq!(outcome(&Outcome::Extend(Duration::from_secs(1))), "e1000");
     }
 }

@@ -11,6 +11,7 @@ use super::write::Write;
 use super::{browse, row};
 use crate::{MoveCounts, OUTAGE, Outcome, OwnerTag, Rescheduled, Settled, Settlement};
 use model::job::{ATTEMPTS_KEPT, Attempt, Due, FIRST_ATTEMPTS_KEPT, State, TopicName};
+use model::job_priority::JobPriority;
 use model::record::Ending;
 
 /// How often an attempt of a job does not count because its consumer died. After that the attempt counts: the job
@@ -146,7 +147,15 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
     match settlement.outcome {
         Outcome::Ack => unreachable!("an ack of a lease that holds has deleted the row"),
         Outcome::Retry(due) => end(w, &held, w.place(due))?,
+        Outcome::RetryAs(due, priority) => {
+            set_priority(w, &held, priority)?;
+            end(w, &held, w.place(due))?;
+        }
         Outcome::DeadLetter => end(w, &held, (State::Dead, w.now_ms()))?,
+        Outcome::DeadLetterAs(priority) => {
+            set_priority(w, &held, priority)?;
+            end(w, &held, (State::Dead, w.now_ms()))?;
+        }
         Outcome::Extend(span) | Outcome::Later(span) => {
             let deadline_ms = Due::In(span).resolve(w.now_ns);
             let is_later = matches!(settlement.outcome, Outcome::Later(_));
@@ -165,6 +174,11 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
         }
     }
     Ok(Settled::Done)
+}
+
+fn set_priority(w: &Write<'_>, held: &LeasedRow, priority: JobPriority) -> rusqlite::Result<()> {
+    let sql = "UPDATE job SET priority = ?2 WHERE seq = ?1";
+    w.db.prepare_cached(sql)?.execute(params![held.seq, priority.stored()]).map(drop)
 }
 
 /// Ends a lease: the row gets its new state, with the counts that `held` has now.

@@ -9,7 +9,7 @@ use model::job_priority::JobPriority;
 use model::letters::Pace;
 use store::{
     Change, ChangeGoal, Changed, DeadLetterSelection, Direction, HELD_MS, LeaseRequest, ListedChange,
-    ListedJob, Outcome, Store, View,
+    ListedJob, Outcome, Settled, Store, View,
 };
 
 use super::{
@@ -149,6 +149,56 @@ pub(super) fn the_number_of_a_job_stays_in_all_states<F: Fixture>(f: &F) {
     settle(&mut *s, &leased, Outcome::Ack);
     shows(&mut *s, "i", State::Ready, 3);
     assert_eq!(lease_one(&mut *s, "t").key.id.as_str(), "i");
+}
+
+pub(super) fn a_settlement_may_change_the_priority<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let headers = Headers::parse(r#"{"a": "1"}"#).unwrap();
+    let all = scale();
+    for (n, (from, to)) in all.iter().flat_map(|from| all.iter().map(move |to| (from, to))).enumerate() {
+        // With and without headers, notes and a limit of attempts.
+        let id = format!("i{n}");
+        let own = if n % 2 == 0 { headers.clone() } else { Headers::default() };
+        let max_attempts = Some(9).filter(|_| n % 3 == 0);
+        let added = NewJob { headers: own.clone(), max_attempts, ..with(&id, *from, NOW) };
+        let body = added.body.clone();
+        add(&mut *s, &[added]);
+        let check = |s: &mut dyn Store, state, priority| {
+            let view = s.get(&key("t", &id)).unwrap().unwrap();
+            assert_eq!((view.state, view.priority), (state, priority), "{n}: {from} {to}");
+            assert_eq!((&view.headers, &view.body), (&own, &body), "{n}: {from} {to}");
+            if state != State::Dead {
+                assert_eq!(view.max_attempts, max_attempts, "{n}: {from} {to}");
+            }
+        };
+        let held = lease_one(&mut *s, "t");
+        settle(&mut *s, &held, Outcome::RetryAs(LONG, *to));
+        check(&mut *s, State::Delayed, *to);
+        assert_eq!(s.run(&key("t", &id)), Ok(Changed::Done));
+        let held = lease_one(&mut *s, "t");
+        settle(&mut *s, &held, Outcome::DeadLetterAs(*from));
+        check(&mut *s, State::Dead, *from);
+        assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()), Ok(1));
+        check(&mut *s, State::Ready, *from);
+        // The lease of a job that was replaced meanwhile changes nothing of the replacement.
+        let held = lease_one(&mut *s, "t");
+        add(&mut *s, &[NewJob { headers: own.clone(), max_attempts, ..with(&id, *from, NOW) }]);
+        assert_eq!(settle(&mut *s, &held, Outcome::RetryAs(LONG, *to)), Settled::Stale);
+        check(&mut *s, State::Ready, *from);
+        let held = lease_one(&mut *s, "t");
+        settle(&mut *s, &held, Outcome::Ack);
+    }
+    // The order is that of the new priorities.
+    if F::SHARDS == 1 {
+        let jobs: Vec<NewJob> = (0..all.len()).map(|n| with(&format!("{n:02}"), number(5), NOW)).collect();
+        add(&mut *s, &jobs);
+        for one in lease(&mut *s, "t", all.len() as u32) {
+            let place: usize = one.key.id.as_str().parse().unwrap();
+            settle(&mut *s, &one, Outcome::RetryAs(NOW, all[all.len() - 1 - place]));
+        }
+        let expected: Vec<String> = (0..all.len()).rev().map(|n| format!("{n:02}")).collect();
+        assert_eq!(leased_ids(&mut *s, 99), expected);
+    }
 }
 
 /// What a random test knows of a job.
@@ -297,6 +347,16 @@ pub(crate) fn change_at_random(s: &mut dyn Store, is_exact: bool, steps: u32, mu
                     4 => Outcome::Retry(due),
                     _ => Outcome::Retry(past),
                 };
+                let outcome = match outcome {
+                    Outcome::Retry(due) if random.bool() => Outcome::RetryAs(due, priority),
+                    Outcome::DeadLetter if random.bool() => Outcome::DeadLetterAs(priority),
+                    as_before => as_before,
+                };
+                if matches!(outcome, Outcome::RetryAs(..) | Outcome::DeadLetterAs(_))
+                    && let Some(known) = expected.jobs.get_mut(one.key.id.as_str())
+                {
+                    known.has_place = false;
+                }
                 settle(s, &one, outcome);
             }
             _ => {}

@@ -13,6 +13,7 @@ use super::reserving::tube_named;
 use super::stored_job::Note;
 use host::now_ms;
 use model::job::{Attempt, Due, State, TopicName};
+use model::job_priority::JobPriority;
 use model::scope::RequiredAccess;
 use model::topic::LEASES;
 use protocol::beanstalk::{Command, CommandError, Document, Response, TubeName};
@@ -167,12 +168,14 @@ impl Session {
             Command::ReserveJob(number) => self.reserve_job(number).await,
             Command::Delete(number) => self.delete(number).await,
             Command::Release { id, priority, delay_s } => {
-                let outcome = Outcome::Retry(Due::In(Duration::from_secs(delay_s.into())));
+                let due = Due::In(Duration::from_secs(delay_s.into()));
+                let outcome = Outcome::RetryAs(due, JobPriority::from_number(priority));
                 let note = Note::Released { priority, delay_s };
                 self.give_up(id, outcome, note, Response::Released).await
             }
             Command::Bury { id, priority } => {
-                self.give_up(id, Outcome::DeadLetter, Note::Buried { priority }, Response::Buried).await
+                let outcome = Outcome::DeadLetterAs(JobPriority::from_number(priority));
+                self.give_up(id, outcome, Note::Buried { priority }, Response::Buried).await
             }
             Command::Touch(number) => self.touch(number).await,
             Command::Peek(number) => self.find(number).await.map(shown(number)),
@@ -268,7 +271,7 @@ impl Session {
         outcome: Outcome,
         error: String,
     ) -> Result<Settled, Problem> {
-        let is_over = matches!(outcome, Outcome::Ack | Outcome::Retry(_) | Outcome::DeadLetter);
+        let is_over = matches!(outcome, Outcome::Ack | Outcome::RetryAs(..) | Outcome::DeadLetterAs(_));
         let attempt = is_over.then(|| Attempt {
             number: job.attempt,
             at_ms: job.began_ms,

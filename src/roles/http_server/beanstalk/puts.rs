@@ -14,6 +14,7 @@ use super::stored_job::{ATTEMPTS, stored};
 use super::tube_topic::topic_of;
 use model::headers::Headers;
 use model::job::{Body, Due, JobKey, NewJob, OnConflict, TopicName};
+use model::job_priority::JobPriority;
 use model::quota::Quota;
 use model::scope::RequiredAccess;
 use model::topic::{LEASES, Mode, Topic};
@@ -40,6 +41,7 @@ struct Pending {
     place: usize,
     body: Body,
     headers: Headers,
+    priority: JobPriority,
     delay: Duration,
     number: u64,
 }
@@ -64,7 +66,8 @@ impl Session {
         let mut pending: Vec<Pending> = Vec::new();
         for (place, put) in puts.into_iter().enumerate() {
             let ((body, headers), delay) = (stored(&put), Duration::from_secs(put.delay_s.into()));
-            pending.push(Pending { place, body, headers, delay, number: 0 });
+            let priority = JobPriority::from_number(put.priority);
+            pending.push(Pending { place, body, headers, priority, delay, number: 0 });
         }
         for _ in 0..TRIES {
             self.port().add(&topic, &mut pending, &mut responses).await;
@@ -93,6 +96,7 @@ impl Port {
                 on_conflict: OnConflict::Reject,
                 max_attempts: Some(ATTEMPTS),
                 headers: job.headers.clone(),
+                priority: job.priority,
                 quota: quota.clone(),
                 ..NewJob::new(key, job.body.clone(), Due::In(job.delay))
             });

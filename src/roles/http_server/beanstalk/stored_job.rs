@@ -1,8 +1,8 @@
 //! How a job of beanstalkd is stored. Pure.
 //!
 //! The body is a JSON string: the text, if the bytes are text, or else base64, which the header `beanstalk-body` says.
-//! Priority, delay and TTR, which dq has no fields for, are headers. A new priority or delay of a release or a bury is in
-//! the recorded attempt that the release or the bury ends: so it is stored in one step with it.
+//! Delay and TTR are headers. A new priority or delay of a release or a bury is also in the recorded attempt that the
+//! release or the bury ends. The settlement stores it in one step with the rest.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,14 +16,10 @@ use model::topic::LEASES;
 use protocol::beanstalk::Put;
 use store::View;
 
-const PRIORITY: &str = "beanstalk-pri";
 const DELAY: &str = "beanstalk-delay";
 const TTR: &str = "beanstalk-ttr";
 const ENCODING: &str = "beanstalk-body";
 const BASE64: &str = "base64";
-
-/// The priority of a job without one: that of most clients.
-const PRIORITY_DEFAULT: u32 = 1024;
 
 /// What the store notes if a lease ended at its deadline.
 const RAN_OUT: &str = "the lease ran out";
@@ -37,8 +33,7 @@ pub(super) fn stored(put: &Put) -> (Body, Headers) {
         // Control characters have long escapes, and say that the body is no text.
         text.chars().all(|c| !c.is_control() || matches!(c, '\t' | '\n' | '\r'))
     });
-    let mut pairs =
-        vec![(PRIORITY.to_owned(), put.priority.to_string()), (TTR.to_owned(), put.ttr_s.to_string())];
+    let mut pairs = vec![(TTR.to_owned(), put.ttr_s.to_string())];
     if put.delay_s > 0 {
         pairs.push((DELAY.to_owned(), put.delay_s.to_string()));
     }
@@ -121,7 +116,7 @@ impl JobFacts {
     pub(super) fn new(view: &View, ttr: Duration) -> JobFacts {
         let own_ttr = self::ttr(&view.headers).unwrap_or(ttr);
         let mut facts = JobFacts {
-            priority: number(&view.headers, PRIORITY).unwrap_or(PRIORITY_DEFAULT),
+            priority: view.priority.number(),
             delay_s: number(&view.headers, DELAY).unwrap_or(0).into(),
             ttr_s: own_ttr.as_secs(),
             timeouts: 0,
@@ -131,14 +126,11 @@ impl JobFacts {
         };
         for attempt in &view.attempts_log {
             match Note::of(attempt) {
-                Some(Note::Released { priority, delay_s }) => {
-                    (facts.priority, facts.delay_s) = (priority, delay_s.into());
+                Some(Note::Released { delay_s, .. }) => {
+                    facts.delay_s = delay_s.into();
                     facts.releases += 1;
                 }
-                Some(Note::Buried { priority }) => {
-                    facts.priority = priority;
-                    facts.buries += 1;
-                }
+                Some(Note::Buried { .. }) => facts.buries += 1,
                 None if attempt.error == RAN_OUT => facts.timeouts += 1,
                 None => {}
             }

@@ -5,7 +5,8 @@
 -- ARGV  for each topic: topic, n, and n times: id, token, outcome, attempt
 --         outcome  a (ack), r and a due time (retry: 'r+60000', 'r1767225600000'), b (bury), e and milliseconds
 --                  (extend: 'e30000'), l and milliseconds (answered later: as extend, and the lease has no owner from
---                  then on), h (hand back), p and a due time (postpone, as for retry)
+--                  then on), h (hand back), p and a due time (postpone, as for retry). R and B: as r and b, and the job
+--                  has another priority from then on: 1 2 3, or 'p' and a number ('R2 +60000', 'Bp5')
 --         attempt  a line to be kept with the job, without a newline; '' for none
 -- Returns one letter for each settlement, in their order: d done, s stale (the token is not that of the job's lease, or
 -- the job was replaced)
@@ -19,6 +20,11 @@ local letters, sum = {}, 0
 -- Settles one job whose token is right. Returns its letter.
 local function settle(m, id, packed, outcome, attempt)
   local what, argument, lease = string.byte(outcome), string.sub(outcome, 2), lease_of(packed)
+  local priority
+  if what == 82 or what == 66 then -- R, B
+    priority, argument = string.match(argument, '^(p?%d+) ?(.*)$')
+    what = what + 32
+  end
   if lease.replaced then
     if what ~= 101 then restore(m, id, lease) end
     return 's'
@@ -29,11 +35,19 @@ local function settle(m, id, packed, outcome, attempt)
     if lease.noted then add(m, 'forgotten', id) end
     ends(m, id, DELIVERED, lease.due, lease.attempts, appended(log_of(m.topic, id, lease), attempt), lease.stamp)
   elseif what == 114 then -- r
+    local log = appended(log_of(m.topic, id, lease), attempt)
+    if priority then
+      log = with_priority(lease, log, priority)
+      if lease.level then
+        add(m, 'releveled', id, with_level(call('HGET', base .. 'b:' .. m.topic, id), lease))
+      end
+    end
     unlease(m, id, lease)
-    note(m, id, lease.attempts, lease.crashes, appended(log_of(m.topic, id, lease), attempt))
+    note(m, id, lease.attempts, lease.crashes, log)
     place(m, id, moment(argument), lease.rank)
   elseif what == 98 then -- b
-    bury(m, id, lease, appended(log_of(m.topic, id, lease), attempt))
+    local log = appended(log_of(m.topic, id, lease), attempt)
+    bury(m, id, lease, priority and with_priority(lease, log, priority) or log)
   elseif what == 101 or what == 108 then -- e, l
     call('ZREM', base .. 'l:' .. m.topic, id)
     local deadline = moment('+' .. argument)

@@ -31,6 +31,23 @@ local function lost(number, why)
   return string.format('{"number":%d,"at_ms":%.0f,"took_ms":0,"error":"%s"}', number, now, why)
 end
 
+-- Gives a leased job another priority: 1 2 3, or 'p' and a number. Returns its log, whose first line has the number. The
+-- record has the level: see `with_level`.
+local function with_priority(lease, log, priority)
+  local number = string.match(priority, '^p(%d+)$')
+  local level = lease.rank == 0 and 2 or lease.rank
+  lease.rank = number and 0 or tonumber(priority)
+  lease.level = number and 2 or lease.rank
+  if lease.level == level then lease.level = nil end
+  return with_number(log, number, lease.stamp)
+end
+
+-- Returns the record of a job with another level, if `with_priority` has noted one.
+local function with_level(record, lease)
+  if not lease.level then return record end
+  return string.char(string.byte(record) >= 4 and lease.level + 4 or lease.level) .. string.sub(record, 2)
+end
+
 -- Keeps the counts and the log of a job beside its record.
 local function note(m, id, attempts, crashes, log)
   add(m, 'notes', id, struct.pack('>I4B', attempts, crashes) .. log)
@@ -65,7 +82,7 @@ local function add_letters(m)
       call('ZADD', letters, before[i], name)
     end
     local head = struct.pack('>I6I4I4I4', one.lease.due, older, one.lease.attempts, #one.log) .. one.log
-    local record = call('HGET', base .. 'b:' .. topic, one.id)
+    local record = with_level(call('HGET', base .. 'b:' .. topic, one.id), one.lease)
     values[2 * i - 1], values[2 * i] = one.latest, head .. record
     ends(m, one.id, DEAD, one.lease.due, one.lease.attempts, one.log, 0, record)
     scores[2 * i - 1], scores[2 * i] = text(died), one.latest

@@ -90,6 +90,8 @@ local function make(m)
     for i = 2, #m.records, 2 do bytes = bytes + #m.records[i] end
     meter(m.topic, bytes)
   end
+  -- (The lengths of these records stay the same.)
+  with('HSET', 'b:', m, 'releveled')
   with('HSET', 'm:', m, 'notes')
   if m.owners then
     for owner, ids in pairs(m.owners) do call('SREM', base .. 'o:' .. owner, unpack(ids)) end

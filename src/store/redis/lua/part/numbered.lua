@@ -13,6 +13,20 @@ local function number_of(noted)
   return string.match(noted or '', '^h{":priority":"(%d+)%.(%d+)%.(%d+)"', 6)
 end
 
+-- Returns a log whose line of headers says another number, or none if `number` is nil. The job keeps its place in the
+-- order of arrival. `stamp` is when it was added.
+local function with_number(log, number, stamp)
+  local members = string.match(log, '^h{([^\n]*)}\n')
+  local lines = members and string.sub(log, #members + 5) or log
+  local since, place, others = string.match(members or '', '^":priority":"%d+%.(%d+)%.(%d+)",?(.*)$')
+  others = others or members or ''
+  if number then
+    local own = string.format('":priority":"%s.%s.%s"', number, since or string.format('%.0f', stamp), place or '0')
+    others = others == '' and own or own .. ',' .. others
+  end
+  return others == '' and lines or 'h{' .. others .. '}\n' .. lines
+end
+
 -- Returns the members of ready jobs in the order, and their numbers. `jobs`: id and due time in turn.
 local function members_of(topic, jobs)
   local ids, members, numbers = {}, {}, {}
