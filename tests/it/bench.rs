@@ -2,6 +2,7 @@
 //! a debug build do not matter.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -13,7 +14,11 @@ use crate::support::mariadb::MariaDb;
 /// answer in time, and a measurement with refused adds would be worthless.
 fn bench(arguments: &[&str]) -> BTreeMap<String, f64> {
     let folder = in_memory();
+    // `make tools` gets a beanstalkd.
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/beanstalkd/usr/bin");
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap_or_default());
     let out = Command::new(env!("CARGO_BIN_EXE_dq"))
+        .env("PATH", path)
         .arg("bench")
         .args(arguments)
         .arg("--json")
@@ -104,6 +109,37 @@ fn what_waits_is_measured_and_a_soak_loses_nothing() {
 }
 
 #[test]
+fn clients_that_reserve_are_measured_beside_beanstalkd() {
+    for more in [
+        &["--waiting", "300"][..],
+        &["--over", "http", "--batch", "3"],
+        &["--over", "beanstalk"],
+        &["--store", "redis", "--nodes", "2"],
+    ] {
+        let small = ["pull", "--jobs", "700", "--rate", "50", "--time", "1s", "--waiting", "20"];
+        let (small, waiting) = if more[0] == "--waiting" { (&small[..7], 300.0) } else { (&small[..], 20.0) };
+        let figures = bench(&[small, more].concat());
+        assert_eq!(
+            (figures["missing"], figures["repeated"], figures["early"]),
+            (0.0, 0.0, 0.0),
+            "{figures:?}"
+        );
+        assert!(figures["reserved and acked"] > 10.0 && figures["ratio"] > 0.0, "{figures:?}");
+        assert!(figures["beanstalkd, on the disk"] > 10.0 && figures["beanstalkd, in memory"] > 10.0);
+        assert!(figures["late p50"] > 0.0 && figures["late p50"] <= figures["late p99"], "{figures:?}");
+        assert!(figures["clients that wait"] == waiting && figures["processor while they wait"] < 50.0);
+    }
+}
+
+#[test]
+fn a_measurement_without_a_beanstalkd_says_what_to_install() {
+    let out = Command::new(env!("CARGO_BIN_EXE_dq")).args(["bench", "pull"]).env("PATH", "/nowhere").output();
+    let out = out.unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.code() == Some(1) && said.contains("install the package beanstalkd"), "{said}");
+}
+
+#[test]
 fn adds_to_a_node_are_measured_while_another_one_is_away() {
     for absence in ["killed", "hung"] {
         let outage = ["outage", "--store", "redis", "--nodes", "2", "--time", "500ms", "--absence", absence];
@@ -120,6 +156,7 @@ fn what_cannot_be_measured_is_refused_with_what_would_do() {
         (vec!["add", "--time", "soon"], "--time"),
         (vec!["juggle"], "juggle"),
         (vec!["outage", "--absence", "early"], "killed"),
+        (vec!["pull", "--batch", "101"], "1..=100"),
     ] {
         let out = Command::new(env!("CARGO_BIN_EXE_dq")).arg("bench").args(&arguments).output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr);

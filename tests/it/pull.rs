@@ -398,34 +398,126 @@ fn a_token_reserves_the_topics_of_its_scope_alone() {
     ask("/v1/topics/b/jobs/1/ack", json!({"token": "x"})).is_problem(403, "forbidden", None);
 }
 
-/// Works on jobs until it must stop, whatever happens to the daemon. Notes which jobs it has acked.
-fn work(daemon: &Daemon, stop: &AtomicBool, acked: &Mutex<HashSet<String>>) {
-    let ask = |path: &str, body: &Value| -> Option<Value> {
+/// What an ack was answered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AckAnswer {
+    Done,
+    /// The job was not settled by it.
+    Refused,
+    /// It may have been settled.
+    Unknown,
+}
+
+/// A client that works on jobs while the processes of the daemon are killed.
+trait Worker {
+    /// Reserves jobs. `None`: there was no answer.
+    fn reserve(&mut self) -> Option<Vec<Value>>;
+    fn ack(&mut self, job: &Value) -> AckAnswer;
+}
+
+/// Opens a connection for each request.
+struct HttpWorker(u16);
+
+impl HttpWorker {
+    /// Returns the status and the body. `Err`: whether the request was sent.
+    fn ask(&self, path: &str, body: &Value) -> Result<(u16, Value), bool> {
         let body = body.to_string();
-        let mut stream = TcpStream::connect(("127.0.0.1", daemon.http)).ok()?;
-        stream.set_read_timeout(Some(20 * SECOND)).ok()?;
+        let mut stream = TcpStream::connect(("127.0.0.1", self.0)).map_err(|_| false)?;
+        stream.set_read_timeout(Some(20 * SECOND)).unwrap();
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
-            daemon.http,
+            self.0,
             body.len()
         );
-        stream.write_all(head.as_bytes()).ok()?;
-        let text = std::io::read_to_string(stream).ok()?;
-        let (head, body) = text.split_once("\r\n\r\n")?;
-        head.starts_with("HTTP/1.1 200").then(|| serde_json::from_str(body).ok())?
-    };
-    while !stop.load(Ordering::Relaxed) {
+        stream.write_all(head.as_bytes()).map_err(|_| true)?;
+        let text = std::io::read_to_string(stream).map_err(|_| true)?;
+        let (head, body) = text.split_once("\r\n\r\n").ok_or(true)?;
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or(true)?;
+        Ok((status, serde_json::from_str(body).map_err(|_| true)?))
+    }
+}
+
+impl Worker for HttpWorker {
+    fn reserve(&mut self) -> Option<Vec<Value>> {
         let asked = json!({"max": 5, "wait": "1s", "lease": "1500ms"});
-        let Some(got) = ask("/v1/topics/t/reserve", &asked) else {
+        let (status, answer) = self.ask("/v1/topics/t/reserve", &asked).ok()?;
+        (status == 200).then(|| answer["jobs"].as_array().unwrap().clone())
+    }
+
+    fn ack(&mut self, job: &Value) -> AckAnswer {
+        let path = format!("/v1/topics/t/jobs/{}/ack", job["id"].as_str().unwrap());
+        match self.ask(&path, &json!({"token": job["token"]})) {
+            Ok((200, _)) => AckAnswer::Done,
+            Ok((_, problem)) if ["unknown", "timeout"].map(Some).contains(&problem["code"].as_str()) => {
+                AckAnswer::Unknown
+            }
+            Ok(_) | Err(false) => AckAnswer::Refused,
+            Err(true) => AckAnswer::Unknown,
+        }
+    }
+}
+
+/// Keeps its connection while it stands.
+struct TcpWorker<'a>(&'a Daemon, Option<cli::Client>);
+
+impl TcpWorker<'_> {
+    /// Returns the answer. `Err`: whether the request was sent.
+    fn ask(&mut self, request: &Value) -> Result<Value, bool> {
+        if self.1.is_none() {
+            let connected = cli::Client::connect(self.0.address(), protocol::dq::Framing::Binary);
+            self.1 = Some(connected.map_err(|_| false)?);
+        }
+        let answer = self.1.as_mut().unwrap().ask(request);
+        answer.map_err(|_| {
+            self.1 = None;
+            true
+        })
+    }
+}
+
+impl Worker for TcpWorker<'_> {
+    fn reserve(&mut self) -> Option<Vec<Value>> {
+        let asked = json!({"cmd": "reserve", "topic": "t", "max": 5, "wait": "1s", "lease": "1500ms"});
+        let answer = self.ask(&asked).ok()?;
+        (answer["code"] == 1).then(|| answer["data"].as_array().unwrap().clone())
+    }
+
+    fn ack(&mut self, job: &Value) -> AckAnswer {
+        let ack = json!({"cmd": "ack", "topic": "t", "id": job["id"], "token": job["token"]});
+        match self.ask(&ack) {
+            Ok(answer) if answer["code"] == 1 => AckAnswer::Done,
+            Ok(answer) if ["unknown", "timeout"].map(Some).contains(&answer["err"].as_str()) => {
+                AckAnswer::Unknown
+            }
+            Ok(_) | Err(false) => AckAnswer::Refused,
+            Err(true) => AckAnswer::Unknown,
+        }
+    }
+}
+
+/// The jobs whose acks were answered, and those whose acks may have been done.
+#[derive(Default)]
+struct Acked {
+    done: HashSet<String>,
+    unknown: HashSet<String>,
+}
+
+/// Works on jobs until it must stop, whatever happens to the daemon.
+fn work(mut worker: impl Worker, stop: &AtomicBool, acked: &Mutex<Acked>) {
+    while !stop.load(Ordering::Relaxed) {
+        let Some(got) = worker.reserve() else {
             std::thread::sleep(Duration::from_millis(20));
             continue;
         };
-        for job in got["jobs"].as_array().unwrap() {
+        for job in got {
             let id = job["id"].as_str().unwrap();
-            assert!(!acked.lock().unwrap().contains(id), "{id} came again after its ack");
-            let path = format!("/v1/topics/t/jobs/{id}/ack");
-            if ask(&path, &json!({"token": job["token"]})).is_some() {
-                acked.lock().unwrap().insert(id.to_owned());
+            assert!(!acked.lock().unwrap().done.contains(id), "{id} came again after its ack");
+            let answer = worker.ack(&job);
+            let mut acked = acked.lock().unwrap();
+            match answer {
+                AckAnswer::Done => _ = acked.done.insert(id.to_owned()),
+                AckAnswer::Unknown => _ = acked.unknown.insert(id.to_owned()),
+                AckAnswer::Refused => {}
             }
         }
     }
@@ -444,14 +536,17 @@ impl Drop for Stops<'_> {
 fn kills_lose_no_job_and_an_acked_job_never_comes_again() {
     let daemon = Daemon::start(&pulled("t", "max_attempts = 100\nretry = [\"10ms\"]"));
     daemon.wait_all_up(SLOTS);
-    let (stop, acked, mut added) = (AtomicBool::new(false), Mutex::default(), HashSet::new());
+    let (stop, acked, mut added) = (AtomicBool::new(false), Mutex::<Acked>::default(), HashSet::new());
     std::thread::scope(|scope| {
         let _stops = Stops(&stop);
-        for _ in 0..4 {
-            scope.spawn(|| work(&daemon, &stop, &acked));
+        for _ in 0..2 {
+            scope.spawn(|| work(HttpWorker(daemon.http), &stop, &acked));
+            scope.spawn(|| work(TcpWorker(&daemon, None), &stop, &acked));
         }
-        let roles = ["dq-http-server", "dq-timer-0", "dq-server", "dq-timer-1", "dq-consume-1"];
-        for kill in 0..15 {
+        let mut roles: Vec<String> = daemon.children().into_keys().collect();
+        roles.sort();
+        assert_eq!(roles.len(), SLOTS);
+        for kill in 0..2 * SLOTS {
             for n in 0..20 {
                 let id = format!("{kill}-{n}");
                 let request = add("t", &id, (n % 4) * 50);
@@ -463,32 +558,53 @@ fn kills_lose_no_job_and_an_acked_job_never_comes_again() {
                 assert_eq!(taken["code"], 1, "{taken}");
                 added.insert(id);
             }
-            daemon.kill_child(roles[kill % roles.len()]);
+            daemon.kill_child(&roles[kill % roles.len()]);
         }
-        let done = || acked.lock().map(|acked: std::sync::MutexGuard<'_, HashSet<String>>| acked.len());
+        let is_ended =
+            |acked: &Acked| added.iter().all(|id| acked.done.contains(id) || acked.unknown.contains(id));
         let until = Instant::now() + 60 * SECOND;
-        while done().is_ok_and(|n| n < added.len()) && Instant::now() < until {
+        while acked.lock().is_ok_and(|acked| !is_ended(&acked)) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(50));
         }
         // Each job that would come again has two leases' time to do so.
         std::thread::sleep(4 * SECOND);
     });
-    let acked = acked.into_inner().unwrap();
+    let Acked { done, unknown } = acked.into_inner().unwrap();
     let mut client = daemon.client();
-    // A job whose ack was unknown is gone as well.
-    let left = crate::support::pending(&mut client, "t");
-    assert_eq!(left, 0, "{:?}", added.difference(&acked).collect::<Vec<_>>());
-    assert!(added.difference(&acked).count() <= 15, "{:?}", added.difference(&acked).collect::<Vec<_>>());
+    assert_eq!(crate::support::pending(&mut client, "t"), 0);
+    // A job is gone because its ack was answered, or because its ack may have been done: no other job is gone.
+    let lost: Vec<_> = added.iter().filter(|id| !done.contains(*id) && !unknown.contains(*id)).collect();
+    assert!(lost.is_empty(), "{lost:?}");
+    assert!(done.len() > added.len() / 2, "{} of {}", done.len(), added.len());
+}
+
+/// Allows this process enough open files for 5,000 connections. Returns how many it can have, if the host has fewer.
+pub fn five_thousand() -> usize {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard.min(20_000).max(soft), hard).unwrap();
+    if hard >= 11_000 { 5_000 } else { (hard as usize - 500) / 2 }
+}
+
+/// Checks that the processes of a daemon use nearly no processor time for three seconds.
+pub fn costs_nothing_while_clients_wait(daemon: &Daemon) {
+    let spent = || -> HashMap<String, Duration> {
+        let usage = |pid: nix::unistd::Pid| host::usage_of(pid.as_raw()).expect("it runs").cpu;
+        daemon.children().into_iter().map(|(name, pid)| (name, usage(pid))).collect()
+    };
+    let before = spent();
+    std::thread::sleep(3 * SECOND);
+    for (name, after) in spent() {
+        let idle = after - before[&name];
+        assert!(idle <= Duration::from_millis(150), "{name}: {idle:?} in 3 s, while nothing happens");
+    }
 }
 
 #[test]
 fn one_of_five_thousand_waiting_clients_gets_the_job() {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    setrlimit(Resource::RLIMIT_NOFILE, hard.min(20_000).max(soft), hard).unwrap();
-    let clients = if hard >= 11_000 { 5_000 } else { (hard as usize - 500) / 2 };
+    let clients = five_thousand();
     let more = "[http]\nmax_connections = 12000\nmax_connections_per_source = 12000\nmax_reserves = 12000\n";
     let daemon = Daemon::start(&(more.to_owned() + &pulled("t", "")));
-    let server = daemon.child("dq-http-server");
+    daemon.wait_all_up(SLOTS);
     let mut waiting: Vec<Http> = (0..clients).map(|_| Http::tcp(&daemon)).collect();
     waiting.iter_mut().for_each(|http| begin(http, "t", &json!({"wait": "60s"})));
     let mut client = Http::unix(&daemon);
@@ -496,15 +612,7 @@ fn one_of_five_thousand_waiting_clients_gets_the_job() {
     let asked = Instant::now();
     assert!(reserve(&mut client, "t", &json!({"wait": "10ms"})).is_empty());
     assert!(asked.elapsed() < 10 * SECOND);
-    let spent = |pid: nix::unistd::Pid| -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-    };
-    let before = spent(server);
-    std::thread::sleep(3 * SECOND);
-    let idle = spent(server) - before;
-    assert!(idle <= 15, "{idle} hundredths of a second in 3 s, while nothing happens");
+    costs_nothing_while_clients_wait(&daemon);
     put(&mut client, "t", "1", &json!({}));
     assert!(reserve(&mut client, "t", &json!({"wait": "300ms"})).is_empty(), "somebody has it");
     daemon.signal(Signal::SIGUSR2);

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::pull::{costs_nothing_while_clients_wait, five_thousand};
 use crate::support::http::Http;
 use crate::support::mariadb::MariaDb;
 use crate::support::{Daemon, SECOND, SLOTS, add, all_new, eventually, now_ms, on_redis, stats};
@@ -163,6 +164,27 @@ fn what_cannot_be_reserved_or_reported_is_refused() {
 }
 
 #[test]
+fn a_delay_of_a_second_is_a_second_over_tcp() {
+    let daemon = Daemon::start(&pulled("t", ""));
+    let (mut client, mut worker) = (daemon.client(), daemon.client());
+    for n in 0..5 {
+        // The client waits before the job is there, so nothing but its due time holds it back.
+        worker.send(&[reserve("t", "20s")]).unwrap();
+        let sent = Instant::now();
+        data(&client.ask(&add("t", &n.to_string(), 1000)).unwrap());
+        let got = jobs(&worker.receive().unwrap());
+        let took = sent.elapsed();
+        assert!((SECOND..10 * SECOND).contains(&took), "{took:?}");
+        let nacked = Instant::now();
+        let again = report(&mut worker, &got[0], "nack", json!({"delay": "1s"}));
+        assert_eq!(data(&again)["outcome"], "retried");
+        let job = one(&mut worker, "t");
+        assert!(nacked.elapsed() >= SECOND, "{:?}", nacked.elapsed());
+        data(&report(&mut worker, &job, "ack", json!({})));
+    }
+}
+
+#[test]
 fn a_waiting_reserve_delays_only_answers_behind_it() {
     let daemon = Daemon::start(&(pulled("a", "") + &pulled("b", "")));
     let (mut worker, mut other) = (daemon.client(), daemon.client());
@@ -231,6 +253,26 @@ fn a_rolling_restart_answers_tcp_clients_that_wait() {
         assert_eq!((got.len(), &got[0]["attempt"]), (1, &json!(1)));
         data(&report(client, &got[0], "ack", json!({})));
     }
+}
+
+#[test]
+fn one_of_five_thousand_clients_gets_the_job_over_tcp() {
+    let clients = five_thousand();
+    let more = "[http]\nmax_reserves = 12000\n[server]\nmax_connections_per_source = 6000\n";
+    let daemon = Daemon::start(&(more.to_owned() + &pulled("t", "")));
+    let before = daemon.wait_all_up(SLOTS);
+    let mut waiting: Vec<Client> = (0..clients).map(|_| daemon.client()).collect();
+    waiting.iter_mut().for_each(|client| client.send(&[reserve("t", "60s")]).unwrap());
+    let mut client = daemon.client();
+    // Clients of a topic are served in the order in which they came. So the others wait when this one is answered.
+    assert!(jobs(&client.ask(&reserve("t", "10ms")).unwrap()).is_empty());
+    costs_nothing_while_clients_wait(&daemon);
+    data(&client.ask(&add("t", "1", 0)).unwrap());
+    assert!(jobs(&client.ask(&reserve("t", "300ms")).unwrap()).is_empty(), "somebody has it");
+    daemon.signal(Signal::SIGUSR2);
+    let got: Vec<Value> = waiting.iter_mut().flat_map(|client| jobs(&client.receive().unwrap())).collect();
+    assert_eq!((got.len(), &got[0]["id"], &got[0]["attempt"]), (1, &json!("1"), &json!(1)));
+    all_new(&daemon, &before);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::ledger::History;
 use crate::schedule::{Extent, Schedule};
 use crate::servers::{Node, Server};
 use crate::stage::{SETTLE, Stage};
+use crate::workers::Workers;
 
 /// How long parked jobs may take to be made due, and then to be delivered.
 const RELEASE: Duration = Duration::from_secs(5);
@@ -31,9 +32,10 @@ impl Report {
     pub fn line(&self) -> String {
         let operations = &self.history.operations;
         let accepted = self.history.deliveries.iter().filter(|d| d.is_accepted).count();
+        let reserved = self.history.deliveries.iter().filter(|d| d.asked.is_some()).count();
         let Schedule { shape, faults, .. } = &self.schedule;
         format!(
-            "seed {}: {} nodes{}, {} faults, {} requests ({}), {accepted} deliveries, {} jobs more than once, {} old versions behind spools, {} findings, {} slow calls of up to {} ms, {} s",
+            "seed {}: {} nodes{}, {} faults, {} requests ({}), {accepted} deliveries, {reserved} jobs reserved, {} jobs more than once, {} old versions behind spools, {} findings, {} slow calls of up to {} ms, {} s",
             self.seed,
             shape.nodes,
             if shape.sentinel { " with Sentinel" } else { "" },
@@ -80,14 +82,18 @@ pub fn play(seed: u64, extent: Extent, nodes: Option<usize>) -> Report {
         false => Node::Single(Server::start(shape.offsets_ms[n])),
     };
     let mut stage = Stage::start((0..shape.nodes).map(node).collect(), &[], "");
+    let workers = Workers::start(&stage.clients);
     let mut operations = stage.disturb(&schedule);
     stage.mend();
     stage.history.operations.append(&mut operations);
     stage.look("when all was quiet", SETTLE);
     stage.release(RELEASE);
+    let (mut reports, mut reserved) = workers.end();
     let log = stage.daemon.log();
     let slow = stage.slow_calls();
     let mut history = stage.end();
+    history.operations.append(&mut reports);
+    history.deliveries.append(&mut reserved);
     history.clocks_differ_by = schedule.clocks_differ_by();
     let findings = judge(&history);
     Report { seed, findings, history, schedule, took: began.elapsed(), slow, log }

@@ -16,7 +16,7 @@ use crate::requests::{Ask, Batch};
 use crate::sink::body;
 
 /// Returns a number for another connection.
-fn next_line() -> u64 {
+pub fn next_line() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
@@ -185,7 +185,7 @@ fn job(ask: &Ask) -> Value {
 }
 
 /// Returns the outcome of a code. Some codes say that nothing was done. With the others it is not known.
-fn refused(code: &str) -> Outcome {
+pub fn refused(code: &str) -> Outcome {
     match code {
         "not_found" => Outcome::NotFound,
         "exists" => Outcome::Exists,
@@ -226,6 +226,9 @@ fn to_http(ask: &Ask) -> (&'static str, String, Value) {
         OperationKind::Run => ("POST", format!("{jobs}/{id}/run"), Value::Null),
         OperationKind::Redrive => dead("redrive"),
         OperationKind::Purge => dead("purge"),
+        OperationKind::Ack(_) | OperationKind::Nack { .. } | OperationKind::Extend(_) => {
+            unreachable!("{:?} is of a client that reserves", ask.operation_kind)
+        }
     }
 }
 

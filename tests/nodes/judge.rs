@@ -22,6 +22,8 @@ pub enum Kind {
     Early,
     /// It came after its deletion or replacement had been acknowledged.
     Revived,
+    /// It came after its ack had been answered.
+    Repeated,
     /// It came although its add had been refused.
     Refused,
     /// The answer said that it does not exist, but it does.
@@ -136,6 +138,7 @@ impl Of<'_> {
         }
         for operation in &self.operations {
             self.judge_answer(operation, &mut say);
+            self.judge_report(operation, &mut say);
             self.judge_presence(operation, &mut say);
         }
         if let Some(Found::NoAnswer(why)) = self.history.left.get(&self.id) {
@@ -175,6 +178,7 @@ impl Of<'_> {
                 format!("version {version} came {} ms before it was due", (due - at) / MILLISECOND),
             );
         }
+        self.judge_reserve(delivery, say);
         let ended = |o: &&&Operation| o.ends_others() && self.is_firm(o) && self.is_before(creator, o);
         // A change in a spool ends the earlier version when it is sent.
         let reaches_until = |o: &Operation| match o.outcome {
@@ -275,7 +279,10 @@ impl Of<'_> {
             o.ends_others() && o.is_possible() && o.version() != Some(version) && !self.is_before(o, creator)
         };
         let is_delivered = self.deliveries.get(&version).is_some_and(|all| all.iter().any(|d| d.is_accepted));
-        if !is_stored || is_delivered || self.operations.iter().any(|o| may_end(&o)) {
+        let may_be_acked =
+            |o: &&Operation| o.operation_kind == OperationKind::Ack(version) && o.is_possible();
+        let is_ended = || self.operations.iter().any(|o| may_end(&o) || may_be_acked(o));
+        if !is_stored || is_delivered || is_ended() {
             return;
         }
         match self.history.left.get(&self.id) {
@@ -388,6 +395,9 @@ impl Of<'_> {
         self.operations.iter().any(can)
     }
 }
+
+#[path = "judge_reserves.rs"]
+mod reserves;
 
 #[cfg(test)]
 #[path = "judge_tests.rs"]

@@ -39,7 +39,15 @@ impl TestHistory {
     }
 
     fn came(mut self, at: u64, version: Version) -> TestHistory {
-        self.0.deliveries.push(Delivery { id: ID, version, at: at * SECOND / 10, is_accepted: true });
+        let at = at * SECOND / 10;
+        self.0.deliveries.push(Delivery { id: ID, version, at, is_accepted: true, asked: None });
+        self
+    }
+
+    /// Adds a job that a client has reserved, and has not acked with success.
+    fn reserved(mut self, asked: u64, at: u64, version: Version) -> TestHistory {
+        let (asked, at) = (Some(asked * SECOND / 10), at * SECOND / 10);
+        self.0.deliveries.push(Delivery { id: ID, version, at, is_accepted: false, asked });
         self
     }
 
@@ -242,6 +250,64 @@ fn an_add_that_had_to_find_the_other_is_stored_twice() {
     // If there was nothing, a keep stores its job.
     test_history().asked(0, 1, with(1, Rule::Keep), Done).left(Found::Nothing).has(Kind::Lost);
     test_history().asked(0, 1, with(1, Rule::Keep), Done).came(2, 1).stands();
+}
+
+#[test]
+fn a_reserved_job_without_an_ack_is_lost() {
+    let reserved = || test_history().asked(0, 1, add(1), Done).reserved(1, 2, 1);
+    let ack = OperationKind::Ack(1);
+    reserved().left(Found::Nothing).has(Kind::Lost);
+    reserved().left(Found::Pending(1)).has(Kind::Stuck);
+    reserved().asked(3, 4, ack, Unknown).left(Found::Nothing).stands();
+    reserved().asked(3, 4, ack, Done).left(Found::Nothing).stands();
+    reserved().asked(3, 4, ack, Outcome::Refused("gone".into())).left(Found::Nothing).has(Kind::Lost);
+    let nack = OperationKind::Nack { version: 1, delay: 0 };
+    reserved().asked(3, 4, nack, Done).left(Found::Nothing).has(Kind::Lost);
+    reserved().asked(3, 4, OperationKind::Extend(1), Done).left(Found::Nothing).has(Kind::Lost);
+}
+
+#[test]
+fn an_acked_job_that_comes_again_is_found() {
+    let acked = || {
+        test_history().asked(0, 1, add(1), Done).reserved(1, 2, 1).asked(3, 4, OperationKind::Ack(1), Done)
+    };
+    acked().stands();
+    acked().reserved(5, 6, 1).has(Kind::Repeated);
+    acked().reserved(3, 6, 1).stands();
+    acked().reserved(3, 40, 1).has(Kind::Repeated);
+    acked().stopped(2, 35).reserved(3, 40, 1).stands();
+    acked().asked(5, 6, OperationKind::Get, Shown(1)).has(Kind::Stale);
+    acked().asked(3, 6, OperationKind::Get, Shown(1)).stands();
+    // What a master has acknowledged may be lost with it.
+    let mut history = acked().reserved(5, 6, 1);
+    history.0.weak.push(Span { from: 3 * SECOND / 10, to: 4 * SECOND / 10 });
+    history.stands();
+    let unknown = test_history().asked(0, 1, add(1), Done).asked(3, 4, OperationKind::Ack(1), Unknown);
+    unknown.reserved(5, 6, 1).stands();
+}
+
+#[test]
+fn a_report_about_a_job_that_has_ended_is_a_phantom() {
+    let reserved = || test_history().asked(0, 1, add(1), Done).reserved(1, 2, 1);
+    let nack = OperationKind::Nack { version: 1, delay: 0 };
+    for report in [OperationKind::Ack(1), nack, OperationKind::Extend(1)] {
+        reserved().asked(3, 4, OperationKind::Ack(1), Done).asked(5, 6, report, Done).has(Kind::Phantom);
+        reserved().asked(3, 4, OperationKind::Delete, Done).asked(5, 6, report, Done).has(Kind::Phantom);
+        let replaced = reserved().asked(3, 4, add(2), Done).asked(5, 6, report, Done);
+        replaced.came(7, 2).has(Kind::Phantom);
+        reserved().asked(3, 6, OperationKind::Delete, Done).asked(5, 6, report, Done).stands();
+    }
+}
+
+#[test]
+fn a_job_that_comes_before_the_end_of_its_nack_is_found() {
+    let nack = OperationKind::Nack { version: 1, delay: SECOND };
+    let nacked =
+        || test_history().asked(0, 1, add(1), Done).reserved(1, 2, 1).asked(3, 4, nack, Done).came(30, 1);
+    nacked().reserved(5, 12, 1).has(Kind::Early);
+    nacked().reserved(5, 13, 1).stands();
+    nacked().reserved(3, 12, 1).stands();
+    nacked().asked(5, 6, OperationKind::Run, Done).reserved(5, 12, 1).stands();
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub enum Id {
     Single(u32),
     /// It is added once. Its deliveries fail until the end, so it becomes a dead letter.
     Failing(u32),
+    /// Clients reserve it. The low numbers are used by all clients at the same time, and the others are added once.
+    Pulled(u32),
 }
 
 impl Id {
@@ -29,6 +31,7 @@ impl Id {
         match self {
             Id::Shared(_) | Id::Single(_) => "t",
             Id::Failing(_) => "failing",
+            Id::Pulled(_) => "pulled",
         }
     }
 
@@ -39,6 +42,7 @@ impl Id {
             "shared" => Some(Id::Shared(number)),
             "single" => Some(Id::Single(number)),
             "failing" => Some(Id::Failing(number)),
+            "pulled" => Some(Id::Pulled(number)),
             _ => None,
         }
     }
@@ -50,6 +54,7 @@ impl fmt::Display for Id {
             Id::Shared(n) => write!(f, "shared-{n}"),
             Id::Single(n) => write!(f, "single-{n}"),
             Id::Failing(n) => write!(f, "failing-{n}"),
+            Id::Pulled(n) => write!(f, "pulled-{n}"),
         }
     }
 }
@@ -81,6 +86,15 @@ pub enum OperationKind {
     Redrive,
     /// Removes the dead letters of the id.
     Purge,
+    /// The client that reserved this version is done with it.
+    Ack(Version),
+    /// The client that reserved this version could not do it. It comes again after the delay.
+    Nack {
+        version: Version,
+        delay: Micros,
+    },
+    /// The client that reserved this version needs more time.
+    Extend(Version),
 }
 
 /// The answer.
@@ -132,19 +146,36 @@ impl Operation {
         match self.operation_kind {
             OperationKind::Add { rule, .. } => rule == Rule::Replace,
             OperationKind::Patch { .. } | OperationKind::Delete | OperationKind::Purge => true,
-            OperationKind::Run | OperationKind::Get | OperationKind::Redrive => false,
+            OperationKind::Run
+            | OperationKind::Get
+            | OperationKind::Redrive
+            | OperationKind::Ack(_)
+            | OperationKind::Nack { .. }
+            | OperationKind::Extend(_) => false,
+        }
+    }
+
+    /// Returns the version whose lease the client reported about.
+    pub fn reported(&self) -> Option<Version> {
+        match self.operation_kind {
+            OperationKind::Ack(version)
+            | OperationKind::Nack { version, .. }
+            | OperationKind::Extend(version) => Some(version),
+            _ => None,
         }
     }
 }
 
-/// One call of the receiver.
+/// One call of the receiver, or one job that a client has reserved.
 #[derive(Debug, Clone)]
 pub struct Delivery {
     pub id: Id,
     pub version: Version,
     pub at: Micros,
-    /// Whether the receiver accepted it.
+    /// Whether the receiver accepted it, or the ack of the client was answered with success.
     pub is_accepted: bool,
+    /// When the client sent its reserve. `None`: it was a callback.
+    pub asked: Option<Micros>,
 }
 
 /// A span of time.
@@ -211,7 +242,9 @@ impl History {
         }
         for d in self.deliveries.iter().filter(|d| d.id == id) {
             let word = if d.is_accepted { "accepted" } else { "refused" };
-            lines.push((d.at, format!("delivery of version {}, {word}", d.version)));
+            let asked =
+                d.asked.map_or(String::new(), |asked| format!(", reserve sent {} us before", d.at - asked));
+            lines.push((d.at, format!("delivery of version {}, {word}{asked}", d.version)));
         }
         lines.sort();
         let here = lines.partition_point(|(at, _)| *at < around);

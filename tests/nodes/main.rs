@@ -1,5 +1,6 @@
 //! Redis nodes that fail in every way, under clients that use the same ids at the same time. What was acknowledged must
-//! not be lost, and must not be delivered after it was deleted or replaced.
+//! not be lost, and must not be delivered after it was deleted, replaced or acked. Some ids are of a topic whose jobs
+//! clients reserve (`workers`).
 //!
 //! The schedule, the ledger and the judgement are pure (`schedule`, `ledger`, `judge`); the other modules act. They see
 //! the daemon and its servers only from outside: through the ports, the `dq` command and signals.
@@ -25,6 +26,7 @@ mod schedule;
 mod servers;
 mod sink;
 mod stage;
+mod workers;
 
 use std::ops::RangeInclusive;
 

@@ -15,12 +15,12 @@ pub struct Ask {
     pub fate: Fate,
 }
 
-/// What the receiver does with a version.
+/// What the receiver does with a version, or the client that reserves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Accepted,
     AcceptedSlowly,
-    /// It refuses the first attempt.
+    /// It refuses the first attempt. (A client may also let the first lease run out.)
     SecondAttempt,
     /// It refuses all attempts until the end.
     Refused,
@@ -53,8 +53,15 @@ pub struct Requests<'a> {
     failing: u32,
 }
 
-/// How many ids all clients share.
+/// How many ids with callbacks all clients share.
 const SHARED: u32 = 24;
+
+/// How many ids that clients reserve all clients share.
+const SHARED_PULLED: u32 = 12;
+
+fn is_shared(id: Id) -> bool {
+    matches!(id, Id::Shared(_) | Id::Pulled(0..SHARED_PULLED))
+}
 
 impl<'a> Requests<'a> {
     pub fn new(random: &'a mut Rng, length: Micros) -> Requests<'a> {
@@ -79,7 +86,7 @@ impl<'a> Requests<'a> {
                 requests.push(jobs);
                 if self.random.bool() {
                     let next = Ask { id: last, ..self.ask() };
-                    requests.push(vec![if matches!(last, Id::Shared(_)) { next } else { self.ask() }]);
+                    requests.push(vec![if is_shared(last) { next } else { self.ask() }]);
                 }
             }
             batches.push(Batch { pause, requests });
@@ -110,7 +117,10 @@ impl<'a> Requests<'a> {
     }
 
     fn shared(&mut self) -> Id {
-        Id::Shared(self.random.u32(0..SHARED))
+        match self.random.u32(0..SHARED + SHARED_PULLED) {
+            n @ 0..SHARED => Id::Shared(n),
+            n => Id::Pulled(n - SHARED),
+        }
     }
 
     fn version(&mut self) -> Version {
@@ -143,7 +153,8 @@ impl<'a> Requests<'a> {
         let (version, delay, fate) = (self.version(), self.delay(), self.fate());
         let id = if self.random.u8(0..6) == 0 {
             self.singles += 1;
-            Id::Single(self.singles)
+            let is_pulled = self.random.u8(0..3) == 0;
+            if is_pulled { Id::Pulled(SHARED_PULLED + self.singles) } else { Id::Single(self.singles) }
         } else {
             self.shared()
         };

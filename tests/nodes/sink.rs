@@ -40,7 +40,7 @@ impl Sink {
                     "second" => !refused.lock().unwrap().insert(version),
                     _ => true,
                 };
-            noted.lock().unwrap().push(Delivery { id, version, at, is_accepted });
+            noted.lock().unwrap().push(Delivery { id, version, at, is_accepted, asked: None });
             let answer = Answer::new(if is_accepted { 200 } else { 500 }, "");
             if fate == "slowly" { answer.after(Duration::from_millis(400)) } else { answer }
         };
@@ -67,6 +67,7 @@ impl Sink {
         };
         topic("t", &format!("retry = [\"200ms\"]\n{more}"))
             + &topic("failing", "retry = [\"100ms\"]\nmax_attempts = 2\n")
+            + "[[topic]]\nname = \"pulled\"\nmode = \"pull\"\nretry = [\"200ms\"]\nmax_attempts = 1000\n"
     }
 }
 

@@ -340,7 +340,7 @@ impl Stage {
     pub fn reported_count(&self) -> Option<(Count, bool)> {
         let mut client = cli::Client::connect(self.clients.tcp, protocol::dq::Framing::Binary).ok()?;
         let (mut count, mut is_quiet) = (Count::default(), true);
-        for topic in ["t", "failing"] {
+        for topic in ["t", "failing", "pulled"] {
             let answer = client.ask(&serde_json::json!({"cmd": "stats", "topic": topic})).ok()?;
             let counts = &answer["data"][topic];
             (answer["code"] == 1).then_some(())?;

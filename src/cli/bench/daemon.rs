@@ -20,6 +20,9 @@ use super::sink::{Sink, SinkReceiver};
 use host::{usage_of, whole_status};
 use model::status::{Phase, Renewal, Status};
 
+/// The topic whose jobs clients reserve. It has the name of the tube that clients of beanstalkd use if they name none.
+pub(super) const PULL_TOPIC: &str = "default";
+
 /// How long a daemon or a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -68,6 +71,10 @@ pub(super) struct Options {
     #[arg(skip)]
     pub registry: Option<String>,
 
+    /// Whether clients reserve the jobs of [`PULL_TOPIC`], also with beanstalkd's protocol.
+    #[arg(skip)]
+    pub pull: bool,
+
     /// A folder on the disk that is measured; default: the host's folder for temporary files
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
@@ -80,6 +87,8 @@ pub(super) struct BenchDaemon {
     pub server: SocketAddr,
     /// Its HTTP port.
     pub http: SocketAddr,
+    /// Its port for clients of beanstalkd; `None`: it has none.
+    pub beanstalk: Option<SocketAddr>,
     /// The addresses of its Redis nodes.
     pub nodes: Vec<SocketAddr>,
     /// The receiver of its callbacks.
@@ -100,14 +109,17 @@ impl BenchDaemon {
         let servers = (0..count).map(|n| RedisServer::start(&folder, n)).collect::<Result<Vec<_>>>()?;
         let (server, http) = (local(free_port()?), local(free_port()?));
         let nodes: Vec<SocketAddr> = servers.iter().map(|s| s.address).collect();
-        std::fs::write(folder.0.join("dq.toml"), configuration(options, server, http, &nodes, &sink))?;
+        let beanstalk = options.pull.then(free_port).transpose()?.map(local);
+        let mut text = configuration(options, server, http, &nodes, &sink);
+        text += &beanstalk.map_or_else(String::new, pull_configuration);
+        std::fs::write(folder.0.join("dq.toml"), text)?;
         let mut daemon = Daemon::start(&folder)?;
         let control = Control { run_dir: folder.0.join("var/run") };
         // The ports accept connections before a process reads from them. So this waits for the phase of the daemon
         // instead.
         await_start("dq-master", || daemon.has_ended(), || control.is_steady())
             .context("no daemon to measure; RUST_LOG=info tells more")?;
-        Ok(BenchDaemon { server, http, nodes, sink, daemon, servers, folder })
+        Ok(BenchDaemon { server, http, beanstalk, nodes, sink, daemon, servers, folder })
     }
 
     /// Returns the control of the daemon, which asks its master.
@@ -250,7 +262,7 @@ fn configuration(
     let mut text = format!(
         "# Made by `dq bench`.\nrun_dir = \"var/run\"\n\
          [server]\nlisten = \"{server}\"\nmax_connections = 20000\nmax_connections_per_source = 20000\n\
-         [http]\nlisten = \"{http}\"\nmax_connections = 20000\nmax_connections_per_source = 20000\nmax_requests = 20000\n\
+         [http]\nlisten = \"{http}\"\nmax_connections = 20000\nmax_connections_per_source = 20000\nmax_requests = 20000\nmax_reserves = 40000\n\
          [registry]\nurl = \"{}\"\n\
          [consume]\nprocesses = {}\nconcurrency = {}\n",
         options.registry.as_deref().unwrap_or("none"),
@@ -276,8 +288,16 @@ fn configuration(
     text
 }
 
+/// Returns the sections of the topic that clients reserve from, and of the port for clients of beanstalkd.
+fn pull_configuration(beanstalk: SocketAddr) -> String {
+    format!(
+        "[[topic]]\nname = \"{PULL_TOPIC}\"\nmode = \"pull\"\nttr = \"1h\"\n\
+         [beanstalk]\nlisten = \"{beanstalk}\"\nmax_connections = 20000\nmax_connections_per_source = 20000\n"
+    )
+}
+
 /// Waits until a process that was started answers as it must.
-fn await_start(
+pub(super) fn await_start(
     what: &str,
     mut has_ended: impl FnMut() -> Result<bool>,
     answers: impl Fn() -> Result<()>,

@@ -141,7 +141,8 @@ impl Dialect for Callback {
     }
 }
 
-fn post(path: &str, json: &str, out: &mut Vec<u8>) {
+/// Appends a POST of JSON.
+pub(super) fn post(path: &str, json: &str, out: &mut Vec<u8>) {
     let head = format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         json.len()

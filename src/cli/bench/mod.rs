@@ -7,6 +7,7 @@ mod dialects;
 mod floors;
 mod load;
 mod outage;
+mod pull;
 mod records;
 mod report;
 mod sink;
@@ -56,6 +57,9 @@ enum Work {
     Isolation(Isolation),
     /// Measure a shift of many pending jobs, whose process is killed on the way, beside a topic with quick callbacks
     Bulk(Bulk),
+    /// Measure clients that reserve jobs and ack them, and how late jobs with a delay of a second come to clients that
+    /// wait; compared with beanstalkd
+    Pull(Pull),
     /// Measure adds to one of several Redis nodes, with all nodes and while another node is down
     Outage(Outage),
     /// Measure what a daemon costs that only waits
@@ -239,6 +243,50 @@ struct Bulk {
     daemon: Options,
 }
 
+/// The protocol of clients that reserve jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PullClients {
+    /// The TCP port.
+    Tcp,
+    /// The HTTP API.
+    Http,
+    /// dq's port for clients of beanstalkd.
+    Beanstalk,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  dq bench pull --store redis\n  dq bench pull --over http --waiting 5000\n\nIt starts a beanstalkd of its own, which must be in PATH."
+)]
+struct Pull {
+    /// What the clients of dq speak
+    #[arg(long, value_enum, default_value = "tcp")]
+    over: PullClients,
+    /// The number of connections that reserve jobs of a backlog
+    #[arg(long, default_value_t = 10, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    connections: u32,
+    /// How many jobs a client reserves at once
+    #[arg(long, default_value_t = 32, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100))]
+    batch: u32,
+    /// How many jobs are in the backlogs of all rounds together
+    #[arg(long, default_value_t = 50_000, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
+    jobs: u64,
+    /// Bytes of a job's body
+    #[arg(long, default_value_t = 125, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(12..=60_000))]
+    size: u32,
+    /// How many clients wait for the jobs with a delay
+    #[arg(long, default_value_t = 100, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=9000))]
+    waiting: u32,
+    /// Jobs with a delay a second
+    #[arg(long, default_value = "200", value_parser = rate)]
+    rate: f64,
+    /// For how long jobs with a delay are added
+    #[arg(long, default_value = "5s", value_parser = span)]
+    time: Duration,
+    #[command(flatten)]
+    daemon: Options,
+}
+
 /// What happens to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum NodeFault {
@@ -314,6 +362,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         Work::Mixed(mixed) => works::mixed(mixed)?,
         Work::Isolation(isolation) => works::isolation(isolation)?,
         Work::Bulk(bulk) => bulk::run(bulk)?,
+        Work::Pull(pull) => pull::run(pull)?,
         Work::Outage(outage) => outage::run(outage)?,
         Work::Idle(idle) => works::idle(idle)?,
         Work::Soak(soak) => works::soak(soak)?,
