@@ -15,8 +15,11 @@ mod attempts;
 mod backup;
 mod batch;
 mod bench;
+mod broken_pipe;
 mod bulk;
 mod client;
+#[cfg(test)]
+mod commands_in_texts;
 mod completions;
 mod config_check;
 mod console;
@@ -54,7 +57,6 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory as _, Parser, Subcommand};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use self::failure::Failure;
 use model::settings::Settings;
@@ -154,10 +156,7 @@ impl Command {
 
 /// Runs `dq` with the arguments of its command line.
 pub fn main() -> ExitCode {
-    // If the reader of the output stops reading, as `head` does, SIGPIPE ends this process, as it does most programs.
-    let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: this sets the default action, and no other thread exists yet.
-    let _ = unsafe { sigaction(Signal::SIGPIPE, &action) };
+    broken_pipe::end_when_output_has_no_reader();
     let as_json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
     let parsed = match Arguments::try_parse() {
         Err(e) if as_json && e.use_stderr() => {

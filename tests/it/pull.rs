@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -684,6 +684,56 @@ fn a_command_is_run_for_each_job_and_its_exit_decides() {
     assert_eq!(counts(&mut http), Some([0, 0, 0, 1]));
     drop(http);
     daemon.stop();
+}
+
+/// Starts `dq reserve --exec` for the topic `t`.
+fn start_worker(script: &str, more: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+    command.args(["reserve", "t", "--exec", script]).args(more);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn a_command_that_does_not_read_its_job_ends_no_worker() {
+    let daemon = Daemon::start(&pulled("t", ""));
+    let mut http = Http::unix(&daemon);
+    // More than a pipe holds, so `dq` is still writing when the command ends.
+    (0..20).for_each(|n| put(&mut http, "t", &n.to_string(), &json!({"body": "x".repeat(200_000)})));
+    let run_dir = daemon.dir.path().join("var/run").display().to_string();
+    let mut worker = start_worker("true", &["--workers", "4", "--run-dir", &run_dir]);
+    eventually(60 * SECOND, "all jobs", || {
+        assert_eq!(worker.try_wait().unwrap(), None, "the worker runs");
+        let stats = http.get("/v1/stats").is(200);
+        let t = stats["topics"].as_array().unwrap().iter().find(|t| t["topic"] == "t")?.clone();
+        ["ready", "leased", "delayed", "dead"].iter().all(|state| t[*state] == 0).then_some(())
+    });
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.id() as i32), Signal::SIGTERM).unwrap();
+    assert!(worker.wait().unwrap().success());
+}
+
+#[test]
+fn a_worker_that_waits_ends_at_once_and_takes_no_job() {
+    let daemon = Daemon::start(&pulled("t", "keep_done = \"1h\""));
+    let mut http = Http::unix(&daemon);
+    let run_dir = daemon.dir.path().join("var/run").display().to_string();
+    let url = format!("http://127.0.0.1:{}", daemon.http);
+    for (n, door) in [["--run-dir", &run_dir], ["--url", &url]].iter().enumerate() {
+        let mut worker = start_worker("cat", &[door[0], door[1], "--workers", "2"]);
+        // A worker that has done a job waits for the next one.
+        put(&mut http, "t", &format!("first{n}"), &json!({}));
+        eventually(20 * SECOND, "the first job", || {
+            (http.get(&format!("/v1/topics/t/jobs/first{n}/records")).json["records"][0]["outcome"] == "done")
+                .then_some(())
+        });
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.id() as i32), Signal::SIGTERM).unwrap();
+        let asked = Instant::now();
+        assert!(worker.wait().unwrap().success());
+        assert!(asked.elapsed() < 5 * SECOND, "{door:?} waited: {:?}", asked.elapsed());
+        put(&mut http, "t", &format!("next{n}"), &json!({}));
+        let job = one(&mut http, "t");
+        assert_eq!((&job["id"], &job["attempt"]), (&json!(format!("next{n}")), &json!(1)));
+        report(&mut http, &job, "ack", json!({})).is(200);
+    }
 }
 
 #[test]

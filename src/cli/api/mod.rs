@@ -112,6 +112,11 @@ impl Api {
         Ok(Api { agent, base, address: target.address.clone(), token: target.token()? })
     }
 
+    /// Ends the requests of this client that wait for an answer in other threads. Further requests fail.
+    pub(super) fn shut_down(&self) {
+        self.agent.clone().shutdown();
+    }
+
     /// Sends a GET.
     pub(super) fn get(&self, path: &str) -> Result<Answer> {
         self.send("GET", path, &[], None)

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::io::{self, Read};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::{Arc, Weak};
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, send};
@@ -14,7 +15,7 @@ use ureq::config::Config;
 use ureq::http::Uri;
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{
-    Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
+    Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, ShutdownHandle, Transport,
 };
 
 /// Connects to the socket at this path, whatever the URL says.
@@ -29,7 +30,10 @@ impl Connector for Socket {
         details: &ConnectionDetails<'_>,
         _: Option<()>,
     ) -> Result<Option<UnixConnection>, Error> {
-        let stream = UnixStream::connect(&self.0)?;
+        let stream = Arc::new(Stream(UnixStream::connect(&self.0)?));
+        let handle: Weak<dyn ShutdownHandle> =
+            Arc::downgrade(&(Arc::clone(&stream) as Arc<dyn ShutdownHandle>));
+        (details.register_shutdown)(handle)?;
         let config = details.config;
         let buffers = LazyBuffers::new(config.input_buffer_size(), config.output_buffer_size());
         Ok(Some(UnixConnection { stream, buffers }))
@@ -48,15 +52,25 @@ impl Resolver for UnresolvedAddress {
     }
 }
 
+/// The socket of a connection. The agent can close it while another thread waits for it.
+struct Stream(UnixStream);
+
+impl ShutdownHandle for Stream {
+    fn shutdown(&self) {
+        // An error means that the connection has ended already.
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
 /// A connection to a Unix socket.
 pub(super) struct UnixConnection {
-    stream: UnixStream,
+    stream: Arc<Stream>,
     buffers: LazyBuffers,
 }
 
 impl fmt::Debug for UnixConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.stream.fmt(f)
+        self.stream.0.fmt(f)
     }
 }
 
@@ -74,11 +88,11 @@ impl Transport for UnixConnection {
     }
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
-        self.stream.set_write_timeout(timeout.not_zero().map(|t| *t))?;
+        self.stream.0.set_write_timeout(timeout.not_zero().map(|t| *t))?;
         let mut rest = &self.buffers.output()[..amount];
         while !rest.is_empty() {
-            // SIGPIPE ends this process. This is meant for its output, so the socket must not raise the signal.
-            match send(self.stream.as_raw_fd(), rest, MsgFlags::MSG_NOSIGNAL) {
+            // If the daemon has closed the connection, this is an error, and no signal.
+            match send(self.stream.0.as_raw_fd(), rest, MsgFlags::MSG_NOSIGNAL) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(Errno::EINTR) => {}
                 Err(e) => return Err(waited(e.into(), timeout)),
@@ -88,10 +102,10 @@ impl Transport for UnixConnection {
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
-        self.stream.set_read_timeout(timeout.not_zero().map(|t| *t))?;
+        self.stream.0.set_read_timeout(timeout.not_zero().map(|t| *t))?;
         let into = self.buffers.input_append_buf();
         let amount = loop {
-            match self.stream.read(into) {
+            match (&self.stream.0).read(into) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 other => break other.map_err(|e| waited(e, timeout))?,
             }
@@ -103,7 +117,7 @@ impl Transport for UnixConnection {
     fn is_open(&mut self) -> bool {
         // If the connection is readable while no request runs, it was closed.
         let now = std::time::Instant::now();
-        let fd = std::os::fd::AsFd::as_fd(&self.stream);
+        let fd = std::os::fd::AsFd::as_fd(&self.stream.0);
         host::wait_readable(&[fd], Some(now)).is_ok_and(|readable| !readable[0])
     }
 }

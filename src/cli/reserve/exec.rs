@@ -1,7 +1,8 @@
 //! `dq reserve --exec`: runs a command for each job. Each worker is a thread with one job at a time.
 //!
-//! At SIGTERM or SIGINT no worker begins another command. The commands that run are finished and reported. A worker that
-//! is killed loses no job: the job comes back when its lease ends.
+//! At SIGTERM or SIGINT the requests for jobs that wait are ended: dq-http-server then hands back a job that it leases for
+//! them. Jobs that a worker has got are worked on and reported. A worker that is killed loses no job: the job comes back
+//! when its lease ends.
 
 use std::io::{Read, Write as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -22,7 +23,7 @@ use super::super::target::TargetOptions;
 use super::{MARGIN, Reserved, WAIT_MAX, reserve, span};
 use host::{Signals, now_ms, wait_readable};
 
-/// How long a worker waits for a job before it looks whether it must stop.
+/// How long a request for a job waits.
 const WAIT: Duration = Duration::from_secs(10);
 
 /// How long after a failure a worker asks again.
@@ -43,10 +44,13 @@ pub(super) fn run(
     let stop = Arc::new(AtomicBool::new(false));
     let (failed, failures) = channel::<anyhow::Error>();
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
+    // A client of its own for the requests that wait, because they are ended before the last reports are sent.
+    let reserves = Arc::new(Api::patient(at, WAIT_MAX + MARGIN)?);
     let (ended, wakes) = std::os::unix::net::UnixStream::pair().context("cannot make a pipe")?;
     for _ in 0..workers {
         let worker = Worker {
             api: Api::patient(at, WAIT_MAX + MARGIN)?,
+            reserves: Arc::clone(&reserves),
             topics: topics.to_vec(),
             lease,
             command: command.to_owned(),
@@ -65,7 +69,8 @@ pub(super) fn run(
         wait_readable(&[std::os::fd::AsFd::as_fd(&signals), std::os::fd::AsFd::as_fd(&ended)], None)?;
         let has_failed = failures.try_recv();
         if has_failed.is_ok() || !signals.take()?.is_empty() {
-            stop.store(true, Ordering::Relaxed);
+            stop.store(true, Ordering::SeqCst);
+            reserves.shut_down();
             eprintln!("the commands that run are finished first");
             threads.into_iter().for_each(|thread| drop(thread.join()));
             return match has_failed {
@@ -78,6 +83,7 @@ pub(super) fn run(
 
 struct Worker {
     api: Api,
+    reserves: Arc<Api>,
     topics: Vec<String>,
     lease: Option<Duration>,
     command: String,
@@ -87,9 +93,12 @@ struct Worker {
 impl Worker {
     /// Works until it must stop. Fails if the daemon refuses its requests.
     fn work(&self) -> Result<()> {
-        while !self.stop.load(Ordering::Relaxed) {
-            let jobs = match reserve(&self.api, &self.topics, 1, WAIT, self.lease) {
+        let must_stop = || self.stop.load(Ordering::SeqCst);
+        while !must_stop() {
+            let jobs = match reserve(&self.reserves, &self.topics, 1, WAIT, self.lease) {
                 Ok(jobs) => jobs,
+                // The request was ended, and has taken no job.
+                Err(_) if must_stop() => break,
                 Err(e) if is_final(&e) => return Err(e),
                 Err(e) => {
                     eprintln!("cannot reserve: {e:#}");
@@ -145,7 +154,7 @@ impl Worker {
             scope.spawn(move || self.keep_lease(job, &ends));
             let stdin = child.stdin.take();
             scope.spawn(move || {
-                // The command may read nothing of it.
+                // The command need not read it. If it has ended, the write fails, which is no error.
                 let _ = stdin.map(|mut stdin| stdin.write_all(job.body.get().as_bytes()));
             });
             let ended = outcome(&mut child);

@@ -3,8 +3,11 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
 use std::path::Path;
+
+use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::condition::Condition;
 use model::status::{Finding, findings_file};
@@ -15,6 +18,9 @@ pub(super) type FoundConditions = BTreeMap<Condition, String>;
 /// How long a finding from before a restart stays open without having been found again. A node counts as down only
 /// after several misses.
 const GRACE_MS: i64 = 15_000;
+
+/// The space that is reserved for the next findings, in bytes: as much of it as the disk has.
+const RESERVED: [i64; 2] = [64 << 10, 4 << 10];
 
 /// The open findings.
 #[derive(Debug, Default)]
@@ -106,11 +112,20 @@ impl Findings {
             return Ok(());
         }
         let draft = path.with_extension("draft");
-        std::fs::write(&draft, &bytes)?;
-        std::fs::rename(draft, path)?;
+        let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(&draft)?;
+        file.write_all(&bytes)?;
+        file.set_len(bytes.len() as u64)?;
+        std::fs::rename(&draft, path)?;
         self.written = bytes;
+        reserve(&draft);
         Ok(())
     }
+}
+
+/// Makes the next draft now, with space on the disk. So the finding that the disk is full can be written.
+fn reserve(draft: &Path) {
+    let Ok(file) = OpenOptions::new().create(true).truncate(false).write(true).open(draft) else { return };
+    let _ = RESERVED.into_iter().find(|bytes| fallocate(&file, FallocateFlags::empty(), 0, *bytes).is_ok());
 }
 
 #[cfg(test)]
@@ -132,6 +147,22 @@ mod tests {
         assert_eq!((read.len(), read[0].detail.as_str(), read[0].since_ms), (1, "0 MiB", 1000));
         assert!(matches!(findings.update(FoundConditions::new(), 121_000)[..], [Change::Closed(_, 120_000)]));
         assert_eq!(findings.update(FoundConditions::new(), 122_000), []);
+    }
+
+    #[test]
+    fn the_space_for_the_next_findings_is_reserved() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut findings = Findings::default();
+        let found = |detail: String| FoundConditions::from([(Condition::DiskNearlyFull, detail)]);
+        for detail in ["long ".repeat(1000), "short".to_owned()] {
+            findings.update(found(detail), 1000);
+            findings.write(dir.path()).unwrap();
+            let path = findings_file(dir.path());
+            let read: Vec<Finding> = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            assert_eq!(read, findings.open());
+            let draft = std::fs::metadata(path.with_extension("draft")).unwrap();
+            assert!(std::os::unix::fs::MetadataExt::blocks(&draft) * 512 >= 64 << 10);
+        }
     }
 
     #[test]

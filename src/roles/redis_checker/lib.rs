@@ -42,7 +42,7 @@ use store::{Lanes, Store, StoreError};
 use telemetry::counters;
 use telemetry::history::Recorder;
 
-/// How often the file and the disk are checked.
+/// How often the store is asked whether it answers. Its file and its disk are checked in each round.
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// How often the main loop collects what the watchers of nodes, topics and processes have found.
@@ -80,18 +80,20 @@ pub fn run(mut context: Context) -> Result<()> {
     let is_watched = |condition: &Condition| condition.node().is_none_or(|node| names.contains(&node));
     let mut findings = Findings::take_up(host::findings(&context.settings.run_dir), now_ms(), is_watched);
     let (mut history, mut history_fails) = (Recorder::default(), TroubleLog::default());
-    let (mut of_file, mut next_look, mut has_looked) = (FoundConditions::new(), Instant::now(), false);
+    let (mut of_store, mut next_look, mut has_looked) = (FoundConditions::new(), Instant::now(), false);
     context.ready()?;
     while context.drain().is_none() {
         if Instant::now() >= next_look {
             next_look = Instant::now() + PERIOD;
-            if let Some(file) = &file {
+            if file.is_some() {
                 // At the first look the other processes may not have created their bells yet.
                 let run_dir = std::mem::replace(&mut has_looked, true).then_some(&*context.settings.run_dir);
-                of_file = look_at_file(file, run_dir, store.as_mut());
+                of_store = look_at_store(run_dir, store.as_mut());
             }
         }
-        let mut found = of_file.clone();
+        let mut found = of_store.clone();
+        // Adds are refused from the moment when the disk is full, so it is looked at more often.
+        found.extend(file.as_ref().map(check_file).unwrap_or_default());
         found.extend(nodes.found());
         found.extend(move_that_lasts(&lanes, &mut moving_since).map(|what| (Condition::StoreFails, what)));
         found.extend(lock(&late).clone());
@@ -162,8 +164,8 @@ fn log_change(change: Change) {
 }
 
 /// Returns what is wrong with the embedded store, and with the folder of its bells if `run_dir` is given.
-fn look_at_file(file: &EmbeddedFile, run_dir: Option<&Path>, store: &mut dyn Store) -> FoundConditions {
-    let mut found = check_file(file);
+fn look_at_store(run_dir: Option<&Path>, store: &mut dyn Store) -> FoundConditions {
+    let mut found = FoundConditions::new();
     if let Some(run_dir) = run_dir.filter(|run_dir| !run_dir.join("bells").is_dir()) {
         let detail = format!(
             "{}: dq needs its bells there and cannot create them again (the log has the reason)",
@@ -250,7 +252,9 @@ fn check_file(file: &EmbeddedFile) -> FoundConditions {
             let mut detail =
                 format!("{} of {} MiB are free under {}", free >> 20, all >> 20, folder.display());
             if free < *min_free {
-                detail += "; this is less than store.min_free, so adds are refused";
+                let min_free = min_free >> 20;
+                detail +=
+                    &format!("; this is less than store.min_free ({min_free} MiB), so adds are refused");
             }
             found.insert(Condition::DiskNearlyFull, detail);
         }

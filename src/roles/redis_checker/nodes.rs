@@ -133,7 +133,7 @@ impl NodeHealth {
         if round.is_multiple_of(INFO_EACH) {
             let (asked, allows_snapshots) = (lanes.asked_levels(), lanes.allows_snapshots());
             self.judge(lanes.probe(lane, Probe::Info), |server, info| {
-                server.replicas = server.replicas.max(number(info, "connected_slaves"));
+                server.replicas = server.replicas.max(connected_replicas(info));
                 server.is_used |= info.contains_key("dq_node");
                 let mut judged = judge_info(info, server.replicas, server.is_used);
                 let capability = Capability::new(info, &server.config);
@@ -222,6 +222,18 @@ fn judge_clock(now_us: u64, asked: SystemTime, way: Duration) -> Option<String> 
 
 type NodeFindings = Vec<(NodeCondition, Option<String>)>;
 
+/// Returns how many replicas are connected. A client that only fetches a snapshot (`redis-cli --rdb`) is in the list of the
+/// replicas for a moment. It names no port and never acknowledges an offset. A replica names its port before it asks for
+/// data; one that has no port (it listens on a Unix socket only) acknowledges an offset once a second.
+fn connected_replicas(info: &BTreeMap<String, String>) -> u64 {
+    let is_replica = |(key, value): (&String, &String)| {
+        let is_listed = key.strip_prefix("slave").is_some_and(|n| n.parse::<u32>().is_ok());
+        let is_zero = |field: &str| value.split(',').any(|part| part.strip_prefix(field) == Some("=0"));
+        is_listed && !(is_zero("port") && is_zero("offset"))
+    };
+    info.iter().filter(|line| is_replica(*line)).count() as u64
+}
+
 /// Judges the state of a node. `replicas`: the most it has had.
 fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> NodeFindings {
     let is = |key: &str, value: &str| info.get(key).is_some_and(|v| v == value);
@@ -234,7 +246,7 @@ fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> 
     ];
     let failing: Vec<&str> =
         failing.iter().filter(|(key, _)| is(key, "err")).map(|(_, what)| *what).collect();
-    let connected = number(info, "connected_slaves");
+    let connected = connected_replicas(info);
     vec![
         (NodeCondition::Replica, is("role", "slave").then(|| format!("its role is replica{link}"))),
         (NodeCondition::PersistenceFails, (!failing.is_empty()).then(|| failing.join("; "))),
@@ -321,8 +333,12 @@ mod tests {
 
     #[test]
     fn how_a_node_is_is_judged() {
-        let good =
-            [("role", "master"), ("used_memory", "50"), ("maxmemory", "100"), ("connected_slaves", "1")];
+        let good = [
+            ("role", "master"),
+            ("used_memory", "50"),
+            ("maxmemory", "100"),
+            ("slave0", "ip=h,port=1,state=online,offset=9,lag=0"),
+        ];
         assert_eq!(holds(judge_info(&values(&good), 1, false)), []);
         let unlimited = [("role", "master"), ("used_memory", "50"), ("maxmemory", "0")];
         assert_eq!(holds(judge_info(&values(&unlimited), 0, false)), []);
@@ -333,6 +349,7 @@ mod tests {
             ("used_memory", "95"),
             ("maxmemory", "100"),
             ("connected_slaves", "0"),
+            ("slave_repl_offset", "9"),
         ];
         let all = [
             NodeCondition::Replica,
@@ -342,6 +359,23 @@ mod tests {
             NodeCondition::ReplicaLost,
         ];
         assert_eq!(holds(judge_info(&values(&bad), 1, true)), all);
+    }
+
+    #[test]
+    fn a_client_that_fetches_a_snapshot_is_no_replica() {
+        let connected = |slaves: &[&str]| {
+            let named = |(n, slave): (usize, &&str)| (format!("slave{n}"), (*slave).to_owned());
+            connected_replicas(&slaves.iter().enumerate().map(named).collect())
+        };
+        for fetching in ["wait_bgsave", "send_bulk", "online"] {
+            assert_eq!(connected(&[&format!("ip=10.0.0.9,port=0,state={fetching},offset=0,lag=0")]), 0);
+        }
+        let replicas = [
+            "ip=10.0.0.1,port=6379,state=online,offset=1400,lag=0",
+            "ip=10.0.0.2,port=6379,state=send_bulk,offset=0,lag=0",
+            "ip=10.0.0.3,port=0,state=online,offset=1400,lag=1",
+        ];
+        assert_eq!(connected(&replicas), 3);
     }
 
     #[test]

@@ -155,7 +155,7 @@ impl Port {
         let topics = self.api.topics.borrow();
         let Some(topic) = topics.get(name.as_str()) else {
             let detail = format!(
-                "topic {name} is not registered: add it with `dq topics add {name} --mode pull`, or set \
+                "topic {name} is not registered: add it with `dq topics set {name} --mode pull`, or set \
                  beanstalk.create = true"
             );
             return Err(Problem::new(StatusCode::NOT_FOUND, "unknown_topic", detail));

@@ -137,7 +137,7 @@ impl Port {
         let known = self.api.topics.borrow();
         let Some(topic) = known.get(name.as_str()) else {
             let detail = format!(
-                "topic {name} is not registered: add it with `dq topics add {name} --mode pull`, or to the \
+                "topic {name} is not registered: add it with `dq topics set {name} --mode pull`, or to the \
                  configuration as a [[topic]] with mode = \"pull\""
             );
             return Err(Problem::new(StatusCode::NOT_FOUND, "unknown_topic", detail));

@@ -1,0 +1,32 @@
+//! SIGPIPE: it ends this process only if nobody reads the output of this process any more. A write to another pipe or
+//! socket whose reader is gone fails with EPIPE, and the code that writes handles the error.
+
+use std::ffi::c_int;
+
+use nix::libc;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
+
+/// Installs the handler. No other thread may exist yet.
+pub(super) fn end_when_output_has_no_reader() {
+    let action = SigAction::new(SigHandler::Handler(judge), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler calls only functions that are safe in a handler.
+    let _ = unsafe { sigaction(Signal::SIGPIPE, &action) };
+}
+
+/// Ends the process by SIGPIPE, as `head` ends most programs, if stdout or stderr has no reader.
+extern "C" fn judge(_: c_int) {
+    if has_no_reader(libc::STDOUT_FILENO) || has_no_reader(libc::STDERR_FILENO) {
+        let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+        // SAFETY: this sets the default action. The signal that is raised takes effect when the handler returns.
+        let _ = unsafe { sigaction(Signal::SIGPIPE, &action) };
+        let _ = raise(Signal::SIGPIPE);
+    }
+}
+
+/// Returns whether this descriptor is a pipe or a socket that nobody reads.
+fn has_no_reader(fd: c_int) -> bool {
+    let mut asked = libc::pollfd { fd, events: 0, revents: 0 };
+    // SAFETY: one element, which lives during the call. `poll` is safe in a signal handler.
+    let answered = unsafe { libc::poll(&mut asked, 1, 0) };
+    answered == 1 && asked.revents & libc::POLLERR != 0
+}
