@@ -14,6 +14,7 @@ GREENSTALK_VERSION := 2.1.1
 # What the examples of the clients run in, and what checks the types of the clients.
 FLASK_VERSION := 3.1.3
 MYPY_VERSION := 2.4.1
+PHP_PARSER_VERSION := 3.7.0
 # A server that says when a change is on its disk (WAITAOF), which Debian 12's Redis 7.0 does not.
 VALKEY_VERSION := 8.0.1+dfsg1-1~bpo12+1
 
@@ -174,6 +175,8 @@ tools:
 	@$(CARGO) clippy --version >/dev/null || rustup component add clippy
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --debug --locked --version $(DENY_VERSION)
 
+NODE_PACKAGES := php-parser@$(PHP_PARSER_VERSION)
+
 # What the tests of the clients need beside that. The clients themselves need nothing but their languages.
 clients-tools:
 	@command -v python3 >/dev/null && python3 -c 'import ensurepip' 2>/dev/null || $(APT) python3 python3-venv
@@ -181,3 +184,7 @@ clients-tools:
 			| grep -cixE 'flask==$(FLASK_VERSION)|mypy==$(MYPY_VERSION)')" = 2 ] \
 		|| { python3 -m venv --clear target/tools/clients/python && target/tools/clients/python/bin/pip install --quiet \
 			flask==$(FLASK_VERSION) mypy==$(MYPY_VERSION); }
+	@php -m 2>/dev/null | grep -qx curl || $(APT) --no-install-recommends php-cli php-curl
+	@command -v npm >/dev/null || $(APT) --no-install-recommends nodejs npm
+	@cd target/tools/clients && mkdir -p node && cd node && { [ "$$(cat packages 2>/dev/null)" = '$(NODE_PACKAGES)' ] \
+		|| { npm install --silent --no-save --prefix . $(NODE_PACKAGES) && echo '$(NODE_PACKAGES)' > packages; }; }
