@@ -15,6 +15,9 @@ GREENSTALK_VERSION := 2.1.1
 FLASK_VERSION := 3.1.3
 MYPY_VERSION := 2.4.1
 PHP_PARSER_VERSION := 3.7.0
+TYPESCRIPT_VERSION := 5.9.3
+NODE_TYPES_VERSION := 20.19.0
+EXPRESS_VERSION := 5.1.0
 # A server that says when a change is on its disk (WAITAOF), which Debian 12's Redis 7.0 does not.
 VALKEY_VERSION := 8.0.1+dfsg1-1~bpo12+1
 
@@ -175,7 +178,8 @@ tools:
 	@$(CARGO) clippy --version >/dev/null || rustup component add clippy
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --debug --locked --version $(DENY_VERSION)
 
-NODE_PACKAGES := php-parser@$(PHP_PARSER_VERSION)
+NODE_PACKAGES := php-parser@$(PHP_PARSER_VERSION) typescript@$(TYPESCRIPT_VERSION) @types/node@$(NODE_TYPES_VERSION) \
+	express@$(EXPRESS_VERSION)
 
 # What the tests of the clients need beside that. The clients themselves need nothing but their languages.
 clients-tools:

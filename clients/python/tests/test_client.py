@@ -72,6 +72,12 @@ class ClientTest(unittest.TestCase):
         self.client.request("PUT", f"/v1/topics/{name}", {"mode": "pull", **settings})
         return name
 
+    def eventually(self, condition):
+        deadline = time.monotonic() + 20
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+
     def sink(self, **options):
         sink = Sink(**options)
         self.addCleanup(sink.close)
@@ -231,13 +237,15 @@ class ClientTest(unittest.TestCase):
 
         self.client.request("PATCH", f"/v1/topics/{topic}", {"retry": ["1ms"]})
         thread = threading.Thread(target=run)
-        with self.assertLogs("dq", "WARNING"):
+        with self.assertLogs("dq", "WARNING") as logs:
             thread.start()
             self.client.add(topic, "once more")
             self.assertEqual([worked.get(timeout=20) for _ in range(2)], [("once more", 1), ("once more", 2)])
             self.client.add(topic, "long", id="long")
             self.assertEqual(worked.get(timeout=20), ("long", 1))
+            self.eventually(lambda: self.client.get(topic, "long") is None)
             control("/stop")
+            self.eventually(lambda: any("no jobs are reserved" in line for line in logs.output))
             control("/start")
             self.client.add(topic, "last")
             self.assertEqual(worked.get(timeout=20), ("last", 1))
