@@ -11,10 +11,17 @@ STANDARD_WEBHOOKS_VERSION := 1.1.0
 AIOSMTPD_VERSION := 1.4.6
 # A client of beanstalkd, which must work with dq unchanged.
 GREENSTALK_VERSION := 2.1.1
+# What the examples of the clients run in, and what checks the types of the clients.
+FLASK_VERSION := 3.1.3
+MYPY_VERSION := 2.4.1
+PHP_PARSER_VERSION := 3.7.0
+TYPESCRIPT_VERSION := 5.9.3
+NODE_TYPES_VERSION := 20.19.0
+EXPRESS_VERSION := 5.1.0
 # A server that says when a change is on its disk (WAITAOF), which Debian 12's Redis 7.0 does not.
 VALKEY_VERSION := 8.0.1+dfsg1-1~bpo12+1
 
-.PHONY: run quick test check tools fmt clippy doc deny advisories tests bench hostile attacks crashes nodes nodes-cases completions man screenshots
+.PHONY: run quick test check tools fmt clippy doc deny advisories tests bench hostile attacks crashes nodes nodes-cases completions man screenshots clients clients-tools
 
 # Starts dq with the embedded store in a fresh folder and delivers a few jobs. ONCE=1: ends when all have arrived.
 run:
@@ -98,6 +105,11 @@ nodes-cases:
 	$(CARGO) build --bins
 	$(CARGO) test --test nodes -- --nocapture --test-threads 1 cases::
 
+# The clients of other languages (docs/CLIENTS.md) against a daemon: LANGUAGES="python go", by default all of them.
+clients: clients-tools
+	$(CARGO) build --bins
+	clients/run $(LANGUAGES)
+
 # What a package installs beside the executables: target/dist/completions and target/dist/man.
 completions:
 	$(CARGO) build --profile dist --bin dq
@@ -165,3 +177,18 @@ tools:
 	@$(CARGO) fmt --version >/dev/null || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null || rustup component add clippy
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --debug --locked --version $(DENY_VERSION)
+
+NODE_PACKAGES := php-parser@$(PHP_PARSER_VERSION) typescript@$(TYPESCRIPT_VERSION) @types/node@$(NODE_TYPES_VERSION) \
+	express@$(EXPRESS_VERSION)
+
+# What the tests of the clients need beside that. The clients themselves need nothing but their languages.
+clients-tools:
+	@command -v python3 >/dev/null && python3 -c 'import ensurepip' 2>/dev/null || $(APT) python3 python3-venv
+	@[ "$$(target/tools/clients/python/bin/pip freeze 2>/dev/null \
+			| grep -cixE 'flask==$(FLASK_VERSION)|mypy==$(MYPY_VERSION)')" = 2 ] \
+		|| { python3 -m venv --clear target/tools/clients/python && target/tools/clients/python/bin/pip install --quiet \
+			flask==$(FLASK_VERSION) mypy==$(MYPY_VERSION); }
+	@php -m 2>/dev/null | grep -qx curl || $(APT) --no-install-recommends php-cli php-curl
+	@command -v npm >/dev/null || $(APT) --no-install-recommends nodejs npm
+	@cd target/tools/clients && mkdir -p node && cd node && { [ "$$(cat packages 2>/dev/null)" = '$(NODE_PACKAGES)' ] \
+		|| { npm install --silent --no-save --prefix . $(NODE_PACKAGES) && echo '$(NODE_PACKAGES)' > packages; }; }

@@ -1,0 +1,184 @@
+import http from 'node:http';
+import https from 'node:https';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { DqError } from './errors.js';
+import { uuid7 } from './uuid.js';
+
+// The pause before the second try, and the longest one. Each pause is twice as long as the one before it.
+const FIRST_PAUSE_MS = 100;
+const LONGEST_PAUSE_MS = 2000;
+// Nobody becomes trusted by waiting.
+const UNTRUSTED = /CERT|UNABLE_TO_VERIFY|SELF_SIGNED/;
+
+// index.d.ts describes the methods.
+export class Client {
+  #base;
+  #timeoutMs;
+  #retryForMs;
+  #headers;
+  #agent;
+  #send;
+
+  constructor({ url, token, timeoutMs = 5000, retryForMs = 10000, tls = {} } = {}) {
+    this.#base = new URL(url || process.env.DQ_URL || 'http://127.0.0.1:8088');
+    const kind = { 'http:': http, 'https:': https }[this.#base.protocol];
+    if (!kind) throw new TypeError(`the URL of dq must be http://… or https://…, not ${this.#base}`);
+    this.#send = kind.request;
+    this.#agent = new kind.Agent({ keepAlive: true, ...tls });
+    this.#timeoutMs = timeoutMs;
+    this.#retryForMs = retryForMs;
+    this.#headers = { accept: 'application/json', 'user-agent': 'dq-node/0.1' };
+    const proof = token || process.env.DQ_TOKEN;
+    if (proof) this.#headers.authorization = `Bearer ${proof}`;
+  }
+
+  add(topic, body, options = {}) {
+    return this.request('POST', jobsPath(topic), { body: written({ ...options, body }), key: uuid7() });
+  }
+
+  async addMany(topic, jobs) {
+    const body = { jobs: jobs.map(written) };
+    const { results } = await this.request('POST', `${jobsPath(topic)}/batch`, { body, key: uuid7() });
+    return results.map((result) => (result.status >= 400 ? DqError.fromAnswer(result.status, result) : result));
+  }
+
+  get(topic, id) {
+    return this.#unlessMissing('GET', jobPath(topic, id));
+  }
+
+  change(topic, id, fields) {
+    return this.request('PATCH', jobPath(topic, id), { body: fields });
+  }
+
+  async delete(topic, id) {
+    return (await this.#unlessMissing('DELETE', jobPath(topic, id))) !== null;
+  }
+
+  async run(topic, id) {
+    await this.request('POST', `${jobPath(topic, id)}/run`, { key: uuid7() });
+  }
+
+  async reserve(topics, { max = 1, waitMs = 0, lease, signal } = {}) {
+    // Without a key: a client that goes away while it waits must take no job with it.
+    const { jobs } = await this.request('POST', '/v1/reserve', {
+      body: { topics: [topics].flat(), max, wait: `${waitMs}ms`, lease },
+      timeoutMs: waitMs + this.#timeoutMs,
+      signal,
+    });
+    return jobs;
+  }
+
+  async ack(job, answer) {
+    await this.#report(job, 'ack', { answer });
+  }
+
+  async nack(job, { reason, delay } = {}) {
+    await this.#report(job, 'nack', { reason, delay });
+  }
+
+  async extend(job, lease) {
+    return (await this.#report(job, 'extend', { lease })).until_ms;
+  }
+
+  async request(method, path, { body, key, timeoutMs = this.#timeoutMs, signal } = {}) {
+    const text = body === undefined ? undefined : Buffer.from(JSON.stringify(body));
+    const headers = { ...this.#headers };
+    if (text) Object.assign(headers, { 'content-type': 'application/json', 'content-length': text.length });
+    if (key) headers['idempotency-key'] = key;
+    const started = Date.now();
+    for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(pause * 2, LONGEST_PAUSE_MS)) {
+      const { answer, error, retryAfterMs } = await this.#try(method, path, text, headers, timeoutMs, signal);
+      if (!error) return answer;
+      const wait = Math.max(pause * (0.5 + Math.random() / 2), retryAfterMs);
+      if (!error.isTransient || Date.now() + wait > started + this.#retryForMs) throw error;
+      await sleep(wait, undefined, { signal });
+    }
+  }
+
+  close() {
+    this.#agent.destroy();
+  }
+
+  /** Makes one try. Throws only what must not be tried again. */
+  async #try(method, path, text, headers, timeoutMs, signal) {
+    let received;
+    try {
+      received = await this.#exchange(method, path, text, headers, timeoutMs, signal);
+    } catch (e) {
+      // dq closes connections that are idle, and those of a process that ends: once more on a new connection.
+      if (e.wasKept) return this.#try(method, path, text, headers, timeoutMs, signal);
+      if (signal?.aborted) throw e;
+      const error = new DqError('no_answer', `${method} ${path}: ${e.message || e.code}`, 0, undefined, { cause: e });
+      if (UNTRUSTED.test(e.code)) throw error;
+      return { error, retryAfterMs: 0 };
+    }
+    const { status, retryAfter } = received;
+    let answer;
+    try {
+      answer = received.text === '' ? {} : JSON.parse(received.text);
+    } catch {
+      answer = undefined;
+    }
+    if (status < 300 && answer !== undefined) return { answer };
+    return { error: DqError.fromAnswer(status, answer), retryAfterMs: /^\d+$/.test(retryAfter) ? retryAfter * 1000 : 0 };
+  }
+
+  // The path is sent as it is: fetch would make another path of an id such as "..".
+  #exchange(method, path, text, headers, timeoutMs, signal) {
+    return new Promise((resolve, reject) => {
+      const { hostname, port, pathname } = this.#base;
+      const request = this.#send({
+        method, headers, signal, port, agent: this.#agent, path: pathname.replace(/\/$/, '') + path,
+        hostname: hostname.replace(/^\[|\]$/g, ''),
+      });
+      const timer = setTimeout(() => request.destroy(new Error(`no answer within ${timeoutMs} ms`)), timeoutMs);
+      request.on('error', (e) => {
+        if (request.reusedSocket && (e.code === 'ECONNRESET' || e.code === 'EPIPE')) e.wasKept = true;
+        reject(e);
+      });
+      request.on('close', () => {
+        clearTimeout(timer);
+        reject(new Error('the connection ended within the answer'));
+      });
+      request.on('response', (response) => {
+        const parts = [];
+        response.on('data', (part) => parts.push(part));
+        response.on('error', reject);
+        response.on('end', () => resolve({
+          status: response.statusCode, retryAfter: response.headers['retry-after'],
+          text: Buffer.concat(parts).toString(),
+        }));
+      });
+      request.end(text);
+    });
+  }
+
+  async #unlessMissing(method, path) {
+    try {
+      return await this.request(method, path);
+    } catch (e) {
+      if (e.code === 'not_found') return null;
+      throw e;
+    }
+  }
+
+  #report(job, report, fields) {
+    const path = `${jobPath(job.topic, job.id)}/${report}`;
+    return this.request('POST', path, { body: { token: job.token, ...fields } });
+  }
+}
+
+function jobsPath(topic) {
+  return `/v1/topics/${encodeURIComponent(topic)}/jobs`;
+}
+
+function jobPath(topic, id) {
+  return `${jobsPath(topic)}/${encodeURIComponent(id)}`;
+}
+
+/** Returns a job as the API takes it, with an id. */
+function written(job) {
+  // Nobody else has an id that is made here: a job that is there already is this one.
+  return job.id === undefined ? { on_conflict: 'keep', ...job, id: uuid7() } : job;
+}

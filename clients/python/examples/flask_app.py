@@ -1,0 +1,25 @@
+"""A receiver of callbacks: flask --app flask_app run"""
+
+# docs: receive
+import os
+
+import dq
+from flask import Flask, request
+
+app = Flask(__name__)
+# During a rotation: the new secret, a comma, the old secret.
+webhook = dq.Webhook(*os.environ["DQ_WEBHOOK_SECRETS"].split(","))
+seen: set[str] = set()    # in real life: a unique key in the database, written together with the effects of the job
+
+
+@app.post("/hook")
+def hook() -> tuple[str, int]:
+    try:
+        webhook_id = webhook.verify(request.headers, request.get_data())
+    except dq.WebhookError as e:
+        return str(e), 401
+    if webhook_id not in seen:
+        print("job", request.headers["dq-job-id"], request.get_json())
+        seen.add(webhook_id)
+    return "", 204
+# docs: end of receive

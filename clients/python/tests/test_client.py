@@ -1,0 +1,299 @@
+"""Tests against a daemon. clients/run starts it and sets the environment."""
+
+import contextlib
+import http.server
+import io
+import json
+import os
+import queue
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+import urllib.request
+import uuid
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from unittest import mock
+
+import dq
+
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parent / "examples"
+NEW, OLD = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=", "the-old-secret"
+
+
+def control(path):
+    urllib.request.urlopen(urllib.request.Request(os.environ["DQ_CONTROL_URL"] + path, method="POST")).close()
+
+
+class Sink:
+    """A receiver that puts what arrives into a queue. It refuses the first `refusals` callbacks."""
+
+    def __init__(self, refusals=0):
+        self.callbacks = queue.Queue()
+        sink, left = self, [refusals]
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["content-length"]))
+                sink.callbacks.put((self.headers, body))
+                left[0] -= 1
+                self.send_response(503 if left[0] >= 0 else 204)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def next(self):
+        return self.callbacks.get(timeout=20)
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class ClientTest(unittest.TestCase):
+    def setUp(self):
+        self.client = dq.Client()
+        # Tests share the daemon. Each has topics and tags of its own.
+        self.topic = f"py.{uuid.uuid4().hex[:12]}"
+        self.client.request("PUT", f"/v1/topics/{self.topic}", {"callback": "http://127.0.0.1:9/hook"})
+
+    def pull_topic(self, name=None, **settings):
+        name = name or f"{self.topic}.pull"
+        self.client.request("PUT", f"/v1/topics/{name}", {"mode": "pull", **settings})
+        return name
+
+    def eventually(self, condition):
+        deadline = time.monotonic() + 20
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+
+    def sink(self, **options):
+        sink = Sink(**options)
+        self.addCleanup(sink.close)
+        return sink
+
+    def test_a_job_is_added_shown_changed_and_deleted(self):
+        for id in ["7", "p/ü 1", "..", "a?b#c%25", "batch"]:
+            before = time.time()
+            added = self.client.add(self.topic, {"n": [1, "超时"]}, id=id, delay="1h", tags=["shop:7"], priority=5)
+            self.assertEqual((added.topic, added.id, added.outcome), (self.topic, id, "new"))
+            self.assertTrue(before + 3599 < added.due_ms / 1000 < time.time() + 3601)
+            job = self.client.get(self.topic, id)
+            self.assertEqual((job.state, job.body, job.data["tags"]), ("delayed", {"n": [1, "超时"]}, ["shop:7"]))
+            self.assertEqual(self.client.add(self.topic, 2, id=id, delay=60).outcome, "replaced")
+            self.client.change(self.topic, id, body=3, delay=timedelta(hours=2))
+            job = self.client.get(self.topic, id)
+            self.assertEqual(job.body, 3)
+            self.assertGreater(job.data["due_ms"] / 1000, before + 7199)
+            self.assertTrue(self.client.delete(self.topic, id))
+            self.assertFalse(self.client.delete(self.topic, id))
+            self.assertIsNone(self.client.get(self.topic, id))
+
+    def test_times_are_what_the_caller_means(self):
+        at = datetime.now(timezone(timedelta(hours=8))) + timedelta(hours=3)
+        for given in [at, int(at.timestamp() * 1000), at.isoformat()]:
+            due_ms = self.client.add(self.topic, 1, run_at=given).due_ms
+            self.assertAlmostEqual(due_ms / 1000, at.timestamp(), delta=0.01)
+        for delay in [90, 90.0, "90s", timedelta(seconds=90)]:
+            due_ms = self.client.add(self.topic, 1, delay=delay).due_ms
+            self.assertAlmostEqual(due_ms / 1000, time.time() + 90, delta=5)
+        with self.assertRaises(ValueError):
+            self.client.add(self.topic, 1, run_at=datetime.now())
+
+    def test_each_job_of_a_batch_has_its_result(self):
+        self.client.add(self.topic, 1, id="there", delay="1h")
+        results = self.client.add_many(self.topic, [
+            dq.NewJob(1, delay="1h"), dq.NewJob(2, id="two", delay="1h"),
+            dq.NewJob(3, id="there", on_conflict="reject"), dq.NewJob(4, id="there", on_conflict="keep"),
+            dq.NewJob(5, delay="soon"),
+        ])
+        shown = [(r.code, r.status) if isinstance(r, dq.DqError) else r.outcome for r in results]
+        self.assertEqual(shown, ["new", "new", ("exists", 409), "kept", ("bad_field", 422)])
+        self.assertEqual(uuid.UUID(results[0].id).version, 7)
+        self.assertEqual(results[4].field, "delay")
+
+    def test_a_refusal_has_a_code(self):
+        with self.assertRaises(dq.DqError) as caught:
+            self.client.add("no-such-topic", 1)
+        self.assertEqual((caught.exception.code, caught.exception.status), ("unknown_topic", 404))
+        with self.assertRaises(dq.DqError) as caught:
+            self.client.add(self.topic, 1, delay="soon")
+        self.assertEqual((caught.exception.code, caught.exception.field), ("bad_field", "delay"))
+        with self.assertRaises(dq.DqError) as caught:
+            self.client.reserve(self.topic)
+        self.assertEqual((caught.exception.code, caught.exception.is_transient), ("not_pull", False))
+        with self.assertRaises(dq.DqError) as caught:
+            dq.Client(token="dq_wrong").get(self.topic, "1")
+        self.assertEqual(caught.exception.code, "unauthorized")
+        with self.assertRaises(TypeError):
+            self.client.add(self.topic, 1, dealy=3)
+        with self.assertRaises(ValueError):
+            dq.Client("unix:/run/dq/http.sock")
+
+    def test_a_server_that_does_not_answer_is_an_error_in_time(self):
+        listener = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+        self.addCleanup(listener.server_close)    # it accepts, and never answers
+        client = dq.Client(f"http://127.0.0.1:{listener.server_address[1]}", timeout=0.2, retry_for=0.5)
+        started = time.monotonic()
+        with self.assertRaises(dq.DqError) as caught:
+            client.add(self.topic, 1)
+        self.assertEqual((caught.exception.code, caught.exception.is_transient), ("no_answer", True))
+        self.assertTrue(0.2 < time.monotonic() - started < 2)
+
+    def test_a_retry_after_a_lost_answer_adds_no_second_job(self):
+        lossy = dq.Client(os.environ["DQ_LOSSY_URL"])
+        added = lossy.add(self.topic, 1, delay="1h", tags=[self.topic])
+        self.assertEqual(added.outcome, "kept")
+        results = lossy.add_many(self.topic, [dq.NewJob(n, delay="1h", tags=[self.topic]) for n in range(3)])
+        self.assertEqual([r.outcome for r in results], ["kept"] * 3)
+        jobs = self.client.request("GET", f"/v1/jobs?tag={self.topic}")["jobs"]
+        self.assertEqual(len(jobs), 4)
+        # The first try has deleted it, which the second try cannot know.
+        self.assertFalse(lossy.delete(self.topic, added.id))
+        self.assertIsNone(self.client.get(self.topic, added.id))
+
+    def test_an_add_waits_for_a_restart_of_dq(self):
+        self.client.add(self.topic, 1, id="before", delay="1h")    # makes a connection, which is lost
+        control("/stop")
+        with self.assertRaises(dq.DqError) as caught:
+            dq.Client(retry_for=0).add(self.topic, 1)
+        self.assertEqual(caught.exception.code, "no_answer")
+        control("/start?after_ms=500")
+        added = dq.Client(retry_for=60).add(self.topic, 1, delay="1h")
+        self.assertEqual(added.outcome, "new")
+        self.assertEqual(self.client.get(self.topic, "before").state, "delayed")
+
+    def test_a_callback_after_a_delay_has_a_valid_signature(self):
+        sink = self.sink()
+        for secrets in [[NEW], [NEW, OLD]]:
+            self.client.request("PUT", f"/v1/topics/{self.topic}", {"callback": sink.url, "secrets": secrets})
+            due_ms = self.client.add(self.topic, {"a": 1, "zh": "超时"}, delay=1).due_ms
+            headers, body = sink.next()
+            self.assertGreaterEqual(time.time() * 1000, due_ms)
+            self.assertEqual(json.loads(body), {"a": 1, "zh": "超时"})
+            self.assertEqual(dq.Webhook(NEW).verify(headers, body), headers["webhook-id"])
+            dq.Webhook("another-secret", NEW).verify(headers, body.decode())
+            if OLD in secrets:
+                dq.Webhook(OLD).verify(headers, body)
+            for webhook, sent in [(dq.Webhook("another-secret"), body), (dq.Webhook(NEW, OLD), body + b" ")]:
+                with self.assertRaises(dq.WebhookError):
+                    webhook.verify(headers, sent)
+
+    def test_the_table_of_signatures(self):
+        cases = json.loads((HERE.parents[1] / "signatures.json").read_text())
+        self.assertGreater(len(cases), 30)
+        for case in cases:
+            try:
+                dq.Webhook(*case["secrets"]).verify(case["headers"], case["body"], now=case["now"])
+                is_valid = True
+            except dq.WebhookError:
+                is_valid = False
+            self.assertEqual(is_valid, case["valid"], case["name"])
+
+    def test_a_job_is_reserved_and_reported(self):
+        topic = self.pull_topic()
+        self.assertEqual(self.client.reserve(topic), [])
+        self.client.add(topic, {"a": 1}, id="1", headers={"x-shop": "7"}, tags=["t"])
+        [job] = self.client.reserve([topic], wait=10, lease="1m")
+        self.assertEqual((job.id, job.body, job.headers, job.tags, job.attempt), ("1", {"a": 1}, {"x-shop": "7"}, ["t"], 1))
+        self.assertGreater(self.client.extend(job, timedelta(minutes=5)), job.lease_until_ms)
+        self.client.nack(job, delay=0, reason="not yet")
+        [job] = self.client.reserve(topic, wait=10)
+        self.assertEqual(job.attempt, 2)
+        self.client.ack(job, "done")
+        self.client.ack(job, "done")    # a repeat gets the same answer
+        with self.assertRaises(dq.DqError) as caught:
+            self.client.nack(job)
+        self.assertEqual(caught.exception.code, "gone")
+
+    def test_a_worker_survives_errors_and_an_outage(self):
+        topic = self.pull_topic()
+        stop, worked, errors = threading.Event(), queue.Queue(), []
+
+        def handler(job):
+            worked.put((job.body, job.attempt))
+            if job.body == "once more" and job.attempt == 1:
+                raise RuntimeError("not now")
+            if job.body == "long":
+                time.sleep(2)    # longer than its lease, which is extended
+            return "worked"
+
+        def run():
+            try:
+                dq.work(dq.Client(retry_for=0.2), topic, handler, stop=stop, wait=0.5, lease=1)
+            except BaseException as e:
+                errors.append(e)
+
+        self.client.request("PATCH", f"/v1/topics/{topic}", {"retry": ["1ms"]})
+        thread = threading.Thread(target=run)
+        with self.assertLogs("dq", "WARNING") as logs:
+            thread.start()
+            self.client.add(topic, "once more")
+            self.assertEqual([worked.get(timeout=20) for _ in range(2)], [("once more", 1), ("once more", 2)])
+            self.client.add(topic, "long", id="long")
+            self.assertEqual(worked.get(timeout=20), ("long", 1))
+            self.eventually(lambda: self.client.get(topic, "long") is None)
+            control("/stop")
+            self.eventually(lambda: any("no jobs are reserved" in line for line in logs.output))
+            control("/start")
+            self.client.add(topic, "last")
+            self.assertEqual(worked.get(timeout=20), ("last", 1))
+            stop.set()
+            thread.join(20)
+        self.assertEqual(errors, [])
+        self.assertFalse(thread.is_alive())
+        self.assertTrue(worked.empty())
+
+    def test_the_examples_work(self):
+        self.client.request("PUT", "/v1/topics/orders", {"callback": "http://127.0.0.1:9/hook"})
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            runpy.run_path(str(EXAMPLES / "add.py"))
+        lines = out.getvalue().split("\n")
+        self.assertEqual((lines[0], lines[4]), ("delayed", "unknown_topic 404"))
+
+        self.pull_topic("shipping")
+        self.client.add("shipping", {"order": 7}, id="7")
+        worker = subprocess.Popen([sys.executable, "-B", EXAMPLES / "worker.py"], cwd=HERE.parent, stdout=subprocess.PIPE,
+                                  env={**os.environ, "PYTHONPATH": str(HERE.parent)}, text=True)
+        self.addCleanup(worker.stdout.close)
+        self.addCleanup(worker.wait)
+        self.addCleanup(worker.kill)
+        self.assertEqual(worker.stdout.readline(), "shipping 7 {'order': 7}\n")
+        worker.send_signal(signal.SIGTERM)
+        self.assertEqual(worker.wait(20), 0)
+        self.assertIsNone(self.client.get("shipping", "7"))
+
+    def test_the_receiver_of_the_example_refuses_what_is_not_signed(self):
+        with mock.patch.dict(os.environ, {"DQ_WEBHOOK_SECRETS": f"{NEW},{OLD}"}):
+            app = runpy.run_path(str(EXAMPLES / "flask_app.py"))["app"]
+        sink = self.sink()
+        self.client.request("PUT", f"/v1/topics/{self.topic}", {"callback": sink.url, "secrets": [OLD]})
+        self.client.add(self.topic, {"order": 42}, id="42")
+        headers, body = sink.next()
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            for _ in range(2):
+                self.assertEqual(app.test_client().post("/hook", data=body, headers=dict(headers)).status_code, 204)
+            self.assertEqual(app.test_client().post("/hook", data=b"{}", headers=dict(headers)).status_code, 401)
+        self.assertEqual(out.getvalue(), "job 42 {'order': 42}\n")
+
+    def test_a_failed_callback_comes_again_with_the_same_webhook_id(self):
+        sink = self.sink(refusals=1)
+        self.client.request("PUT", f"/v1/topics/{self.topic}", {"callback": sink.url, "secrets": [NEW], "retry": ["1ms"]})
+        self.client.add(self.topic, 1)
+        ids = [dq.Webhook(NEW).verify(*sink.next()) for _ in range(2)]
+        self.assertEqual(ids[0], ids[1])
+
+
+if __name__ == "__main__":
+    unittest.main()
