@@ -11,6 +11,7 @@
 //! asks for owned ones: then this process owns them, so a timer also hands them back when the process dies.
 
 mod broker;
+mod checkout;
 mod own_ttr;
 mod plan;
 mod rates;
@@ -56,8 +57,8 @@ pub struct Reserve {
 pub struct Reserved {
     /// The job, under its lease.
     pub leased: Leased,
-    /// The signed ticket, by which the client settles the lease.
-    pub ticket: String,
+    /// The signed ticket, by which the client settles the lease. None: the job is done, and removed.
+    pub ticket: Option<String>,
 }
 
 /// Why no jobs of some topics can be reserved.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::Reserve;
 use super::broker::{Broker, CALL_JOBS, CALLS, Lane, LaneOrder, REGISTER, RunningCalls};
 use model::job::TopicName;
-use model::topic::Topic;
+use model::topic::{OnReserve, Topic};
 use store::LeaseRequest;
 
 /// One call that leases.
@@ -18,6 +18,8 @@ pub(super) struct LeaseCall {
     pub(super) lease: Option<Duration>,
     /// Whether the leases end with the process.
     pub(super) is_owned: bool,
+    /// The topics whose jobs are done and removed before a client gets them.
+    pub(super) removed: BTreeSet<TopicName>,
 }
 
 /// A call under way, and the clients that it is for, the first first.
@@ -127,7 +129,7 @@ impl Broker {
                 Some(last) => last.join(first, id),
                 None => {
                     let limit = if is_single { first.max as usize } else { max };
-                    let call = LeaseCall { wanted, limit, lease, is_owned };
+                    let call = LeaseCall { wanted, limit, lease, is_owned, removed: BTreeSet::new() };
                     calls.push(PlannedCall { call, waiters: vec![id] });
                 }
             }
@@ -135,6 +137,14 @@ impl Broker {
         }
         for want in calls.iter().flat_map(|planned| &planned.call.wanted) {
             self.lanes[number].hot.remove(&want.topic);
+        }
+        for PlannedCall { call, .. } in &mut calls {
+            // A client that asks for an owned lease cannot do without one.
+            let topics = call.wanted.iter().map(|want| &want.topic).filter(|_| !call.is_owned);
+            let is_removed = |topic: &&TopicName| {
+                self.pulled(topic).is_some_and(|known| known.on_reserve == OnReserve::Remove)
+            };
+            call.removed = topics.filter(is_removed).cloned().collect();
         }
         calls
     }

@@ -74,6 +74,11 @@ impl PoppedReserve {
         &self.reserved.as_ref().expect("it is there until the client has it").leased
     }
 
+    /// Whether the job was done and removed when it was reserved.
+    fn is_removed(&self) -> bool {
+        self.reserved.as_ref().is_some_and(|reserved| reserved.ticket.is_none())
+    }
+
     /// The client has the job.
     pub(super) fn take_by_client(mut self) {
         self.reserved = None;
@@ -164,11 +169,12 @@ impl Port {
         self.permits(RequiredAccess::Produce(push.topic.as_str()))?;
         let topic = self.topic(&push.topic)?;
         input::takes_jobs(&self.api.topics.borrow(), &push.topic)?;
-        let headers = headers(&push)?;
+        let due = Due::In(push.delay);
+        let headers = headers(&push)?.with_expires_ms(topic.expires_ms(None, due, now_ms()));
         Ok(NewJob {
             key: JobKey { topic: push.topic, id: push.id },
             body: Body::trusted(serde_json::Value::from(push.body).to_string()),
-            due: Due::In(push.delay),
+            due,
             priority: JobPriority::default(),
             on_conflict: OnConflict::Reject,
             max_attempts: None,
@@ -217,12 +223,15 @@ impl Port {
 
     fn popped(&self, reserved: Reserved, place: PoolPart) -> PoppedReserve {
         let leased = &reserved.leased;
+        let is_removed = reserved.ticket.is_none();
         let by_topic = || self.api.topics.borrow().get(leased.key.topic.as_str()).map(|topic| topic.ttr);
         let ttr = seconds(&leased.headers, TTR)
             .or(leased.headers.ttr())
             .or_else(by_topic)
             .unwrap_or(LEASES.1)
             .min(LEASES.1);
+        // A job that was removed when it was reserved is one with TTR 0.
+        let ttr = if is_removed { Duration::ZERO } else { ttr };
         PoppedReserve {
             body: text(&leased.body),
             delay: seconds(&leased.headers, DELAY).unwrap_or_default(),
@@ -235,6 +244,9 @@ impl Port {
 
     /// Gives a lease the length of the job's TTR. With TTR 0, the job is done. Returns whether the lease still held.
     async fn set_ttr(&self, popped: &PoppedReserve) -> Result<bool, Problem> {
+        if popped.is_removed() {
+            return Ok(true);
+        }
         let now = now_ms();
         let last = LastReserve::new(popped.leased(), now, popped.ttr);
         if popped.ttr.is_zero() {
