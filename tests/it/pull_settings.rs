@@ -78,11 +78,12 @@ fn a_job_that_expired_is_a_dead_letter_and_no_client_gets_it() {
     put(&mut http, "t", "long", &json!({"expire_after": "1h"}));
     put(&mut http, "t", "never", &json!({"expire_after": 0}));
     put(&mut http, "u", "own", &json!({"expire_after": "200ms"}));
-    let shown = http.get("/v1/topics/t/jobs/old-0").is(200);
+    let shown = http.get("/v1/topics/t/jobs/old-39").is(200);
     let expires_ms = shown["expires_ms"].as_i64().unwrap();
-    assert_eq!(expires_ms - shown["due_ms"].as_i64().unwrap(), 700, "{shown}");
+    let alive_ms = expires_ms - shown["due_ms"].as_i64().unwrap();
+    assert!((500..=700).contains(&alive_ms), "{shown}");
     assert!(http.get("/v1/topics/t/jobs/never").is(200).get("expires_ms").is_none());
-    eventually(10 * SECOND, "the moment", || (now_ms() > expires_ms + 700).then_some(()));
+    eventually(10 * SECOND, "the moment", || (now_ms() > expires_ms + 100).then_some(()));
     // A client that does not wait gets the live jobs behind the expired ones.
     let mut found: Vec<String> = Vec::new();
     eventually(20 * SECOND, "the live jobs", || {

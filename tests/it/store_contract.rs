@@ -51,10 +51,10 @@ use self::records::{
     records_are_listed_the_last_first, records_keep_tags_with_a_body_and_without_one,
     records_of_an_id_are_erased_when_it_is_asked_for,
 };
+use self::tags::{tags_change_without_headers_and_path_and_back, tags_stay_with_a_job_in_all_states};
 use self::time_to_run::{
     a_kept_id_is_unique_also_while_its_job_is_leased, the_time_to_run_changes_and_the_expiry_stays,
 };
-use self::tags::{tags_change_without_headers_and_path_and_back, tags_stay_with_a_job_in_all_states};
 
 struct Bells(Vec<Box<dyn Bell>>);
 

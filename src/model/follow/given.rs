@@ -169,7 +169,17 @@ fn follower<'a>(
         None => Vec::new(),
         Some(raw) => list(raw.get(), &format!("{path}.then"), depth - 1, left)?,
     };
-    Ok(StoredFollower { topic, id, delay_ms, ttr_ms, path: path_of_job, tags, headers, body: needed("body")?, then })
+    Ok(StoredFollower {
+        topic,
+        id,
+        delay_ms,
+        ttr_ms,
+        path: path_of_job,
+        tags,
+        headers,
+        body: needed("body")?,
+        then,
+    })
 }
 
 #[cfg(test)]

@@ -374,7 +374,10 @@ mod tests {
         let (minute, due) = (Some(Duration::from_secs(60)), Due::In(Duration::from_secs(1)));
         assert_eq!(hour.expires_ms(None, due, 5000), Some(3_606_000));
         assert_eq!(hour.expires_ms(minute, Due::At(7000), 5000), Some(67_000));
-        assert_eq!([never.expires_ms(None, due, 5000), hour.expires_ms(Some(Duration::ZERO), due, 5000)], [None; 2]);
+        assert_eq!(
+            [never.expires_ms(None, due, 5000), hour.expires_ms(Some(Duration::ZERO), due, 5000)],
+            [None; 2]
+        );
         assert_eq!(never.expires_ms(minute, due, 5000), Some(66_000));
     }
 
