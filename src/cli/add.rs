@@ -65,6 +65,11 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TIME")]
     ttr: Option<String>,
 
+    /// How long after its due time the job may begin an attempt, such as 1h; 0: for ever; default: the topic's
+    /// expire_after
+    #[arg(long, value_name = "TIME")]
+    expire_after: Option<String>,
+
     /// A header for the job's callbacks; may be given several times
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
@@ -144,6 +149,7 @@ impl Arguments {
         put(&mut fields, "on_conflict", self.on_conflict.as_ref())?;
         put(&mut fields, "max_attempts", self.max_attempts)?;
         put(&mut fields, "ttr", self.ttr.as_ref())?;
+        put(&mut fields, "expire_after", self.expire_after.as_ref())?;
         let mut headers: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, value) in &self.headers {
             if headers.insert(name, value).is_some() {

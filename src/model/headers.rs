@@ -1,8 +1,8 @@
 //! The headers that a job carries to its receiver: which ones are allowed, and the text that a store keeps. Pure.
 //!
 //! The text also has the job's destination, its tags and its links to other jobs, as pseudo-headers in the manner of
-//! HTTP/2: `:path` or `:url`, `:tags`, `:then` and `:next` (what follows the job), `:after` (what it follows), and `:ttr`
-//! (how long a client may work on it, ms). They are the first members, in this order, and none of their values has a
+//! HTTP/2: `:path` or `:url`, `:tags`, `:then` and `:next` (what follows the job), `:after` (what it follows), `:ttr` (how long
+//! a client may work on it, ms), and `:expires` (after which moment no attempt begins, Unix ms). They are the first members, in this order, and none of their values has a
 //! quotation mark. No header has such a name, and the
 //! releases before send no header with such a name.
 
@@ -74,6 +74,9 @@ const AFTER: &str = ":after";
 /// The member with the time to run.
 const TTR: &str = ":ttr";
 
+/// The member with the moment after which no attempt begins.
+const EXPIRES: &str = ":expires";
+
 /// The headers of a job, by name, its destination, its tags, and its links. Names are in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Headers {
@@ -83,6 +86,7 @@ pub struct Headers {
     then: Then,
     after: Option<Box<JobKey>>,
     ttr: Option<Duration>,
+    expires_ms: Option<i64>,
 }
 
 impl Headers {
@@ -124,7 +128,8 @@ impl Headers {
         let then = Then::trusted(by_name.remove(THEN), by_name.remove(NEXT));
         let after = by_name.remove(AFTER).and_then(|text| links::key_of(&text)).map(Box::new);
         let ttr = by_name.remove(TTR).and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
-        Headers { by_name, destination, tags, then, after, ttr }
+        let expires_ms = by_name.remove(EXPIRES).and_then(|ms| ms.parse().ok());
+        Headers { by_name, destination, tags, then, after, ttr, expires_ms }
     }
 
     /// Returns the headers with this destination.
@@ -172,6 +177,16 @@ impl Headers {
         self.ttr
     }
 
+    /// Returns the headers with this moment after which no attempt begins.
+    pub fn with_expires_ms(self, expires_ms: Option<i64>) -> Headers {
+        Headers { expires_ms, ..self }
+    }
+
+    /// Returns the moment after which no attempt of the job begins, in Unix milliseconds.
+    pub fn expires_ms(&self) -> Option<i64> {
+        self.expires_ms
+    }
+
     /// Returns the tags and the links to other jobs alone, without headers and destination.
     pub fn only_tags_and_links(&self) -> Headers {
         Headers {
@@ -206,6 +221,11 @@ impl Headers {
         format!("\"{TAGS}\":{}", serde_json::Value::from(tags.to_text()))
     }
 
+    /// Returns a time to run as a member of [`Headers::to_text`].
+    pub fn ttr_text(ttr: Duration) -> String {
+        format!("\"{TTR}\":\"{}\"", ttr.as_millis())
+    }
+
     /// Returns the headers as one line of JSON. Empty: the job has none of all this.
     pub fn to_text(&self) -> String {
         if self.is_empty() {
@@ -222,7 +242,8 @@ impl Headers {
             member(THEN, self.then.full()),
             member(NEXT, self.then.links()),
             member(AFTER, &self.after.as_deref().map(links::key_text).unwrap_or_default()),
-            member(TTR, &self.ttr.map(|ttr| ttr.as_millis().to_string()).unwrap_or_default()),
+            self.ttr.map(Headers::ttr_text).unwrap_or_default(),
+            member(EXPIRES, &self.expires_ms.map(|ms| ms.to_string()).unwrap_or_default()),
             headers[1..headers.len() - 1].to_owned(),
         ];
         members.retain(|member| !member.is_empty());
@@ -237,6 +258,7 @@ impl Headers {
             && self.then.is_empty()
             && self.after.is_none()
             && self.ttr.is_none()
+            && self.expires_ms.is_none()
     }
 
     /// Returns the values by name.
@@ -318,8 +340,9 @@ mod tests {
     fn the_time_to_run_comes_behind_the_other_members() {
         let ttr = Some(Duration::from_millis(1500));
         let own = Headers::parse(r#"{"X-A": "7"}"#).unwrap();
-        let all = own.with_tags(Tags::new(["a"]).unwrap()).with_ttr(ttr);
-        assert_eq!(all.to_text(), r#"{":tags":"a",":ttr":"1500","x-a":"7"}"#);
+        let all = own.with_tags(Tags::new(["a"]).unwrap()).with_ttr(ttr).with_expires_ms(Some(9));
+        assert_eq!(all.to_text(), r#"{":tags":"a",":ttr":"1500",":expires":"9","x-a":"7"}"#);
+        assert!(!Headers::default().with_expires_ms(Some(1)).is_empty());
         assert_eq!((Headers::trusted(&all.to_text()), all.ttr()), (all.clone(), ttr));
         assert!(!Headers::default().with_ttr(ttr).is_empty() && all.only_tags_and_links().ttr().is_none());
     }

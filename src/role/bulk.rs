@@ -228,7 +228,8 @@ impl Bulk {
                 None => left += 1,
                 Some((body, headers)) => jobs.push(NewJob {
                     on_conflict: OnConflict::Keep,
-                    headers,
+                    // The moment was that of the job that has ended.
+                    headers: headers.with_expires_ms(None),
                     ..NewJob::new(key, body, Due::In(Duration::ZERO))
                 }),
             }

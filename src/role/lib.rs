@@ -9,6 +9,7 @@
 //! store.
 
 pub mod bulk;
+pub mod expiry;
 mod live;
 mod metered_store;
 mod metered_upkeep;

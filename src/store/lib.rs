@@ -154,27 +154,31 @@ pub struct Change {
     pub destination: Option<Option<Destination>>,
     /// The new tags, in place of all old ones. If they are empty, the job has none from now on.
     pub tags: Option<Tags>,
+    /// The new time to run. `Some(None)`: from now on the topic's holds.
+    pub ttr: Option<Option<Duration>>,
     /// The limit of the topic that a new body must keep, in bytes. None: no limit.
     pub max_bytes: Option<u64>,
 }
 
 impl Change {
-    /// Returns whether the change is about what is stored with the headers: these, the destination or the tags.
+    /// Returns whether the change is about what is stored with the headers: these, the destination, the tags or the time to
+    /// run.
     pub(crate) fn has_headers(&self) -> bool {
-        self.headers.is_some() || self.destination.is_some() || self.tags.is_some()
+        self.headers.is_some() || self.destination.is_some() || self.tags.is_some() || self.ttr.is_some()
     }
 
-    /// Returns the headers, the destination and the tags that a job has after the change. None: they stay as they are.
+    /// Returns the headers, with the destination, the tags and all else that is stored with them, that a job has after the change. None: they stay as they are.
     pub(crate) fn headers_after(&self, old: Headers) -> Option<Headers> {
         if !self.has_headers() {
             return None;
         }
         let destination = self.destination.clone().unwrap_or_else(|| old.destination().cloned());
         let tags = self.tags.clone().unwrap_or_else(|| old.tags().clone());
-        let (then, after, ttr) = (old.then().clone(), old.after().cloned(), old.ttr());
+        let ttr = self.ttr.unwrap_or_else(|| old.ttr());
+        let (then, after, expires_ms) = (old.then().clone(), old.after().cloned(), old.expires_ms());
         let headers = self.headers.clone().unwrap_or(old);
         let headers = headers.with_destination(destination).with_tags(tags);
-        Some(headers.with_then(then).with_after(after).with_ttr(ttr))
+        Some(headers.with_then(then).with_after(after).with_ttr(ttr).with_expires_ms(expires_ms))
     }
 }
 

@@ -52,6 +52,7 @@ mod nodes;
 mod numbered;
 mod openapi;
 mod pull;
+mod pull_settings;
 mod pull_tcp;
 mod quotas;
 mod receiver;

@@ -122,6 +122,15 @@ fn a_job_has_its_own_time_to_run() {
     http.ask("POST", "/v1/topics/t/jobs", &long).is(201);
     http.ask("PATCH", "/v1/topics/t/jobs/long", &json!({"headers": {"x-a": "1"}, "delay": 0})).is(204);
     assert_eq!(http.get("/v1/topics/t/jobs/long").is(200)["ttr_ms"], 7_200_000);
+    for (given, shown) in
+        [(json!("3h"), json!(10_800_000)), (Value::Null, Value::Null), (json!("2h"), json!(7_200_000))]
+    {
+        http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "put", "body": 1, "ttr": "1h", "delay": "1h"}));
+        http.ask("PATCH", "/v1/topics/t/jobs/put", &json!({"ttr": given})).is(204);
+        assert_eq!(http.get("/v1/topics/t/jobs/put").is(200)["ttr_ms"], shown);
+    }
+    let refused = http.ask("PATCH", "/v1/topics/t/jobs/put", &json!({"ttr": "1ms"}));
+    refused.is_problem(422, "bad_field", Some("ttr"));
     let job = one(&mut client, "t");
     assert!(left_ms(&job) > 7_100_000, "{job}");
     let extended = report(&mut client, &job, "extend", json!({}));

@@ -26,6 +26,7 @@ pub(crate) mod numbered;
 mod outbox;
 mod records;
 mod tags;
+mod time_to_run;
 
 use self::bulk::{
     a_listed_job_is_changed_only_as_it_was_listed, a_listed_job_is_deleted_and_leaves_a_record,
@@ -53,6 +54,9 @@ use self::records::{
     records_of_an_id_are_erased_when_it_is_asked_for,
 };
 use self::tags::{tags_change_without_headers_and_path_and_back, tags_stay_with_a_job_in_all_states};
+use self::time_to_run::{
+    a_kept_id_is_unique_also_while_its_job_is_leased, the_time_to_run_changes_and_the_expiry_stays,
+};
 
 struct Bells(Vec<Box<dyn Bell>>);
 
@@ -2156,6 +2160,8 @@ contract! {
     what_follows_stays_with_a_job_and_leaves_its_links
     tags_change_without_headers_and_path_and_back
     tags_stay_with_a_job_in_all_states
+    the_time_to_run_changes_and_the_expiry_stays
+    a_kept_id_is_unique_also_while_its_job_is_leased
     jobs_are_listed_forward_and_backward_without_a_gap
     each_state_is_listed_without_bodies
     a_listed_job_is_changed_only_as_it_was_listed

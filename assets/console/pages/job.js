@@ -24,19 +24,26 @@ import { detailText, waitingText } from '../reason.js';
 import { redraw } from '../redraw.js';
 import { mayChange } from '../session.js';
 
-function editBody(at, body, reload) {
+/** The job's own lease as it is typed. */
+const ttrText = (job) => (job.ttr_ms === undefined ? '' : job.ttr_ms % 1000 === 0 ? `${job.ttr_ms / 1000}s` : `${job.ttr_ms}ms`);
+
+function editJob(at, job, body, reload) {
   const dialog = openDialog({
     title: t('job.edit'), wide: true,
     // The text goes as it was typed: numbers that a browser would round stay as they are.
     onsubmit: (it) => flaw(it.state.text) === null && it.run(async () => {
-      await change(at, `{"body": ${it.state.text}}`);
+      const ttr = it.state.ttr.trim();
+      const more = ttr === ttrText(job) ? '' : `, "ttr": ${JSON.stringify(ttr === '' ? null : ttr)}`;
+      await change(at, `{"body": ${it.state.text}${more}}`);
       say(t('job.edited'));
       reload();
     }),
-    view: (it) => field({ name: 'body', label: t('job.body'), kind: 'area', rows: 16, mono: true, wide: true, value: it.state.text, problem: flaw(it.state.text) && t('json.flaw', { why: flaw(it.state.text) }), onchange: (text) => { it.state.text = text; redraw(); }, help: t('job.edit.help') }),
+    view: (it) => [
+      field({ name: 'body', label: t('job.body'), kind: 'area', rows: 16, mono: true, wide: true, value: it.state.text, problem: flaw(it.state.text) && t('json.flaw', { why: flaw(it.state.text) }), onchange: (text) => { it.state.text = text; redraw(); }, help: t('job.edit.help') }),
+      field({ name: 'job-ttr', label: t('job.ttr'), value: it.state.ttr, mono: true, problem: it.problem?.field === 'ttr' ? it.problem.detail : null, help: t('job.ttr.help'), onchange: (ttr) => { it.state.ttr = ttr; redraw(); } })],
     actions: (it) => [button({ label: t('cancel'), onclick: it.close }), button({ label: t('save'), type: 'submit', kind: 'primary', busy: it.busy, disabled: flaw(it.state.text) !== null })],
   });
-  dialog.state.text = readable(pretty(body));
+  Object.assign(dialog.state, { text: readable(pretty(body)), ttr: ttrText(job) });
   redraw();
 }
 
@@ -100,7 +107,7 @@ function actions(at, job, body, reload) {
   return [
     job.state === 'delayed' && actionButton({ key: 'run', label: t('job.run'), icon: 'play', kind: 'primary', onclick: () => asked('job.run', job, `${at}/run`, undefined, t('job.runs'), reload) }),
     actionButton({ key: 'when', label: t('job.reschedule'), icon: 'clock', disabled: busy, title: why, onclick: () => reschedule(at, job, reload) }),
-    actionButton({ key: 'edit', label: t('job.edit'), icon: 'edit', disabled: busy, title: why, onclick: () => editBody(at, body, reload) }),
+    actionButton({ key: 'edit', label: t('job.edit'), icon: 'edit', disabled: busy, title: why, onclick: () => editJob(at, job, body, reload) }),
     actionButton({ key: 'delete', label: t('job.delete'), icon: 'trash', onclick: () => deletion(at, job) })];
 }
 
@@ -130,6 +137,8 @@ function detail(job, { shown, size }) {
         [t('job.due'), when(job.due_ms)],
         job.state === 'dead' && [t('job.died'), when(job.until_ms)],
         job.state === 'leased' && [t('job.until'), when(job.until_ms)],
+        job.expires_ms !== undefined && [t('job.expires'), when(job.expires_ms)],
+        job.ttr_ms !== undefined && [t('job.ttr'), span(job.ttr_ms)],
         job.path && [t('job.path'), job.path],
         job.url && [t('job.url'), job.url],
         job.tags && [t('job.tags'), tagLinks(job.tags)],

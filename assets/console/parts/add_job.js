@@ -22,8 +22,8 @@ const isTimed = ({ way, delay, at }) => way === 'topic' || (way === 'in' ? delay
 const tagsOf = ({ tags }) => tags.split(/[\s,]+/).filter(Boolean);
 
 /** The fields that may be left empty. */
-function others({ tags, path: own, url }) {
-  const given = { path: own.trim(), url: url.trim(), tags: tagsOf({ tags }) };
+function others({ tags, path: own, url, ttr, expire_after }) {
+  const given = { path: own.trim(), url: url.trim(), tags: tagsOf({ tags }), ttr: ttr.trim(), expire_after: expire_after.trim() };
   return Object.fromEntries(Object.entries(given).filter(([, value]) => value.length > 0));
 }
 
@@ -52,10 +52,12 @@ export function addJob(topic, after) {
         h('details', { class: 'more', key: 'more' }, h('summary', null, t('job.add.more')),
           field({ name: 'job-tags', label: t('job.tags'), value: it.state.tags, mono: true, problem: tagsOf(it.state).every(isTag) ? problemOf(it, 'tags') : t('tag.bad'), help: t('job.add.tags.help'), onchange: set('tags') }),
           field({ name: 'job-path', label: t('job.path'), value: it.state.path, mono: true, problem: problemOf(it, 'path'), help: t('job.add.path.help'), onchange: set('path') }),
-          field({ name: 'job-url', label: t('job.url'), value: it.state.url, mono: true, problem: problemOf(it, 'url'), help: t('job.add.url.help'), onchange: set('url') }))];
+          field({ name: 'job-url', label: t('job.url'), value: it.state.url, mono: true, problem: problemOf(it, 'url'), help: t('job.add.url.help'), onchange: set('url') }),
+          field({ name: 'job-ttr', label: t('job.ttr'), value: it.state.ttr, mono: true, problem: problemOf(it, 'ttr'), help: t('job.ttr.help'), onchange: set('ttr') }),
+          field({ name: 'job-expire-after', label: t('job.add.expire_after'), value: it.state.expire_after, mono: true, problem: problemOf(it, 'expire_after'), help: t('job.add.expire_after.help'), onchange: set('expire_after') }))];
     },
     actions: (it) => [button({ label: t('cancel'), onclick: it.close }), button({ label: t('job.add'), type: 'submit', kind: 'primary', busy: it.busy, disabled: !isGood(it) })],
   });
-  Object.assign(dialog.state, { id: '', way: 'topic', delay: '10m', at: '', body: '{}', tags: '', path: '', url: '' });
+  Object.assign(dialog.state, { id: '', way: 'topic', delay: '10m', at: '', body: '{}', tags: '', path: '', url: '', ttr: '', expire_after: '' });
   redraw();
 }

@@ -74,6 +74,7 @@ export function endedDetail(records) {
           record.added_ms !== undefined && [t('job.added'), when(record.added_ms)],
           record.late_ms !== undefined && [t('ended.late'), micros(record.late_ms * 1000)],
           [t('job.attempts'), count(record.attempts)],
+          record.ttr_ms !== undefined && [t('job.ttr'), micros(record.ttr_ms * 1000)],
           record.tags && [t('job.tags'), tagLinks(record.tags)],
           ...linkFacts(record),
         ].filter(Boolean))),

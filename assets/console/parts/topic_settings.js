@@ -25,6 +25,7 @@ export function topicSettings(topic, checked) {
       h('div', { key: 'delivery' }, h('h3', { class: 'sub' }, t('group.delivery')), facts([
         topic.mode === 'pull' && [name('mode'), t('option.mode.pull')],
         topic.mode === 'pull' && [name('ttr'), spanText(topic.ttr)],
+        topic.mode === 'pull' && topic.on_reserve === 'remove' && [name('on_reserve'), t('option.on_reserve.remove')],
         [name('callback'), topic.callback && h('span', { class: 'mono break' }, `${topic.method} ${topic.callback}`)],
         [name('payload'), t(`option.payload.${topic.payload}`)],
         [name('timeout'), t('settings.timeout', { all: spanText(topic.timeout), connect: spanText(topic.connect_timeout) })],
@@ -33,6 +34,7 @@ export function topicSettings(topic, checked) {
         [name('re_notify_flag'), topic.re_notify_flag && h('code', null, topic.re_notify_flag)],
         topic.re_notify_flag && [name('max_notifications'), topic.max_notifications ?? t('settings.no_limit')],
         [name('delay'), isSpan(topic.delay) ? spanText(topic.delay) : t('settings.at_once')],
+        isSpan(topic.expire_after) && [name('expire_after'), spanText(topic.expire_after)],
         [name('answer_later'), isSpan(topic.answer_later) ? spanText(topic.answer_later) : t('settings.never')],
         topic.job_hosts?.length > 0 && [name('job_hosts'), list(topic.job_hosts)],
         [name('headers'), headers && codeBlock(headers, name('headers'))],

@@ -1,6 +1,9 @@
 //! `dq get`: shows a job.
 
+use std::time::Duration;
+
 use anyhow::Result;
+use humantime::format_duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -96,6 +99,8 @@ fn page(job: &Job, now_ms: i64) -> String {
     );
     let headers: Vec<String> = job.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     facts.extend((!headers.is_empty()).then(|| ("headers", headers.join(", "))));
+    facts.extend(job.ttr_ms.map(|ms| ("ttr", format_duration(Duration::from_millis(ms)).to_string())));
+    facts.extend(job.expires_ms.map(|ms| ("expires", moment_from(ms, now_ms))));
     facts.extend(job.path.clone().map(|path| ("path", path)));
     facts.extend(job.url.clone().map(|url| ("url", url)));
     facts.extend((!job.tags.is_empty()).then(|| ("tags", job.tags.join(", "))));

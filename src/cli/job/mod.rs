@@ -46,6 +46,8 @@ pub(super) struct Job {
     pub priority: JobPriority,
     pub attempts: u32,
     pub max_attempts: Option<u32>,
+    pub ttr_ms: Option<u64>,
+    pub expires_ms: Option<i64>,
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
     pub path: Option<String>,

@@ -128,8 +128,9 @@ impl Worker {
                 ("nack", vec![("reason", json!(format!("{e:#}")))])
             }
         };
+        let Some(token) = &job.token else { return println!("{verb}: {name} (it was removed before)") };
         for _ in 0..5 {
-            match job.report(&self.api, verb, &more) {
+            match job.report(&self.api, token, verb, &more) {
                 Ok(answer) => return println!("{}: {name}", answer["outcome"].as_str().unwrap_or_default()),
                 Err(e) if is_final(&e) => return eprintln!("{name}: cannot report {verb}: {e:#}"),
                 // The same report gets the same answer.
@@ -165,10 +166,11 @@ impl Worker {
 
     /// Extends the lease while the command runs: each time when half of it has passed.
     fn keep_lease(&self, job: &Reserved, ends: &std::sync::mpsc::Receiver<()>) {
+        let (Some(token), Some(until_ms)) = (&job.token, job.lease_until_ms) else { return };
         let left = |until_ms: i64| Duration::from_millis((until_ms - now_ms()).max(100) as u64);
-        let hold = self.lease.unwrap_or_else(|| left(job.lease_until_ms));
+        let hold = self.lease.unwrap_or_else(|| left(until_ms));
         while ends.recv_timeout(hold / 2) == Err(RecvTimeoutError::Timeout) {
-            if let Err(e) = job.report(&self.api, "extend", &[("lease", span(hold))]) {
+            if let Err(e) = job.report(&self.api, token, "extend", &[("lease", span(hold))]) {
                 eprintln!("{}:{}: cannot extend the lease: {e:#}", job.topic, plain(&job.id));
             }
         }

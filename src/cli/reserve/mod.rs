@@ -74,14 +74,15 @@ struct Reserved {
     tags: Vec<String>,
     attempt: u32,
     due_ms: i64,
-    token: String,
-    lease_until_ms: i64,
+    /// None: there is no lease, because the job was removed when it was reserved.
+    token: Option<String>,
+    lease_until_ms: Option<i64>,
 }
 
 impl Reserved {
-    /// Reports the outcome.
-    fn report(&self, api: &Api, verb: &str, more: &[(&str, Value)]) -> Result<Value> {
-        report(api, &self.topic, &self.id, verb, &self.token, more)
+    /// Reports the outcome. `token` is that of the job.
+    fn report(&self, api: &Api, token: &str, verb: &str, more: &[(&str, Value)]) -> Result<Value> {
+        report(api, &self.topic, &self.id, verb, token, more)
     }
 }
 
@@ -137,10 +138,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     for job in &jobs {
         let job: Reserved = serde_json::from_str(job.get())?;
-        let until = model::json_time::rfc3339(job.lease_until_ms);
-        println!("{}:{}, attempt {}, leased until {until}", job.topic, plain(&job.id), job.attempt);
+        let held = match job.lease_until_ms {
+            Some(until_ms) => format!("leased until {}", model::json_time::rfc3339(until_ms)),
+            None => "removed".to_owned(),
+        };
+        println!("{}:{}, attempt {}, {held}", job.topic, plain(&job.id), job.attempt);
         println!("  body: {}", plain(job.body.get()));
-        println!("  token: {}", job.token);
+        if let Some(token) = &job.token {
+            println!("  token: {token}");
+        }
     }
     if jobs.is_empty() {
         eprintln!("no job is ready");

@@ -1,6 +1,7 @@
 //! Reads the field `then` of a client's request. A mistake is named by its field, such as `then[1].topic`. Pure.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 
@@ -10,6 +11,7 @@ use crate::headers::Headers;
 use crate::job::{JobId, TopicName};
 use crate::json_time;
 use crate::tags::Tags;
+use crate::topic::LEASES;
 
 /// How many jobs may follow a job directly.
 pub const LIST_MAX: usize = 8;
@@ -34,7 +36,8 @@ pub struct InvalidThen {
 }
 
 /// The fields of a job that follows.
-const FIELDS: [&str; 9] = ["topic", "id", "body", "delay", "delay_ms", "headers", "tags", "path", "then"];
+const FIELDS: [&str; 11] =
+    ["topic", "id", "body", "delay", "delay_ms", "ttr", "ttr_ms", "headers", "tags", "path", "then"];
 
 type GivenFields<'a> = BTreeMap<String, &'a RawValue>;
 
@@ -118,21 +121,26 @@ fn follower<'a>(
     if let Some(id) = &id {
         JobId::new(id.as_str()).map_err(|e| wrong("id", e.to_string()))?;
     }
-    let delay_ms = match (get("delay"), get("delay_ms")) {
-        (None, None) => None,
+    // A span that is a field of its own or, in milliseconds, another one.
+    let span_ms = |field: &str, field_ms: &str| match (get(field), get(field_ms)) {
+        (None, None) => Ok(None),
         (Some(raw), None) => {
             let span = json_time::duration(raw);
-            let span = span.ok_or_else(|| wrong("delay", format!("it is not {}", json_time::DURATION)))?;
-            Some(u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
+            let span = span.ok_or_else(|| wrong(field, format!("it is not {}", json_time::DURATION)))?;
+            Ok(Some(u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)))
         }
         (None, Some(raw)) => {
             let ms = json_time::whole(raw.get()).and_then(|ms| u64::try_from(ms).ok());
-            Some(ms.ok_or_else(|| wrong("delay_ms", "it is not a whole number of milliseconds".into()))?)
+            ms.map(Some).ok_or_else(|| wrong(field_ms, "it is not a whole number of milliseconds".into()))
         }
         (Some(_), Some(_)) => {
-            return Err(wrong("delay_ms", "delay and delay_ms exclude each other: give one of them".into()));
+            Err(wrong(field_ms, format!("{field} and {field_ms} exclude each other: give one of them")))
         }
     };
+    let (delay_ms, ttr_ms) = (span_ms("delay", "delay_ms")?, span_ms("ttr", "ttr_ms")?);
+    if ttr_ms.is_some_and(|ms| !(LEASES.0..=LEASES.1).contains(&Duration::from_millis(ms))) {
+        return Err(wrong("ttr", "it is not within 100ms to 1day".into()));
+    }
     let headers = match get("headers") {
         // PHP writes an empty array for an object without members.
         Some(raw) if raw.get() != "[]" => {
@@ -161,7 +169,17 @@ fn follower<'a>(
         None => Vec::new(),
         Some(raw) => list(raw.get(), &format!("{path}.then"), depth - 1, left)?,
     };
-    Ok(StoredFollower { topic, id, delay_ms, path: path_of_job, tags, headers, body: needed("body")?, then })
+    Ok(StoredFollower {
+        topic,
+        id,
+        delay_ms,
+        ttr_ms,
+        path: path_of_job,
+        tags,
+        headers,
+        body: needed("body")?,
+        then,
+    })
 }
 
 #[cfg(test)]
@@ -188,6 +206,7 @@ mod tests {
             (r#"{"topic": "a", "body": 1, "id": ""}"#, "then.id", "256"),
             (r#"{"topic": "a", "body": 1, "delay": "soon"}"#, "then.delay", "not"),
             (r#"{"topic": "a", "body": 1, "delay": 1, "delay_ms": 1}"#, "then.delay_ms", "exclude"),
+            (r#"{"topic": "a", "body": 1, "ttr": "25h"}"#, "then.ttr", "1day"),
             (r#"{"topic": "a", "body": 1, "headers": {"host": "x"}}"#, "then.headers", "host"),
             (r#"{"topic": "a", "body": 1, "tags": ["a b"]}"#, "then.tags", "white space"),
             (r#"{"topic": "a", "body": 1, "path": "x"}"#, "then.path", "x"),

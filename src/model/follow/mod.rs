@@ -33,6 +33,8 @@ struct StoredFollower<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     delay_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    ttr_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     path: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     tags: Vec<String>,
@@ -132,6 +134,7 @@ pub fn job_of(
         .with_destination(one.path.map(Destination::Path))
         .with_tags(Tags::new(one.tags).unwrap_or_default())
         .with_then(Then::new(&one.then))
+        .with_ttr(one.ttr_ms.map(Duration::from_millis))
         .with_after(Some(source.key.clone()));
     let id = one.id.and_then(|id| JobId::new(id).ok()).unwrap_or_else(|| source.id_at(place));
     let key = JobKey { topic: one.topic, id };
@@ -154,7 +157,7 @@ mod tests {
 
     #[test]
     fn followers_come_back_from_the_text_with_their_fields() {
-        let json = r#"[{"topic": "b", "id": 7, "body": 1.50, "delay": "1m", "headers": {"X-A": "q\""}, "tags": ["t"],
+        let json = r#"[{"topic": "b", "id": 7, "body": 1.50, "delay": "1m", "ttr": "90s", "headers": {"X-A": "q\""}, "tags": ["t"],
                         "path": "/x", "then": {"topic": "c", "body": null}}, {"topic": "d", "body": [ ]}]"#;
         let then = Then::parse(json).unwrap();
         let a = key("a", "1:\"x");
@@ -169,6 +172,7 @@ mod tests {
         assert_eq!((jobs[0].due, jobs[1].due), (Due::In(Duration::from_secs(40)), Due::In(Duration::ZERO)));
         assert_eq!(jobs[0].headers.by_name()["x-a"], "q\"");
         assert_eq!(jobs[0].headers.after(), Some(&a));
+        assert_eq!([0, 1].map(|n| jobs[n].headers.ttr()), [Some(Duration::from_secs(90)), None]);
         assert_eq!(jobs[1].body.as_str(), "[ ]");
         assert!(jobs.iter().all(|job| job.on_conflict == OnConflict::Keep));
         let next = jobs[0].headers.then().keys(Source { key: &jobs[0].key, stamp_us: 9 });

@@ -30,7 +30,7 @@ use self::setting::{HOUR, LONGEST, settings};
 pub use self::setting::{Setting, SettingKind};
 pub use self::topics::{NotDelivered, Topics};
 pub use self::words::{CatchUp, Failure, Moment, Rate, Size, Success};
-use crate::job_parts::{Priority, TopicName};
+use crate::job_parts::{Due, Priority, TopicName};
 use crate::retry::Retry;
 
 /// Who starts a delivery.
@@ -42,6 +42,17 @@ pub enum Mode {
     Push,
     /// Workers ask for jobs. dq calls nobody.
     Pull,
+}
+
+/// What a reserve does with the jobs that it brings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnReserve {
+    /// They are leased, and come again unless the client reports that they are done.
+    #[default]
+    Lease,
+    /// They are done, and removed, before the client gets them.
+    Remove,
 }
 
 /// The HTTP method of a callback.
@@ -152,6 +163,12 @@ settings! {
     answer_later: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
     /// With `pull`: how long the lease of a reserved job holds, unless the client asks for another time.
     ttr: Duration = Duration::from_secs(60), SettingKind::Span { least: LEASES.0, most: LEASES.1 };
+    /// With `pull`: what a reserve does with the jobs that it brings. `lease`: they come again unless the client reports
+    /// that they are done. `remove`: they are done at once, so a job is delivered at most once, and may be lost.
+    on_reserve: OnReserve = OnReserve::Lease, SettingKind::Words(&["lease", "remove"]);
+    /// How long after its due time a job may begin an attempt, unless the job says otherwise. After that it becomes a
+    /// dead letter. Zero: there is no such limit.
+    expire_after: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
     /// The most callbacks that run at the same time. With `pull`: the most jobs that are leased. Null: no limit.
     max_in_flight: Option<u32> = None, SettingKind::Count { least: 1, most: MILLION };
     /// The most callbacks that begin in a span (with `pull`: the most jobs that are reserved), such as `100/s`, `30/m` or `500/h`. Null: no limit.
@@ -256,6 +273,14 @@ impl Topic {
         }
     }
 
+    /// Returns the moment after which no attempt of a new job begins, in Unix milliseconds. `own`: how long after its due
+    /// time the job itself allows; zero: for ever. None: there is no such moment.
+    pub fn expires_ms(&self, own: Option<Duration>, due: Due, now_ms: i64) -> Option<i64> {
+        let span = own.unwrap_or(self.expire_after);
+        let due_ms = due.resolve(i128::from(now_ms) * 1_000_000);
+        (!span.is_zero()).then(|| due_ms.saturating_add(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
+    }
+
     /// Returns the limit of attempts of a job for which `re_notify_flag` asks again. `own` is the job's own limit.
     pub fn notifications_limit(&self, own: Option<u32>) -> u32 {
         own.or(self.max_notifications).unwrap_or(u32::MAX)
@@ -341,6 +366,20 @@ impl TryFrom<Map<String, Value>> for Topic {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_expires_after_its_due_time_as_it_or_its_topic_says() {
+        let hour = Topic { expire_after: HOUR, ..Topic::new(TopicName::new("t").unwrap(), "http://h/") };
+        let never = Topic { expire_after: Duration::ZERO, ..hour.clone() };
+        let (minute, due) = (Some(Duration::from_secs(60)), Due::In(Duration::from_secs(1)));
+        assert_eq!(hour.expires_ms(None, due, 5000), Some(3_606_000));
+        assert_eq!(hour.expires_ms(minute, Due::At(7000), 5000), Some(67_000));
+        assert_eq!(
+            [never.expires_ms(None, due, 5000), hour.expires_ms(Some(Duration::ZERO), due, 5000)],
+            [None; 2]
+        );
+        assert_eq!(never.expires_ms(minute, due, 5000), Some(66_000));
+    }
 
     #[test]
     fn an_expired_lease_is_never_the_last_while_a_flag_may_ask() {

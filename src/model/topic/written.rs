@@ -8,7 +8,8 @@ use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
 use super::{
-    self as topic, CatchUp, Durability, Failure, Method, Mode, Moment, Payload, Rate, Status, Success,
+    self as topic, CatchUp, Durability, Failure, Method, Mode, Moment, OnReserve, Payload, Rate, Status,
+    Success,
 };
 use crate::job_parts::Priority;
 use crate::json_time;
@@ -131,6 +132,7 @@ written_by_serde! {
     Option<Durability>;
     Method;
     Mode;
+    OnReserve;
     Payload;
     Priority;
     Status;

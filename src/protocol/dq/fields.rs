@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::Refusal;
 
 /// The fields that a request may have.
-const KNOWN: [&str; 26] = [
+const KNOWN: [&str; 27] = [
     "cmd",
     "topic",
     "id",
@@ -37,14 +37,15 @@ const KNOWN: [&str; 26] = [
     "answer",
     "reason",
     "ttr",
+    "expire_after",
 ];
 
 /// The fields that give the due time. An add has at most one of them.
 pub(super) const TIMES: [&str; 5] = ["fix_time", "delay", "delay_ms", "run_at", "run_at_ms"];
 
 /// The other optional fields of an add.
-pub(super) const OPTIONS: [&str; 8] =
-    ["priority", "on_conflict", "max_attempts", "headers", "path", "url", "tags", "then"];
+pub(super) const OPTIONS: [&str; 9] =
+    ["priority", "on_conflict", "max_attempts", "headers", "path", "url", "tags", "then", "expire_after"];
 
 /// How many characters of an unknown name are compared, and repeated in a message.
 const COMPARED_MAX: usize = 40;
@@ -291,6 +292,7 @@ mod tests {
             ("onConflict", "on_conflict"),
             ("max_attempt", "max_attempts"),
             ("header", "headers"),
+            ("expireAfter", "expire_after"),
             ("Path", "path"),
             ("paths", "path"),
             ("URL", "url"),

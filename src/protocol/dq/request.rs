@@ -39,6 +39,8 @@ pub struct Add {
     pub max_attempts: Option<u32>,
     /// The job's own headers, in addition to the topic's, its destination, its tags, and what follows it.
     pub headers: Headers,
+    /// How long after its due time the job may begin an attempt. Zero: for ever. None: as long as the topic says.
+    pub expire_after: Option<Duration>,
 }
 
 /// What a client reserves.
@@ -216,6 +218,7 @@ impl<'a> Request<'a> {
                 .with_tags(self.tags()?)
                 .with_then(self.then()?)
                 .with_ttr(self.ttr()?),
+            expire_after: self.span("expire_after")?,
         })
     }
 

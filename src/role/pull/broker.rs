@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use super::calls::{CallAnswer, Lane, LaneOrder, LeaseCall, PATIENCE, PlannedCall, REGISTER};
 use super::rates::Rates;
 use super::{Reserve, ReserveAnswer, Reserved};
+use model::excerpt::Excerpt;
 use model::job::TopicName;
 use model::topic::Topics;
 use store::{Outcome, Permit, PermitRequest, Ring, Settlement, StoreError};
@@ -163,6 +164,11 @@ impl Broker {
 
     /// Takes jobs that a client did not take, for example because it is gone.
     pub(super) fn refuse(&mut self, lane: usize, jobs: Vec<Reserved>) {
+        let (jobs, removed): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.ticket.is_some());
+        for Reserved { leased, .. } in removed {
+            let (topic, id) = (&leased.key.topic, Excerpt(&leased.key.id));
+            log::warn!(target: "notify", "{topic}:{id} was removed when it was reserved, and its client is gone");
+        }
         if jobs.is_empty() {
             return;
         }
@@ -228,7 +234,7 @@ impl Broker {
         answer: CallAnswer,
         now: Instant,
     ) {
-        let CallAnswer { mut jobs, left } = answer;
+        let CallAnswer { mut jobs, left, expired } = answer;
         let is_full = jobs.len() >= call.limit;
         for want in &call.wanted {
             let brought = jobs.iter().filter(|job| job.leased.key.topic == want.topic).count() as u32;
@@ -237,7 +243,7 @@ impl Broker {
             if is_left {
                 self.lanes[number].hot.insert(want.topic.clone());
             }
-            if is_left && brought < want.max && !is_full {
+            if is_left && brought < want.max && !is_full && !expired.contains(&want.topic) {
                 let held = self.held.entry(want.topic.clone()).or_insert(HeldTopic { until: now, times: 0 });
                 held.until = now + (HELD.0 * 2_u32.pow(held.times.min(3))).min(HELD.1);
                 held.times += 1;

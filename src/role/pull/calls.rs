@@ -34,6 +34,8 @@ pub(super) enum LaneOrder {
 pub(super) struct CallAnswer {
     pub jobs: Vec<Reserved>,
     pub left: ReadyCounts,
+    /// The topics of jobs that were leased and that no client gets, because they have expired.
+    pub expired: BTreeSet<TopicName>,
 }
 
 /// One call that leases.
@@ -45,6 +47,8 @@ pub(super) struct LeaseCall {
     pub(super) lease: Option<Duration>,
     /// Whether the leases end with the process.
     pub(super) is_owned: bool,
+    /// The topics whose jobs are done and removed before a client gets them.
+    pub(super) removed: BTreeSet<TopicName>,
 }
 
 /// A call under way, and the clients that it is for, the first first.

@@ -12,6 +12,7 @@
 
 mod broker;
 mod calls;
+mod checkout;
 mod plan;
 mod rates;
 #[cfg(test)]
@@ -56,8 +57,8 @@ pub struct Reserve {
 pub struct Reserved {
     /// The job, under its lease.
     pub leased: Leased,
-    /// The signed ticket, by which the client settles the lease.
-    pub ticket: String,
+    /// The signed ticket, by which the client settles the lease. None: the job is done, and removed.
+    pub ticket: Option<String>,
 }
 
 /// Why no jobs of some topics can be reserved.

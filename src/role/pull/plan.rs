@@ -7,7 +7,7 @@ use super::Reserve;
 use super::broker::Broker;
 use super::calls::{CALL_JOBS, CALLS, Lane, LaneOrder, LeaseCall, PlannedCall, REGISTER, RunningCalls};
 use model::job::TopicName;
-use model::topic::Topic;
+use model::topic::{OnReserve, Topic};
 use store::LeaseRequest;
 
 impl Broker {
@@ -110,7 +110,7 @@ impl Broker {
                 Some(last) => last.join(first, id),
                 None => {
                     let limit = if is_single { first.max as usize } else { max };
-                    let call = LeaseCall { wanted, limit, lease, is_owned };
+                    let call = LeaseCall { wanted, limit, lease, is_owned, removed: BTreeSet::new() };
                     calls.push(PlannedCall { call, waiters: vec![id] });
                 }
             }
@@ -118,6 +118,14 @@ impl Broker {
         }
         for want in calls.iter().flat_map(|planned| &planned.call.wanted) {
             self.lanes[number].hot.remove(&want.topic);
+        }
+        for PlannedCall { call, .. } in &mut calls {
+            // A client that asks for an owned lease cannot do without one.
+            let topics = call.wanted.iter().map(|want| &want.topic).filter(|_| !call.is_owned);
+            let is_removed = |topic: &&TopicName| {
+                self.pulled(topic).is_some_and(|known| known.on_reserve == OnReserve::Remove)
+            };
+            call.removed = topics.filter(is_removed).cloned().collect();
         }
         calls
     }

@@ -246,7 +246,7 @@ fn reserved(topic: TopicName, job: u32) -> Reserved {
         probe: None,
         headers: Default::default(),
     };
-    Reserved { leased, ticket: String::new() }
+    Reserved { leased, ticket: Some(String::new()) }
 }
 
 fn run(seed: u64) {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::broker::Broker;
 use super::calls::LeaseCall;
 use super::calls::{CallAnswer, LaneOrder};
-use super::{Reserve, ReserveAnswer, Reserved};
+use super::{Reserve, ReserveAnswer, Reserved, checkout};
 use crate::{StoreOpener, vital_thread};
 use host::{Owner, now_ms, random_name, wait_readable};
 use model::job::TopicName;
@@ -343,18 +343,23 @@ impl LaneThread {
     fn call(&mut self, call: &LeaseCall) -> Result<CallAnswer, StoreError> {
         let owner = self.lease_owner.as_ref().filter(|_| call.is_owned);
         let owner = owner.map(|owner| OwnerTag(owner.tag().to_owned()));
-        let batch = self.store().lease(&call.wanted, call.limit, owner.as_ref())?;
+        let (batch, expired) = checkout::lease_unexpired(self.store(), call, owner.as_ref())?;
         for (topic, _) in &batch.waiting {
             // A circuit of the time when the topic called receivers. There is none to protect now.
             if call.wanted.iter().any(|want| want.topic == *topic) {
                 self.store().close_circuit(topic)?;
             }
         }
+        let mut jobs = batch.jobs;
+        checkout::remove(self.store(), &mut jobs, &call.removed);
         let Some((secret, _)) = &self.secret else { return Ok(CallAnswer::default()) };
         let limits: HashMap<&TopicName, u32> =
             call.wanted.iter().map(|want| (&want.topic, want.max_attempts)).collect();
         let began_ms = now_ms();
         let reserved = |leased: Leased| {
+            if call.removed.contains(&leased.key.topic) {
+                return Reserved { leased, ticket: None };
+            }
             let by_topic = limits.get(&leased.key.topic).copied().unwrap_or(u32::MAX);
             let ticket = Ticket {
                 key: leased.key.clone(),
@@ -364,9 +369,9 @@ impl LaneThread {
                 began_ms,
                 until_ms: Ticket::reserved(leased.headers.ttr()),
             };
-            Reserved { ticket: ticket.sign(secret), leased }
+            Reserved { ticket: Some(ticket.sign(secret)), leased }
         };
-        Ok(CallAnswer { jobs: batch.jobs.into_iter().map(reserved).collect(), left: batch.left })
+        Ok(CallAnswer { jobs: jobs.into_iter().map(reserved).collect(), left: batch.left, expired })
     }
 
     /// Hands back leases. What cannot be handed back comes back at its deadline.

@@ -12,6 +12,7 @@ use super::lane::{self, ExchangeAnswer, LaneOrder};
 use super::lane_state::{Exchange, ExchangeUnderWay, LeaseUnderWay};
 use model::fair::TopicSearch;
 use model::job::TopicName;
+use role::expiry::expired;
 use store::{LeaseRequest, Leased, StoreError};
 
 impl Exchange {
@@ -148,7 +149,7 @@ impl Dispatcher {
     fn take_job(&mut self, number: usize, lease: &LeaseUnderWay, leased: Leased, now: Instant) {
         // The lease keeps the topic as it was when it was ordered, even if the topic has changed or is gone.
         let Some((topic, _)) = lease.asked.get(&leased.key.topic) else { return };
-        if let Some(attempt) = too_old(topic, &leased) {
+        if let Some(attempt) = expired(&leased).or_else(|| too_old(topic, &leased)) {
             return self.skip(number, topic, leased, attempt, now);
         }
         let job = HeldJob { lane: number, topic: Arc::clone(topic), leased, host: None };

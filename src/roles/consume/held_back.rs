@@ -13,6 +13,7 @@ use model::flow::Verdict;
 use model::job::{Attempt, Due, TopicName};
 use model::late_start::LateReason;
 use model::topic::Topic;
+use role::expiry::expired_at;
 use store::{CircuitOpening, Leased, Outcome, Permit, PermitRequest, Settlement, StoreError};
 
 impl Dispatcher {
@@ -174,7 +175,14 @@ impl Dispatcher {
             HostDecision::Begin(job) => self.begin_callback(job, now),
             HostDecision::Postpone(job, _) if self.drains => self.return_unused(job, Outcome::HandBack, now),
             HostDecision::Postpone(job, wait) => {
-                self.return_unused(job, Outcome::Postpone(Due::In(wait)), now)
+                let begins_ms = job.leased.leased_ms.saturating_add(wait.as_millis() as i64);
+                match expired_at(&job.leased, begins_ms) {
+                    Some(attempt) => {
+                        let HeldJob { lane, topic, leased, .. } = job;
+                        self.skip(lane, &topic, leased, attempt, now);
+                    }
+                    None => self.return_unused(job, Outcome::Postpone(Due::In(wait)), now),
+                }
             }
         }
     }

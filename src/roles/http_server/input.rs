@@ -15,6 +15,7 @@ use super::id_source::IdSource;
 use super::problem::Problem;
 use super::schema;
 use super::typed_body::{self, Count, Moment, Span, given, invalid, word};
+use host::now_ms;
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
 use model::job_priority::JobPriority;
 use model::quota::Quota;
@@ -129,6 +130,8 @@ pub(super) struct NewJobRequest<'a> {
     then: Option<&'a RawValue>,
     #[schema(schema_with = schema::job_ttr, required = false)]
     ttr: Option<Span>,
+    #[schema(schema_with = schema::job_expire_after, required = false)]
+    expire_after: Option<Span>,
 }
 
 /// An id: a text, or a number as it is written, which PHP sends if the application had a number. A number with an
@@ -182,10 +185,12 @@ pub(super) fn job(
         (Some(IdText(id)), _) => self::id(id)?,
     };
     let body = new.body.ok_or_else(|| Problem::missing("body", "any JSON value, null as well"))?;
+    let due = due(new.delay, new.run_at)?.unwrap_or(Due::In(topic.delay));
+    let own_expiry = new.expire_after.map(|Span(span)| span);
     Ok(NewJob {
         key: JobKey { topic: topic.name.clone(), id },
         body: Body::from(body),
-        due: due(new.delay, new.run_at)?.unwrap_or(Due::In(topic.delay)),
+        due,
         priority: new.priority.unwrap_or_default(),
         on_conflict: new.on_conflict.unwrap_or(if_taken),
         max_attempts: new.max_attempts.map(|Count(n)| n),
@@ -194,7 +199,8 @@ pub(super) fn job(
             .with_destination(destination(new.path.as_deref(), new.url.as_deref(), topic)?)
             .with_tags(tags(new.tags)?)
             .with_then(then(new.then)?)
-            .with_ttr(ttr(new.ttr)?),
+            .with_ttr(ttr(new.ttr)?)
+            .with_expires_ms(topic.expires_ms(own_expiry, due, now_ms())),
         quota: quota.cloned(),
     })
 }
@@ -293,6 +299,10 @@ pub(super) struct JobChangeRequest<'a> {
     #[serde(default, deserialize_with = "given")]
     #[schema(schema_with = schema::tags, required = false)]
     tags: Option<Option<Vec<String>>>,
+    /// Null: `ttr` of the topic applies.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(schema_with = schema::job_ttr, required = false)]
+    ttr: Option<Option<Span>>,
 }
 
 /// Reads a change of a job of a topic.
@@ -306,10 +316,11 @@ pub(super) fn change(json: &[u8], topic: &Topic) -> Result<Change, Problem> {
         headers: given.headers.map(|raw| headers(raw, topic)).transpose()?,
         destination: changed_destination(given.path, given.url, topic)?,
         tags: given.tags.map(tags).transpose()?,
+        ttr: given.ttr.map(ttr).transpose()?,
         max_bytes: None,
     };
     if change == Change::default() {
-        let others = "give it, or run_at, body, priority, max_attempts, headers, path, url or tags";
+        let others = "give it, or run_at, body, priority, max_attempts, headers, path, url, tags or ttr";
         return Err(Problem::missing("delay", others));
     }
     Ok(Change { max_bytes: topic.max_bytes.map(|size| size.0), ..change })

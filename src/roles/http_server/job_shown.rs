@@ -48,6 +48,10 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     ttr_ms: Option<u64>,
+    /// After this moment no attempt of the job begins, Unix milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    expires_ms: Option<i64>,
     /// True: the job waits on the disk of this host until its node answers.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
@@ -128,6 +132,7 @@ impl<'a> JobResponse<'a> {
             attempts: view.attempts,
             max_attempts: view.max_attempts,
             ttr_ms: view.headers.ttr().map(|ttr| ttr.as_millis() as u64),
+            expires_ms: view.headers.expires_ms(),
             spooled: view.is_spooled,
             headers: view.headers.by_name(),
             path: view.headers.destination().and_then(Destination::path),

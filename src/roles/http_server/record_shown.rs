@@ -60,6 +60,10 @@ pub(super) struct RecordResponse<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     headers: &'a BTreeMap<String, String>,
+    /// The job's own time to run, milliseconds, if its topic keeps bodies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    ttr_ms: Option<u64>,
     /// The job's tags, sorted.
     #[serde(skip_serializing_if = "Tags::is_empty")]
     #[schema(value_type = Vec<String>, required = false)]
@@ -95,6 +99,7 @@ impl<'a> From<&'a JobRecord> for RecordResponse<'a> {
             note: record.note(),
             log: record.made_attempts(),
             headers: record.headers.by_name(),
+            ttr_ms: record.headers.ttr().map(|ttr| ttr.as_millis() as u64),
             tags: record.headers.tags(),
             then: record
                 .headers

@@ -112,10 +112,15 @@ struct ReservedJob<'a> {
     due_ms: i64,
     /// When the job was added, Unix milliseconds.
     added_ms: i64,
-    /// The proof of the lease. The client reports the outcome with it.
-    token: &'a str,
+    /// The proof of the lease. The client reports the outcome with it. If it is missing, there is no lease: the job was done
+    /// and removed when it was reserved (`on_reserve` of the topic).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    token: Option<&'a str>,
     /// When the lease ends, Unix milliseconds.
-    lease_until_ms: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    lease_until_ms: Option<i64>,
 }
 
 /// The jobs that the client has reserved. The list is empty if no job came in time.
@@ -140,8 +145,8 @@ impl<'a> ReservedJob<'a> {
             attempt: leased.attempt,
             due_ms: leased.due_ms,
             added_ms: leased.stamp_us / 1000,
-            token: ticket,
-            lease_until_ms: leased.deadline_ms,
+            token: ticket.as_deref(),
+            lease_until_ms: ticket.as_ref().map(|_| leased.deadline_ms),
         }
     }
 }

@@ -165,6 +165,8 @@ pub(super) fn job_found(
         attempts: u32,
         #[serde(skip_serializing_if = "Option::is_none")]
         ttr_ms: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        expires_ms: Option<i64>,
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         spooled: bool,
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -200,6 +202,7 @@ pub(super) fn job_found(
         added_ms: daemon_fields.added_ms,
         attempts: view.attempts,
         ttr_ms: view.headers.ttr().map(|ttr| ttr.as_millis() as u64),
+        expires_ms: view.headers.expires_ms(),
         spooled: view.is_spooled,
         headers: view.headers.by_name(),
         path: view.headers.destination().and_then(Destination::path),
@@ -256,8 +259,10 @@ pub(super) fn reserved(answer: &ReserveAnswer) -> Json {
         attempt: u32,
         due_ms: i64,
         added_ms: i64,
-        token: &'a str,
-        lease_until_ms: i64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        token: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lease_until_ms: Option<i64>,
     }
     let one = |Reserved { leased, ticket }: &'_ Reserved| {
         let destination = leased.headers.destination();
@@ -272,8 +277,8 @@ pub(super) fn reserved(answer: &ReserveAnswer) -> Json {
             attempt: leased.attempt,
             due_ms: leased.due_ms,
             added_ms: leased.stamp_us / 1000,
-            token: ticket,
-            lease_until_ms: leased.deadline_ms,
+            token: ticket.as_deref(),
+            lease_until_ms: ticket.as_ref().map(|_| leased.deadline_ms),
         })
         .expect("jobs are plain values")
     };

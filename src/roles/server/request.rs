@@ -11,6 +11,7 @@ use super::answer::{
     Json, SUCCESS, TcpRequestSource, Ticket, added, added_many, changed, counted, deleted, job_found, refused,
 };
 use super::reserves::{Reserves, WaitingReserve};
+use host::now_ms;
 use model::excerpt::Excerpt;
 use model::failure_limiter::{FailureKind, FailureLimiter, Source};
 use model::follow::ThenRefusal;
@@ -297,15 +298,17 @@ impl RequestRouter {
             refused();
             return Err(refusal_of(refused_then));
         }
+        let due = add.due.unwrap_or(Due::In(topic.delay));
+        let expires_ms = topic.expires_ms(add.expire_after, due, now_ms());
         Ok(NewJob {
-            due: add.due.unwrap_or(Due::In(topic.delay)),
+            due,
             key: add.key,
             body: add.body,
             priority: add.priority,
             on_conflict: add.on_conflict,
             max_attempts: add.max_attempts,
             attempts: 0,
-            headers: add.headers,
+            headers: add.headers.with_expires_ms(expires_ms),
             quota: Quota::of(topic, token),
         })
     }

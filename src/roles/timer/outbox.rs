@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use host::now_ms;
 use model::follow::{self, DoneEvent, Source};
 use model::job::{NewJob, TopicName};
 use model::topic::Topics;
@@ -49,7 +50,8 @@ fn follower(entry: &OutboxEntry, topics: &Topics) -> Option<NewJob> {
         OutboxCause::Then { place, text } => {
             let delay =
                 |topic: &TopicName| topics.get(topic.as_str()).map_or(Duration::ZERO, |topic| topic.delay);
-            follow::job_of(text, Source { key, stamp_us: *stamp_us }, *place, *ago, delay)
+            let job = follow::job_of(text, Source { key, stamp_us: *stamp_us }, *place, *ago, delay);
+            job.map(|job| with_expiry(job, topics))
         }
         OutboxCause::Done(record) => {
             let with_answer = topics.get(key.topic.as_str()).is_some_and(|topic| topic.on_done_answer);
@@ -60,4 +62,11 @@ fn follower(entry: &OutboxEntry, topics: &Topics) -> Option<NewJob> {
         log::error!("what follows {key} cannot be read, and is dropped");
     }
     job
+}
+
+/// Returns a job with the moment after which no attempt begins, as its topic says.
+fn with_expiry(job: NewJob, topics: &Topics) -> NewJob {
+    let topic = topics.get(job.key.topic.as_str());
+    let expires_ms = topic.and_then(|topic| topic.expires_ms(None, job.due, now_ms()));
+    NewJob { headers: job.headers.clone().with_expires_ms(expires_ms), ..job }
 }

@@ -237,6 +237,11 @@ impl RedisStore {
         });
         let shards = u64::from(self.shards(homes).max(1));
         call.cmd.arg(change.max_bytes.map(|most| most.div_ceil(shards).to_string()).unwrap_or_default());
+        call.cmd.arg(match change.ttr {
+            None => String::new(),
+            Some(None) => "-".to_owned(),
+            Some(Some(ttr)) => Headers::ttr_text(ttr),
+        });
         match answer::text(self.ask_by(place, call)?)?.as_str() {
             "d" => Ok(Changed::Done),
             "n" => Ok(Changed::NotFound),

@@ -12,6 +12,7 @@ use super::number::id_of;
 use super::port::Port;
 use super::stored_job::{ATTEMPTS, stored};
 use super::tube_topic::topic_of;
+use host::now_ms;
 use model::headers::Headers;
 use model::job::{Body, Due, JobKey, NewJob, OnConflict, TopicName};
 use model::job_priority::JobPriority;
@@ -92,13 +93,14 @@ impl Port {
             bytes += job.body.as_str().len();
             job.number = self.number_with_home(&topic.name);
             let key = JobKey { topic: topic.name.clone(), id: id_of(job.number) };
+            let due = Due::In(job.delay);
             jobs.push(NewJob {
                 on_conflict: OnConflict::Reject,
                 max_attempts: Some(ATTEMPTS),
-                headers: job.headers.clone(),
+                headers: job.headers.clone().with_expires_ms(topic.expires_ms(None, due, now_ms())),
                 priority: job.priority,
                 quota: quota.clone(),
-                ..NewJob::new(key, job.body.clone(), Due::In(job.delay))
+                ..NewJob::new(key, job.body.clone(), due)
             });
         }
         let ask = |reply: Reply<_>| Request::add_many(jobs, |added| reply.with(added));

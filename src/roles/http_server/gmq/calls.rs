@@ -76,6 +76,11 @@ impl PoppedReserve {
         &self.reserved.as_ref().expect("it is there until the client has it").leased
     }
 
+    /// Whether the job was done and removed when it was reserved.
+    fn is_removed(&self) -> bool {
+        self.reserved.as_ref().is_some_and(|reserved| reserved.ticket.is_none())
+    }
+
     /// The client has the job.
     pub(super) fn take_by_client(mut self) {
         self.reserved = None;
@@ -170,11 +175,12 @@ impl Port {
         self.permits(RequiredAccess::Produce(push.topic.as_str()))?;
         let topic = self.topic(&push.topic)?;
         input::takes_jobs(&self.api.topics.borrow(), &push.topic)?;
-        let headers = headers(&push)?;
+        let due = Due::In(push.delay);
+        let headers = headers(&push)?.with_expires_ms(topic.expires_ms(None, due, now_ms()));
         Ok(NewJob {
             key: JobKey { topic: push.topic, id: push.id },
             body: Body::trusted(serde_json::Value::from(push.body).to_string()),
-            due: Due::In(push.delay),
+            due,
             priority: JobPriority::default(),
             on_conflict: OnConflict::Reject,
             max_attempts: None,
@@ -210,6 +216,9 @@ impl Port {
             let Some(reserved) = self.api.wait_for_jobs(reserve).await?.pop() else { return Ok(None) };
             let popped = self.popped(reserved, place);
             let last = LastReserve::new(popped.leased(), now_ms(), popped.hold);
+            if popped.is_removed() {
+                return Ok(Some(popped));
+            }
             if !popped.ttr.is_zero() {
                 lock(self.succession.last()).note(last, now_ms());
                 return Ok(Some(popped));
@@ -230,7 +239,11 @@ impl Port {
         let leased = &reserved.leased;
         let hold = leased.deadline_ms.saturating_sub(leased.leased_ms).max(0) as u64;
         let hold = Duration::from_millis(hold);
-        let ttr = seconds(&leased.headers, TTR).filter(Duration::is_zero).unwrap_or(hold);
+        // A job that was removed when it was reserved is one with TTR 0.
+        let ttr = match reserved.ticket {
+            None => Duration::ZERO,
+            Some(_) => seconds(&leased.headers, TTR).filter(Duration::is_zero).unwrap_or(hold),
+        };
         PoppedReserve {
             body: text(&leased.body),
             delay: seconds(&leased.headers, DELAY).unwrap_or_default(),

@@ -11,6 +11,9 @@ pub(in super::super) struct Follower {
     /// How long after the acceptance it is due, in milliseconds. If it is missing, the delay of its topic applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     delay_ms: Option<u64>,
+    /// How long a client that reserves it may work on it, in milliseconds. If it is missing, `ttr` of its topic applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttr_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

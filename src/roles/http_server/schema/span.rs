@@ -25,3 +25,14 @@ pub(in super::super) fn job_ttr() -> Schema {
     );
     Schema::OneOf(one)
 }
+
+/// How long after its due time a job may begin an attempt.
+pub(in super::super) fn job_expire_after() -> Schema {
+    let Schema::OneOf(mut one) = span() else { return span() };
+    one.description = Some(
+        "How long after its due time the job may begin an attempt. After that it becomes a dead letter. 0: there is no such \
+         limit. Default: `expire_after` of the topic."
+            .to_owned(),
+    );
+    Schema::OneOf(one)
+}

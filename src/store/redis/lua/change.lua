@@ -1,13 +1,14 @@
 --@ use clock fence bells scores numbered places meter
 -- Changes a delayed or ready job: its due time, its body, its priority, its limit of attempts, its headers,
--- its destination. The job keeps its stamp.
+-- its destination, its time to run. The job keeps its stamp.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 id   3 due, as for add   4 priority: 1 2 3, or 'p' and a number   5 body   6 its own limit of attempts, or '-' for none
 --       7 'h' and its headers, or '-' for none   8 its destination, as the first member of the headers, or '-' for none
 --       9 its tags, as the member behind the destination, or '-' for none
---       For 3 to 9, '' means: no change
 --       10 the most bytes that the jobs of the topic may have, or '' for no limit
+--       11 its time to run, as the member behind the links, or '-' for none
+--       For 3 to 9, and for 11, '' means: no change
 -- Returns d done, q the new body would be more than this limit allows, n not found, c the job is leased
 --
 -- Moves a job: delayed, ready -> delayed, ready
@@ -66,9 +67,10 @@ if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
 end
 -- The order of the job's old number ends before its notes change.
 if old_rank == 0 and from == ready then unqueue(topic, { id, was }) end
-if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' or renumbered then
+if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' or ARGV[11] ~= '' or renumbered then
   -- The headers are the first line of the log: see endings. Before them are the members whose names begin with a colon:
-  -- the number, the destination, the tags, the links, and the time to run, in this order. (See src/model/headers.rs.)
+  -- the number, the destination, the tags, the links, the time to run, and the end of its life, in this order. (See
+  -- src/model/headers.rs.)
   local noted = call('HGET', notes, id) or struct.pack('>I4B', 0, 0)
   local made = string.sub(noted, 1, 5)
   local log = string.sub(noted, 6)
@@ -79,15 +81,17 @@ if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' or renumbered then
   if ARGV[7] ~= '' then headers = string.match(ARGV[7], '^h{(.*)}$') or '' end
   if ARGV[8] ~= '' then place = ARGV[8] == '-' and '' or ARGV[8] end
   if ARGV[9] ~= '' then tags = ARGV[9] == '-' and '' or ARGV[9] end
+  local ttr = ARGV[11] == '' and own.ttr or ARGV[11]
+  if ttr == '-' then ttr = nil end
   local own_number = rank == 0 and own.priority or ''
   if renumbered then
     -- The job keeps its place in the order of arrival.
     local _, since, at = number_of(noted)
     own_number = number and string.format('":priority":"%s.%.0f.%s"', number, since or stamp, at or '0') or ''
   end
-  local made_of = {}
+  local made_of, links = {}, { own['then'] or '', own.next or '', own.after or '' }
   for _, some in
-    ipairs({ own_number, place, tags, own['then'] or '', own.next or '', own.after or '', own.ttr or '', headers })
+    ipairs({ own_number, place, tags, links[1], links[2], links[3], ttr or '', own.expires or '', headers })
   do
     if some ~= '' then made_of[#made_of + 1] = some end
   end

@@ -1,0 +1,64 @@
+//! Jobs whose time is over: no attempt of them begins any more (docs/FLOW.md, `expire_after`). Pure.
+//!
+//! The moment is fixed when a job is added, and is kept with its headers. A job that has since got a due time after that
+//! moment, by a change or a redrive, has one more attempt.
+
+use host::now_ms;
+use model::job::Attempt;
+use model::json_time;
+use store::Leased;
+
+/// Returns the attempt that is recorded when a leased job has expired, so that it becomes a dead letter. None: it has not.
+pub fn expired(leased: &Leased) -> Option<Attempt> {
+    expired_at(leased, leased.leased_ms)
+}
+
+/// Does the same as [`expired`], for an attempt that would begin at this moment, by the shard's clock.
+pub fn expired_at(leased: &Leased, begins_ms: i64) -> Option<Attempt> {
+    let expires_ms = leased.headers.expires_ms()?;
+    let is_excepted = leased.attempt <= 1 && leased.due_ms > expires_ms;
+    if begins_ms <= expires_ms || is_excepted {
+        return None;
+    }
+    Some(Attempt {
+        number: leased.attempt,
+        at_ms: now_ms(),
+        took_ms: 0,
+        status: None,
+        answer: String::new(),
+        error: format!("expired at {}", json_time::rfc3339(expires_ms)),
+        late: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::headers::Headers;
+    use model::job::{Body, JobId, JobKey, TopicName};
+    use store::Token;
+
+    #[test]
+    fn a_job_expires_unless_it_got_a_later_due_time() {
+        let is_expired = |attempt, due_ms, leased_ms, expires_ms| {
+            let leased = Leased {
+                key: JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("1").unwrap() },
+                body: Body::trusted("1"),
+                token: Token(Box::from([7])),
+                attempt,
+                due_ms,
+                stamp_us: 0,
+                leased_ms,
+                deadline_ms: 0,
+                max_attempts: None,
+                probe: None,
+                headers: Headers::default().with_expires_ms(expires_ms),
+            };
+            expired(&leased).is_some()
+        };
+        assert!(!is_expired(1, 0, 9000, None));
+        assert!(!is_expired(1, 1000, 5000, Some(5000)) && is_expired(1, 1000, 5001, Some(5000)));
+        assert!(is_expired(2, 6000, 6000, Some(5000)), "a retry that was due later");
+        assert!(!is_expired(1, 6000, 9000, Some(5000)), "a job that was redriven");
+    }
+}

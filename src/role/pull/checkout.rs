@@ -1,0 +1,84 @@
+//! What happens to jobs between their lease and their client: expired ones become dead letters, and those of topics that
+//! say `on_reserve = "remove"` are done.
+//!
+//! | the process dies | expired job | job that is removed |
+//! |---|---|---|
+//! | before the settlement | it comes back at its deadline, and has expired then too | it comes back at its deadline |
+//! | after it | it is a dead letter | it is gone, and no client got it: at most once, as the topic says |
+
+use std::collections::BTreeSet;
+
+use super::calls::LeaseCall;
+use crate::expiry::expired;
+use host::now_ms;
+use model::excerpt::Excerpt;
+use model::job::{Attempt, TopicName};
+use store::{Batch, Leased, Outcome, OwnerTag, Settled, Settlement, Store, StoreError};
+
+/// How many times a call leases again, if all jobs that it got had expired.
+const ROUNDS: usize = 32;
+
+/// The answer of the attempt that is recorded of a job that was removed when it was reserved.
+const REMOVED: &str = "removed when it was reserved";
+
+/// Leases jobs. Those that have expired become dead letters. Returns the others, and the topics of those that have expired.
+/// If all have expired, it leases again, some times: so a client that does not wait gets the jobs behind them.
+pub(super) fn lease_unexpired(
+    store: &mut dyn Store,
+    call: &LeaseCall,
+    owner: Option<&OwnerTag>,
+) -> Result<(Batch, BTreeSet<TopicName>), StoreError> {
+    let mut topics = BTreeSet::new();
+    let mut batch = store.lease(&call.wanted, call.limit, owner)?;
+    for round in 0.. {
+        let mut settlements = Vec::new();
+        batch.jobs.retain(|job| match expired(job) {
+            None => true,
+            Some(attempt) => {
+                let (topic, id, error) = (&job.key.topic, Excerpt(&job.key.id), Excerpt(&attempt.error));
+                log::warn!(target: "notify", "{topic}:{id} is a dead letter: {error}");
+                topics.insert(topic.clone());
+                settlements.push(settlement(job, Outcome::DeadLetter, attempt));
+                false
+            }
+        });
+        if settlements.is_empty() {
+            break;
+        }
+        if !batch.jobs.is_empty() || round == ROUNDS {
+            // A job that cannot be settled now comes back at its deadline, and has expired then too.
+            store.settle(&settlements);
+            break;
+        }
+        batch = store.exchange(&settlements, &call.wanted, call.limit, owner).1?;
+    }
+    Ok((batch, topics))
+}
+
+/// Settles the jobs of these topics as done. Leaves out those that may have ended without it: of a job whose settlement has
+/// failed, nobody knows whether it comes back at its deadline.
+pub(super) fn remove(store: &mut dyn Store, jobs: &mut Vec<Leased>, topics: &BTreeSet<TopicName>) {
+    let is_removed = |job: &Leased| topics.contains(&job.key.topic);
+    let done = |job: &Leased| {
+        let attempt = Attempt {
+            number: job.attempt,
+            at_ms: now_ms(),
+            took_ms: 0,
+            status: None,
+            answer: REMOVED.to_owned(),
+            error: String::new(),
+            late: None,
+        };
+        settlement(job, Outcome::Ack, attempt)
+    };
+    let settlements: Vec<Settlement> = jobs.iter().filter(|job| is_removed(job)).map(done).collect();
+    if settlements.is_empty() {
+        return;
+    }
+    let mut results = store.settle(&settlements).into_iter();
+    jobs.retain(|job| !is_removed(job) || matches!(results.next(), Some(Ok(Settled::Done))));
+}
+
+fn settlement(job: &Leased, outcome: Outcome, attempt: Attempt) -> Settlement {
+    Settlement { key: job.key.clone(), token: job.token.clone(), outcome, attempt: Some(attempt) }
+}

@@ -1,0 +1,134 @@
+//! The settings of topics for clients that reserve, in the words of KMQueue: a plain mode and the end of a job's life.
+//! `expire_after` holds for push topics too.
+
+use std::time::{Duration, Instant};
+
+use crate::support::http::Http;
+use crate::support::{Daemon, SECOND, Sink, add, eventually, now_ms, topic};
+use serde_json::{Value, json};
+
+fn pulled(name: &str, more: &str) -> String {
+    format!("[[topic]]\nname = \"{name}\"\nmode = \"pull\"\n{more}\n")
+}
+
+fn put(http: &mut Http, topic: &str, id: &str, more: &Value) {
+    let mut job = json!({"id": id, "body": {"of": id}});
+    job.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+    let answer = http.ask("POST", &format!("/v1/topics/{topic}/jobs"), &job);
+    assert!(matches!(answer.status, 200 | 201), "{answer:?}");
+}
+
+fn reserve(http: &mut Http, topic: &str, what: &Value) -> Vec<Value> {
+    let answer = http.ask("POST", &format!("/v1/topics/{topic}/reserve"), what).is(200);
+    answer["jobs"].as_array().unwrap().clone()
+}
+
+fn ids(jobs: &[Value]) -> Vec<&str> {
+    jobs.iter().map(|job| job["id"].as_str().unwrap()).collect()
+}
+
+fn records(http: &mut Http, topic: &str, id: &str) -> Value {
+    http.get(&format!("/v1/topics/{topic}/jobs/{id}/records")).is(200)["records"].clone()
+}
+
+#[test]
+fn a_removed_job_is_done_when_it_is_reserved() {
+    let topics = pulled("plain", "on_reserve = \"remove\"\nkeep_done = \"1h\"") + &pulled("safe", "");
+    let daemon = Daemon::start(&topics);
+    let (mut http, mut tcp) = (Http::unix(&daemon), daemon.client());
+    let then = json!({"ttr": "1h", "then": {"topic": "safe", "id": "next", "body": 1, "ttr": "5m"}});
+    put(&mut http, "plain", "1", &then);
+    let jobs = reserve(&mut http, "plain", &json!({"wait": "10s"}));
+    assert_eq!((ids(&jobs), &jobs[0]["body"]), (vec!["1"], &json!({"of": "1"})));
+    assert!(jobs[0].get("token").is_none() && jobs[0].get("lease_until_ms").is_none(), "{jobs:?}");
+    http.get("/v1/topics/plain/jobs/1").is_problem(404, "not_found", None);
+    let kept = records(&mut http, "plain", "1");
+    assert_eq!((&kept[0]["outcome"], kept.as_array().unwrap().len()), (&json!("delivered"), 1));
+    assert_eq!(kept[0]["log"][0]["answer"], "removed when it was reserved", "{kept}");
+    // What follows the job is added, with a lease of its own, and nothing comes again.
+    let next = reserve(&mut http, "safe", &json!({"wait": "10s"}));
+    let left_ms = next[0]["lease_until_ms"].as_i64().unwrap() - now_ms();
+    assert!(next[0]["token"].is_string() && (290_000..=300_000).contains(&left_ms), "{next:?}");
+    assert!(reserve(&mut http, "plain", &json!({"wait": "300ms"})).is_empty());
+    // Over TCP, and several topics of both kinds in one reserve.
+    put(&mut http, "plain", "2", &json!({}));
+    put(&mut http, "safe", "3", &json!({}));
+    let both = json!({"cmd": "reserve", "topics": ["plain", "safe"], "max": 2, "wait": "10s"});
+    let mut found: Vec<Value> = Vec::new();
+    while found.len() < 2 {
+        let answer = tcp.ask(&both).unwrap();
+        let jobs = answer["data"].as_array().unwrap();
+        assert!(!jobs.is_empty(), "{answer}");
+        found.extend(jobs.clone());
+    }
+    let with_token = |job: &Value| (job["id"].as_str().unwrap().to_owned(), job.get("token").is_some());
+    let shown: Vec<_> = found.iter().map(with_token).collect();
+    assert!(shown.contains(&("2".into(), false)) && shown.contains(&("3".into(), true)), "{shown:?}");
+    let counted = http.get("/v1/stats").is(200);
+    let plain = counted["topics"].as_array().unwrap().iter().find(|t| t["topic"] == "plain").unwrap().clone();
+    assert_eq!(["ready", "leased", "delayed", "dead"].map(|state| plain[state].as_u64()), [Some(0); 4]);
+}
+
+#[test]
+fn a_job_that_expired_is_a_dead_letter_and_no_client_gets_it() {
+    let more = "expire_after = \"700ms\"\nretry = [\"1s\"]";
+    let daemon = Daemon::start(&(pulled("t", more) + &pulled("u", "")));
+    let mut http = Http::unix(&daemon);
+    (0..40).for_each(|n| put(&mut http, "t", &format!("old-{n}"), &json!({})));
+    put(&mut http, "t", "long", &json!({"expire_after": "1h"}));
+    put(&mut http, "t", "never", &json!({"expire_after": 0}));
+    put(&mut http, "u", "own", &json!({"expire_after": "200ms"}));
+    let shown = http.get("/v1/topics/t/jobs/old-39").is(200);
+    let expires_ms = shown["expires_ms"].as_i64().unwrap();
+    let alive_ms = expires_ms - shown["due_ms"].as_i64().unwrap();
+    assert!((500..=700).contains(&alive_ms), "{shown}");
+    assert!(http.get("/v1/topics/t/jobs/never").is(200).get("expires_ms").is_none());
+    eventually(10 * SECOND, "the moment", || (now_ms() > expires_ms + 100).then_some(()));
+    // A client that does not wait gets the live jobs behind the expired ones.
+    let mut found: Vec<String> = Vec::new();
+    eventually(20 * SECOND, "the live jobs", || {
+        found.extend(ids(&reserve(&mut http, "t", &Value::Null)).into_iter().map(str::to_owned));
+        (found.len() == 2).then_some(())
+    });
+    found.sort();
+    assert_eq!(found, ["long", "never"]);
+    assert!(reserve(&mut http, "u", &Value::Null).is_empty());
+    for (topic, id) in [("t", "old-0"), ("t", "old-39"), ("u", "own")] {
+        let dead = http.get(&format!("/v1/topics/{topic}/jobs/{id}")).is(200);
+        assert_eq!(dead["state"], "dead", "{dead}");
+        assert!(dead["log"][0]["error"].as_str().unwrap().starts_with("expired at 20"), "{dead}");
+    }
+    // A dead letter that is redriven has one more attempt. Its retry comes too late.
+    http.ask("POST", "/v1/topics/t/dead/redrive", &json!({"ids": ["old-7"]})).is(200);
+    let jobs = reserve(&mut http, "t", &json!({"wait": "10s"}));
+    assert_eq!(ids(&jobs), ["old-7"]);
+    let nack = json!({"token": jobs[0]["token"], "delay": 0});
+    http.ask("POST", "/v1/topics/t/jobs/old-7/nack", &nack).is(200);
+    assert!(reserve(&mut http, "t", &json!({"wait": "1s"})).is_empty());
+    assert_eq!(http.get("/v1/topics/t/jobs/old-7").is(200)["state"], "dead");
+}
+
+#[test]
+fn a_retry_of_a_callback_never_begins_after_the_expiry() {
+    let sink = Sink::answering(|_| cli::Answer::new(500, "no"));
+    let more = "expire_after = \"1500ms\"\nretry = [\"500ms\"]\nmax_attempts = 50";
+    let daemon = Daemon::start(&topic("t", &sink, more));
+    let mut http = Http::unix(&daemon);
+    let begun = Instant::now();
+    let mut job = add("t", "1", 0);
+    job["expire_after"] = Value::Null;
+    assert_eq!(daemon.client().ask(&job).unwrap()["code"], 1);
+    let dead = eventually(20 * SECOND, "the dead letter", || {
+        let job = http.get("/v1/topics/t/jobs/1").is(200);
+        (job["state"] == "dead").then_some(job)
+    });
+    assert!(begun.elapsed() >= Duration::from_millis(1500), "{:?}", begun.elapsed());
+    let log = dead["log"].as_array().unwrap();
+    let last = log.last().unwrap();
+    assert!(last["error"].as_str().unwrap().starts_with("expired at 20"), "{dead}");
+    let made = log.iter().filter(|attempt| attempt["status"] == 500).count();
+    assert!((1..=4).contains(&made) && log.len() == made + 1, "{dead}");
+    let expires_ms = dead["expires_ms"].as_i64().unwrap();
+    let late = |attempt: &&Value| attempt["at_ms"].as_i64().unwrap() > expires_ms + 20;
+    assert_eq!(log[..made].iter().filter(late).count(), 0, "{dead}");
+}
