@@ -110,13 +110,23 @@ impl MysqlRegistry {
     }
 
     fn failed(&self, e: ::mysql::Error) -> RegistryError {
-        RegistryError::Away(format!("{}: {}", self.name, Excerpt(e)))
+        RegistryError::Away(format!("{}: {}", self.name, sentence(&e)))
     }
 }
 
 impl From<::mysql::Error> for RegistryError {
     fn from(e: ::mysql::Error) -> RegistryError {
-        RegistryError::Away(Excerpt(e).to_string())
+        RegistryError::Away(sentence(&e))
+    }
+}
+
+/// Returns what an error says, without the name of its type.
+fn sentence(error: &::mysql::Error) -> String {
+    match error {
+        ::mysql::Error::MySqlError(e) => Excerpt(e).to_string(),
+        ::mysql::Error::DriverError(e) => Excerpt(e).to_string(),
+        ::mysql::Error::IoError(e) => Excerpt(e).to_string(),
+        other => Excerpt(other).to_string(),
     }
 }
 
@@ -125,7 +135,7 @@ impl From<::mysql::Error> for RegistryError {
 fn at_change(e: ::mysql::Error) -> RegistryError {
     match e {
         ::mysql::Error::MySqlError(e) => RegistryError::Away(Excerpt(e).to_string()),
-        other => RegistryError::Unknown(Excerpt(other).to_string()),
+        other => RegistryError::Unknown(sentence(&other)),
     }
 }
 
