@@ -9,8 +9,8 @@ use std::process::Command;
 /// The documents, in the order in which somebody reads them who tries dq.
 const DOCUMENTS: [&str; 13] = [
     "README.md",
-    "docs/OPERATIONS.md",
     "docs/HTTP.md",
+    "docs/OPERATIONS.md",
     "docs/HISTORY.md",
     "docs/BULK.md",
     "docs/PULL.md",

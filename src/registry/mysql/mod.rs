@@ -361,3 +361,17 @@ impl Session for LockedConnection<'_> {
         Ok(self.0.query_map(query, columns)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_server_is_a_sentence() {
+        let (state, message) = ("28000".to_owned(), "Access denied for user 'dq'@'shop'".to_owned());
+        let e = ::mysql::Error::MySqlError(::mysql::error::MySqlError { state, message, code: 1045 });
+        assert_eq!(sentence(&e), "ERROR 1045 (28000): Access denied for user 'dq'@'shop'");
+        let e = ::mysql::Error::IoError(std::io::Error::other("connection reset"));
+        assert_eq!(sentence(&e), "connection reset");
+    }
+}
