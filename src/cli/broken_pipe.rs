@@ -28,5 +28,27 @@ fn has_no_reader(fd: c_int) -> bool {
     let mut asked = libc::pollfd { fd, events: 0, revents: 0 };
     // SAFETY: one element, which lives during the call. `poll` is safe in a signal handler.
     let answered = unsafe { libc::poll(&mut asked, 1, 0) };
-    answered == 1 && asked.revents & libc::POLLERR != 0
+    // A pipe without a reader has an error, and a socket whose other side is closed has hung up.
+    answered == 1 && asked.revents & (libc::POLLERR | libc::POLLHUP) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_pipe_or_socket_that_nobody_reads_is_seen() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        assert!(!has_no_reader(writer.as_raw_fd()));
+        drop(reader);
+        assert!(has_no_reader(writer.as_raw_fd()));
+        let (reader, writer) = UnixStream::pair().unwrap();
+        assert!(!has_no_reader(writer.as_raw_fd()));
+        drop(reader);
+        assert!(has_no_reader(writer.as_raw_fd()));
+        assert!(!has_no_reader(tempfile::tempfile().unwrap().as_raw_fd()));
+    }
 }

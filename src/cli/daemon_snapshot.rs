@@ -125,6 +125,8 @@ impl Node {
     /// Returns its state in one word.
     pub(super) fn state(&self) -> &str {
         match self.part.as_str() {
+            // It has no jobs, so nobody misses it.
+            "outside" => "outside",
             _ if !self.answers => "down",
             _ if self.is_older => "older",
             "" | "home" => "up",

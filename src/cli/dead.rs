@@ -193,7 +193,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             let query: Vec<String> = filter.fields().into_iter().map(query).collect();
             let and = if query.is_empty() { "" } else { "?" };
             let path = format!("/v1/topics/{}/dead{and}{}", part(topic), query.join("&"));
-            list::show(at, &path, how_many, list::dead_table).map(|()| true)
+            list::show(at, &path, how_many, list::dead_table).map(|_| true)
         }
         Command::Redrive(Redrive { which, rate }) => run_operation(at, which, REDRIVE, *rate),
         Command::Purge(Purge { which }) => run_operation(at, which, PURGE, None),

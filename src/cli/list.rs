@@ -66,20 +66,57 @@ struct Page {
     away: Vec<String>,
 }
 
+#[derive(Debug, Deserialize)]
+struct Stats {
+    topics: Vec<Counts>,
+}
+
+/// How many jobs of a topic are in each state.
+#[derive(Debug, Deserialize)]
+struct Counts {
+    topic: String,
+    delayed: u64,
+    ready: u64,
+    leased: u64,
+    dead: u64,
+}
+
 /// Runs `dq list`.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let path = format!("/v1/topics/{}/jobs?state={}", part(&arguments.topic), arguments.state);
     let table = if arguments.state == "dead" { dead_table } else { table };
-    show(&arguments.at, &path, &arguments.how_many, table)
+    let shown = show(&arguments.at, &path, &arguments.how_many, table)?;
+    if shown == 0 && !arguments.at.json {
+        // The counts need another scope of a token. Without them, only the first half is known.
+        let answer = Api::from_options(&arguments.at)?.get("/v1/stats");
+        let counts = answer.and_then(|answer| answer.json::<Stats>()).ok();
+        let counts = counts.and_then(|stats| stats.topics.into_iter().find(|of| of.topic == arguments.topic));
+        eprintln!("{}", none_in(&arguments.state, counts.as_ref()));
+    }
+    Ok(())
 }
 
-/// Prints the jobs that the API lists at a path. `table`: makes the table of a page, at this time.
+/// Says that no job is in a state, and in which states the jobs of the topic are.
+fn none_in(state: &str, counts: Option<&Counts>) -> String {
+    let counts = counts.map_or([0; 4], |of| [of.ready, of.delayed, of.leased, of.dead]);
+    let others = ["ready", "delayed", "leased", "dead"].into_iter().zip(counts);
+    let others: Vec<String> = others
+        .filter(|(name, count)| *count > 0 && *name != state)
+        .map(|(name, count)| {
+            format!("{count} {} {name}: --state {name}", if count == 1 { "is" } else { "are" })
+        })
+        .collect();
+    let separator = if others.is_empty() { "" } else { "; " };
+    format!("no {state} jobs{separator}{}", others.join("; "))
+}
+
+/// Prints the jobs that the API lists at a path. Returns how many. `table`: makes the table of a page, at this time.
 pub(super) fn show(
     at: &TargetOptions,
     path: &str,
     how_many: &PageOptions,
     table: fn(&[Box<RawValue>], i64) -> Result<String>,
-) -> Result<()> {
+) -> Result<usize> {
     let api = Api::from_options(at)?;
     let most = how_many.most();
     let and = if path.contains('?') { '&' } else { '?' };
@@ -103,7 +140,7 @@ pub(super) fn show(
         }
     }
     print_missing("jobs", &away, cursor.is_some() && !at.json);
-    Ok(())
+    Ok(shown)
 }
 
 /// Prints to stderr what is missing from a list: the entries on nodes that could not be asked, and the further entries.
@@ -166,6 +203,20 @@ mod tests {
                 && text.ends_with("low             10  [1,2]\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn an_empty_list_says_where_the_jobs_are() {
+        let counts =
+            |delayed, ready, leased, dead| Counts { topic: "t".into(), delayed, ready, leased, dead };
+        assert_eq!(none_in("delayed", None), "no delayed jobs");
+        assert_eq!(none_in("delayed", Some(&counts(0, 0, 0, 0))), "no delayed jobs");
+        assert_eq!(
+            none_in("delayed", Some(&counts(0, 5, 0, 0))),
+            "no delayed jobs; 5 are ready: --state ready"
+        );
+        let all = none_in("ready", Some(&counts(1, 2, 0, 3)));
+        assert_eq!(all, "no ready jobs; 1 is delayed: --state delayed; 3 are dead: --state dead");
     }
 
     #[test]

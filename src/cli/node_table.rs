@@ -44,13 +44,14 @@ impl From<&Node> for Row {
     }
 }
 
-/// Says what is to be done about a node that answers, but does not deliver its jobs.
+/// Says what is to be done about a node that does not deliver its jobs, or that it does not answer.
 fn advice(node: &Node) -> Option<String> {
     let advice = match node.state() {
         "older" => "its set is older than that of the others: dq nodes move looks at it",
         "joining" | "leaving" => {
             "jobs are being moved, and none is delivered: if no dq nodes move runs, run it again"
         }
+        _ if !node.answers => "it does not answer",
         _ => return None,
     };
     Some(advice.to_owned())
@@ -134,6 +135,7 @@ mod tests {
             row("r-long", true, "leaving", false),
             row("r3", false, "home", false),
             row("r4", true, "home", true),
+            row("r5", false, "outside", false),
         ];
         let table = table(&rows);
         let words: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
@@ -141,6 +143,7 @@ mod tests {
         assert_eq!(words[2][..8], ["r-long", "leaving", "fsync", "2", "1", "2", "3", "4"]);
         assert!(table.lines().nth(2).unwrap().ends_with("run it again"), "{table}");
         assert_eq!(words[3], ["r3", "down", "connection", "refused"]);
+        assert_eq!(words[5], ["r5", "outside", "connection", "refused"]);
         assert_eq!(words[4][..8], ["r4", "older", "fsync", "2", "1", "2", "3", "4"]);
         assert!(table.lines().nth(4).unwrap().ends_with("dq nodes move looks at it"), "{table}");
     }

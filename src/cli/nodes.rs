@@ -189,7 +189,8 @@ fn list(at: &TargetOptions) -> Result<bool> {
     } else {
         print!("{}{}", table(&rows), waiting(spool));
     }
-    Ok(rows.iter().all(|row| row.jobs.is_some()))
+    // A node outside the set has no jobs, so it may be down.
+    Ok(rows.iter().all(|row| row.jobs.is_some() || row.state == "outside"))
 }
 
 fn is_known(lanes: &Lanes, name: &str) -> Result<()> {

@@ -130,7 +130,7 @@ impl Context {
         let until = Instant::now() + STORE_PATIENCE;
         loop {
             match open(&self.settings) {
-                Err(StoreError::Busy | StoreError::Full)
+                Err(StoreError::Busy | StoreError::Full(_))
                     if Instant::now() < until && self.drain.is_none() =>
                 {
                     self.wait(&[], Some(Instant::now() + Duration::from_millis(100)))?;

@@ -15,14 +15,22 @@ pub(crate) fn free_bytes(file: &Path) -> Option<u64> {
     Some(disk.blocks_available() * disk.fragment_size())
 }
 
+/// Returns what the disk of a file lacks. None: at least `min_free` bytes are free.
+pub fn lack_of_room(file: &Path, min_free: u64) -> Option<String> {
+    let free = free_bytes(file).filter(|free| *free < min_free)?;
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let (free, min_free) = (mib(free), mib(min_free));
+    Some(format!("its disk has {free:.1} MiB free, and adds need {min_free:.1} MiB (store.min_free)"))
+}
+
 /// The room that must be left on a disk, so that jobs which are there can be settled.
 #[derive(Debug)]
 pub(crate) struct Reserve {
     file: PathBuf,
     /// In bytes. 0: none.
     min_free: u64,
-    /// When the disk was checked, and whether it had enough room.
-    checked: Option<(Instant, bool)>,
+    /// When the disk was checked, and what it lacked.
+    checked: Option<(Instant, Option<String>)>,
 }
 
 impl Reserve {
@@ -30,18 +38,33 @@ impl Reserve {
         Reserve { file: file.to_owned(), min_free, checked: None }
     }
 
-    /// Whether the disk has room for more than what must be left.
-    pub(crate) fn has_room(&mut self) -> bool {
+    /// Returns what the disk lacks. None: it has room for more than what must be left.
+    pub(crate) fn lack(&mut self) -> Option<String> {
         if self.min_free == 0 {
-            return true;
+            return None;
         }
-        match self.checked {
-            Some((at, has_room)) if at.elapsed() < BELIEVED => has_room,
+        match &self.checked {
+            Some((at, lack)) if at.elapsed() < BELIEVED => lack.clone(),
             _ => {
-                let has_room = free_bytes(&self.file).is_none_or(|free| free >= self.min_free);
-                self.checked = Some((Instant::now(), has_room));
-                has_room
+                let lack = lack_of_room(&self.file, self.min_free);
+                self.checked = Some((Instant::now(), lack.clone()));
+                lack
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_room_names_what_is_free_and_what_is_needed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut reserve = Reserve::new(file.path(), 1 << 60);
+        let lack = reserve.lack().unwrap();
+        assert!(lack.ends_with(" MiB free, and adds need 1099511627776.0 MiB (store.min_free)"), "{lack}");
+        assert_eq!(Reserve::new(file.path(), 0).lack(), None);
+        assert_eq!(lack_of_room(file.path(), 1), None);
     }
 }

@@ -33,6 +33,7 @@ pub use bulk::{Bulk, ChangeGoal, Direction, ListedChange, ListedChangeResult, Li
 pub use capability::Capability;
 pub use counts::{Counts, Views};
 pub use dead::{DeadLetter, DeadLetterOperation, DeadLetterSelection, DeadLetters};
+pub use disk::lack_of_room;
 pub use flow::{
     CircuitOpening, CircuitState, CircuitView, LimitQuery, LimitUse, Limits, PERMIT_HOLDS, Pauses, Permit,
     PermitRequest, ReadyCounts, WaitingTopics,
@@ -65,8 +66,8 @@ pub enum StoreError {
     #[error("the store is locked by another program")]
     Busy,
     /// The store has no room left.
-    #[error("the store is full, or its disk has less room than store.min_free")]
-    Full,
+    #[error("the store is full: {0}")]
+    Full(String),
     /// The store's file is damaged, or not a database.
     #[error("the store is damaged: {0}")]
     Damaged(String),
@@ -105,7 +106,7 @@ impl StoreError {
     pub fn code(&self) -> &'static str {
         match self {
             StoreError::Busy => "store_busy",
-            StoreError::Full => "store_full",
+            StoreError::Full(_) => "store_full",
             StoreError::Damaged(_) => "store_damaged",
             StoreError::Gone(_) => "store_gone",
             StoreError::Unavailable(_) => "store_unavailable",

@@ -1,12 +1,15 @@
 //! USR2: a new executable is tried with the real hand-over and the new configuration. Then it takes over this process
 //! in place. If it cannot continue, it gives the process back to the previous image.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
@@ -121,6 +124,18 @@ fn resume_master(arguments: Arguments, handover: HandOver, from: HandOverMemory)
     master.run()
 }
 
+/// Says why the executable at the path cannot be executed. It could be opened. So the kernel says "no such file" only about
+/// a script: its interpreter would have to open it by a descriptor that is closed by then.
+fn refusal(program: &Path, error: &io::Error) -> anyhow::Error {
+    let program = program.display();
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOENT | Errno::ENOEXEC) => {
+            anyhow::anyhow!("{program} is no executable of dq (it may be a script, or of another processor)")
+        }
+        _ => anyhow::anyhow!("cannot execute {program}: {error}"),
+    }
+}
+
 impl Master {
     /// Starts a process that tries the executable that is at the path now.
     pub(super) fn begin_preflight(&mut self) -> Result<Event> {
@@ -132,7 +147,7 @@ impl Master {
             name: NAME.to_owned(),
             descriptors: Inherited::own(handover.as_fd(), theirs.as_fd()).into(),
         };
-        let pid = spawn.start().with_context(|| format!("cannot execute {}", self.program.display()))?;
+        let pid = spawn.start().map_err(|e| refusal(&self.program, &e))?;
         log::info!("{} is tried ({pid})", self.program.display());
         let by = Instant::now() + self.start_timeout();
         self.preflight = Some(Preflight { pid, executable, link });
@@ -177,5 +192,19 @@ impl Master {
         let error = attempt().map_or_else(|e| e, Into::into);
         self.refuse(&format!("cannot go over to {}: {error:#}", self.program.display()));
         self.renew(Event::Failed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_in_the_place_of_dq_is_called_so() {
+        let said = |errno: Errno| refusal(Path::new("/usr/bin/dq"), &errno.into()).to_string();
+        for errno in [Errno::ENOENT, Errno::ENOEXEC] {
+            assert!(said(errno).starts_with("/usr/bin/dq is no executable of dq"), "{}", said(errno));
+        }
+        assert!(said(Errno::EACCES).starts_with("cannot execute /usr/bin/dq: Permission denied"));
     }
 }

@@ -325,6 +325,20 @@ fn a_restore_refuses_what_would_lose_something() {
     assert!(code == 1 && err.contains("another checksum"), "{out}{err}");
     let (code, out, err) = check(&file);
     assert!(code == 0 && out.contains("1 jobs as of") && out.contains("checksum are right"), "{out}{err}");
+    // Wherever a bit has changed, also in what is no row. And a backup that has lost its last line.
+    let whole = std::fs::read(&file).unwrap();
+    for n in 0..40 {
+        let mut bytes = whole.clone();
+        let at = (bytes.len() - 1) * n / 39;
+        bytes[at] ^= 1 << (n % 8);
+        std::fs::write(&damaged, bytes).unwrap();
+        let (code, out, err) = check(&damaged);
+        assert!(code == 1 && err.contains("damaged"), "byte {at}: {out}{err}");
+    }
+    let pages = whole.len() - whole.len() % 4096;
+    std::fs::write(&damaged, &whole[..pages]).unwrap();
+    let (code, out, err) = check(&damaged);
+    assert!(code == 1 && err.contains("its last line is missing"), "{out}{err}");
     // The old files keep their contents under another name.
     let (code, out, err) = run(dir, &["restore", "--replace", &file]);
     assert_eq!(code, 0, "{out}{err}");

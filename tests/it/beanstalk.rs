@@ -413,6 +413,11 @@ fn scopes_bound_what_clients_do() {
         assert!(line.starts_with(answer), "{tube}: {line}");
         client.ask(&format!("watch {tube}"));
     }
+    // The log names a tube without a topic once, and what to do.
+    client.ask("use none");
+    assert!(client.ask("put 0 0 60 1\r\nx").starts_with("INTERNAL_ERROR"));
+    let log = server.daemon.log();
+    assert_eq!(log.matches("add it with `dq topics set none --mode pull`").count(), 1, "{log}");
     // Jobs that were added over HTTP have numbers too, and their JSON text as the body.
     let (number, body) = client.reserve(0).unwrap();
     assert_eq!(body, br#"{"of":"b"}"#);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::http::Http;
 use crate::support::{
     Daemon, SECOND, Sink, add, eventually, free_port, lives, now_ms, on_redis, pending, stats, topic,
     without_due,
@@ -701,6 +702,17 @@ fn a_locked_database_is_an_error_and_works_again_afterwards() {
     assert_eq!(sink.deliveries().len(), 2, "the refused one was not stored");
 }
 
+/// Waits for the alert that the disk is nearly full. Returns its details.
+fn disk_alert(daemon: &Daemon) -> String {
+    let mut http = Http::tcp(daemon);
+    eventually(5 * SECOND, "an alert", || {
+        let alerts = http.get("/v1/alerts").is(200);
+        let mut alerts = alerts["alerts"].as_array().unwrap().iter();
+        let alert = alerts.find(|alert| alert["name"] == "disk_nearly_full")?;
+        Some(alert["detail"].as_str().unwrap().to_owned())
+    })
+}
+
 #[test]
 fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
     if on_redis() {
@@ -726,6 +738,8 @@ fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
         Some(answer)
     });
     assert_eq!(refused["err"], "store_full", "{refused}");
+    // The folder of the daemon is on the same disk, and has room for what is found.
+    disk_alert(&daemon);
     succ(&client.ask(&json!({"cmd": "ping"})).unwrap());
     // A job that becomes due in the meantime is tried, with pauses between the tries.
     let used = || daemon.children().values().map(|pid| cpu_ms(*pid)).sum::<u64>();
@@ -765,7 +779,13 @@ fn with_little_room_left_only_adds_are_refused() {
         (answer["code"] == 0).then_some(answer)
     });
     assert_eq!(refused["err"], "store_full", "{refused}");
-    assert!(refused["msg"].as_str().unwrap().contains("store.min_free"), "{refused}");
+    let why = refused["msg"].as_str().unwrap();
+    assert!(why.contains(" MiB free, and adds need 2.0 MiB (store.min_free)"), "{refused}");
+    let ready = Http::tcp(&daemon).get("/readyz").is(200);
+    let store = ready["parts"]["store"].as_str().unwrap();
+    assert!(store.starts_with("full, so adds are refused: its disk has"), "{ready}");
+    let alert = disk_alert(&daemon);
+    assert!(alert.contains("less than store.min_free (2 MiB), so adds are refused"), "{alert}");
     // What is there is delivered and settled.
     sink.wait_for(20, 20 * SECOND);
     eventually(10 * SECOND, "20 settlements", || {

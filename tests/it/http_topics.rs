@@ -211,6 +211,9 @@ fn a_topic_of_the_configuration_file_is_shown_and_not_changed() {
         for (method, body) in [("PUT", &whole), ("PATCH", &json!({"delay": 1})), ("DELETE", &Value::Null)] {
             http.ask(method, "/v1/topics/filed", body).is_problem(409, "read_only", None);
         }
+        let rotated = http.ask("POST", "/v1/topics/filed/rotate-secret", &json!({}));
+        assert!(rotated.json["detail"].as_str().unwrap().ends_with("(docs/CALLBACKS.md, Signatures)"));
+        rotated.is_problem(409, "read_only", None);
         http.ask("POST", "/v1/topics", &new_topic("filed", &sink)).is_problem(409, "exists", None);
     }
 }

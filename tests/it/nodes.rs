@@ -430,8 +430,9 @@ fn the_alert_of_a_node_ends_when_it_is_forgotten() {
     fleet.does(&["forget", "r1", "--yes"]);
     eventually(5 * SECOND, "the end of the alert", || (!is_down()).then_some(()));
     // The configuration still names the node, which does not answer.
-    let list = fleet.dq(&["list"]).1;
-    assert!(list.lines().any(|line| line.starts_with("r1") && line.contains("down")), "{list}");
+    let (code, list, _) = fleet.dq(&["list"]);
+    assert!(list.lines().any(|line| line.starts_with("r1") && line.contains("outside")), "{list}");
+    assert!(code == Some(0) && !list.contains("down"), "{code:?}: {list}");
 }
 
 /// What two nodes had on disk under the previous release: jobs that were added on the other node while their home was

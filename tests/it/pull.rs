@@ -722,8 +722,8 @@ fn a_worker_that_waits_ends_at_once_and_takes_no_job() {
         // A worker that has done a job waits for the next one.
         put(&mut http, "t", &format!("first{n}"), &json!({}));
         eventually(20 * SECOND, "the first job", || {
-            (http.get(&format!("/v1/topics/t/jobs/first{n}/records")).json["records"][0]["outcome"] == "done")
-                .then_some(())
+            let records = http.get(&format!("/v1/topics/t/jobs/first{n}/records")).is(200);
+            records["records"][0].is_object().then_some(())
         });
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.id() as i32), Signal::SIGTERM).unwrap();
         let asked = Instant::now();

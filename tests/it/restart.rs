@@ -414,8 +414,8 @@ fn usr2_runs_the_newest_executable_unless_it_is_broken() {
     let before = daemon.wait_all_up(SLOTS);
     let master = daemon.pid();
     // A program that refuses, one that accepts everything, one that cannot be executed, one that does not end.
-    let script = |text: &str| {
-        let path = dir.path().join("script");
+    let script = |name: &str, text: &str| {
+        let path = dir.path().join(name);
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         path
@@ -423,7 +423,8 @@ fn usr2_runs_the_newest_executable_unless_it_is_broken() {
     let refusals = [
         (Path::new("/bin/false").to_owned(), "ended with code 1"),
         (Path::new("/bin/true").to_owned(), "ended with code 0, and does not say that it is dq"),
-        (script("no program"), "cannot execute"),
+        (script("text", "no program"), "dq is no executable of dq"),
+        (script("script", "#!/bin/sh\n"), "dq is no executable of dq"),
         (endless(dir.path()), "is given up: it has not come to an end in time"),
     ];
     for (program, reason) in &refusals {

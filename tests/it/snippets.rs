@@ -7,9 +7,10 @@ use std::path::Path;
 use std::process::Command;
 
 /// The documents, in the order in which somebody reads them who tries dq.
-const DOCUMENTS: [&str; 12] = [
+const DOCUMENTS: [&str; 13] = [
     "README.md",
     "docs/HTTP.md",
+    "docs/OPERATIONS.md",
     "docs/HISTORY.md",
     "docs/BULK.md",
     "docs/PULL.md",
@@ -32,7 +33,7 @@ const NOT_RUN: [(&str, &str); 2] = [
 const AT_TERMINAL: [&str; 2] = ["dq nodes forget", "dq nodes move --adopt"];
 
 /// What somebody does before a block that begins with these words.
-const BEFORE: [(&str, &str); 10] = [
+const BEFORE: [(&str, &str); 11] = [
     ("curl --json '{\"id\": \"42\"", "wait_for_the_first_job"),
     ("dq restore", "stop_dq"),
     ("DQ_BEANSTALK__LISTEN", "stop_dq"),
@@ -43,6 +44,7 @@ const BEFORE: [(&str, &str); 10] = [
     ("dq nodes move --config", "restore_a_node_from_a_backup"),
     ("dq nodes forget", "end_a_node"),
     ("dq nodes move --adopt", "start_a_node_again"),
+    ("mkdir redis-r1", "back_up_a_node"),
 ];
 
 /// The commands between the blocks.
@@ -114,6 +116,11 @@ end_a_node() {
     redis-cli -s r2.sock shutdown nosave
 }
 start_a_node_again() { start_node r2; dq nodes list --config with-r2.toml | grep '^r2  *outside'; }
+back_up_a_node() {
+    start_node saved
+    redis-cli -s saved.sock set job 1
+    redis-cli -s saved.sock --rdb r1.rdb
+}
 start_dq() { dq-master --config dq.toml >>daemon.log 2>&1 & wait_for_dq; }
 stop_dq() { kill -TERM "$(cat var/run/dq-master.pid)"; wait_for sh -c '! test -e /proc/$(cat var/run/dq-master.pid)'; }
 "#;

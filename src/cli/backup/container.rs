@@ -12,6 +12,9 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 /// The number of the format. A file with another one is of a later release.
 const FORMAT: &str = "1";
 
+/// The row of the table `dq_backup` that says that the file has a seal.
+const SEALED: &str = "sealed";
+
 const TABLES: &str = include_str!("../../../migrations/backup/V001__backup.sql");
 
 /// How many bytes a piece of another file has.
@@ -43,6 +46,7 @@ pub(super) fn create(db: &Connection, manifest: &Manifest) -> rusqlite::Result<(
         ("made_ms", &made_ms),
         ("instance", &manifest.instance),
         ("version", &manifest.version),
+        (SEALED, "1"),
     ];
     let mut insert = db.prepare("INSERT INTO dq_backup (name, value) VALUES (?1, ?2)")?;
     for (name, value) in named {
@@ -85,6 +89,11 @@ pub(super) fn open(path: &Path) -> Result<(Connection, Manifest)> {
         version: named("version")?.unwrap_or_default(),
     };
     Ok((db, manifest))
+}
+
+/// Returns whether a backup notes that it has a seal.
+pub(super) fn is_sealed(db: &Connection) -> rusqlite::Result<bool> {
+    db.query_row("SELECT EXISTS (SELECT 1 FROM dq_backup WHERE name = ?1)", [SEALED], |row| row.get(0))
 }
 
 /// Puts a file into a backup.

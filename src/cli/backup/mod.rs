@@ -8,6 +8,7 @@
 mod checksum;
 mod container;
 pub(super) mod restore;
+mod seal;
 mod staging;
 
 use std::fs::OpenOptions;
@@ -174,6 +175,7 @@ fn make(settings: &Settings, store: &Path, file: &Path, mut interrupts: Signals)
     checksum::write(&db).context("cannot compute the checksum")?;
     db.execute_batch("COMMIT")?;
     db.close().map_err(|(_, e)| e)?;
+    seal::write(&copy).context("cannot seal the backup")?;
     staging.publish("backup")?;
     Ok(BackupSummary { made_ms, jobs, has_registry: registry.is_some() })
 }

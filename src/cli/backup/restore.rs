@@ -11,9 +11,9 @@ use nix::unistd::{AccessFlags, access};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use serde_json::json;
 
-use super::checksum;
 use super::container::{self, Manifest};
 use super::staging::{Staging, folder_of, give_to_owner};
+use super::{checksum, seal};
 use super::{embedded, is_full, stopped_daemon};
 use crate::show::{json_line, moment};
 use host::now_ms;
@@ -95,7 +95,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// Fails if a backup is damaged. Returns false if it has no checksum.
 fn check_whole(backup: &Connection, file: &Path) -> Result<bool> {
     let name = file.display().to_string();
+    let has_seal = seal::check(file, &name)?;
     container::check(backup, &name)?;
+    if !has_seal && container::is_sealed(backup).with_context(|| format!("{name} is damaged"))? {
+        bail!("{name} is damaged: its last line is missing or damaged. Take another backup");
+    }
     checksum::check(backup, &name)
 }
 

@@ -51,7 +51,9 @@ pub(super) fn run(at: &TargetOptions, Arguments { name, keep }: &Arguments) -> R
     println!("{secret}");
     match old_secrets_until {
         Some(until) => eprintln!("give the receiver this secret now: the old one signs until {until}"),
-        None => eprintln!("give the receiver this secret now: no other one signs any more"),
+        None => {
+            eprintln!("give the receiver this secret now: callbacks are signed with it alone from now on")
+        }
     }
     Ok(())
 }

@@ -110,13 +110,23 @@ impl MysqlRegistry {
     }
 
     fn failed(&self, e: ::mysql::Error) -> RegistryError {
-        RegistryError::Away(format!("{}: {}", self.name, Excerpt(e)))
+        RegistryError::Away(format!("{}: {}", self.name, sentence(&e)))
     }
 }
 
 impl From<::mysql::Error> for RegistryError {
     fn from(e: ::mysql::Error) -> RegistryError {
-        RegistryError::Away(Excerpt(e).to_string())
+        RegistryError::Away(sentence(&e))
+    }
+}
+
+/// Returns what an error says, without the name of its type.
+fn sentence(error: &::mysql::Error) -> String {
+    match error {
+        ::mysql::Error::MySqlError(e) => Excerpt(e).to_string(),
+        ::mysql::Error::DriverError(e) => Excerpt(e).to_string(),
+        ::mysql::Error::IoError(e) => Excerpt(e).to_string(),
+        other => Excerpt(other).to_string(),
     }
 }
 
@@ -125,7 +135,7 @@ impl From<::mysql::Error> for RegistryError {
 fn at_change(e: ::mysql::Error) -> RegistryError {
     match e {
         ::mysql::Error::MySqlError(e) => RegistryError::Away(Excerpt(e).to_string()),
-        other => RegistryError::Unknown(Excerpt(other).to_string()),
+        other => RegistryError::Unknown(sentence(&other)),
     }
 }
 
@@ -349,5 +359,19 @@ impl Session for LockedConnection<'_> {
     fn history(&mut self, query: &str) -> Result<Vec<(i64, String, String)>> {
         let columns = |(version, name, _, checksum): (i64, String, String, String)| (version, name, checksum);
         Ok(self.0.query_map(query, columns)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_server_is_a_sentence() {
+        let (state, message) = ("28000".to_owned(), "Access denied for user 'dq'@'shop'".to_owned());
+        let e = ::mysql::Error::MySqlError(::mysql::error::MySqlError { state, message, code: 1045 });
+        assert_eq!(sentence(&e), "ERROR 1045 (28000): Access denied for user 'dq'@'shop'");
+        let e = ::mysql::Error::IoError(std::io::Error::other("connection reset"));
+        assert_eq!(sentence(&e), "connection reset");
     }
 }

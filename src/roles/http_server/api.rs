@@ -97,6 +97,11 @@ impl Api {
         add.inspect_err(|_| self.counters.known_topic(topic.as_str()).added(AddOutcome::Refused, 1))
     }
 
+    /// Returns whether the configuration file has a topic. Such a topic is changed only there.
+    pub(super) fn is_of_file(&self, name: &TopicName) -> bool {
+        self.settings.topics.iter().any(|topic| topic.name == *name)
+    }
+
     /// Returns the topic, if the store offers the durability level that it asks for.
     pub(super) fn can_give(&self, topic: Topic) -> Result<Topic, Problem> {
         match topic.durability.and_then(|level| self.settings.store.lacks(level)) {

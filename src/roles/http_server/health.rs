@@ -113,10 +113,15 @@ async fn readyz(State(api): State<Api>, reader: Option<Extension<Caller>>) -> (S
     let lanes = api.lanes.clone();
     let files = tokio::task::spawn_blocking(move || {
         let status = ask_master(&settings.run_dir, MASTER_PATIENCE);
-        (status.map_err(|e| e.to_string()), findings(&settings.run_dir), lanes.nodes())
+        let lack = match &settings.store {
+            settings::StoreSettings::Embedded { path, min_free } => store::lack_of_room(path, *min_free),
+            settings::StoreSettings::Redis(_) => None,
+        };
+        (status.map_err(|e| e.to_string()), findings(&settings.run_dir), lanes.nodes(), lack)
     });
     let (store, files) = tokio::join!(api.health.problem(), files);
-    let (status, findings, nodes) = files.unwrap_or_else(|e| (Err(e.to_string()), Vec::new(), Vec::new()));
+    let (status, findings, nodes, lack) =
+        files.unwrap_or_else(|e| (Err(e.to_string()), Vec::new(), Vec::new(), None));
     let status = status.as_ref();
     let settings = &api.settings;
     let mut needed = vec![
@@ -132,6 +137,10 @@ async fn readyz(State(api): State<Api>, reader: Option<Extension<Caller>>) -> (S
     let word = |problem: Option<String>| problem.unwrap_or_else(|| "ok".to_owned());
     let mut parts: BTreeMap<String, String> =
         needed.into_iter().map(|(part, problem)| (part.to_owned(), word(problem))).collect();
+    // Jobs that are there are still delivered, so dq is ready.
+    if let (Some(lack), Some(store)) = (lack, parts.get_mut("store").filter(|store| *store == "ok")) {
+        *store = format!("full, so adds are refused: {lack}");
+    }
     for node in nodes {
         let problem = (!node.answers).then(|| "does not answer; its jobs wait".to_owned());
         parts.insert(format!("{NODE}{}", node.name), word(problem));

@@ -78,6 +78,12 @@ async fn rotate(
         [] => RotationRequest::default(),
         json => typed_body::read(json)?,
     };
+    if api.is_of_file(&name) {
+        let detail = format!(
+            "topic {name} is as the configuration file has it: change its secrets there (docs/CALLBACKS.md, Signatures)"
+        );
+        return Err(Problem::conflict("read_only", detail));
+    }
     api.check_writable(&name)?;
     let keep = wanted.keep.map_or(KEEP, |Span(keep)| keep);
     let secret = new_secret(random()?);

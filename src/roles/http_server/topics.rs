@@ -137,7 +137,7 @@ impl Api {
 
     /// Refuses a change of a topic of the configuration file, and any change if there is no registry.
     pub(super) fn check_writable(&self, name: &TopicName) -> Result<(), Problem> {
-        if self.settings.topics.iter().any(|topic| topic.name == *name) {
+        if self.is_of_file(name) {
             let detail = format!("topic {name} is as the configuration file has it: change it there");
             return Err(Problem::conflict("read_only", detail));
         }
@@ -193,7 +193,7 @@ pub(super) fn found(
 #[utoipa::path(get, path = "/v1/topics", tag = "topics", operation_id = "list_topics",
     responses((status = 200, body = Topics, description = "All topics"), schema::ShowProblems))]
 async fn list(State(api): State<Api>, reader: Reader) -> Result<ApiResponse, Problem> {
-    let of_file = |name: &TopicName| api.settings.topics.iter().any(|t| t.name == *name);
+    let of_file = |name: &TopicName| api.is_of_file(name);
     let mut topics: Vec<TopicResponse> =
         api.settings.topics.iter().map(|t| api.topic_response(&reader, t, Source::File, None)).collect();
     let (mut unusable, mut away) = (Vec::new(), None);
@@ -276,7 +276,7 @@ async fn create(State(api): State<Api>, reader: Reader, body: JsonBody) -> Resul
     let name = parts.name(None)?;
     let mut topic = api.can_give(parts.new_topic(name.clone())?)?;
     AdminSettings::for_reader(&reader, &api.topics.borrow()).check(None, &mut topic)?;
-    if api.settings.topics.iter().any(|t| t.name == name) {
+    if api.is_of_file(&name) {
         return Err(RegistryError::Exists(name).into());
     }
     api.check_writable(&name)?;

@@ -87,7 +87,7 @@ pub(super) fn watch(context: &mut Context) -> Result<LateFindings> {
                 now.extend(stranded(&waiting, now_ms(), |name| match known.undelivered(name)? {
                     // Clients that work on jobs of the topic reserve the others later.
                     NotDelivered::Pull if is_leased(name) => None,
-                    why => Some(why.to_string()),
+                    why => Some(why),
                 }));
             }
             now.extend(outbox_that_waits(lanes.iter().map(|(_, report)| &report.outbox)));

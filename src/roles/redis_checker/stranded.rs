@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::condition::Condition;
 use super::findings::FoundConditions;
 use model::job::TopicName;
-use model::topic::Topics;
+use model::topic::{NotDelivered, Topics};
 
 /// What waits: how many jobs of a topic are ready, and when the oldest of them was due.
 pub(super) type WaitingJobs = BTreeMap<TopicName, (u64, i64)>;
@@ -20,7 +20,7 @@ const AFTER: Duration = Duration::from_secs(10);
 pub(super) fn stranded(
     waiting: &WaitingJobs,
     now_ms: i64,
-    undelivered: impl Fn(&str) -> Option<String>,
+    undelivered: impl Fn(&str) -> Option<NotDelivered>,
 ) -> FoundConditions {
     let mut found = BTreeMap::new();
     for (topic, (ready, oldest_ms)) in waiting {
@@ -38,11 +38,17 @@ pub(super) fn stranded(
     found
 }
 
-fn detail(topic: &TopicName, ready: u64, waits: Duration, why: &str) -> String {
+fn detail(topic: &TopicName, ready: u64, waits: Duration, why: &NotDelivered) -> String {
     let waits = humantime::format_duration(Duration::from_secs(waits.as_secs()));
     let jobs = if ready == 1 { "1 due job waits".to_owned() } else { format!("{ready} due jobs wait") };
+    let advice = match why {
+        NotDelivered::Pull => format!("Start a worker, for example `dq reserve {topic} --exec …`"),
+        NotDelivered::Unregistered | NotDelivered::Held(_) => {
+            "They are delivered when that is fixed".to_owned()
+        }
+    };
     format!(
-        "{jobs}, the oldest for {waits}: {why}. They are delivered when that is fixed; `dq topics delete {topic} --purge` removes them"
+        "{jobs}, the oldest for {waits}: {why}. {advice}; `dq topics delete {topic} --purge` removes them"
     )
 }
 
@@ -69,8 +75,7 @@ mod tests {
         ]);
         let waiting =
             WaitingJobs::from([(name("served"), (1, 0)), (name("pulled"), (1, 0)), (name("gone"), (3, 0))]);
-        let at =
-            |now_ms| stranded(&waiting, now_ms, |name| topics.undelivered(name).map(|why| why.to_string()));
+        let at = |now_ms| stranded(&waiting, now_ms, |name| topics.undelivered(name));
         assert_eq!(at(10_000), FoundConditions::new(), "its topic may be about to come");
         let found = at(10_001);
         let about = |name: &str| found[&Condition::JobsStranded(name.to_owned())].as_str();
@@ -79,6 +84,8 @@ mod tests {
             about("gone").starts_with("3 due jobs wait, the oldest for 10s: the topic is not registered.")
         );
         assert!(about("pulled").starts_with("1 due job waits") && about("pulled").contains("\"pull\""));
+        assert!(about("pulled").contains("Start a worker, for example `dq reserve pulled --exec"));
+        assert!(about("gone").contains("delivered when that is fixed"));
     }
 
     #[test]

@@ -99,7 +99,8 @@ impl RedisStore {
 
     /// Tries the adds once more that servers refused because they are full. Records give up their room first.
     fn add_where_full(&self, jobs: &[NewJob], added: &mut [Result<Added>]) {
-        let full: Vec<usize> = (0..jobs.len()).filter(|i| added[*i] == Err(StoreError::Full)).collect();
+        let full: Vec<usize> =
+            (0..jobs.len()).filter(|i| matches!(added[*i], Err(StoreError::Full(_)))).collect();
         if full.is_empty() || !self.make_room(full.iter().map(|i| &jobs[*i].key)) {
             return;
         }

@@ -271,10 +271,10 @@ impl Spool {
         let out = transaction();
         let path = self.path.display();
         out.map_err(|e| match e {
-            StoreError::Full if self.has_full_disk() => {
+            StoreError::Full(_) if self.has_full_disk() => {
                 StoreError::SpoolFull(format!("{path}: its disk is full"))
             }
-            StoreError::Full => StoreError::SpoolFull(format!(
+            StoreError::Full(_) => StoreError::SpoolFull(format!(
                 "{path} has reached its limit of {} bytes (store.spool)",
                 self.bytes
             )),

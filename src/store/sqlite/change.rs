@@ -192,8 +192,10 @@ pub(super) fn release(w: &mut Write<'_>, (key, due): &(JobKey, Due)) -> rusqlite
 
 impl Jobs for SqliteStore {
     fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>> {
-        if !self.reserve.has_room() && !self.makes_room(jobs) {
-            return jobs.iter().map(|_| Err(StoreError::Full)).collect();
+        if let Some(lack) = self.reserve.lack()
+            && !self.makes_room(jobs)
+        {
+            return jobs.iter().map(|_| Err(StoreError::Full(lack.clone()))).collect();
         }
         let added = self.in_chunks(Durability::Full, jobs, add).into_iter();
         added.map(|one| one.and_then(|added| added.map_err(StoreError::OverQuota))).collect()

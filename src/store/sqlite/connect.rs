@@ -67,10 +67,10 @@ pub(crate) fn refused(error: rusqlite::Error) -> StoreError {
     let message = error.to_string();
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy,
-        Some(ErrorCode::DiskFull) => StoreError::Full,
+        Some(ErrorCode::DiskFull) => StoreError::Full(message),
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Damaged(message),
         _ if error.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE) => {
-            StoreError::Full
+            StoreError::Full(message)
         }
         _ => StoreError::Unavailable(message),
     }

@@ -161,7 +161,7 @@ fn not_repaired(why: &str) -> StoreError {
 
 fn cannot_note(e: io::Error) -> StoreError {
     match e.kind() {
-        ErrorKind::StorageFull => StoreError::Full,
+        ErrorKind::StorageFull => StoreError::Full(e.to_string()),
         _ => StoreError::Unavailable(format!("the store's turn: {e}")),
     }
 }

@@ -19,6 +19,7 @@ mod reserving;
 mod statistics;
 mod stored_job;
 mod tube_topic;
+mod unregistered;
 
 use std::collections::VecDeque;
 use std::io;

@@ -11,6 +11,7 @@ use super::super::api::Api;
 use super::held::Aliases;
 use super::number::{TopicTags, number_of};
 use super::tube_topic::{topic_of, tube_of};
+use super::unregistered::UnregisteredTubes;
 use host::now_ms;
 use model::job::{JobKey, TopicName};
 use model::scope::RequiredAccess;
@@ -52,6 +53,8 @@ pub(super) struct PortState {
     tubes: HashMap<TubeName, TubeState>,
     /// The counts of commands, and those of connections.
     pub counts: ServerStats,
+    /// The tubes without a topic that the log has named.
+    pub unregistered: UnregisteredTubes,
 }
 
 /// What is known of a tube.

@@ -1,6 +1,7 @@
 //! Stores the jobs that clients put, and registers the topics of new tubes.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 
@@ -22,7 +23,6 @@ use model::topic::{LEASES, Mode, Topic};
 use protocol::beanstalk::{Put, Response, TubeName};
 use registry::{Expected, RegistryError};
 use role::submit::Request;
-use std::time::Duration;
 use store::StoreError;
 
 /// How often a job is added at most, if its number is taken or the home of its number does not answer.
@@ -121,7 +121,7 @@ impl Port {
                     responses[job.place] = failed(&e.into());
                     return true;
                 }
-                Some(Err(e @ (StoreError::OverQuota(_) | StoreError::Full))) => {
+                Some(Err(e @ (StoreError::OverQuota(_) | StoreError::Full(_)))) => {
                     failed(&e.into());
                     Response::OutOfMemory
                 }
@@ -160,6 +160,9 @@ impl Port {
                 "topic {name} is not registered: add it with `dq topics set {name} --mode pull`, or set \
                  beanstalk.create = true"
             );
+            if self.with_state(|state| state.unregistered.is_due(&name, Instant::now())) {
+                log::warn!("beanstalk: puts into a tube get INTERNAL_ERROR: {detail}");
+            }
             return Err(Problem::new(StatusCode::NOT_FOUND, "unknown_topic", detail));
         };
         if !topics.is_pulled(name.as_str()) {

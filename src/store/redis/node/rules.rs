@@ -89,7 +89,7 @@ impl Rule {
             CallerError::Unknown => Failure::NoScript,
             CallerError::Elsewhere => Failure::Elsewhere(text),
             CallerError::Away => Failure::NotRun(StoreError::NodeDown(text)),
-            CallerError::Full => Failure::NotRun(StoreError::Full),
+            CallerError::Full => Failure::NotRun(StoreError::Full(text)),
             CallerError::Busy => Failure::NotRun(StoreError::Busy),
             CallerError::Refused => Failure::NotRun(StoreError::Unavailable(text)),
         }

@@ -1,0 +1,46 @@
+//! Tubes without a topic. The protocol has no words for the reason of a refused put, so the log names it: at most once a
+//! minute for each tube.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use model::job::TopicName;
+
+/// How long a tube is not named again.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// How many tubes are named in that time.
+const TUBES: usize = 64;
+
+/// The tubes that were named, and when.
+#[derive(Debug, Default)]
+pub(super) struct UnregisteredTubes(HashMap<TopicName, Instant>);
+
+impl UnregisteredTubes {
+    /// Returns whether the log must name the tube of this topic now.
+    pub(super) fn is_due(&mut self, topic: &TopicName, now: Instant) -> bool {
+        self.0.retain(|_, named| now.saturating_duration_since(*named) < SILENCE);
+        if self.0.contains_key(topic) || self.0.len() >= TUBES {
+            return false;
+        }
+        self.0.insert(topic.clone(), now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tube_is_named_once_a_minute_and_not_too_many_are() {
+        let (mut tubes, begin) = (UnregisteredTubes::default(), Instant::now());
+        let topic = |n: usize| TopicName::new(&format!("tube{n}")).unwrap();
+        assert!(tubes.is_due(&topic(0), begin));
+        assert!(!tubes.is_due(&topic(0), begin + Duration::from_secs(59)));
+        assert!(tubes.is_due(&topic(1), begin + Duration::from_secs(59)));
+        assert!(tubes.is_due(&topic(0), begin + Duration::from_secs(60)));
+        let named = (2..1000).filter(|n| tubes.is_due(&topic(*n), begin + Duration::from_secs(61))).count();
+        assert_eq!(named, TUBES - 2);
+    }
+}
