@@ -75,6 +75,18 @@ const MARKS: &[Mark] = &[
         ],
     },
     Mark {
+        work: "reserve and ack over TCP, embedded store, 10 connections, 32 jobs in a batch; a delay of 1 s",
+        mark: ">= 0.5 x beanstalkd, no job early",
+        command: "pull",
+        figures: &["ratio", "reserved and acked", "processor of dq, a job", "late p50", "late p99", "early"],
+    },
+    Mark {
+        work: "the same, one Redis node",
+        mark: ">= 0.5 x beanstalkd, no job early",
+        command: "pull --store redis",
+        figures: &["ratio", "reserved and acked", "processor of dq, a job", "late p50", "late p99", "early"],
+    },
+    Mark {
         work: "a fast topic beside 1,000 ready jobs with callbacks of 3 s and 1,000 that are never answered",
         mark: "late p99 <= 20 ms",
         command: "isolation --store redis --time 20s",
@@ -190,7 +202,11 @@ const GROWTH: &[Growth] = &[
 /// Runs a command of `dq bench`. Returns its figures as they are shown, or none if it failed.
 fn measure(command: &str, figures: &[&str]) -> Option<Vec<String>> {
     eprintln!("dq bench {command}");
+    // `make tools` gets a beanstalkd.
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/beanstalkd/usr/bin");
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap_or_default());
     let out = Command::new(env!("CARGO_BIN_EXE_dq"))
+        .env("PATH", path)
         .args(["bench", "--json"])
         .args(command.split(' '))
         .stdin(Stdio::null())

@@ -1,7 +1,8 @@
 //! Settles leases by their tickets, for both servers: proves a ticket by the secret of its lane, and remembers what was
 //! settled recently. So a client that repeats its report, because the answer was lost, gets the same answer.
 //!
-//! [`Tickets::settle`] runs on a thread that asks the store. `crate::settling` says what a report means.
+//! [`Tickets::prepare`] and [`Tickets::settled`] run on a thread that asks the store, before and after it settles the
+//! lease together with others. `crate::settling` says what a report means.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::discriminant;
@@ -15,7 +16,7 @@ use model::excerpt::Excerpt;
 use model::job::JobKey;
 use model::ticket::{PresentedTicket, Ticket, TicketSecret};
 use model::topic::Topic;
-use store::{Settled, Store, StoreError};
+use store::{Settled, Settlement, Store, StoreError};
 
 /// The store is asked for a lane's secret again, at most this often, when no known secret proves a ticket.
 const ANEW: Duration = Duration::from_secs(10);
@@ -51,6 +52,17 @@ pub struct SettledTicket {
     pub became: SettlingResult,
     /// If it stays leased: until when, in Unix milliseconds.
     pub until_ms: Option<i64>,
+}
+
+/// A report whose ticket is proved, until the store has answered.
+pub(crate) struct ProvedReport {
+    ticket: Ticket,
+    signature: [u8; 32],
+    verb: ReportVerb,
+    became: SettlingResult,
+    until_ms: Option<i64>,
+    /// The reason of a failed attempt, for the log.
+    why: String,
 }
 
 /// Why a report changes nothing.
@@ -143,38 +155,48 @@ impl Tickets {
         self.proved(lane, shown).map_err(|_| TicketError::NoTicket)
     }
 
-    /// Settles the lease that a ticket proves. A report that was made before gets the same answer.
-    pub(crate) fn settle(
+    /// Proves the ticket of a report, and returns what the store is asked to do with its lease. `Err`: the store is not
+    /// asked, and this is the answer. A report that was made before gets the same answer as then.
+    pub(crate) fn prepare(
         &self,
         store: &mut dyn Store,
-        found: &TicketReport,
-    ) -> Result<SettledTicket, TicketError> {
+        found: TicketReport,
+    ) -> Result<(Settlement, ProvedReport), Result<SettledTicket, TicketError>> {
         let TicketReport { shown, lane, reserved, topic, report } = found;
-        let ticket = self.prove(store, *lane, shown)?;
+        let ticket = self.prove(store, lane, &shown).map_err(Err)?;
         if ticket.is_reserved() != reserved.is_some()
             || reserved.as_ref().is_some_and(|key| *key != ticket.key)
         {
-            return Err(TicketError::NoTicket);
+            return Err(Err(TicketError::NoTicket));
         }
-        let before = lock(&self.settled).all.get(&shown.signature()).cloned();
-        if let Some((verb, settled)) = before {
-            let is_same = discriminant(&verb) == discriminant(&report.verb);
-            return if is_same { Ok(settled) } else { Err(TicketError::Gone(ticket.key)) };
+        let (signature, verb) = (shown.signature(), report.verb);
+        if let Some((before, settled)) = lock(&self.settled).all.get(&signature).cloned() {
+            let is_same = discriminant(&before) == discriminant(&verb);
+            return Err(if is_same { Ok(settled) } else { Err(TicketError::Gone(ticket.key)) });
         }
-        let topic = topic.clone().unwrap_or_else(|| Topic::new(ticket.key.topic.clone(), "").into());
-        let now = now_ms();
+        let topic = topic.unwrap_or_else(|| Topic::new(ticket.key.topic.clone(), "").into());
+        let at_ms = now_ms();
         let Settling { settlement, became, hold } =
-            Settling::new(&ticket, &topic, report, fastrand::f64(), now);
+            Settling::new(&ticket, &topic, &report, fastrand::f64(), at_ms);
         let why = settlement.attempt.as_ref().map_or(String::new(), |attempt| attempt.error.clone());
-        let no_answer = || Err(StoreError::Unknown("no answer".to_owned()));
-        if store.settle(&[settlement]).pop().unwrap_or_else(no_answer)? != Settled::Done {
+        let until_ms = hold.map(|hold| at_ms.saturating_add(hold.as_millis() as i64));
+        Ok((settlement, ProvedReport { ticket, signature, verb, became, until_ms, why }))
+    }
+
+    /// Returns the answer to a report about the lease that the store was asked to settle.
+    pub(crate) fn settled(
+        &self,
+        report: ProvedReport,
+        answer: Result<Settled, StoreError>,
+    ) -> Result<SettledTicket, TicketError> {
+        let ProvedReport { ticket, signature, verb, became, until_ms, why } = report;
+        if answer? != Settled::Done {
             return Err(TicketError::Gone(ticket.key));
         }
         log_outcome(&ticket, became, &why);
-        let until_ms = hold.map(|hold| now.saturating_add(hold.as_millis() as i64));
         let settled = SettledTicket { key: ticket.key, became, until_ms };
         if became != SettlingResult::Extended {
-            lock(&self.settled).keep(shown.signature(), report.verb, settled.clone(), Instant::now());
+            lock(&self.settled).keep(signature, verb, settled.clone(), Instant::now());
         }
         Ok(settled)
     }

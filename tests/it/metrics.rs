@@ -38,7 +38,7 @@ fn ask(daemon: &Daemon, request: &str, body: &Value) -> Option<(u16, String, Str
     Some((status, head.to_owned(), body.to_owned()))
 }
 
-fn page(daemon: &Daemon) -> String {
+pub fn page(daemon: &Daemon) -> String {
     eventually(10 * SECOND, "a page of metrics", || {
         let (status, head, body) = ask(daemon, "GET /metrics", &Value::Null)?;
         assert!(head.contains("text/plain; version=0.0.4"), "{head}");
@@ -47,7 +47,7 @@ fn page(daemon: &Daemon) -> String {
 }
 
 /// Returns the values of the page, by the text before them.
-fn samples(page: &str) -> BTreeMap<String, f64> {
+pub fn samples(page: &str) -> BTreeMap<String, f64> {
     let sample = |line: &str| {
         let (name, value) = line.rsplit_once(' ').unwrap();
         (name.to_owned(), value.parse().unwrap())

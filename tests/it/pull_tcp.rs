@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::metrics::{page, samples};
 use crate::pull::{costs_nothing_while_clients_wait, five_thousand};
 use crate::support::http::Http;
 use crate::support::mariadb::MariaDb;
@@ -92,6 +93,44 @@ fn jobs_are_reserved_and_settled_over_tcp() {
     is_refused(&report(&mut client, &job, "ack", json!({})), "gone", "is over");
     let counts = stats(&mut client, "t");
     assert_eq!((counts["leased"], counts["ready"], counts["dead"]), (0, 0, 1));
+}
+
+#[test]
+fn reports_of_many_jobs_share_transactions() {
+    const JOBS: usize = 100;
+    let daemon = Daemon::start(&pulled("t", ""));
+    let mut client = daemon.client();
+    client.send(&(0..JOBS).map(|n| add("t", &n.to_string(), 0)).collect::<Vec<_>>()).unwrap();
+    (0..JOBS).for_each(|_| _ = data(&client.receive().unwrap()));
+    let mut reserved: Vec<Value> = Vec::new();
+    while reserved.len() < JOBS {
+        let wanted = json!({"cmd": "reserve", "topic": "t", "max": JOBS - reserved.len(), "wait": "10s"});
+        reserved.extend(jobs(&client.ask(&wanted).unwrap()));
+    }
+    let request =
+        |verb: &str, job: &Value| json!({"cmd": verb, "topic": "t", "id": job["id"], "token": job["token"]});
+    let calls = || {
+        let is_settle =
+            |name: &str| name.starts_with("dq_store_latency_seconds_count") && name.contains("\"settle\"");
+        samples(&page(&daemon)).iter().filter(|(name, _)| is_settle(name)).map(|(_, n)| n).sum::<f64>()
+    };
+    let before = calls();
+    // Reports about one job are carried out in their order, also in one batch with others.
+    let first = &reserved[0];
+    let mut requests: Vec<Value> = ["extend", "ack", "ack", "nack"].map(|verb| request(verb, first)).into();
+    requests.extend(reserved[1..].iter().map(|job| request("ack", job)));
+    client.send(&requests).unwrap();
+    let mut answers = requests.iter().map(|_| client.receive().unwrap()).collect::<Vec<_>>().into_iter();
+    for outcome in ["extended", "done", "done"] {
+        assert_eq!(data(&answers.next().unwrap())["outcome"], outcome);
+    }
+    is_refused(&answers.next().unwrap(), "gone", "is over");
+    for (answer, job) in answers.zip(&reserved[1..]) {
+        assert_eq!((&data(&answer)["id"], &answer["data"]["outcome"]), (&job["id"], &json!("done")));
+    }
+    let calls = calls() - before;
+    assert!((2.0..30.0).contains(&calls), "{calls} calls of the store");
+    assert_eq!(stats(&mut client, "t")["leased"], 0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! One thread that asks the store. Requests that arrive while the store is busy go to it as one batch, so that they
 //! share a transaction and its sync to the disk.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +9,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::refused::UnreportedRefusals;
-use super::request::{Add, JobResponder, Request, Responder, StoreQuestion, Work};
+use super::request::{Add, JobResponder, Request, Responder, SettlementMaker, StoreQuestion, Target, Work};
 use super::{QueuedRequest, RequestSource, STORE_TIMEOUT};
 use crate::lock;
 use model::job::{JobKey, NewJob};
-use store::{Added, Deleted, Result, Store, StoreError};
+use store::{Added, Deleted, Result, Settled, Settlement, Store, StoreError};
 
-/// The maximum number of adds in one transaction.
+/// The maximum number of adds, deletes or settlements in one transaction.
 const GROUP: usize = 256;
 
 /// Answers are given to the server when they have this many bytes together.
@@ -150,15 +150,24 @@ type Origin<A> = (<A as RequestSource>::Ticket, usize);
 
 type AddRequest<A> = (Origin<A>, Add<<A as RequestSource>::Response>);
 type DeleteRequest<A> = (Origin<A>, JobKey, JobResponder<Result<Deleted>, <A as RequestSource>::Response>);
+type SettleRequest<A> = (Origin<A>, Target, SettlementMaker<<A as RequestSource>::Response>);
 type OtherRequest<A> = (Origin<A>, StoreQuestion<<A as RequestSource>::Response>);
 
 /// The origin of an add, and the function that makes its response.
 type AddResponder<A> = (Origin<A>, Responder<Result<Added>, <A as RequestSource>::Response>);
 
+/// Settlements that share a transaction, each of another job.
+struct SettleGroup<A: RequestSource> {
+    keys: HashSet<JobKey>,
+    settlements: Vec<Settlement>,
+    respond: Vec<(Origin<A>, Responder<Result<Settled>, A::Response>)>,
+}
+
 /// Requests of one kind, which go to the store together.
 enum RequestBatch<A: RequestSource> {
     Add(Vec<AddRequest<A>>),
     Delete(Vec<DeleteRequest<A>>),
+    Settle(Vec<SettleRequest<A>>),
     Other(Vec<OtherRequest<A>>),
 }
 
@@ -167,6 +176,7 @@ impl<A: RequestSource> RequestBatch<A> {
         match work {
             Work::Add(add) => RequestBatch::Add(vec![(origin, add)]),
             Work::Delete(key, respond) => RequestBatch::Delete(vec![(origin, key, respond)]),
+            Work::Settle(target, make) => RequestBatch::Settle(vec![(origin, target, make)]),
             Work::Other(_, ask) => RequestBatch::Other(vec![(origin, ask)]),
         }
     }
@@ -176,6 +186,7 @@ impl<A: RequestSource> RequestBatch<A> {
         match (self, work) {
             (RequestBatch::Add(all), Work::Add(add)) => all.push((origin, add)),
             (RequestBatch::Delete(all), Work::Delete(key, respond)) => all.push((origin, key, respond)),
+            (RequestBatch::Settle(all), Work::Settle(target, make)) => all.push((origin, target, make)),
             (RequestBatch::Other(all), Work::Other(_, ask)) => all.push((origin, ask)),
             (_, work) => return Some((origin, work)),
         }
@@ -214,6 +225,7 @@ impl<A: RequestSource> Worker<A> {
                 match batch {
                     RequestBatch::Add(adds) => self.add(adds),
                     RequestBatch::Delete(deletes) => self.delete(deletes),
+                    RequestBatch::Settle(settles) => self.settle(settles),
                     RequestBatch::Other(others) => self.others(others),
                 }
             }
@@ -303,6 +315,44 @@ impl<A: RequestSource> Worker<A> {
         }
     }
 
+    /// Settles leases. Two reports about a job are settled one after the other, and so is one whose ticket is not proved
+    /// yet: its job is not known.
+    fn settle(&mut self, settles: Vec<SettleRequest<A>>) {
+        let mut group = SettleGroup { keys: HashSet::new(), settlements: Vec::new(), respond: Vec::new() };
+        for ((ticket, bytes), target, make) in settles {
+            let is_another_job = target.key().is_some_and(|key| !group.keys.contains(key));
+            if !is_another_job || group.settlements.len() >= GROUP {
+                self.settle_group(&mut group);
+            }
+            match make(self.store.as_mut()) {
+                Ok((settlement, respond)) => {
+                    group.keys.insert(settlement.key.clone());
+                    group.settlements.push(settlement);
+                    group.respond.push(((ticket, bytes), respond));
+                }
+                Err(response) => {
+                    // The earlier answers of its line come first.
+                    self.settle_group(&mut group);
+                    self.finish(vec![(ticket, response, bytes)]);
+                }
+            }
+        }
+        self.settle_group(&mut group);
+    }
+
+    fn settle_group(&mut self, group: &mut SettleGroup<A>) {
+        if group.settlements.is_empty() {
+            return;
+        }
+        let settled = self.store.settle(&group.settlements);
+        self.note("settle", &settled);
+        group.keys.clear();
+        group.settlements.clear();
+        let answers = group.respond.drain(..).zip(settled);
+        let answers = answers.map(|(((ticket, bytes), respond), one)| (ticket, respond(one), bytes));
+        self.finish(answers.collect());
+    }
+
     /// Logs what the store refused. Clients get an error, too.
     fn note<T>(&mut self, what: &str, results: &[Result<T>]) {
         // A client over its quota is no failure of the store.
@@ -371,6 +421,7 @@ mod tests {
         match batch {
             RequestBatch::Add(all) => ("add", all.iter().map(|((ticket, _), _)| *ticket).collect()),
             RequestBatch::Delete(all) => ("del", all.iter().map(|((ticket, _), ..)| *ticket).collect()),
+            RequestBatch::Settle(all) => ("settle", all.iter().map(|((ticket, _), ..)| *ticket).collect()),
             RequestBatch::Other(all) => ("get", all.iter().map(|((ticket, _), _)| *ticket).collect()),
         }
     }

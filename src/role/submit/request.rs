@@ -16,7 +16,7 @@ use model::record::JobRecord;
 use model::ticket::TicketSecret;
 use store::{
     Added, Change, Changed, CircuitView, Counts, DeadLetterSelection, Deleted, Lanes, Leased, LimitQuery,
-    LimitUse, OwnerTag, Page, Result, Settled, Settlement, Store, StoreError, View,
+    LimitUse, OwnerTag, Page, Result, Settled, Settlement, Store, View,
 };
 
 /// A request to the store. Its answer becomes a response of type `R`, on the thread that asks the store: so a long
@@ -32,9 +32,16 @@ pub(super) type JobResponder<T, R> = Box<dyn FnOnce(&JobKey, T) -> R + Send>;
 /// Asks the store, and makes the response.
 pub(super) type StoreQuestion<R> = Box<dyn FnOnce(&mut dyn Store) -> R + Send>;
 
+/// Makes a settlement, and the function that makes the response from the store's answer. `Err`: the response, because
+/// there is nothing to settle.
+pub(super) type SettlementMaker<R> =
+    Box<dyn FnOnce(&mut dyn Store) -> Result<(Settlement, Responder<Result<Settled>, R>), R> + Send>;
+
 pub(super) enum Work<R> {
     Add(Add<R>),
     Delete(JobKey, JobResponder<Result<Deleted>, R>),
+    /// Settlements share transactions.
+    Settle(Target, SettlementMaker<R>),
     Other(Target, StoreQuestion<R>),
 }
 
@@ -50,6 +57,16 @@ pub(super) enum Target {
     Job(JobKey),
     Lane(usize),
     AllLanes,
+}
+
+impl Target {
+    /// Returns the job; none: it is not known yet, or there are several.
+    pub(super) fn key(&self) -> Option<&JobKey> {
+        match self {
+            Target::Job(key) => Some(key),
+            Target::Lane(_) | Target::AllLanes => None,
+        }
+    }
 }
 
 impl<R: 'static> Request<R> {
@@ -200,10 +217,8 @@ impl<R: 'static> Request<R> {
         settlement: Settlement,
         respond: impl FnOnce(Result<Settled>) -> R + Send + 'static,
     ) -> Request<R> {
-        Request::other(Target::Job(settlement.key.clone()), move |store| {
-            let settled = store.settle(&[settlement]).pop();
-            respond(settled.unwrap_or_else(|| Err(StoreError::Unknown("no answer".to_owned()))))
-        })
+        let target = Target::Job(settlement.key.clone());
+        Request(Work::Settle(target, Box::new(move |_| Ok((settlement, Box::new(respond))))))
     }
 
     /// Settles the lease that a ticket proves. A ticket that is not proved yet is checked at the lane that it names, so
@@ -217,7 +232,14 @@ impl<R: 'static> Request<R> {
             Ok(ticket) => Target::Job(ticket.key),
             Err(_) => Target::Lane(found.lane),
         };
-        Request::other(target, move |store| respond(tickets.settle(store, &found)))
+        let make = move |store: &mut dyn Store| match tickets.prepare(store, found) {
+            Err(answer) => Err(respond(answer)),
+            Ok((settlement, report)) => {
+                let settled = move |answer| respond(tickets.settled(report, answer));
+                Ok((settlement, Box::new(settled) as Responder<Result<Settled>, R>))
+            }
+        };
+        Request(Work::Settle(target, Box::new(make)))
     }
 
     /// Shows a page of jobs.
@@ -321,8 +343,8 @@ impl<R> Request<R> {
         match &self.0 {
             Work::Add(Add::One(job, _)) => Some(&job.key),
             Work::Add(Add::Many(jobs, _)) => jobs.first().map(|job| &job.key),
-            Work::Delete(key, _) | Work::Other(Target::Job(key), _) => Some(key),
-            Work::Other(Target::Lane(_) | Target::AllLanes, _) => None,
+            Work::Delete(key, _) => Some(key),
+            Work::Settle(target, _) | Work::Other(target, _) => target.key(),
         }
     }
 
@@ -333,7 +355,7 @@ impl<R> Request<R> {
                 let mut of_jobs = jobs.iter().map(|job| lanes.lane_of(&job.key));
                 of_jobs.next().filter(|first| of_jobs.all(|lane| lane == *first))
             }
-            Work::Other(Target::Lane(lane), _) => Some(*lane),
+            Work::Settle(Target::Lane(lane), _) | Work::Other(Target::Lane(lane), _) => Some(*lane),
             _ => self.key().map(|key| lanes.lane_of(key)),
         }
     }
