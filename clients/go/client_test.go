@@ -349,9 +349,10 @@ func TestAJobIsReservedAndReported(t *testing.T) {
 	jobs, err := client.Reserve(ctx, dq.Reserve{Topics: []string{topic}})
 	check(t, err)
 	same(t, len(jobs), 0)
-	wanted := dq.Job{ID: "1", Body: 7, Headers: map[string]string{"x-shop": "7"}, Tags: []string{"t"}}
+	wanted := dq.Job{ID: "1", Body: 7, Delay: time.Hour, Headers: map[string]string{"x-shop": "7"}, Tags: []string{"t"}}
 	_, err = client.Add(ctx, topic, wanted)
 	check(t, err)
+	check(t, client.Run(ctx, topic, "1"))
 	reserve := dq.Reserve{Topics: []string{topic}, Max: 2, Wait: 10 * time.Second, Lease: time.Minute}
 	jobs, err = client.Reserve(ctx, reserve)
 	check(t, err)

@@ -352,7 +352,8 @@ final class ClientTest {
     void testAJobIsReservedAndReported() throws Exception {
         String pulled = pulled(Map.of());
         same(0, client.reserve(List.of(pulled), 1, Duration.ZERO, null).size());
-        client.add(pulled, new NewJob(Map.of("a", 1)).id("1").headers(Map.of("x-shop", "7")).tags("t"));
+        client.add(pulled, new NewJob(Map.of("a", 1)).id("1").delay(HOUR).headers(Map.of("x-shop", "7")).tags("t"));
+        client.run(pulled, "1");
         ReservedJob job = client.reserve(List.of(pulled), 2, TEN_SECONDS, Duration.ofMinutes(1)).get(0);
         same(List.of("1", "{\"a\":1}", Map.of("x-shop", "7"), List.of("t"), 1),
             List.of(job.id, job.bodyJson(), job.headers, job.tags, job.attempt));
