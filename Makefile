@@ -192,3 +192,6 @@ clients-tools:
 	@command -v npm >/dev/null || $(APT) --no-install-recommends nodejs npm
 	@cd target/tools/clients && mkdir -p node && cd node && { [ "$$(cat packages 2>/dev/null)" = '$(NODE_PACKAGES)' ] \
 		|| { npm install --silent --no-save --prefix . $(NODE_PACKAGES) && echo '$(NODE_PACKAGES)' > packages; }; }
+	@command -v go >/dev/null || $(APT) --no-install-recommends golang-go
+	@command -v cc >/dev/null || $(APT) gcc libc6-dev
+	@command -v javac >/dev/null || $(APT) --no-install-recommends default-jdk-headless

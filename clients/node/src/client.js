@@ -126,20 +126,16 @@ export class Client {
 
   // The path is sent as it is: fetch would make another path of an id such as "..".
   #exchange(method, path, text, headers, timeoutMs, signal) {
-    return new Promise((resolve, reject) => {
+    let timer;
+    const exchange = new Promise((resolve, reject) => {
       const { hostname, port, pathname } = this.#base;
       const request = this.#send({
         method, headers, signal, port, agent: this.#agent, path: pathname.replace(/\/$/, '') + path,
         hostname: hostname.replace(/^\[|\]$/g, ''),
       });
-      const timer = setTimeout(() => request.destroy(new Error(`no answer within ${timeoutMs} ms`)), timeoutMs);
       request.on('error', (e) => {
         if (request.reusedSocket && (e.code === 'ECONNRESET' || e.code === 'EPIPE')) e.wasKept = true;
         reject(e);
-      });
-      request.on('close', () => {
-        clearTimeout(timer);
-        reject(new Error('the connection ended within the answer'));
       });
       request.on('response', (response) => {
         const parts = [];
@@ -150,8 +146,10 @@ export class Client {
           text: Buffer.concat(parts).toString(),
         }));
       });
+      timer = setTimeout(() => request.destroy(new Error(`no answer within ${timeoutMs} ms`)), timeoutMs);
       request.end(text);
     });
+    return exchange.finally(() => clearTimeout(timer));
   }
 
   async #unlessMissing(method, path) {

@@ -34,7 +34,7 @@ async function workOn(client, job, handler, leaseMs, log) {
       answer = await handler(job);
     } catch (e) {
       log(`${place} failed`, e);
-      await client.nack(job, { reason: String(e).slice(0, 200) });
+      await client.nack(job, { reason: [...String(e)].slice(0, 200).join('') });
       return;
     } finally {
       clearInterval(timer);

@@ -154,6 +154,26 @@ test('a server that does not answer is an error in time', async (t) => {
   silent.close();
 });
 
+test('an answer counts only if it is complete', async (t) => {
+  const answer = JSON.stringify({ topic: 't', id: '1', outcome: 'new' });
+  const head = `HTTP/1.1 201 Created\r\nconnection: close\r\ncontent-length: ${answer.length}\r\n\r\n`;
+  const cut = [head.slice(0, 20), head, head + answer.slice(0, 9), `${head.replace('201', '502')}${'x'.repeat(answer.length)}`];
+  const answers = [...cut, head + answer];
+  const listener = net.createServer((socket) => socket.on('error', () => {}).once('data', () => socket.end(answers.shift())));
+  listener.listen(0, '127.0.0.1');
+  await once(listener, 'listening');
+  t.after(() => listener.close());
+  const url = `http://127.0.0.1:${listener.address().port}`;
+  const impatient = new Client({ url, retryForMs: 0 });
+  for (const code of ['no_answer', 'no_answer', 'no_answer', 'bad_answer']) {
+    assert.equal((await refusal(impatient.add('t', 1))).code, code);
+  }
+  assert.equal((await impatient.add('t', 1)).outcome, 'new');
+  answers.push(...cut, head + answer);
+  assert.equal((await new Client({ url }).add('t', 1)).outcome, 'new');
+  assert.equal(answers.length, 0);
+});
+
 test('a retry after a lost answer adds no second job', async () => {
   const lossy = new Client({ url: process.env.DQ_LOSSY_URL });
   const options = { delay: '1h', tags: [topic] };
@@ -217,7 +237,8 @@ test('the table of signatures', () => {
 test('a job is reserved and reported', async () => {
   const pulled = await register(`${topic}.pull`, { mode: 'pull' });
   assert.deepEqual(await client.reserve(pulled), []);
-  await client.add(pulled, { a: 1 }, { id: '1', headers: { 'x-shop': '7' }, tags: ['t'] });
+  await client.add(pulled, { a: 1 }, { id: '1', delay: '1h', headers: { 'x-shop': '7' }, tags: ['t'] });
+  await client.run(pulled, '1');
   let [job] = await client.reserve([pulled], { waitMs: 10000, lease: '1m' });
   assert.deepEqual([job.id, job.body, job.headers, job.tags, job.attempt], ['1', { a: 1 }, { 'x-shop': '7' }, ['t'], 1]);
   assert.ok((await client.extend(job, '5m')) > job.lease_until_ms);
@@ -235,7 +256,7 @@ test('a worker survives errors and an outage', async (t) => {
   const handler = async (job) => {
     seen.push([job.body, job.attempt]);
     arrival.emit('job');
-    if (job.body === 'once more' && job.attempt === 1) throw new Error('not now');
+    if (job.body === 'once more' && job.attempt === 1) throw new Error(`not now ${'😀'.repeat(200)}`);
     if (job.body === 'long') await sleep(2000);    // longer than its lease, which is extended
   };
   const arrived = async (count) => {

@@ -71,11 +71,13 @@ final class Worker
                 $answer = ($this->handler)($job);
             } catch (\Throwable $e) {
                 error_log("job $job->id of $job->topic failed: $e");
-                $this->client->nack($job, substr(get_class($e) . ': ' . $e->getMessage(), 0, 200));
+                $text = get_class($e) . ': ' . $e->getMessage();
+                $isText = preg_match('/^.{0,200}/su', $text, $cut) === 1;
+                $this->client->nack($job, $isText ? $cut[0] : get_class($e));
                 return;
             }
             $this->client->ack($job, is_string($answer) ? $answer : null);
-        } catch (DqError $e) {
+        } catch (DqError | \JsonException $e) {
             // The lease ends by itself, and the job comes again.
             error_log("the outcome of job $job->id of $job->topic was not reported: {$e->getMessage()}");
         }

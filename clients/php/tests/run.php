@@ -300,7 +300,9 @@ final class Tests
     {
         $topic = $this->topic("$this->topic.pull", ['mode' => 'pull']);
         same([], $this->client->reserve($topic));
-        $this->client->add($topic, ['a' => 1], ['id' => '1', 'headers' => ['x-shop' => '7'], 'tags' => ['t']]);
+        $options = ['id' => '1', 'delay' => '1h', 'headers' => ['x-shop' => '7'], 'tags' => ['t']];
+        $this->client->add($topic, ['a' => 1], $options);
+        $this->client->run($topic, '1');
         [$job] = $this->client->reserve([$topic], 10, 1, '1m');
         same(['1', ['a' => 1], ['x-shop' => '7'], ['t'], 1], [$job->id, $job->body, $job->headers, $job->tags, $job->attempt]);
         isTrue($this->client->extend($job, '5m') > $job->leaseUntilMs, 'the lease is longer');
@@ -320,7 +322,7 @@ final class Tests
         $handler = function ($job) use (&$worker, &$seen, $topic): string {
             $seen[] = [$job->body, $job->attempt];
             if ($seen === [['once more', 1]]) {
-                throw new RuntimeException('not now');
+                throw new RuntimeException(str_repeat('超', 100) . "not now \xff");
             }
             if ($job->body === 'once more') {
                 $this->client->add($topic, 'last');
@@ -345,7 +347,7 @@ final class Tests
         same([['once more', 1], ['once more', 2], ['last', 1]], array_slice(array_values(array_filter($seen, static function ($one) {
             return $one !== ['once more', 3];
         })), 0, 3));
-        foreach (['RuntimeException: not now', 'no jobs are reserved', 'was not reported'] as $text) {
+        foreach (['RuntimeException: 超', 'no jobs are reserved', 'was not reported'] as $text) {
             isTrue(strpos($logged, $text) !== false, "the log says: $text\n$logged");
         }
     }

@@ -44,10 +44,11 @@ def _work_on(client: Client, job: ReservedJob, handler: Callable[[ReservedJob], 
                 answer = handler(job)
         except Exception as e:
             log.exception("job %s of %s failed", job.id, job.topic)
-            client.nack(job, reason=f"{type(e).__name__}: {e}"[:200])
+            reason = f"{type(e).__name__}: {e}"[:200]
+            client.nack(job, reason=reason.encode(errors="replace").decode())
         else:
             client.ack(job, answer if isinstance(answer, str) else None)
-    except DqError as e:
+    except (DqError, ValueError) as e:
         # The lease ends by itself, and the job comes again.
         log.warning("the outcome of job %s of %s was not reported: %s", job.id, job.topic, e)
 

@@ -204,7 +204,8 @@ class ClientTest(unittest.TestCase):
     def test_a_job_is_reserved_and_reported(self):
         topic = self.pull_topic()
         self.assertEqual(self.client.reserve(topic), [])
-        self.client.add(topic, {"a": 1}, id="1", headers={"x-shop": "7"}, tags=["t"])
+        self.client.add(topic, {"a": 1}, id="1", delay="1h", headers={"x-shop": "7"}, tags=["t"])
+        self.client.run(topic, "1")
         [job] = self.client.reserve([topic], wait=10, lease="1m")
         self.assertEqual((job.id, job.body, job.headers, job.tags, job.attempt), ("1", {"a": 1}, {"x-shop": "7"}, ["t"], 1))
         self.assertGreater(self.client.extend(job, timedelta(minutes=5)), job.lease_until_ms)
@@ -224,7 +225,7 @@ class ClientTest(unittest.TestCase):
         def handler(job):
             worked.put((job.body, job.attempt))
             if job.body == "once more" and job.attempt == 1:
-                raise RuntimeError("not now")
+                raise RuntimeError("not now \udcff")
             if job.body == "long":
                 time.sleep(2)    # longer than its lease, which is extended
             return "worked"

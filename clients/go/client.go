@@ -1,0 +1,320 @@
+// Package dq is a client of dq, the delay queue. docs/CLIENTS.md of dq has the examples.
+//
+// Client adds, shows and removes jobs, and reserves those of pull topics. Work is a worker for pull topics. Webhook
+// verifies the callbacks of push topics.
+package dq
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The pause before the second try, and the longest one. Each pause is twice as long as the one before it.
+const (
+	firstPause   = 100 * time.Millisecond
+	longestPause = 2 * time.Second
+)
+
+// Config says where dq is, and how patient the client is. The zero Config is usable.
+type Config struct {
+	// URL and Token default to the variables DQ_URL and DQ_TOKEN of the environment, as for the command dq, and then
+	// to http://127.0.0.1:8088.
+	URL, Token string
+	// Timeout is how long one try may take. Default: 5 s.
+	Timeout time.Duration
+	// RetryFor is how long a request is tried again while dq cannot be reached or cannot do it now. Default: 10 s. A
+	// negative value means one try.
+	RetryFor time.Duration
+	// Transport makes the connections. Default: one that uses no proxy.
+	Transport http.RoundTripper
+}
+
+// Client is a client of dq over HTTP, for any number of goroutines.
+type Client struct {
+	url, token        string
+	timeout, retryFor time.Duration
+	http              http.Client
+}
+
+// New returns a client. It does not connect yet.
+func New(config Config) (*Client, error) {
+	c := &Client{url: config.URL, token: config.Token, timeout: config.Timeout, retryFor: config.RetryFor}
+	c.url = strings.TrimRight(firstOf(c.url, os.Getenv("DQ_URL"), "http://127.0.0.1:8088"), "/")
+	c.token = firstOf(c.token, os.Getenv("DQ_TOKEN"))
+	if u, err := url.Parse(c.url); err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return nil, fmt.Errorf("the URL of dq must be http://… or https://…, not %s", c.url)
+	}
+	if c.timeout == 0 {
+		c.timeout = 5 * time.Second
+	}
+	if c.retryFor == 0 {
+		c.retryFor = 10 * time.Second
+	}
+	c.http.Transport = config.Transport
+	if c.http.Transport == nil {
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport.Proxy = nil
+		c.http.Transport = transport
+	}
+	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return c, nil
+}
+
+// Add stores a job.
+func (c *Client) Add(ctx context.Context, topic string, job Job) (Added, error) {
+	var added Added
+	err := c.Do(ctx, "POST", jobsPath(topic), newUUID(), job.withID(), &added)
+	return added, err
+}
+
+// AddMany stores up to 10,000 jobs, and returns a result for each of them.
+func (c *Client) AddMany(ctx context.Context, topic string, jobs []Job) ([]Result, error) {
+	wanted := struct {
+		Jobs []Job `json:"jobs"`
+	}{make([]Job, len(jobs))}
+	for i, job := range jobs {
+		wanted.Jobs[i] = job.withID()
+	}
+	var answer struct {
+		Results []struct {
+			Error
+			Added
+		}
+	}
+	if err := c.Do(ctx, "POST", jobsPath(topic)+"/batch", newUUID(), wanted, &answer); err != nil {
+		return nil, err
+	}
+	results := make([]Result, len(answer.Results))
+	for i := range answer.Results {
+		results[i].Added = answer.Results[i].Added
+		if one := answer.Results[i].Error; one.Status >= 400 {
+			results[i].Err = &one
+		}
+	}
+	return results, nil
+}
+
+// Get returns a pending job or the latest dead letter of this id. If there is none, Code(err) is "not_found".
+func (c *Client) Get(ctx context.Context, topic, id string) (Shown, error) {
+	var shown Shown
+	err := c.Do(ctx, "GET", jobPath(topic, id), "", nil, &shown)
+	return shown, err
+}
+
+// Change changes the given fields of a job: delay, run_at, body, priority, max_attempts, headers, tags, path, url.
+func (c *Client) Change(ctx context.Context, topic, id string, fields map[string]any) error {
+	return c.Do(ctx, "PATCH", jobPath(topic, id), "", fields, nil)
+}
+
+// Delete removes a job, in any state. False: there is none (any more), also if the answer to an earlier try was lost.
+func (c *Client) Delete(ctx context.Context, topic, id string) (bool, error) {
+	err := c.Do(ctx, "DELETE", jobPath(topic, id), "", nil, nil)
+	if Code(err) == "not_found" {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Run delivers a delayed job now.
+func (c *Client) Run(ctx context.Context, topic, id string) error {
+	return c.Do(ctx, "POST", jobPath(topic, id)+"/run", newUUID(), nil, nil)
+}
+
+// Reserve says which jobs Client.Reserve asks for.
+type Reserve struct {
+	Topics []string
+	// Max is how many jobs at most. Default: 1.
+	Max int
+	// Wait is how long to wait for the first job, at most a minute. Default: not at all.
+	Wait time.Duration
+	// Lease is how long the leases hold. Default: as the topic says.
+	Lease time.Duration
+}
+
+// Reserve reserves due jobs of pull topics. If none comes in time, there is no error and no job.
+func (c *Client) Reserve(ctx context.Context, wanted Reserve) ([]Reserved, error) {
+	body := map[string]any{"topics": wanted.Topics}
+	if wanted.Max != 0 {
+		body["max"] = wanted.Max
+	}
+	if wait := span(wanted.Wait); wait != "" {
+		body["wait"] = wait
+	}
+	if lease := span(wanted.Lease); lease != "" {
+		body["lease"] = lease
+	}
+	var answer struct{ Jobs []Reserved }
+	// Without a key: a client that goes away while it waits must take no job with it.
+	err := c.do(ctx, "POST", "/v1/reserve", "", body, &answer, c.timeout+wanted.Wait)
+	return answer.Jobs, err
+}
+
+// Ack reports that a reserved job is done. The answer is kept in its record.
+func (c *Client) Ack(ctx context.Context, job Reserved, answer string) error {
+	return c.report(ctx, job, "ack", map[string]any{"answer": answer}, nil)
+}
+
+// Nack reports that a reserved job could not be done. It is tried again as its topic says, or becomes a dead letter.
+func (c *Client) Nack(ctx context.Context, job Reserved, reason string) error {
+	return c.report(ctx, job, "nack", map[string]any{"reason": reason}, nil)
+}
+
+// NackAfter is Nack with the time until the next attempt.
+func (c *Client) NackAfter(ctx context.Context, job Reserved, reason string, delay time.Duration) error {
+	fields := map[string]any{"reason": reason, "delay": fmt.Sprintf("%dms", delay.Milliseconds())}
+	return c.report(ctx, job, "nack", fields, nil)
+}
+
+// Extend takes more time for a reserved job, and returns until when. 0: as the topic says.
+func (c *Client) Extend(ctx context.Context, job Reserved, lease time.Duration) (time.Time, error) {
+	fields := map[string]any{}
+	if lease > 0 {
+		fields["lease"] = span(lease)
+	}
+	var answer struct {
+		UntilMs int64 `json:"until_ms"`
+	}
+	err := c.report(ctx, job, "extend", fields, &answer)
+	return time.UnixMilli(answer.UntilMs), err
+}
+
+func (c *Client) report(ctx context.Context, job Reserved, report string, fields map[string]any, into any) error {
+	fields["token"] = job.Token
+	return c.Do(ctx, "POST", jobPath(job.Topic, job.ID)+"/"+report, "", fields, into)
+}
+
+// Do makes any request of the API, such as Do(ctx, "PUT", "/v1/topics/orders", "", settings, nil), and decodes the
+// answer into a pointer. key is the Idempotency-Key of a POST. All routes can be repeated safely if a POST has a key,
+// so all are tried again.
+func (c *Client) Do(ctx context.Context, method, path, key string, body, into any) error {
+	return c.do(ctx, method, path, key, body, into, c.timeout)
+}
+
+func (c *Client) do(ctx context.Context, method, path, key string, body, into any, timeout time.Duration) error {
+	var text []byte
+	if body != nil {
+		var buffer bytes.Buffer
+		encoder := json.NewEncoder(&buffer)
+		encoder.SetEscapeHTML(false)
+		if err := encoder.Encode(body); err != nil {
+			return fmt.Errorf("dq: the body of the request: %w", err)
+		}
+		text = buffer.Bytes()
+	}
+	deadline := time.Now().Add(c.retryFor)
+	for pause := firstPause; ; pause *= 2 {
+		answer, wait, err := c.try(ctx, method, path, key, text, timeout)
+		if err == nil {
+			if into == nil || len(answer) == 0 {
+				return nil
+			}
+			return json.Unmarshal(answer, into)
+		}
+		if pause > longestPause {
+			pause = longestPause
+		}
+		if least := pause/2 + jitter(pause/2); wait < least {
+			wait = least
+		}
+		if !isTransient(err) || time.Now().Add(wait).After(deadline) {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// try makes one try, and returns the answer, or an error and its Retry-After.
+func (c *Client) try(
+	ctx context.Context, method, path, key string, text []byte, timeout time.Duration,
+) ([]byte, time.Duration, error) {
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(limited, method, c.url+path, bytes.NewReader(text))
+	if err != nil {
+		return nil, 0, err
+	}
+	request.Header.Set("accept", "application/json")
+	request.Header.Set("user-agent", "dq-go/0.1")
+	if text != nil {
+		request.Header.Set("content-type", "application/json")
+	}
+	if key != "" {
+		request.Header.Set("idempotency-key", key)
+	}
+	if c.token != "" {
+		request.Header.Set("authorization", "Bearer "+c.token)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, 0, noAnswer(ctx, err)
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, 0, noAnswer(ctx, err)
+	}
+	if response.StatusCode < 300 && (len(answer) == 0 || json.Valid(answer)) {
+		return answer, 0, nil
+	}
+	problem := &Error{}
+	if json.Unmarshal(answer, problem) != nil || problem.Code == "" {
+		detail := fmt.Sprintf("status %d without a problem of dq", response.StatusCode)
+		problem = &Error{Code: "bad_answer", Detail: detail}
+	}
+	problem.Status = response.StatusCode
+	seconds, _ := strconv.Atoi(response.Header.Get("retry-after"))
+	return nil, time.Duration(seconds) * time.Second, problem
+}
+
+// jitter returns a random part of a duration, so that clients do not come all at once.
+func jitter(d time.Duration) time.Duration {
+	n, err := rand.Int(rand.Reader, big.NewInt(int64(d)))
+	if err != nil {
+		return 0
+	}
+	return time.Duration(n.Int64())
+}
+
+// noAnswer returns what the caller hears if there is no complete answer.
+func noAnswer(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var unknown x509.UnknownAuthorityError
+	var wrongHost x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	if errors.As(err, &unknown) || errors.As(err, &wrongHost) || errors.As(err, &invalid) {
+		return err // nobody becomes trusted by waiting
+	}
+	return &Error{Code: "no_answer", Detail: err.Error(), cause: err}
+}
+
+func jobsPath(topic string) string { return "/v1/topics/" + url.PathEscape(topic) + "/jobs" }
+
+func jobPath(topic, id string) string { return jobsPath(topic) + "/" + url.PathEscape(id) }
+
+func firstOf(values ...string) string {
+	for _, value := range values {
+		if value != "" {
+			return value
+		}
+	}
+	return ""
+}

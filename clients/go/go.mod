@@ -1,0 +1,3 @@
+module dq
+
+go 1.19

@@ -1,0 +1,90 @@
+package dq
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Why a request is not a callback of dq. Answer it with 401.
+var (
+	ErrNotSigned        = errors.New("dq: the request is not signed")
+	ErrTimestamp        = errors.New("dq: webhook-timestamp is no time that is close to the clock of this host")
+	ErrInvalidSignature = errors.New("dq: no signature is valid")
+)
+
+var timestampForm = regexp.MustCompile(`^[0-9]{1,15}$`)
+
+// Webhook verifies callbacks with the secrets of a topic: signatures of Standard Webhooks (docs/CALLBACKS.md,
+// "Signatures").
+type Webhook struct {
+	keys [][]byte
+	// Tolerance is how far webhook-timestamp may be from the clock of this host. Default: 5 minutes.
+	Tolerance time.Duration
+}
+
+// NewWebhook takes the secrets. While a secret is rotated, give the new one and the old one: a signature of either is
+// enough.
+func NewWebhook(secrets ...string) (*Webhook, error) {
+	if len(secrets) == 0 {
+		return nil, errors.New("dq: a webhook needs a secret")
+	}
+	w := &Webhook{Tolerance: 5 * time.Minute}
+	for _, secret := range secrets {
+		key := []byte(secret)
+		if strings.HasPrefix(secret, "whsec_") {
+			var err error
+			encoded := strings.TrimRight(strings.TrimPrefix(secret, "whsec_"), "=")
+			if key, err = base64.RawStdEncoding.DecodeString(encoded); err != nil || len(key) == 0 {
+				return nil, errors.New("dq: after whsec_, a secret has base64")
+			}
+		}
+		w.keys = append(w.keys, key)
+	}
+	return w, nil
+}
+
+// Verify returns the webhook-id, by which to recognize repeats. The body is the body as it came. It is empty if the
+// method of the topic is GET.
+func (w *Webhook) Verify(header http.Header, body []byte) (string, error) {
+	return w.VerifyAt(header, body, time.Now())
+}
+
+// VerifyAt is Verify at a given time.
+func (w *Webhook) VerifyAt(header http.Header, body []byte, now time.Time) (string, error) {
+	id, timestamp := header.Get("webhook-id"), header.Get("webhook-timestamp")
+	signatures := header.Get("webhook-signature")
+	if id == "" || signatures == "" {
+		return "", ErrNotSigned
+	}
+	if !timestampForm.MatchString(timestamp) {
+		return "", ErrTimestamp
+	}
+	seconds, err := strconv.ParseInt(timestamp, 10, 64)
+	if err != nil {
+		return "", ErrTimestamp
+	}
+	if tolerance := int64(w.Tolerance / time.Second); now.Unix()-seconds > tolerance || seconds-now.Unix() > tolerance {
+		return "", ErrTimestamp
+	}
+	isValid := false
+	for _, key := range w.keys {
+		mac := hmac.New(sha256.New, key)
+		mac.Write([]byte(id + "." + timestamp + "."))
+		mac.Write(body)
+		wanted := []byte("v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+		for _, given := range strings.Split(signatures, " ") {
+			isValid = hmac.Equal(wanted, []byte(given)) || isValid
+		}
+	}
+	if !isValid {
+		return "", ErrInvalidSignature
+	}
+	return id, nil
+}
