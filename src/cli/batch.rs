@@ -112,7 +112,7 @@ impl Batch {
             if !text.trim_ascii().is_empty() {
                 match line(&text, defaults) {
                     Ok(job) => {
-                        // A job that is too long alone is sent alone, so that only this job is refused.
+                        // If a job alone is too long for a request, it is sent alone, so that only this job is refused.
                         if bytes + job.get().len() > CHUNK.1 {
                             self.send(&lines)?;
                             (lines, bytes) = (Vec::new(), 0);

@@ -20,7 +20,7 @@ use model::status::{Finding, ProcessState, Status};
 /// How long the master may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long each request to the API may take that adds to the master's answer.
+/// How long each request to the API may take. These requests complete what the master has answered.
 const PART_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The state of a daemon at one moment.

@@ -89,7 +89,7 @@ enum SignatureCheck {
     Valid { secret: usize, of: usize },
     /// One of the headers of Standard Webhooks is missing.
     Missing(&'static str),
-    /// The timestamp is no number.
+    /// The timestamp is not a number.
     NoTimestamp,
     /// The signature is that of a secret, but its time is this many seconds from the present.
     WrongTime(i64),

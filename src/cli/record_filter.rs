@@ -1,11 +1,11 @@
-//! Which records of ended jobs a command means, as people write it.
+//! The filter of a command that shows records of ended jobs, as people write it.
 
 use serde_json::{Map, Value, json};
 
 /// The conditions that select records. A record must meet all that are given.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct RecordFilter {
-    /// Only jobs that ended like this
+    /// Only jobs that ended in this way
     #[arg(long, value_name = "OUTCOME", value_parser = ["delivered", "dead", "deleted", "replaced"])]
     outcome: Option<String>,
 

@@ -69,8 +69,8 @@ pub(super) fn lines<S: AsRef<str>>(pairs: &[(&str, S)]) -> String {
     pairs.iter().map(line).collect()
 }
 
-/// Returns a text with those characters escaped that would change the terminal, end the line, or turn the direction of
-/// writing.
+/// Returns a text in which some characters are escaped: those that would change the terminal, end the line, or change
+/// the direction of writing.
 pub(super) fn plain(text: &str) -> String {
     if !text.chars().any(is_escaped) {
         return text.to_owned();

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::failure::Failure;
 use model::status::control_socket;
 
-/// The options that all commands share that ask a daemon.
+/// The options of all commands that ask a daemon.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Which daemon, and how it is shown")]
 pub(super) struct TargetOptions {
@@ -108,8 +108,8 @@ impl TargetOptions {
         self.choose(run_dir, env, user, here)
     }
 
-    /// Flags win over the environment, the environment over the user's file, and the user's file over a daemon that is
-    /// found.
+    /// A flag is used before the environment, the environment before the user's file, and the user's file before a
+    /// daemon that is found.
     fn choose(
         &self,
         run_dir: Option<PathBuf>,

@@ -64,14 +64,14 @@ impl ConfigError {
     }
 }
 
-/// Returns the environment of this process, as far as it is valid text. [`load`] and [`development`] take overrides
-/// from it.
+/// Returns the environment of this process, without variables that are not valid text. [`load`] and [`development`]
+/// take overrides from it.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
 }
 
-/// Returns the nodes that a registry lists, for the daemon with that `run_dir`, or why it cannot. It is called if the
-/// configuration says that these nodes are used.
+/// Returns the nodes that a registry lists, for the daemon with that `run_dir`. An error says why this is not possible.
+/// It is called if the configuration says that these nodes are used.
 pub type NodeLookup<'a> = &'a dyn Fn(&RegistrySettings, &Path) -> Result<Vec<PhpNode>, String>;
 
 /// Reads and checks the file at `path`. Relative paths in it resolve against its folder.

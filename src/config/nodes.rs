@@ -67,7 +67,7 @@ pub(super) fn redis(raw: raw::Store, base: &Path, run_dir: &Path) -> Result<Redi
     })
 }
 
-/// The smallest useful spool, and the largest that SQLite can number, in bytes.
+/// The smallest useful spool, and the largest whose pages SQLite can number, in bytes.
 const SPOOL: (usize, usize) = (1 << 20, 1 << 43);
 
 /// Returns where the spool is if the file does not say so. Daemons whose configuration files are in one folder have
@@ -81,8 +81,8 @@ fn usual_spool(base: &Path, run_dir: &Path) -> PathBuf {
     var.join(format!("spool-{}.db", name.trim_matches('/').replace('/', "-")))
 }
 
-/// Returns the spool; none: the file names no path, and the usual path cannot be written. So the configuration of an
-/// earlier release still starts.
+/// Returns the spool; none: the file names no path, and the usual path cannot be written. So a daemon still starts with
+/// the configuration of an earlier release.
 fn spool(bytes: Size, path: &str, base: &Path, run_dir: &Path) -> Result<Option<SpoolSettings>, ConfigError> {
     if bytes.0 > 0 && !(SPOOL.0..=SPOOL.1).contains(&bytes.0) {
         let shown = serde_json::to_string(&bytes).unwrap_or_default();

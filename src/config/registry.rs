@@ -84,7 +84,8 @@ fn sqlite(path: &str, store: &StoreSettings, base: &Path) -> Result<RegistrySett
     }
 }
 
-/// Checks a URL of MySQL. The error says whether the password is wrong, and what is wrong.
+/// Checks a URL of MySQL. An error says whether the setting of the password is wrong (true) or the URL (false), and
+/// what is wrong.
 fn mysql(url: &str, password: Option<String>) -> Result<MysqlServer, (bool, String)> {
     let problem = |what: &str| (false, format!("a url that cannot be read: {what}; {FORMS}"));
     let opts = Opts::from_url(url).map_err(|e| problem(&e.to_string()))?;

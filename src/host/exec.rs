@@ -109,8 +109,7 @@ impl HandOverMemory {
         Ok(Some(HandOverMemory { bytes, memory, before, refused }))
     }
 
-    /// Takes a descriptor that was handed over. The caller becomes its owner, so each number may be asked for once
-    /// only.
+    /// Takes a descriptor that was handed over. The caller becomes its owner, so it may ask for each number only once.
     pub fn adopt(&self, number: RawFd) -> io::Result<OwnedFd> {
         // SAFETY: the previous image has left it to this one, and names each descriptor once.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };

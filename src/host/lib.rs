@@ -82,8 +82,8 @@ pub fn use_small_pages() {
     let _ = nix::sys::prctl::set_thp_disable(true);
 }
 
-/// Gives the operating system the memory back that this thread has freed. The allocator itself does so only when it is
-/// asked for more.
+/// Gives the memory that this thread has freed back to the operating system. The allocator itself does so only when it
+/// is asked for more.
 pub fn give_memory_back() {
     // SAFETY: mi_collect may be called by any thread at any time.
     unsafe { libmimalloc_sys::mi_collect(true) };

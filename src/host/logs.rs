@@ -22,7 +22,7 @@ const LONGEST: usize = 2000;
 /// What is logged if RUST_LOG is not set: from libraries, only warnings and errors.
 const DEFAULT_FILTER: &str = "warn,dq=info,request=info,notify=info";
 
-/// Starts logging for this process; `name` stands in each line. RUST_LOG says how much is logged. A panic becomes an
+/// Starts logging for this process; each line contains `name`. RUST_LOG says how much is logged. A panic becomes an
 /// error line, and still ends its thread.
 pub fn start(name: &str, folder: Option<&Path>, limits: LogLimits) -> io::Result<()> {
     let mut builder =

@@ -1,4 +1,5 @@
-//! Keeps the files of the daemon from other users: they hold jobs, logs and locks, and whoever can open a lock can hold it.
+//! Keeps the files of the daemon from other users: they hold jobs, logs and locks, and anyone who can open the file of
+//! a lock can hold the lock.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,15 +10,15 @@ use nix::sys::stat::{Mode, umask};
 /// What users other than the owner and the group may do with a file.
 const OTHERS: u32 = 0o007;
 
-/// Makes the files and folders that this process, and those that it starts, create accessible to their owner alone:
-/// modes 0600 and 0700.
+/// Makes new files and folders accessible only to their owner: modes 0600 and 0700. This applies to this process and to
+/// the processes that it starts.
 pub fn keep_new_files_private() {
     umask(Mode::from_bits_truncate(0o077));
 }
 
 /// Takes away what other users may do with the files of a folder whose names begin with `prefix`. Earlier releases left
-/// the modes of new files to the umask. What the group may do stays, and so do sockets and folders: other users may
-/// reach the API by a socket.
+/// the modes of new files to the umask. The rights of the group do not change. Sockets and folders do not change
+/// either, because other users may reach the API over a socket.
 pub fn keep_old_files_private(folder: &Path, prefix: &str) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let own_user = nix::unistd::geteuid().as_raw();

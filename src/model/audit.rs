@@ -1,5 +1,5 @@
-//! The audit log: who changed what, and how many jobs that concerned. Pure: this defines an entry, the registry stores
-//! the entries.
+//! The audit log: who changed what, and how many jobs were concerned. Pure: this file defines an entry. The registry
+//! stores the entries.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
 //! Where a single job goes, if not to the callback of its topic as it is: the rules for such a path or URL, and the URL
 //! that is called. Pure.
 //!
-//! A job may be added by somebody who may not change its topic. So a path never leads to another host, nor out of the
-//! path of the callback, however often a receiver or a proxy unescapes it. A URL leads only to hosts that the topic
-//! lists. The rules are checked at the add, and again for each delivery, because the topic may have changed since then.
+//! A job may be added by somebody who may not change its topic. So a path never leads to another host, and never out of
+//! the path of the callback, no matter how often a receiver or a proxy unescapes it. A URL leads only to hosts that the
+//! topic lists. The rules are checked at the add, and again for each delivery, because the topic may have changed since
+//! then.
 
 use std::borrow::Cow;
 
@@ -14,7 +15,8 @@ use crate::topic::Topic;
 /// The longest path or URL of a job, in bytes.
 pub const DESTINATION_MAX: usize = 1024;
 
-/// How often a path is unescaped to look for a climb. A path with more layers of escapes is refused.
+/// How often a path is unescaped to look for segments that lead out of the callback's path. A path with more layers of
+/// escapes is refused.
 const LAYERS_MAX: usize = 3;
 
 /// Where a job goes.
@@ -87,7 +89,8 @@ impl Destination {
         Ok(Destination::Url(url.to_owned()))
     }
 
-    /// Checks the path or the URL of a job, and makes a destination from it. None: there is neither of them.
+    /// Checks the path or the URL of a job, and makes a destination from it. None: the job has neither a path nor a
+    /// URL.
     pub fn from_fields(
         path: Option<&str>,
         url: Option<&str>,
@@ -116,7 +119,7 @@ impl Destination {
         }
     }
 
-    /// Returns the name of the field by which clients give it.
+    /// Returns the name of the field in which clients send it.
     pub fn field(&self) -> &'static str {
         match self {
             Destination::Path(_) => "path",
@@ -124,7 +127,7 @@ impl Destination {
         }
     }
 
-    /// Returns the URL that is called for a job with this destination, by the topic as it is now.
+    /// Returns the URL that is called for a job with this destination. Uses the topic as it is now.
     pub fn url(&self, topic: &Topic) -> Result<String, InvalidDestination> {
         match self {
             Destination::Path(path) => {
@@ -187,7 +190,7 @@ fn join(callback: &str, path: &str) -> String {
     format!("{place}{path}{mark}{}", queries.join("&"))
 }
 
-/// Checks what a URL of a job needs with every topic.
+/// Checks the rules for the URL of a job that are the same for every topic.
 fn parse_url(text: &str) -> Result<Uri, InvalidDestination> {
     if text.len() > DESTINATION_MAX {
         return Err(InvalidDestination::TooLong);
@@ -201,7 +204,7 @@ fn parse_url(text: &str) -> Result<Uri, InvalidDestination> {
     let uri: Uri = text.parse().map_err(|_| InvalidDestination::NoUrl)?;
     let is_http = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
     let port = authority.rsplit(']').next().and_then(|rest| rest.split_once(':')).map(|(_, port)| port);
-    // What is no port would be replaced by the default port.
+    // An invalid port would be replaced by the default port.
     let is_port = port.is_none() || uri.port_u16().is_some_and(|port| port > 0);
     let has_host = uri.host().is_some_and(|host| !host.is_empty());
     if is_http && is_port && has_host && uri.authority().is_some_and(|whole| whole.as_str() == authority) {
@@ -228,8 +231,8 @@ fn check_path(text: &str) -> Result<(), InvalidDestination> {
     Err(InvalidDestination::Layers)
 }
 
-/// Checks length, characters and escapes. `@` is a legal character of a path, but some programs take what stands before
-/// it for a user name.
+/// Checks length, characters and escapes. `@` is a legal character of a path, but some programs read the text before it
+/// as a user name.
 fn check_text(text: &str) -> Result<(), InvalidDestination> {
     if text.len() > DESTINATION_MAX {
         return Err(InvalidDestination::TooLong);
@@ -243,8 +246,8 @@ fn check_text(text: &str) -> Result<(), InvalidDestination> {
     if behind.all(is_escape) { Ok(()) } else { Err(InvalidDestination::Escape) }
 }
 
-/// Checks one layer of a path. Some receivers drop what follows a `;` in a segment, and some take it for a segment of its
-/// own. Some drop spaces and dots at its end.
+/// Checks one layer of a path. Some receivers drop what follows a `;` in a segment, and some read it as a separate
+/// segment. Some drop spaces and dots at its end.
 fn check_segments(path: &[u8]) -> Result<(), InvalidDestination> {
     let path = std::str::from_utf8(path).map_err(|_| InvalidDestination::Unescaped)?;
     if path.contains(|c: char| c.is_control() || c == '\\') {
@@ -266,7 +269,7 @@ fn check_segments(path: &[u8]) -> Result<(), InvalidDestination> {
     Ok(())
 }
 
-/// Replaces the escapes of one layer. A percent sign that begins none stays.
+/// Replaces the escapes of one layer. A percent sign that begins no escape stays as it is.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -399,7 +402,7 @@ mod tests {
             (&long, TooLong),
         ] {
             assert_eq!(Destination::from_path(path), Err(why), "{path:?}");
-            // A store may hold anything, so the rules hold for each delivery too.
+            // A store may hold any text, so the rules also apply to each delivery.
             let stored = Destination::Path(path.to_owned());
             assert!(stored.url(&topic("https://h/hooks")).is_err(), "{path:?}");
         }
@@ -449,7 +452,7 @@ mod tests {
                 assert_eq!(Destination::from_url(url).unwrap_err().to_string(), why);
             }
         }
-        // The list and the callback are those of the delivery.
+        // The rules use the list and the callback that the topic has at the time of the delivery.
         let stored = Destination::from_url("http://a.example.com/").unwrap();
         assert_eq!(topic.refuse_destination(&stored), None);
         topic.callback = "HTTPS://h/".to_owned();

@@ -50,15 +50,15 @@ impl fmt::Display for Source {
 /// How a wrong token or password counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
-    /// It is one of those that a source may have.
+    /// The source had no more failures than it may have.
     Counted,
-    /// It is one too many. The source is blocked until this time.
+    /// The source had too many failures. The source is blocked until this time.
     TooMany(Instant),
 }
 
-/// Whose failures are counted together.
+/// The key of a limiter: failures with the same key are counted together.
 pub trait FailureKey: Copy + Eq + Hash {
-    /// All those beyond the ones that are counted separately.
+    /// The key for all sources that are not counted separately.
     const OTHERS: Self;
 }
 
@@ -66,7 +66,7 @@ impl FailureKey for Source {
     const OTHERS: Source = Source::Others;
 }
 
-/// The failures of a source for one name, such as the name of an account. The name is a hash of it.
+/// The failures of a source for one name, such as the name of an account. The number is a hash of the name.
 impl FailureKey for (Source, u64) {
     const OTHERS: (Source, u64) = (Source::Others, 0);
 }
@@ -92,7 +92,7 @@ impl<K: FailureKey> FailureLimiter<K> {
 
     /// Returns until when a source is blocked. None: it is not blocked.
     pub fn blocked_until(&self, from: K, now: Instant) -> Option<Instant> {
-        // If no more sources are counted separately, unknown ones count as one.
+        // If the limiter cannot count more sources separately, all new sources count as one.
         let is_full = self.counts.len() >= REMEMBERED && !self.counts.contains_key(&from);
         let counted_as = if is_full { K::OTHERS } else { from };
         let (since, count) = self.counts.get(&counted_as)?;

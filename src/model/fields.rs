@@ -39,8 +39,8 @@ impl Fields {
             Some(b'{' | b'[') => serde_json::Deserializer::from_str(text).deserialize_any(Members).ok(),
             _ => None,
         };
-        // An object that cannot be read also becomes the one field `body`. JSON escapes allow a name that is not valid
-        // Unicode.
+        // An object that cannot be read also becomes the one field `body`. One reason: with JSON escapes, a name may be
+        // invalid Unicode.
         Fields(members.unwrap_or_else(|| vec![("body".to_owned(), text.to_owned())]))
     }
 

@@ -87,7 +87,7 @@ impl RateSteps {
     pub fn take(self, spent_us: f64, now_us: f64, unused: u32, want: u32) -> TokenGrant {
         let RateSteps { step_us, burst } = self;
         let full = f64::from(burst) * step_us;
-        // After a change of the rate, or after a clock that was ahead, nobody waits for longer than one full bucket
+        // After a change of the rate, or if the clock was ahead before, nobody waits for longer than one full bucket
         // takes.
         let spent_us = (spent_us - f64::from(unused) * step_us).max(now_us).min(now_us + full);
         let there = ((now_us + full - spent_us) / step_us + 0.001).floor() as u32;
@@ -140,8 +140,8 @@ struct FailureRun {
 
 impl ReceiverFailures {
     /// Records the end of a callback, and returns what follows for the circuit. `failed`: the receiver itself failed.
-    /// (What happens to the job does not matter here.) `probe`: the callback was the probe; the number says how often
-    /// the circuit had been opened in a row.
+    /// (What happens to the job does not matter here.) `probe`: set if the callback was the probe. The number is how
+    /// often the circuit had been opened in a row.
     pub fn record_end(
         &mut self,
         topic: &Topic,

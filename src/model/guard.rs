@@ -1,4 +1,4 @@
-//! Decides which addresses dq may call. Pure: an address that hides another one in itself is unpacked first.
+//! Decides which addresses dq may call. Pure: an address that contains another address is unpacked first.
 //!
 //! Sources: the registries of special-purpose addresses (<https://www.iana.org/assignments/iana-ipv4-special-registry>,
 //! <https://www.iana.org/assignments/iana-ipv6-special-registry>), and the documentation of the clouds about their
@@ -36,8 +36,8 @@ impl Rules {
         meant(address).into_iter().find_map(|meant| self.denies_one(meant))
     }
 
-    /// Returns why an address that a host has must not be called. Whoever owns a name decides what it resolves to, so a
-    /// name must not lead to what only listens on this host.
+    /// Returns why an address that a host has must not be called. The owner of a name decides to which address it
+    /// leads. So a name must not lead to a server that listens only on this host.
     pub fn denies_host(&self, host: &str, address: IpAddr) -> Option<&'static str> {
         let is_loopback = || meant(address).into_iter().any(|meant| meant.is_loopback());
         self.denies(address).or_else(|| {
@@ -61,7 +61,7 @@ impl Rules {
         never.or(private.filter(|_| self.guard == Guard::Strict))
     }
 
-    /// Returns why a URL must not be called whose host is an address. None: it may be called, or its host is a name,
+    /// Returns why a URL whose host is an address must not be called. None: it may be called, or its host is a name,
     /// which must be resolved first.
     pub fn denies_literal(&self, url: &str) -> Option<String> {
         let uri: Uri = url.parse().ok()?;
@@ -77,7 +77,8 @@ pub fn refusal(url: &str, address: IpAddr, why: &str) -> String {
     )
 }
 
-/// Whether a host says by itself that it is this host: an address, or `localhost` (RFC 6761, 6.3).
+/// Whether the text of a host shows, without a look-up, that it is this host: a loopback address, or `localhost` (RFC
+/// 6761, 6.3).
 fn is_written_as_loopback(host: &str) -> bool {
     let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
     literal(host).is_some() || name == "localhost" || name.ends_with(".localhost")
@@ -110,7 +111,7 @@ pub(crate) fn literal(host: &str) -> Option<IpAddr> {
     Some(IpAddr::V4(Ipv4Addr::from(high | last)))
 }
 
-/// Returns the addresses that one may stand for: the address itself, or those that an IPv6 form contains.
+/// Returns the addresses that an address may stand for: the address itself, or those that an IPv6 form contains.
 fn meant(address: IpAddr) -> Vec<IpAddr> {
     let IpAddr::V6(v6) = address else { return vec![address] };
     let (s, o) = (v6.segments(), v6.octets());

@@ -60,15 +60,16 @@ const URL: &str = ":url";
 /// The name that tags have in the text of a store.
 const TAGS: &str = ":tags";
 
-/// The name that the number of a job's priority has in the text of a Redis store, where it is the first member. It is no
-/// part of the headers: the store reads it by itself.
+/// The name of the member with the number of a job's priority, in the text of a Redis store. It is the first member
+/// there. It is not a part of the headers: the store reads it by itself.
 pub const PRIORITY: &str = ":priority";
 
-/// The names that what follows a job has in the text of a store: in full, and its topics and ids alone.
+/// The names of the members with the followers of a job, in the text of a store: the followers in full, and only their
+/// topics and ids.
 const THEN: &str = ":then";
 const NEXT: &str = ":next";
 
-/// The name that the job which this one follows has in the text of a store.
+/// The name of the member with the job that this one follows, in the text of a store.
 const AFTER: &str = ":after";
 
 /// The member with the time to run.
@@ -77,7 +78,7 @@ const TTR: &str = ":ttr";
 /// The member with the moment after which no attempt begins.
 const EXPIRES: &str = ":expires";
 
-/// The headers of a job, by name, its destination, its tags, and its links. Names are in lower case.
+/// The headers of a job by their names, and its destination, tags and links. Names are in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Headers {
     by_name: BTreeMap<String, String>,
@@ -147,12 +148,12 @@ impl Headers {
         &self.tags
     }
 
-    /// Returns the headers with what follows the job.
+    /// Returns the headers with these followers of the job.
     pub fn with_then(self, then: Then) -> Headers {
         Headers { then, ..self }
     }
 
-    /// Returns what follows the job.
+    /// Returns the followers of the job.
     pub fn then(&self) -> &Then {
         &self.then
     }
@@ -172,7 +173,7 @@ impl Headers {
         Headers { ttr, ..self }
     }
 
-    /// Returns the job's own time to run: how long a lease holds if the client that reserves the job does not say it.
+    /// Returns the job's own time to run: how long a lease lasts if the client that reserves the job sets no time.
     pub fn ttr(&self) -> Option<Duration> {
         self.ttr
     }
@@ -187,7 +188,7 @@ impl Headers {
         self.expires_ms
     }
 
-    /// Returns the tags and the links to other jobs alone, without headers and destination.
+    /// Returns only the tags and the links to other jobs, without headers and destination.
     pub fn only_tags_and_links(&self) -> Headers {
         Headers {
             tags: self.tags.clone(),
@@ -209,11 +210,12 @@ impl Headers {
             Some(Destination::Url(url)) => (URL, url),
             None => return String::new(),
         };
-        // Neither of them has a character that JSON escapes, so scripts find its end.
+        // Neither a path nor a URL has a character that JSON escapes, so scripts can find the end of the value.
         format!("\"{name}\":{}", serde_json::Value::from(value.as_str()))
     }
 
-    /// Returns the tags as a member of [`Headers::to_text`], behind the destination. Empty: there are none.
+    /// Returns the tags as a member of [`Headers::to_text`], which comes after the destination. Empty: there are no
+    /// tags.
     pub fn tags_text(tags: &Tags) -> String {
         if tags.is_empty() {
             return String::new();
@@ -226,7 +228,8 @@ impl Headers {
         format!("\"{TTR}\":\"{}\"", ttr.as_millis())
     }
 
-    /// Returns the headers as one line of JSON. Empty: the job has none of all this.
+    /// Returns the headers as one line of JSON. Empty: the job has no headers, no destination, no tags, no links and no
+    /// time to run.
     pub fn to_text(&self) -> String {
         if self.is_empty() {
             return String::new();
@@ -250,7 +253,7 @@ impl Headers {
         format!("{{{}}}", members.join(","))
     }
 
-    /// Returns whether there are neither headers nor a destination nor tags nor links.
+    /// Returns whether the job has no headers, no destination, no tags, no links and no time to run.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
             && self.destination.is_none()
@@ -306,7 +309,7 @@ fn short(name: &str) -> String {
     name.chars().take(80).collect()
 }
 
-/// The members of an object. A name that the object has twice is there twice.
+/// The members of an object. A name that occurs twice in the object occurs twice here.
 struct Pairs(Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for Pairs {

@@ -1,4 +1,4 @@
-//! A job as a client adds it, and an attempt as it is stored. `job_parts` has what they consist of. Pure: no I/O, no
+//! A job as a client adds it, and an attempt as it is stored. The module `job_parts` has their parts. Pure: no I/O, no
 //! clock.
 
 use std::sync::Arc;
@@ -33,12 +33,12 @@ pub struct NewJob {
     pub attempts: u32,
     /// The headers that its callbacks carry in addition to the topic's.
     pub headers: Headers,
-    /// The limits that the add must keep. None: it has none, or was acknowledged before.
+    /// The limits that apply to the add. None: no limits apply, or the add was acknowledged before.
     pub quota: Option<Arc<Quota>>,
 }
 
 impl NewJob {
-    /// Returns a job that has nothing else of its own. It replaces a job with its id.
+    /// Returns a job with defaults for everything else. If it is added, it replaces a job with the same id.
     pub fn new(key: JobKey, body: Body, due: Due) -> NewJob {
         NewJob {
             key,

@@ -1,4 +1,4 @@
-//! Which pending jobs and dead letters a search or a change of many jobs means. Pure.
+//! Selects the pending jobs and dead letters for a search, or for a change of many jobs. Pure.
 
 use crate::headers::Headers;
 use crate::job::State;

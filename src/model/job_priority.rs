@@ -1,6 +1,6 @@
 //! The priority of a job among the ready jobs of its topic: a number, or one of three levels. Pure.
 //!
-//! docs/internals/PRIORITY.md says why the levels are neighbours.
+//! docs/internals/PRIORITY.md says why the levels are consecutive numbers.
 
 use std::fmt;
 
@@ -13,7 +13,8 @@ use crate::job_parts::Priority;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobPriority(u32);
 
-/// How much less the number of a priority is in a store. The levels are 1, 2 and 3 there, as in the releases before.
+/// The difference between the number of a priority and its number in a store, which is smaller. In a store, the levels
+/// are 1, 2 and 3, as in earlier releases.
 const STORED_LESS: i64 = (1 << 31) - 2;
 
 impl JobPriority {
@@ -30,7 +31,7 @@ impl JobPriority {
         self.0
     }
 
-    /// Returns the level whose number it is. None: it is before all levels, or after them.
+    /// Returns the level with this number. None: the priority comes before all levels, or after them.
     pub fn level(self) -> Option<Priority> {
         Priority::from_number(self.stored())
     }

@@ -40,7 +40,7 @@ pub fn moment_ms(raw: &RawValue) -> Option<i64> {
         None => {
             let text: String = serde_json::from_str(json).ok()?;
             let at: jiff::Timestamp = text.parse().ok()?;
-            // jiff takes a leap second for the second before it.
+            // jiff reads a leap second as the second before it.
             let leap_ms = if text.get(16..19) == Some(":60") { 1000 } else { 0 };
             i64::try_from((at.as_nanosecond() + 999_999).div_euclid(1_000_000)).ok()? + leap_ms
         }
@@ -72,7 +72,8 @@ pub fn whole(json: &str) -> Option<i64> {
     })
 }
 
-/// The first moment that is a moment of a job, in Unix milliseconds: 1973-03-03. A smaller number means something else.
+/// The earliest moment at which a job can be due or end, in Unix milliseconds: 1973-03-03. A smaller number is a
+/// mistake, for example Unix seconds.
 pub const FIRST_MS: i64 = 100_000_000_000;
 
 /// Returns whether a number given as Unix milliseconds must be Unix seconds. As milliseconds it is between 1970-01-02

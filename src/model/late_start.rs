@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// An attempt that begins this long after its due time notes why.
+/// If an attempt begins this long after its due time, or longer, the reason is stored with it.
 pub const NOTED: Duration = Duration::from_secs(1);
 
-/// What held a job back, as far as the consumer knows that called its receiver.
+/// What held a job back, as far as the consumer that called its receiver knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LateReason {

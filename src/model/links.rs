@@ -1,19 +1,19 @@
-//! The text of a store about the jobs that follow a job, and about the job that it follows. `follow` gives it its
-//! meaning. Pure.
+//! The text of a store about the jobs that follow a job, and about the job that it follows. The module `follow` says
+//! what the text means. Pure.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as TEXT;
 
 use crate::job_parts::{JobId, JobKey, TopicName};
 
-/// What follows a job, as a store keeps it: two texts without white space, quotation marks or backslashes. Scripts split
-/// the first one at its dots.
+/// The followers of a job, as a store keeps them: two texts without white space, quotation marks or backslashes.
+/// Scripts split the first one at its dots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Then {
     /// The jobs, with dots between them: each the base64url form of a JSON `StoredFollower`. Empty: they are not known,
     /// or there is none.
     pub(crate) full: Box<str>,
-    /// Topics and ids alone: the base64url form of a JSON list of `[topic, id]`. A record without a body has only this.
+    /// Only topics and ids: the base64url form of a JSON list of `[topic, id]`. A record without a body has only this.
     pub(crate) links: Box<str>,
 }
 
@@ -38,7 +38,7 @@ impl Then {
         &self.links
     }
 
-    /// Returns the topics and ids alone.
+    /// Returns only the topics and ids.
     pub fn only_links(&self) -> Then {
         Then { full: Box::default(), links: self.links.clone() }
     }
@@ -49,12 +49,12 @@ impl Then {
     }
 }
 
-/// Returns the text of a store for the job that another one follows.
+/// Returns the text that a store keeps for the job that another job follows.
 pub(crate) fn key_text(key: &JobKey) -> String {
     TEXT.encode(key.to_string())
 }
 
-/// Returns the job of that text. None: it is not a name of a job.
+/// Returns the topic and id of the job from that text. None: the text does not name a job.
 pub(crate) fn key_of(text: &str) -> Option<JobKey> {
     let text = String::from_utf8(TEXT.decode(text).ok()?).ok()?;
     let (topic, id) = text.split_once(':')?;

@@ -75,8 +75,8 @@ pub struct AddRate {
 }
 
 impl AddRate {
-    /// Returns the bucket of tokens: it holds as many as come in the whole span of the rate. With `shards`, it is the
-    /// bucket of each of them.
+    /// Returns the bucket of tokens of one shard, if the rate is divided among this many shards. All buckets together
+    /// hold the tokens that come in the whole span of the rate.
     pub fn steps(&self, shards: u32) -> RateSteps {
         let shards = shards.max(1);
         let step_us = self.rate.per.as_micros() as f64 / f64::from(self.rate.jobs.max(1)) * f64::from(shards);
@@ -122,8 +122,8 @@ impl Quota {
         (quota != Quota::default()).then(|| Arc::new(quota))
     }
 
-    /// Returns the share of each shard, if the jobs are spread over that many. The shares are rounded up, so together
-    /// they can be greater by one less than the number of shards.
+    /// Returns the share of each shard, if the jobs are spread over this many shards. The shares are rounded up. So
+    /// their sum can exceed the limit by up to the number of shards minus one.
     #[must_use]
     pub fn share(&self, shards: u32) -> Quota {
         let shards = shards.max(1);

@@ -62,11 +62,12 @@ pub struct JobRecord {
     pub order_ms: i64,
     /// When it was added, Unix microseconds, by the shard's clock. None: the store does not know it.
     pub stamp_us: Option<i64>,
-    /// When its last attempt was due, or its next one if it was not tried any more. Unix milliseconds.
+    /// When its last attempt was due. If the job ended while it waited for its next attempt: when that attempt was due.
+    /// Unix milliseconds.
     pub due_ms: i64,
     /// How many attempts were begun and count.
     pub attempts: u32,
-    /// The first and the last attempts, the oldest first; and a note behind them, if there is one.
+    /// The first and the last attempts, the oldest first, followed by a note if there is one.
     pub attempts_log: Vec<Attempt>,
     /// Its body, if its topic keeps bodies.
     pub body: Option<Body>,
@@ -74,8 +75,8 @@ pub struct JobRecord {
     pub headers: Headers,
 }
 
-/// The number of the entry of a log that is no attempt: its error says why the job was removed. Earlier releases show it
-/// among the attempts.
+/// The number of a log entry that is a note and not an attempt: its error says why the job was removed. Earlier
+/// releases show the note among the attempts.
 pub const NOTE_NUMBER: u32 = 0;
 
 impl JobRecord {
@@ -120,14 +121,14 @@ pub struct RecordFilter {
     pub until_ms: Option<i64>,
     /// The status of the last answer.
     pub status: Option<u16>,
-    /// The last answer, or the error of the last attempt, contains this text. Upper and lower case are the same.
+    /// The last answer, or the error of the last attempt, contains this text. Upper and lower case make no difference.
     pub text: Option<String>,
     /// A tag of the job.
     pub tag: Option<Tag>,
 }
 
 impl RecordFilter {
-    /// Returns whether a record passes.
+    /// Returns whether the listing shows a record.
     pub fn admits(&self, record: &JobRecord) -> bool {
         let last = record.attempts_log.last();
         let has = |text: &String| {
@@ -144,8 +145,8 @@ impl RecordFilter {
     }
 }
 
-/// Returns a text in lower case. Σ has two lower cases, one at the end of a word and one elsewhere. Both become the same,
-/// because what is searched for may be a part of a word.
+/// Returns a text in lower case. Σ has two lower-case forms, one for the end of a word and one for other places. Both
+/// become the same letter, because the text of a search may be a part of a word.
 fn folded(text: &str) -> String {
     text.to_lowercase().replace('ς', "σ")
 }

@@ -29,7 +29,7 @@ struct SourceCount {
     all: u64,
     /// How many of the refused requests had no valid token.
     without_token: u64,
-    /// The text of a refusal that has no line of its own yet. None: each refusal has one.
+    /// The text of a refusal that was not logged on a line of its own. None: each refusal was logged so.
     example: Option<String>,
 }
 

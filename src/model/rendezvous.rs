@@ -6,7 +6,8 @@
 pub fn order<P: AsRef<[u8]>>(places: &[P], key: &[&[u8]]) -> Vec<usize> {
     let mut scored: Vec<(u64, usize)> =
         places.iter().enumerate().map(|(i, place)| (score(place.as_ref(), key), i)).collect();
-    // The greatest score comes first. Of equal scores, which almost never happen, the place that is listed first wins.
+    // The greatest score comes first. If scores are equal, which almost never happens, the place that is listed first
+    // wins.
     scored.sort_by_key(|(score, i)| (std::cmp::Reverse(*score), *i));
     scored.into_iter().map(|(_, i)| i).collect()
 }
@@ -77,7 +78,7 @@ mod tests {
 
     #[test]
     fn the_numbers_are_what_they_were() {
-        // Stored data is where these scores say.
+        // These scores decide where stored data is, so they must never change.
         assert_eq!(score(b"a", &[b"t", b"i"]), 3_961_044_531_746_085_483);
         assert_eq!(order(&["a", "b", "c"], &[b"orders", b"42"]), [1, 2, 0]);
         assert_eq!(first_of(64, &[b"orders", b"42"]), 14);

@@ -1,4 +1,4 @@
-//! Decides when a failed delivery is tried again. Pure: from the number of the attempt to a delay.
+//! Decides when a failed delivery is tried again. Pure: it computes a delay from the number of the attempt.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ pub enum Retry {
     TwoNPlusOne,
     /// After attempt k, the next one comes `base` × 2^(k-1) later, at most `cap`, plus up to a tenth at random.
     Exponential,
-    /// These delays in their order. After the last one, it is used again. The list is never empty.
+    /// These delays, in their order. When all of them were used, the last delay is used for each further attempt. The
+    /// list is never empty.
     List(Vec<Duration>),
 }
 

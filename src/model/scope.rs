@@ -12,8 +12,8 @@ use crate::job_parts::TopicName;
 pub enum Range {
     /// All topics, `*`, including those that are registered later.
     All,
-    /// All topics whose names begin so, `shop7.*`, including those that are registered later. Holds the text before
-    /// the `*`, which ends with a dot.
+    /// All topics whose names begin with a text, such as `shop7.*`, including those that are registered later. Holds
+    /// the text before the `*`, which ends with a dot.
     Beginning(String),
     /// One topic.
     Topic(TopicName),
@@ -112,8 +112,8 @@ impl fmt::Display for Scope {
     }
 }
 
-/// What a request needs. A topic is given as the request spells it. A text that is not a valid name of a topic is in no
-/// scope of a single topic.
+/// What a request needs. A topic is given as the request spells it. No scope of a single topic includes a text that is
+/// not a valid name of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequiredAccess<'a> {
     /// Everything.

@@ -2,8 +2,8 @@
 //! cookies. dq does not store sessions. A cookie is signed with a key that is made from a secret file, from the hash of
 //! the password and from the moment in which the password was set. So each dq-http-server that has the file recognizes
 //! the cookie, even after a restart. A new password ends all sessions of the old one. To end the sessions of an account
-//! otherwise, the registry sets that moment one millisecond later. Who can read the registry alone can sign no cookie.
-//! Pure: the current time is an argument.
+//! without a new password, the registry sets that moment one millisecond later. Someone who can read only the registry
+//! cannot sign a cookie. Pure: the current time is an argument.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -36,7 +36,7 @@ impl fmt::Debug for SessionKey {
 }
 
 /// Returns the name of the cookie. Browsers store cookies by host and not by port, so each daemon of a host has a name
-/// of its own. With TLS the name begins with `__Host-`: a browser then accepts the cookie from this host alone.
+/// of its own. With TLS the name begins with `__Host-`: a browser then accepts the cookie only from this host.
 pub fn cookie(listen: Option<SocketAddr>, has_tls: bool) -> String {
     let host = if has_tls { "__Host-" } else { "" };
     let port = listen.map_or_else(String::new, |address| format!("_{}", address.port()));
@@ -46,7 +46,7 @@ pub fn cookie(listen: Option<SocketAddr>, has_tls: bool) -> String {
 /// How long a session lasts.
 pub const LIFE: Duration = Duration::from_secs(12 * 3600);
 
-/// How far the clocks of two hosts may differ that accept each other's sessions.
+/// How far the clocks of two hosts may differ if the hosts accept each other's sessions.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(300);
 
 /// What the key of sessions is made from, in addition to the hash.
@@ -83,7 +83,7 @@ pub fn holder<'a>(key: &SessionKey, tokens: &'a Tokens, value: &str, now_ms: i64
     let (name, expires_ms) = text.rsplit_once('.')?;
     let token = tokens.named(&TokenName::of_account(name).ok()?)?;
     signed(key, token, b"cookie\0", text.as_bytes())?.verify_slice(&BASE64.decode(mac).ok()?).ok()?;
-    // Who knows the key could sign a cookie that never ends.
+    // Anyone who knows the key could sign a cookie that never ends, so the time is checked.
     let left_ms = expires_ms.parse::<i64>().ok()?.checked_sub(now_ms)?;
     let longest_ms = (LIFE + CLOCK_DIFFERENCE).as_millis() as i64;
     ((1..=longest_ms).contains(&left_ms) && token.is_good_at(now_ms)).then_some(token)

@@ -26,7 +26,7 @@ pub struct Finding {
     pub name: String,
     /// What is wrong, for people.
     pub what: String,
-    /// The node that is concerned. None: the store as a whole, or a topic or process.
+    /// The node that is concerned. None: the finding is about the store as a whole, a topic or a process.
     pub node: Option<String>,
     /// The topic that is concerned.
     #[serde(default)]

@@ -1,5 +1,5 @@
-//! JSON objects whose fields have different names. A parser that takes the last of two fields would drop the first
-//! without a word. Also for TOML, whose numbers may be infinite. Pure.
+//! JSON objects whose fields have different names. A parser that takes the last of two fields would silently drop the
+//! first. This file is also for TOML, whose numbers may be infinite. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for StrictValue {
                 Ok(value.into())
             }
             fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
-                // TOML has these, and JSON would make them a null.
+                // TOML has infinite numbers and NaN, and JSON would write them as null.
                 let number = Number::from_f64(value);
                 number.map(Value::Number).ok_or_else(|| E::custom(format!("{value} is not a finite number")))
             }

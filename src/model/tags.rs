@@ -35,8 +35,8 @@ impl Tag {
         if text.is_empty() || text.len() > TAG_MAX {
             return Err(InvalidTag::Length(short()));
         }
-        // A comma separates tags in the query of a URL. A space does so in the text that a store keeps, in which no
-        // character needs an escape.
+        // A comma separates tags in the query of a URL. A space separates tags in the text that a store keeps. No
+        // character in this text needs an escape.
         let is_bad = |c: &char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '"' | '\\');
         match text.chars().find(is_bad) {
             Some(bad) => Err(InvalidTag::Character(short(), bad)),
@@ -77,7 +77,7 @@ impl Tags {
         Ok(Tags(tags))
     }
 
-    /// Makes tags from the text of a store, which [`Tags::to_text`] wrote. What is no tag is left out.
+    /// Makes tags from the text of a store, which [`Tags::to_text`] wrote. Text that is not a valid tag is left out.
     pub fn trusted(text: &str) -> Tags {
         Tags(text.split(' ').filter_map(|tag| Tag::new(tag).ok()).collect())
     }

@@ -57,8 +57,9 @@ pub struct Ticket {
     pub limit: u32,
     /// When the attempt began, in Unix milliseconds.
     pub began_ms: i64,
-    /// When the attempt ends at the latest, in Unix milliseconds. [`Ticket::RESERVED`] or less: a client has reserved the
-    /// job, and the lease tells when the attempt ends. Less: the job has a `ttr` of its own, of that many milliseconds.
+    /// When the attempt ends at the latest, in Unix milliseconds. [`Ticket::RESERVED`] or less: a client has reserved
+    /// the job, and the lease tells when the attempt ends. If it is less than `RESERVED`, the job has a `ttr` of its
+    /// own, and this is its negative, in milliseconds.
     pub until_ms: i64,
 }
 

@@ -10,7 +10,8 @@ use crate::job::{Attempt, State};
 use crate::json_time::rfc3339;
 use crate::topic::{NotDelivered, Rate};
 
-/// From this part of a rate on, the rate holds jobs back. Measured over seconds, no rate is reached exactly.
+/// If this part of a rate is used, or more, the rate holds jobs back. Measured over seconds, no rate is reached
+/// exactly.
 const RATE_REACHED: f64 = 0.8;
 
 /// What is known about a job.
@@ -43,7 +44,7 @@ pub struct WaitingTopic {
     pub rate: Option<RateUse>,
     /// The host of the job's receiver, if it has limits.
     pub host: Option<HostUse>,
-    /// How many jobs of the topic are ready, and how many are leased.
+    /// How many jobs of the topic are ready.
     pub ready: u64,
     /// How many jobs of the topic are leased.
     pub leased: u64,
@@ -79,7 +80,7 @@ pub struct HostUse {
     pub name: String,
     /// How many callbacks may run at once.
     pub max_in_flight: Option<u32>,
-    /// How many callbacks run, or may begin.
+    /// How many callbacks run, or have a permit to begin.
     pub in_flight: u32,
     /// How many callbacks may begin in a span.
     pub rate: Option<Rate>,
@@ -104,7 +105,7 @@ impl HostUse {
 /// The pause of a topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Pause {
-    /// Who paused it, as in the audit log. None: this is not known, or not for the reader.
+    /// Who paused it, as in the audit log. None: this is not known, or the reader may not see it.
     pub by: Option<String>,
     /// Since when it is paused, Unix milliseconds. None: this is not known.
     pub since_ms: Option<i64>,

@@ -108,7 +108,7 @@ pub struct InvalidRow {
 
 impl Registered {
     /// Returns the parts of the topic that are left out when it is served. They are reported together with the rows
-    /// that are no topic at all. (Flaws for which a topic is held are not included: [`Topic::held`] reports them.)
+    /// that are not topics at all. (Flaws for which a topic is held are not included: [`Topic::held`] reports them.)
     fn left_out(&self) -> impl Iterator<Item = InvalidRow> {
         let which = format!("topic \"{}\"", self.topic.name);
         let flaws = self.topic.flaws().into_iter().filter(|flaw| !flaw.holds());
@@ -132,7 +132,7 @@ pub struct Listing {
     pub unusable: Vec<InvalidRow>,
 }
 
-/// What must be registered so that a change is made.
+/// What must be registered for a change to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     /// The change is made whether a topic with that name is registered or not.
@@ -206,10 +206,10 @@ pub struct BulkSave<'a> {
     pub runner: &'a str,
     /// How far the operation has come.
     pub progress: &'a BulkProgress,
-    /// Until when the runner has the right to run it, Unix milliseconds. If it is not given up, nobody else runs it
-    /// before that moment.
+    /// Until when the runner has the right to run it, Unix milliseconds. Unless the runner gives the operation up,
+    /// nobody else runs it before that moment.
     pub until_ms: i64,
-    /// Whether the runner gives the operation up, for this or another process to go on at `until_ms`.
+    /// Whether the runner gives the operation up. This or another process may then continue it at `until_ms`.
     pub gives_up: bool,
     /// How it ended, and the entry of the audit log that says so. Both are written in one step.
     pub ended: Option<(BulkEnd, &'a Entry)>,
@@ -267,8 +267,8 @@ pub trait Registry: Send + fmt::Debug {
     /// not ended. Removes operations that ended, beyond [`model::bulk::KEPT`].
     fn begin_bulk(&mut self, request: &BulkRequest, who: &str, now_ms: i64) -> Result<Option<u64>>;
 
-    /// Returns operations before this number, the latest first. What another release has written and this one cannot
-    /// read is left out.
+    /// Returns operations before this number, the latest first. Operations that another release has written and this
+    /// release cannot read are left out.
     fn bulks(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<BulkRow>>;
 
     /// Returns the operation with this number.
@@ -276,8 +276,8 @@ pub trait Registry: Send + fmt::Debug {
         Ok(self.bulks(Some(number.saturating_add(1)), 1)?.pop().filter(|row| row.number == number))
     }
 
-    /// Gives a runner the right to run an operation until a moment: the first one that has not ended and that nobody
-    /// has the right to run. None: there is none.
+    /// Gives a runner the right to run an operation until a moment. It is the first operation that has not ended and
+    /// that nobody has the right to run. None: there is no such operation.
     fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<BulkRow>>;
 
     /// Writes how far an operation has come, if the runner still has the right to run it. None: it has not, and nothing
@@ -297,7 +297,8 @@ pub trait Registry: Send + fmt::Debug {
     /// Returns the statistics of all time, and of the days from `since` on.
     fn statistics(&mut self, since: &str) -> Result<Statistics>;
 
-    /// Returns the nodes of a PHP daemon that used this database, in the order by which it chooses the node of a job.
+    /// Returns the nodes of a PHP daemon that used this database, in the order that decides which node a job belongs
+    /// to.
     fn php_nodes(&mut self) -> Result<Vec<PhpNode>> {
         Ok(Vec::new())
     }
@@ -308,7 +309,7 @@ pub trait Registry: Send + fmt::Debug {
     }
 }
 
-/// Returns the nodes that the PHP daemon's tables in the registry's database name. Only reads.
+/// Returns the nodes that are listed in the PHP daemon's tables, in the registry's database. Changes nothing.
 pub fn php_nodes(settings: &settings::RegistrySettings) -> Result<Vec<PhpNode>> {
     match settings {
         // This only reads, so the tables are not brought up to date.

@@ -1,9 +1,9 @@
 //! The settings of a topic as they are stored in the databases and in the snapshot. Each release can read what another
 //! one wrote: a missing setting has its default, and an unknown one is kept.
 //!
-//! A stored value is the written form of the setting, with three exceptions that older releases read: a span is a whole
-//! number of milliseconds under a name that ends in `_ms`, the retry policy is one object, and a rate in seconds is a
-//! number.
+//! A stored value is the written form of the setting, with three exceptions, because older releases read these forms: a
+//! span is a whole number of milliseconds under a name that ends in `_ms`, the retry policy is one object, and a rate
+//! in seconds is a number.
 
 use std::time::Duration;
 
@@ -59,8 +59,8 @@ pub(super) fn says(stored: &str, name: &str) -> bool {
     serde_json::from_str::<Map<String, Value>>(stored).is_ok_and(|all| all.contains_key(name))
 }
 
-/// Returns the topic of that name as it is stored. Its values are checked, except for those with which a topic can
-/// still be registered ([`Topic::flaws`]).
+/// Returns the topic of that name as it is stored. Its values are checked, except for the mistakes that a registered
+/// topic may have ([`Topic::flaws`]).
 pub(super) fn topic(name: TopicName, record: &Map<String, Value>) -> Result<Topic, InvalidTopic> {
     let mut topic = Topic::new(name, "");
     apply(record, &mut topic)?;

@@ -4,7 +4,7 @@ use super::InvalidRow;
 use model::scope::Scope;
 use model::token::{Token, TokenName};
 
-/// What the word begins with that stands for [`Token::add_rate`] beside the scopes. (An older release refuses a token
+/// The beginning of the word that stands for [`Token::add_rate`], beside the scopes. (An older release refuses a token
 /// with a word that it does not know. So it does not let a client add faster than it may.)
 const ADD_RATE: &str = "add_rate=";
 

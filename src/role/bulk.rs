@@ -1,6 +1,6 @@
 //! One step of an operation on many jobs: [`Bulk::look`] lists a page of jobs and plans what happens to them, and
-//! [`Bulk::apply`] does what was planned. Between the two, the caller writes the plan down. A plan may be applied again: a
-//! job that was changed already stays as it is.
+//! [`Bulk::apply`] does what was planned. Between the two, the caller writes the plan down. A plan may be applied
+//! again: a job that the plan has already changed stays as it is.
 
 use std::time::{Duration, Instant};
 
@@ -18,13 +18,13 @@ use store::{
 /// How many records are read in one step.
 const RECORDS: usize = 100;
 
-/// How many steps a second has, if an operation is not faster than its rate.
+/// How many steps an operation makes in a second, if it is as fast as its rate allows.
 const STEPS: usize = 5;
 
-/// How long one step of a count takes.
+/// For how long one step of a count runs.
 const COUNTS: Duration = Duration::from_millis(100);
 
-/// An operation, as its steps need it.
+/// An operation on many jobs, with what each of its steps needs.
 #[derive(Debug)]
 pub struct Bulk {
     topic: TopicName,
@@ -32,7 +32,7 @@ pub struct Bulk {
     walk: Walk,
 }
 
-/// Where the page of records ended: the last record that was looked at, by the end of its job and its id.
+/// Where the page of records ended: the time when the job of its last record ended, and the id of this job.
 type RecordPlace = (i64, String);
 
 impl Bulk {
@@ -45,8 +45,8 @@ impl Bulk {
         }
     }
 
-    /// Looks at the next page of up to `limit` jobs, and plans what happens to them. The progress that it returns has
-    /// this plan in place of the one before, which the caller has applied. `now_ms` is the time of this host.
+    /// Looks at the next page of up to `limit` jobs, and plans what happens to them. The caller has applied the plan of
+    /// `before`. The progress that is returned has the new plan instead. `now_ms` is the time of this host.
     pub fn look(
         &self,
         store: &mut dyn Store,
@@ -151,7 +151,7 @@ impl Bulk {
         Ok(())
     }
 
-    /// Looks at pages for a limited time, and counts what would happen. Returns how far it came, and how many jobs of
+    /// Looks at pages for a limited time, and counts what would happen. Returns how far this went, and how many jobs of
     /// these pages would be changed.
     pub fn count(
         &self,
@@ -168,9 +168,9 @@ impl Bulk {
         Ok((progress, matched))
     }
 
-    /// Returns how many jobs a step should look at, so that a rate is kept in small steps.
+    /// Returns how many jobs a step should look at, so that an operation keeps its rate in small steps.
     pub fn page(&self, rate: u32) -> usize {
-        // Records come with their bodies.
+        // Records contain the bodies of their jobs, so fewer of them are read.
         let most = if self.operation == BulkOperation::Replay { RECORDS } else { PAGE_MAX };
         (rate as usize / STEPS).clamp(1, most)
     }

@@ -143,7 +143,7 @@ impl Context {
         }
     }
 
-    /// Returns what opens handles to the store later, on other threads.
+    /// Returns an opener, with which other threads can open handles to the store later.
     pub fn opener(&self) -> Result<StoreOpener> {
         let (settings, counters, lanes) = (Arc::clone(&self.settings), self.counters.clone(), self.lanes()?);
         Ok(StoreOpener { settings, counters, lanes })
@@ -189,7 +189,7 @@ impl Context {
         }
         loop {
             let received = match self.link.receive() {
-                // A message of another release.
+                // A newer or older release has sent a message that this one does not know.
                 Err(e) if e.kind() == ErrorKind::InvalidData => {
                     log::warn!("cannot understand a message of the master: {e}");
                     continue;
@@ -218,7 +218,7 @@ impl Context {
         self.orphaned
     }
 
-    /// Waits for the master, a signal, one of `fds`, or the moment. Returns which of `fds` are readable.
+    /// Waits for the master, a signal, one of `fds`, or the time `until`. Returns which of `fds` are readable.
     /// [`Context::drain`] tells whether the process must drain.
     pub fn wait(&mut self, fds: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<Vec<bool>> {
         let own = if self.orphaned { vec![self.signals.as_fd()] } else { self.fds().to_vec() };
@@ -232,7 +232,7 @@ impl Context {
     }
 
     /// Sets the moment when its workers should have finished their present work; none: no worker has a deadline now.
-    /// Call it before each wait: the signs of life tell the master how long this moment has passed.
+    /// Call it before each wait: the answers to the master's pings say how long ago this moment was.
     pub fn workers_by(&mut self, by: Option<Instant>) {
         self.workers_by = by;
     }
@@ -257,7 +257,7 @@ impl Context {
                 log::info!("draining: {why}");
                 self.drain = Some(Drain { until, successor });
             }
-            // The earlier limit holds.
+            // Of the two limits, the earlier one counts.
             Some(drain) => {
                 drain.until = [drain.until, until].into_iter().flatten().min();
                 drain.successor &= successor;
@@ -298,8 +298,8 @@ impl StoreOpener {
     }
 }
 
-/// Locks a mutex, also if a thread panicked while it held the lock. The value is valid then too, because no role holds
-/// a lock across a step that could leave something half done.
+/// Locks a mutex, even if a thread panicked while it held the lock. The value is still valid, because no role holds a
+/// lock across a step that could leave something half done.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -321,8 +321,8 @@ pub fn vital_thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
-/// Logs trouble that lasts: when it begins, when it changes, and when it is over. Gives the pauses before further
-/// tries, which grow.
+/// Logs a problem that lasts: when it begins, when it changes, and when it is over. Also says how long to pause before
+/// the next try. These pauses grow.
 #[derive(Debug, Default)]
 pub struct TroubleLog {
     current: Option<OngoingTrouble>,
@@ -333,7 +333,7 @@ pub struct TroubleLog {
 struct OngoingTrouble {
     message: String,
     since: Instant,
-    /// Whether it is an error: it does not pass by itself.
+    /// Whether it is an error, which means that it may not end by itself.
     is_error: bool,
 }
 
@@ -341,7 +341,7 @@ impl TroubleLog {
     /// The shortest and the longest pause before the next try.
     const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
-    /// The pause before the next check of something that passes by itself.
+    /// The pause before the next check of something that ends by itself.
     const WAIT: Duration = Duration::from_millis(200);
 
     /// Notes that something failed. Returns the pause before the next try.
@@ -354,7 +354,7 @@ impl TroubleLog {
         self.pause
     }
 
-    /// Notes that work must wait for something that passes by itself. Returns the pause before the next check.
+    /// Notes that work must wait for something that ends by itself. Returns the pause before the next check.
     pub fn pause_for(&mut self, what: &dyn std::fmt::Display) -> Duration {
         self.note(what.to_string(), false);
         Self::WAIT

@@ -1,5 +1,5 @@
-//! The current topics and tokens: topics of the configuration file, and what the last snapshot of the registry has.
-//! This module never asks the database. dq-redis-checker does, and writes the snapshot.
+//! The current topics and tokens: those of the configuration file, and those of the last snapshot of the registry. This
+//! module never asks the database. dq-redis-checker does, and writes the snapshot.
 
 use std::collections::HashSet;
 use std::fs::{DirBuilder, Metadata};

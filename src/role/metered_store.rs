@@ -41,7 +41,7 @@ impl MeteredStore {
         lane: Option<usize>,
     ) -> MeteredStore {
         let names = (0..lanes.count()).map(|lane| lanes.name(lane).unwrap_or(EMBEDDED).to_owned()).collect();
-        // If there is only one lane, it is that one.
+        // With only one lane, a handle to the whole store is a handle to this lane.
         let lane = lane.or((lanes.count() == 1).then_some(0));
         MeteredStore { store, counters, lanes, lane, names }
     }
@@ -113,7 +113,7 @@ impl MeteredStore {
     }
 }
 
-/// Returns whether the store failed. (A client that is over its quota is refused, and that is no failure.)
+/// Returns whether the store failed. (The refusal of a client that is over its quota is not a failure.)
 fn is_failure<T>(result: &Result<T>) -> bool {
     matches!(result, Err(e) if !matches!(e, StoreError::OverQuota(_)))
 }

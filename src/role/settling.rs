@@ -1,5 +1,5 @@
-//! What a report means for a lease: of a job that a client has reserved, or of an attempt that its receiver answers
-//! later. Pure.
+//! What a report means for a lease. A client reports about a job that it has reserved, or a receiver about an attempt
+//! that it answers later. Pure.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub struct Report {
     pub text: String,
 }
 
-/// What becomes of a job if its lease still holds.
+/// What happens to a job if its lease still holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettlingResult {
     /// It is done.
@@ -54,12 +54,12 @@ pub enum SettlingResult {
     Extended,
 }
 
-/// What the store is asked to do with a lease, and what becomes of the job.
+/// What the store is asked to do with a lease, and what happens to the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settling {
     /// What the store is asked to do.
     pub settlement: Settlement,
-    /// What becomes of the job.
+    /// What happens to the job.
     pub became: SettlingResult,
     /// With `Extended`: how long the lease holds from now on.
     pub hold: Option<Duration>,

@@ -18,7 +18,8 @@ use model::ticket::{PresentedTicket, Ticket, TicketSecret};
 use model::topic::Topic;
 use store::{Settled, Settlement, Store, StoreError};
 
-/// The store is asked for a lane's secret again, at most this often, when no known secret proves a ticket.
+/// When no known secret of a lane proves a ticket, the store is asked for the secret of the lane again, but not more
+/// often than once in this time.
 const ANEW: Duration = Duration::from_secs(10);
 
 /// How many secrets of a lane are kept. A lane has a new secret only after it lost all its data.
@@ -35,7 +36,8 @@ pub struct TicketReport {
     pub shown: PresentedTicket,
     /// The lane of the lease, whose secret proves the ticket.
     pub lane: usize,
-    /// The job that the client names. Its client must have reserved it. None: its receiver answers later.
+    /// The job that the client names: the ticket must be for this job, and a client must have reserved it. None: the
+    /// ticket must be for an attempt that its receiver answers later.
     pub reserved: Option<JobKey>,
     /// The topic. None: it was removed meanwhile, so the defaults apply.
     pub topic: Option<Arc<Topic>>,
@@ -43,12 +45,12 @@ pub struct TicketReport {
     pub report: Report,
 }
 
-/// What became of the job of a ticket.
+/// What happened to the job of a ticket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettledTicket {
     /// The job.
     pub key: JobKey,
-    /// What became of it.
+    /// What happened to it.
     pub became: SettlingResult,
     /// If it stays leased: until when, in Unix milliseconds.
     pub until_ms: Option<i64>,
@@ -68,7 +70,7 @@ pub(crate) struct ProvedReport {
 /// Why a report changes nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum TicketError {
-    /// The ticket is forged, or is one of another kind or job.
+    /// The ticket is forged, or it is for another job, or for another kind of attempt.
     #[error("this is not the ticket of an attempt")]
     NoTicket,
     /// The lease has ended.
@@ -139,7 +141,7 @@ impl Tickets {
         }
     }
 
-    /// Proves a ticket. A forged one never reaches the store, which is only asked for the secret of its lane.
+    /// Proves a ticket. The store never sees a forged ticket. It is only asked for the secret of the lane.
     fn prove(
         &self,
         store: &mut dyn Store,
@@ -202,7 +204,7 @@ impl Tickets {
     }
 }
 
-/// Logs what became of a job.
+/// Logs what happened to a job.
 fn log_outcome(ticket: &Ticket, became: SettlingResult, why: &str) {
     let (topic, id, number, why) = (&ticket.key.topic, Excerpt(&ticket.key.id), ticket.attempt, Excerpt(why));
     let (done, failed) = match ticket.is_reserved() {

@@ -14,8 +14,8 @@ use model::settings::Certificate;
 /// How long a client may take for the TLS handshake.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Returns the TLS settings of a port. The master has already checked the certificate. `section` is the port's in the
-/// configuration, such as `http`.
+/// Returns the TLS settings of a port. The master has already checked the certificate. `section` is the section of this
+/// port in the configuration, such as `http`.
 pub fn server_config(certificate: &Certificate, section: &str) -> Result<ServerConfig> {
     let chain = CertificateDer::pem_slice_iter(certificate.chain.as_bytes()).collect::<Result<_, _>>();
     let key = PrivateKeyDer::from_pem_slice(certificate.key.as_bytes());

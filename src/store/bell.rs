@@ -32,12 +32,12 @@ pub struct TopicRing {
     pub topic: TopicName,
     /// The shard of the lane where the jobs are.
     pub shard: usize,
-    /// The store's number for the ring. A ring that is given back keeps its number for the next process that hears it.
+    /// The store's number for the ring. A ring that is given back keeps its number for the next process that gets it.
     pub number: String,
 }
 
-/// Where a process waits for work. Its descriptor is readable when it rang. It may ring without need, but it never
-/// fails to ring when there is work.
+/// Where a process waits for work. Its descriptor is readable after a ring. The bell may ring without need, but it
+/// never fails to ring when there is work.
 pub trait Bell: AsFd + Send {
     /// Takes all rings so far. Returns whether there were any. If so, the caller must look for work.
     fn answer(&self) -> io::Result<bool>;
@@ -56,6 +56,6 @@ pub trait Bell: AsFd + Send {
         false
     }
 
-    /// Stops listening for a moment, so that other processes get the rings for work that this one may not take.
+    /// Stops listening for a moment, so that other processes get the rings for work that this process may not take.
     fn rest(&self) {}
 }

@@ -1,5 +1,5 @@
-//! What an operation on many jobs needs of a store: lists without bodies in both directions, and changes that are made
-//! only to jobs that are still as they were listed.
+//! What an operation on many jobs needs from a store: lists without bodies in both directions, and changes that are
+//! made only to jobs that are still as they were listed.
 
 use crate::Result;
 use model::headers::Headers;
@@ -73,7 +73,7 @@ pub enum ListedChangeResult {
     Done,
     /// The job had the new due time already: the same change was made before.
     Already,
-    /// The job is not as it was listed: another one has its id, its due time is another one, or it is leased (which
+    /// The job is not as it was listed: another job has its id, its due time is different, or it is leased (this
     /// matters only for a new due time). Nothing was changed.
     Differs,
     /// There is no live job with this id.
@@ -94,8 +94,8 @@ pub trait Bulk {
     ) -> Result<ListedPage>;
 
     /// Changes jobs of a topic, durably, each only if its stamp and its due time are as they were listed. A new due
-    /// time is given to delayed and ready jobs only. The result of the same changes made twice is that of making them
-    /// once. Returns one answer for each, in their order.
+    /// time is given to delayed and ready jobs only. If the same changes are made twice, the result is the same as if
+    /// they were made once. Returns one answer for each change, in their order.
     fn change_listed(
         &mut self,
         topic: &TopicName,

@@ -12,7 +12,7 @@ const TELLS_OF_DISK: (u32, u32) = (8, 0);
 /// What a server can promise about the changes that it makes. A field is `None` if the server does not report it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capability {
-    /// Its release of Redis. If it is not Redis: the release of Redis with which it says that it is compatible.
+    /// Its release of Redis. If it is not Redis: the release of Redis that it claims to be compatible with.
     pub version: Option<(u32, u32)>,
     /// Its name, if it is not Redis.
     pub fork: Option<String>,

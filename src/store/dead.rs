@@ -37,7 +37,7 @@ pub struct DeadLetter {
 /// Operations on many dead letters at once.
 pub trait DeadLetters {
     /// Makes up to `limit` dead letters ready, or delayed if `pace` says so, with their attempts reset. Returns how
-    /// many. A dead letter stays dead if a live job has its id. Of each id only one dead letter is redriven.
+    /// many. A dead letter stays dead if a live job has its id. For each id, only one dead letter is redriven.
     /// [`DeadLetterSelection::Ids`] takes the latest one.
     fn redrive(
         &mut self,
@@ -51,7 +51,7 @@ pub trait DeadLetters {
     /// many dead letters there were.
     fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: DeadLetterOperation) -> Result<usize>;
 
-    /// Removes these dead letters, and no others of their ids. Returns how many there were.
+    /// Removes these dead letters, and no other dead letters with the same ids. Returns how many there were.
     fn purge_letters(&mut self, topic: &TopicName, letters: &[DeadLetter]) -> Result<usize>;
 
     /// Removes dead letters that died at least `age` ago, up to about `limit` on each shard. Returns how many. The

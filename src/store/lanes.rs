@@ -138,9 +138,9 @@ impl Lanes {
         self.0.as_ref().and_then(|nodes| nodes.set_state())
     }
 
-    /// Notes how safe the topics now ask changes of their jobs to be, for all handles of this process.
+    /// Notes the durability levels that the topics ask for now, for all handles of this process.
     pub fn set_topics(&self, topics: &Topics) {
-        // The embedded store has one level. The API shows which topics ask for another one.
+        // The embedded store has one level. The API shows which topics ask for another level.
         if let Some(nodes) = &self.0 {
             nodes.set_topics(topics);
         }

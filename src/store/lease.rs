@@ -8,19 +8,19 @@ use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobKey, TopicName};
 use model::job_priority::JobPriority;
 
-/// What a lease call asks for of one topic.
+/// What a lease call asks for from one topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRequest {
     /// The topic.
     pub topic: TopicName,
-    /// How many of its jobs at most. 0: only its number of ready jobs is reported.
+    /// The most jobs of the topic that may be leased. 0: only its number of ready jobs is reported.
     pub max: u32,
     /// How long the lease lasts.
     pub hold: Duration,
     /// Whether the lease of a job that has a `ttr` of its own lasts for that long instead.
     pub is_own_ttr: bool,
-    /// How many jobs of the topic may be leased at once, those that are leased already included. None: no limit. (The
-    /// limit of callbacks in flight is another one: [`Limits::permits`](crate::Limits::permits).)
+    /// How many jobs of the topic may be leased at once, including those that are leased already. None: no limit. (The
+    /// limit of callbacks in flight is a different limit: [`Limits::permits`](crate::Limits::permits).)
     pub max_leased: Option<u32>,
     /// The topic's limit of attempts for expired leases. It is used if the job has no limit of its own.
     pub max_attempts: u32,

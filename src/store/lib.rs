@@ -157,7 +157,7 @@ pub struct Change {
     pub tags: Option<Tags>,
     /// The new time to run. `Some(None)`: from now on the topic's holds.
     pub ttr: Option<Option<Duration>>,
-    /// The limit of the topic that a new body must keep, in bytes. None: no limit.
+    /// The topic's limit for the bytes of all its jobs together, which applies to a new body. None: no limit.
     pub max_bytes: Option<u64>,
 }
 
@@ -224,7 +224,7 @@ pub struct MoveCounts {
 }
 
 /// The due time of a job that is held back: the job is not delivered until [`Jobs::release`] gives it its real due
-/// time. The moment is near the end of the year 9999, and no client is likely to name exactly this one.
+/// time. The moment is near the end of the year 9999, and no client is likely to name exactly this moment.
 pub const HELD_MS: i64 = 253_402_300_000_017;
 
 /// If a job has been due for this long and is not ready, no timer promoted it: there was an outage.
@@ -244,7 +244,7 @@ pub struct Page {
     pub away: Vec<String>,
 }
 
-/// For how long the bells of clients that wait for jobs are rung after somebody has asked for it.
+/// How long the bells of clients that wait for jobs are rung after a process has asked for it.
 pub const PULL_RINGS: Duration = Duration::from_secs(60);
 
 /// One handle to the store.
@@ -300,14 +300,14 @@ pub trait Maintenance {
     /// embedded store does nothing here, because each of its rings reaches all processes.
     fn pass_on(&mut self, _topics: &[TopicName]) {}
 
-    /// Has the bells of [`BellKind::Pull`] rung for these topics from now on, for [`PULL_RINGS`] after the last call. The
-    /// embedded store does nothing here, because it rings them for all topics.
+    /// Makes the store ring the bells of [`BellKind::Pull`] for these topics, from now until [`PULL_RINGS`] after the
+    /// last call. The embedded store does nothing here, because it rings them for all topics.
     fn ring_pull(&mut self, _topics: &[TopicName]) -> Result<()> {
         Ok(())
     }
 
-    /// Gives back rings that are for other processes, so that one of them hears them. A ring whose topic has no ready
-    /// jobs or is paused is dropped. Giving a ring back twice has the same effect as once.
+    /// Gives back rings that are for other processes, so that one of these processes gets them. A ring whose topic has
+    /// no ready jobs or is paused is dropped. Giving a ring back twice has the same effect as once.
     fn give_back(&mut self, _rings: &[TopicRing]) -> Result<()> {
         Ok(())
     }

@@ -58,11 +58,11 @@ pub struct OutboxState {
 /// The outbox of a store. Each entry leads to one add (`keep`), also if processes die or several send at once.
 pub trait Outbox {
     /// Returns whether there are entries, as far as this is known without a call to a server: on Redis, whether
-    /// [`Promotion`](crate::Promotion) calls of this handle have seen some since this was last asked.
+    /// [`Promotion`](crate::Promotion) calls of this handle have seen some since the last call of this method.
     fn has_followers(&mut self) -> Result<bool>;
 
-    /// Adds what follows jobs that have ended, some entries at a time. Entries that cannot be sent now wait, and are no
-    /// error.
+    /// Adds what follows jobs that have ended, some entries at a time. Entries that cannot be sent now wait. This is
+    /// not an error.
     fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<SentFollowers>;
 
     /// Returns how much waits in the outbox.

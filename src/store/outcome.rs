@@ -11,7 +11,7 @@ pub enum Added {
         /// Its due time, Unix milliseconds.
         due_ms: i64,
     },
-    /// The job is stored in place of a job with the same id. If that one is leased, the new job also waits until the
+    /// The job is stored in place of a job with the same id. If the old job is leased, the new job also waits until the
     /// lease ends.
     Replaced {
         /// The due time of the new job, Unix milliseconds.
@@ -87,8 +87,8 @@ pub trait Jobs {
     /// one answer for each key, in their order.
     fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<Deleted>>;
 
-    /// Removes jobs as [`delete`](Jobs::delete) does, at their homes alone. The records say why: `note` is a short text
-    /// without control characters.
+    /// Removes jobs as [`delete`](Jobs::delete) does, but only at their homes. The records say why: `note` is a short
+    /// text without control characters.
     fn delete_with_note(&mut self, keys: &[JobKey], note: &str) -> Vec<Result<Deleted>>;
 
     /// Changes a delayed or ready job. It stays the same job, with its attempts and its stamp.

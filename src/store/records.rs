@@ -9,7 +9,8 @@ use model::record::{JobRecord, RecordKeeping};
 /// A page of records.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordPage {
-    /// The records, those of the jobs that ended last first. Of an id whose jobs ended several times, the last record.
+    /// The records. Jobs that ended last come first. If jobs with the same id ended several times, the page has only
+    /// the last record of this id.
     pub records: Vec<JobRecord>,
     /// The cursor of the next page. None: this was the last page.
     pub next: Option<String>,
@@ -17,11 +18,11 @@ pub struct RecordPage {
     pub away: Vec<String>,
 }
 
-/// What is kept of jobs that have ended. A record is written in the very step that ends its job. So a job that has
-/// ended has one record for this end, whatever dies.
+/// What is kept of jobs that have ended. A record is written in the same step that ends its job. So a job that has
+/// ended has one record for this end, even if a process dies.
 pub trait Records {
-    /// Says what topics keep, and how many bytes the records of all topics may have together. Topics that are not
-    /// named keep what [`RecordKeeping::DEFAULT`] says. What is stored already is brought into the new limits step by
+    /// Says what topics keep, and how many bytes the records of all topics may have together. Topics that are not named
+    /// keep what [`RecordKeeping::DEFAULT`] says. Records that are stored already are adapted to the new limits step by
     /// step.
     fn keep_records(&mut self, topics: &[(TopicName, RecordKeeping)], bytes_max: u64) -> Result<()>;
 
@@ -32,9 +33,9 @@ pub trait Records {
     /// Returns a page of a topic's records.
     fn list_records(&mut self, topic: &TopicName, cursor: Option<&str>, limit: usize) -> Result<RecordPage>;
 
-    /// Returns the cursor of the records whose `order_ms` is before a moment. With an id, the cursor of the records that
-    /// a listing shows after the record of this id that has this `order_ms`. None: there are no newer records, so it is
-    /// the cursor of the first page.
+    /// Returns the cursor of a listing that begins with the records whose `order_ms` is before a moment. With an id,
+    /// the listing begins after the record of this id that has this `order_ms`. None: no record is newer, so the
+    /// listing begins with its first page.
     fn records_after(
         &mut self,
         topic: &TopicName,

@@ -25,7 +25,7 @@ impl Master {
                     // SIGCHLD reports the end of the process. A closed link must be dropped, because it is always
                     // readable.
                     Ok(Received::Closed) => self.drop_link(place),
-                    // A message of another release.
+                    // A newer or older release has sent a message that this one does not know.
                     Err(e) if e.kind() == ErrorKind::InvalidData => {
                         log::warn!("{}: cannot understand its message: {e}", place.1);
                     }

@@ -86,8 +86,8 @@ impl AsFd for Control {
 }
 
 impl Master {
-    /// Answers the clients of the control socket. If that fails, as when descriptors are lacking, it is tried again
-    /// after a moment.
+    /// Answers the clients of the control socket. If that fails, for example because no descriptor is free, it is tried
+    /// again after a moment.
     pub(super) fn answer_questions(&mut self) {
         self.control.rests_until = self.control.rests_until.filter(|until| *until > Instant::now());
         if self.control.rests_until.is_some() {

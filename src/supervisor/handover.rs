@@ -26,7 +26,7 @@ use host::{HandOverMemory, Link, RunDir, Signals};
 use model::slot::{self, Slot};
 
 /// The version of the layout of [`HandOver`]. It grows with each change that an image of the previous release could not
-/// read. A new field that has a default is no such change. (tests/handover/v1.json was written by a release of version
+/// read. The version stays if a new field has a default. (tests/handover/v1.json was written by a release of version
 /// 1.)
 const VERSION: u32 = 1;
 
@@ -34,7 +34,7 @@ const VERSION: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HandOver {
     version: u32,
-    /// The command line. The preflight is not executed with it, and reads it here.
+    /// The command line. The preflight runs without arguments of its own, and reads them here.
     pub arguments: Vec<OsString>,
     program: PathBuf,
     current: slot::Generation,

@@ -103,8 +103,8 @@ impl Master {
     }
 
     /// Closes the sockets that neither the current generation nor the one that is being started uses. Children of older
-    /// generations are not started again, and have copies of the sockets that they still need. On a socket that only
-    /// this process holds, clients would wait for nothing.
+    /// generations are not started again, and have copies of the sockets that they still need. If only this process
+    /// held a socket, clients would connect to it and wait in vain.
     fn close_unused_sockets(&mut self) {
         let wanting = [Some(self.current), self.restart.rolling()].into_iter().flatten();
         let wanted: Vec<&Socket> = wanting
@@ -200,7 +200,7 @@ impl Master {
             };
             let place = (self.current, slot);
             if more && self.children.get(&place).is_some_and(|f| f.child.state != State::Gone) {
-                // The old one still drains. This is tried again when a process ends.
+                // The previous process of this slot still drains. This is tried again when a process ends.
                 current.plan = before;
                 return;
             }

@@ -1,6 +1,6 @@
-//! What dq-master does about the spool: it makes its folder, takes the file for its daemon, and refuses to leave one in
-//! which changes wait. It does not open the spool. The checks are made before children are started, because otherwise
-//! each of them would fail by itself, and be started again and again.
+//! What dq-master does about the spool: it makes its folder, takes the spool for its daemon, and refuses to leave a
+//! spool in which changes wait. It does not open the spool. The checks are made before children are started, because
+//! otherwise each of them would fail by itself, and be started again and again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -46,7 +46,7 @@ pub fn check_spool_path(now: Option<&Path>, next: Option<&Path>) -> Result<()> {
     }
 }
 
-/// Returns whether changes may wait in a spool. A daemon notes it when none does.
+/// Returns whether changes may wait in a spool. A daemon notes beside the spool when no change waits.
 fn may_wait(path: &Path) -> bool {
     let mut byte = [0];
     let read = File::open(beside(path, "-turn")).and_then(|mut file| file.read_exact(&mut byte));
@@ -122,7 +122,7 @@ mod tests {
         let note = |byte: &[u8]| std::fs::write(beside(&spool, "-turn"), byte).unwrap();
         take(&spool, &one).unwrap();
         take(&spool, &one).unwrap();
-        // The other one was stopped with changes in it; then with none.
+        // The first daemon was stopped while changes waited in the spool, and then while no changes waited.
         note(b"\0");
         assert!(take(&spool, &other).unwrap_err().to_string().contains("changes may wait"));
         note(b"0");

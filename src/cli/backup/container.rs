@@ -1,5 +1,5 @@
-//! The file of a backup: the store's SQLite file, with two more tables. One says what the backup is of, and the other has
-//! the registry and the key of the console's sessions. So one check of SQLite covers all of it.
+//! The file of a backup: the store's SQLite file, with two more tables. One says when and where the backup was made,
+//! and the other has the registry and the key of the console's sessions. So one check of SQLite covers all of it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 
-/// The number of the format. A file with another one is of a later release.
+/// The number of the format. A file with another number was made by a later release.
 const FORMAT: &str = "1";
 
 /// The row of the table `dq_backup` that says that the file has a seal.
@@ -26,7 +26,7 @@ pub(super) const REGISTRY: &str = "registry";
 /// The name of the file with the key of sessions in a backup.
 pub(super) const SESSION_KEY: &str = "session-key";
 
-/// What a backup is of.
+/// When and where a backup was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Manifest {
     /// The moment of the copies, Unix milliseconds.
@@ -100,7 +100,7 @@ pub(super) fn is_sealed(db: &Connection) -> rusqlite::Result<bool> {
 pub(super) fn put(db: &Connection, name: &str, path: &Path) -> Result<()> {
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut insert = db.prepare("INSERT INTO dq_backup_part (file, piece, bytes) VALUES (?1, ?2, ?3)")?;
-    // Also an empty file has a piece.
+    // Even an empty file has a piece.
     for piece in 0.. {
         let mut bytes = Vec::new();
         (&file).take(PIECE as u64).read_to_end(&mut bytes)?;

@@ -1,5 +1,5 @@
-//! `dq backup`: copies the embedded store and the registry into one file, while the daemon runs or not. `restore` is
-//! the way back.
+//! `dq backup`: copies the embedded store and the registry into one file, while the daemon runs or not. `restore` does
+//! the opposite.
 //!
 //! Both copies are of one moment. A read transaction of the registry holds back its writers. Within it, a read
 //! transaction of the store begins. So no change of the registry can be between the two. The registry is small: it is
@@ -45,7 +45,7 @@ const ON_REDIS: &str = "the store is Redis, and dq backup copies only the embedd
 ///
 /// The file has the embedded store, the registry if it is a SQLite file, and the key of the console's sessions, all as
 /// they were at one moment. The configuration file and the files that it names (certificates, passwords) are not in it.
-/// Only its owner may read the file, because it holds secrets. `dq restore` brings it back.
+/// Only its owner may read the file, because it holds secrets. `dq restore` brings the data back.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Run it as the daemon's user, who owns the files. Example:\n  \
                   dq backup --config /etc/dq/dq.toml /backup/dq-2026-11-21.backup")]
@@ -68,7 +68,7 @@ pub(super) fn stopped_daemon(settings: &Settings) -> Result<Option<RunDir>> {
     if is_run_dir_taken(run_dir) {
         bail!("a daemon runs in {}: stop it first", run_dir.display());
     }
-    // The lock's file is not made here: it would belong to whoever runs this command.
+    // This does not make the lock's file, because the file would then belong to the user of this command.
     match run_dir.join("dq-master.pid").exists() {
         true => Ok(Some(RunDir::take(run_dir, Duration::ZERO).context("stop the daemon first")?)),
         false => Ok(None),
@@ -159,7 +159,8 @@ fn make(settings: &Settings, store: &Path, file: &Path, mut interrupts: Signals)
     drop(from);
 
     let db = Connection::open(&copy)?;
-    // In a single file: a copy has the journal mode of the original.
+    // A copy has the journal mode of the original, which may need further files. With the mode `delete`, the copy is a
+    // single file.
     db.pragma_update(None, "journal_mode", "delete")?;
     container::check(&db, "the store")?;
     db.execute_batch("BEGIN")?;
@@ -197,7 +198,8 @@ fn begin_read(db: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Copies the pages of a database into a new file that only its owner may read. `report` gets the number of pages that
-/// are copied, and of all. The source is in a read transaction, so other processes may go on to write to it.
+/// are copied so far, and the number of all pages. The source is in a read transaction, so other processes may go on to
+/// write to it.
 fn copy_pages(from: &Connection, to: &Path, mut report: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
     let mut copy = Connection::open(to)?;

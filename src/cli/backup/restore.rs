@@ -23,14 +23,15 @@ use store::{HeldTurn, SqliteStore, unfinished_replacement};
 /// The end of the names that old files get.
 const ASIDE: &str = ".before-restore";
 
-/// How many links lead to a file at most.
+/// How many links one after the other are followed at most.
 const LINKS_MAX: usize = 40;
 
 /// Bring back the jobs, the topics and the accounts of a backup, while no daemon runs
 ///
 /// Jobs that were delivered after the backup was made are delivered again. The command says how many jobs are due. It
-/// refuses while a daemon runs, and if one of the files that it would make exists, or an old log (-wal, -shm, -journal)
-/// of one. With --replace, these files are kept under another name, which ends in .before-restore.
+/// refuses while a daemon runs. It also refuses if one of the files that it would make exists, or an old log (-wal,
+/// -shm, -journal) of such a file. With --replace, these files are kept under another name, which ends in
+/// .before-restore.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Run it as the daemon's user, who owns the files. Examples:\n  \
                   dq restore --check /backup/dq-2026-11-21.backup\n  \
@@ -199,7 +200,8 @@ fn targets(settings: &Settings, store: &Path, backup: &Connection) -> Result<Vec
     }
     if container::has(backup, container::SESSION_KEY)? {
         let path = settings.session_key_path();
-        // systemd removes the folder of a stopped dq, and only root can make it again. Without the key, people sign in again.
+        // systemd removes the folder when dq is stopped, and only root can make it again. Without the key, people must
+        // sign in again.
         let above = folder_of(&path).ancestors().find(|folder| folder.exists());
         let has_place = above.is_some_and(|folder| access(folder, AccessFlags::W_OK).is_ok());
         if !has_place {
@@ -237,7 +239,7 @@ fn check_free(in_the_way: &[PathBuf], replace: bool) -> Result<()> {
     }
 }
 
-/// Returns the name that an old file gets. A log keeps its end, so that it stays the log of its database.
+/// Returns the name that an old file gets. The name of a log keeps its end, so that it stays the log of its database.
 fn old_name(path: &Path) -> PathBuf {
     let name = path.to_string_lossy();
     for log in ["-wal", "-shm", "-journal"] {
@@ -326,7 +328,7 @@ fn put_in_place(staged: &[Staging], in_the_way: &[PathBuf]) -> Result<()> {
 fn rebuild_store(backup: &Connection, file: &Path) -> Result<RestoreSummary> {
     let vacuum: i64 = backup.query_row("PRAGMA auto_vacuum", [], |row| row.get(0))?;
     if vacuum == 0 {
-        // It holds for the file that VACUUM makes.
+        // This setting applies to the file that VACUUM makes.
         backup.execute_batch("PRAGMA auto_vacuum = incremental")?;
     }
     backup.execute("VACUUM INTO ?1", [file.to_str().context("the path of the store is not UTF-8")?])?;

@@ -13,7 +13,7 @@ use nix::unistd::geteuid;
 /// The beginning of the folders' names.
 const PREFIX: &str = ".dq-backup-";
 
-/// How often a folder is made at most, if another process takes each for a leftover before it is locked.
+/// How many times a folder is made at most. Another process may remove a new folder as a leftover before it is locked.
 const TRIES: usize = 3;
 
 /// A folder for the files that will be beside `place`.

@@ -28,7 +28,7 @@ const BY_MS: i64 = 3_600_000;
 /// How many jobs are added, or looked at, in one call.
 const PAGE: usize = 5_000;
 
-/// How long the operation may stand still.
+/// How long the operation may make no progress.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long the quick topic is served before the operation begins.
@@ -69,7 +69,7 @@ fn count(store: &mut dyn store::Store, first_ms: i64) -> Result<(u64, u64)> {
 }
 
 /// Follows the operation to its end, and kills its process each time that another third is done. Returns what the API
-/// shows of it then, and how often its process was killed.
+/// shows at the end, and how often the process was killed.
 fn follow(api: &Api, control: &Control, number: u64, count: u64, kills: u32) -> Result<(Value, u32)> {
     let path = format!("/v1/jobs/bulk/{number}");
     let (mut killed, mut before, mut last) = (0, 0, Instant::now());

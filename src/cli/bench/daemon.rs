@@ -59,7 +59,7 @@ pub(super) struct Options {
     #[arg(long, default_value_t = 64, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub concurrency: u32,
 
-    /// The receiver of callbacks: one that does almost nothing, or an axum handler, as a business has it
+    /// The receiver of callbacks: one that does almost nothing, or an axum handler, as a business would use
     #[arg(long, value_enum, default_value = "bare")]
     pub receiver: SinkReceiver,
 
@@ -296,7 +296,7 @@ fn pull_configuration(beanstalk: SocketAddr) -> String {
     )
 }
 
-/// Waits until a process that was started answers as it must.
+/// Waits until a new process gives the expected answer.
 pub(super) fn await_start(
     what: &str,
     mut has_ended: impl FnMut() -> Result<bool>,

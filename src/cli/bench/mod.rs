@@ -62,7 +62,7 @@ enum Work {
     Pull(Pull),
     /// Measure adds to one of several Redis nodes, with all nodes and while another node is down
     Outage(Outage),
-    /// Measure what a daemon costs that only waits
+    /// Measure what an idle daemon costs
     Idle(Idle),
     /// Send jobs at a constant rate for a long time, while processes are killed: no job may be lost
     Soak(Soak),

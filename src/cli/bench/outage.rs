@@ -13,7 +13,7 @@ use super::{NodeFault, Outage};
 use model::job::{JobId, JobKey, TopicName};
 use store::Lanes;
 
-/// How long a node may take until it takes adds again.
+/// How long a node may take until it accepts adds again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Adds, over TCP, of jobs whose home is one node.

@@ -304,7 +304,7 @@ pub(super) fn idle(idle: &Idle) -> WorkOutcome {
     let stage = BenchDaemon::start(daemon)?;
     let empty = stage.redis_bytes()?;
     fill(&stage, jobs("i", daemon.topics, 125, (DAY_MS, DAY_MS)), *pending)?;
-    // Meanwhile the work ends that the adds have begun (the checkpoint of the log, statistics).
+    // During this time, the work that the adds have caused (the checkpoint of the log, statistics) ends.
     std::thread::sleep(Duration::from_secs(12));
     let waits =
         || Ok::<u64, anyhow::Error>(stage.control().processes()?.into_iter().filter_map(waits_of).sum());

@@ -1,4 +1,4 @@
-//! Which jobs an operation means, as people write it.
+//! The filter of an operation on many jobs, as people write it.
 
 use anyhow::Result;
 use jiff::tz::TimeZone;

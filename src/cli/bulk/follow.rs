@@ -42,7 +42,7 @@ impl Operation {
     }
 }
 
-/// Follows an operation that will change about so many jobs. Returns what the API shows of it in the end.
+/// Follows an operation that will change about `jobs` jobs. Returns what the API shows at the end.
 pub(super) fn follow(api: &Api, path: &str, jobs: u64) -> Result<(Value, Operation)> {
     let mut progress = Progress::begin(jobs, "jobs");
     let (mut shown, mut last_error, mut silent) = (0, None, 0);
@@ -79,7 +79,7 @@ pub(super) fn follow(api: &Api, path: &str, jobs: u64) -> Result<(Value, Operati
     }
 }
 
-/// Whether the daemon has refused to answer, and will do so again.
+/// Whether the daemon has refused the request, and would refuse it again.
 fn is_final(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Failure::Refused(problem)) if problem.status < 500)
 }

@@ -118,7 +118,7 @@ struct Reschedule {
     jobs: OnJobs,
 }
 
-/// Add jobs that have ended once more, with their old ids and bodies
+/// Add ended jobs again, with their old ids and bodies
 ///
 /// The topic must keep bodies (keep_done_body). A job is left out if another job has its id now.
 #[derive(Debug, clap::Args)]

@@ -135,7 +135,7 @@ pub(super) enum Port {
     Free,
     /// The daemon that is checked.
     Ours,
-    /// Another process. `None`: this user cannot see which.
+    /// Another process has it. `None`: this user cannot see which process.
     Taken(Option<String>),
     /// This host does not have the address, or this user may not use it.
     Unusable(String),
@@ -253,8 +253,8 @@ pub(super) fn migrations(which: &str, run: Option<i64>, newest: i64) -> CheckRes
     }
 }
 
-/// Judges the topics. `topics`: by name, what dq cannot serve as it is set. `is_told`: whether the daemon has reported
-/// this itself.
+/// Judges the topics. `topics` has the name of each topic, and what dq cannot serve as it is set, if there is
+/// something. `is_told` says whether the daemon itself has reported this.
 pub(super) fn topics(
     topics: &BTreeMap<&str, Option<String>>,
     is_told: impl Fn(&str) -> bool,

@@ -27,7 +27,7 @@ use store::{Deleted, HELD_MS, Store, View};
 /// How many jobs are read and written at once.
 const BATCH: usize = 256;
 
-/// What the records of the jobs say that were moved.
+/// What the records of the moved jobs say.
 const EXPORTED: &str = "exported to the PHP daemon's Redis (dq export php-dq)";
 
 /// The summary names at most this many jobs that were not moved.
@@ -205,7 +205,7 @@ impl Export {
     }
 
     /// Removes jobs that are written to their Redis from the other ones, where an import has taken them over. The order
-    /// of the rows may have been another one when the PHP daemon added them.
+    /// of the rows may have been different when the PHP daemon added them.
     fn remove_elsewhere(&mut self, keys: &[JobKey]) -> Result<()> {
         let names: Vec<Vec<u8>> =
             keys.iter().map(|key| format!("{}:{}", key.topic, key.id).into_bytes()).collect();
@@ -249,8 +249,8 @@ impl Export {
         })
     }
 
-    /// Removes from a node what dq has taken over there and has no more. `met` are the topics of which the store has ever
-    /// had a job.
+    /// Removes from a node what dq has taken over there and does not have any more. `met` are the topics of which the
+    /// store has ever had a job.
     fn remove_done(&mut self, node: usize, met: &HashSet<TopicName>) -> Result<()> {
         let ready = self.nodes[node].ready(|_| true)?;
         let clock = self.clock.clone();

@@ -36,10 +36,10 @@ enum Destination {
 
 /// Move the pending jobs to the Redis of php-delayqueue, to go back to it; dq and php-delayqueue must be stopped
 ///
-/// A job that is written there is removed from dq. What dq has taken over from that Redis and has delivered or deleted
-/// since is removed there, so that php-delayqueue does not deliver it again. Dead letters stay in dq. The command can be
-/// killed and run again at any time. The exit code is 0 if all jobs could be written. It is 1 if some could not, which
-/// are named.
+/// A job that is written there is removed from dq. Jobs that dq has taken over from that Redis, and has delivered or
+/// deleted since then, are removed there, so that php-delayqueue does not deliver it again. Dead letters stay in dq.
+/// The command can be killed and run again at any time. The exit code is 0 if all jobs could be written. It is 1 if
+/// some could not, which are named.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Run it as the daemon's user, who owns the files of the embedded store. Example:\n  \
                   dq export php-dq --config /etc/dq/dq.toml --to 10.0.0.1:6379:secret --to 10.0.0.2:6379:secret --dry-run")]
@@ -48,8 +48,9 @@ struct PhpDq {
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 
-    /// A Redis of the PHP daemon, as the import's --from has it: a URL, or host:port:password as in its table dq_redis.
-    /// Give it once for each row of the table, in the order of the rows: the order decides which Redis a job belongs to
+    /// A Redis of the PHP daemon, in the form that the import's --from takes: a URL, or host:port:password as in its
+    /// table dq_redis. Give it once for each row of the table, in the order of the rows: the order decides which Redis
+    /// a job belongs to
     #[arg(long, visible_alias = "redis", value_name = "ADDRESS", required = true)]
     to: Vec<String>,
 

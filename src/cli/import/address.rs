@@ -33,8 +33,8 @@ pub fn addresses(option: &str, texts: &[String]) -> Result<Vec<Address>> {
 }
 
 impl Address {
-    /// Parses a URL, or `host:port`, `host:port:password`, or two of these with a comma between them. Of two, the first
-    /// is the master, and is taken.
+    /// Parses a URL, or `host:port`, `host:port:password`, or two of these with a comma between them. If there are two,
+    /// the first is the master, and only that one is used.
     pub fn parse(text: &str) -> Result<Address> {
         match text.split_once("://") {
             Some((scheme, _)) => url(text, scheme),

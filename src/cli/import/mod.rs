@@ -47,9 +47,9 @@ enum Origin {
 ///
 /// Ids, bodies, due times and the numbers of failures are kept. The command notes in the hash `<prefix>imported` of
 /// that Redis which jobs it has taken over, and changes nothing else there. So it can be run again at any time, and
-/// goes on where it was. First it watches the Redis for some seconds, and refuses to begin while the PHP daemon runs.
-/// The exit code is 0 if all jobs could be taken over. It is 1 if some could not, which are named, or if a node of the
-/// registry's table dq_redis was not given with --from, or if the registry could not be read.
+/// continues where it stopped. First it watches the Redis for some seconds, and refuses to begin while the PHP daemon
+/// runs. The exit code is 0 if all jobs could be taken over. It is 1 if some could not, which are named, or if a node
+/// of the registry's table dq_redis was not given with --from, or if the registry could not be read.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Run it as the daemon's user, who owns the files of the embedded store. Examples:\n  \

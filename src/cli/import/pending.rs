@@ -115,8 +115,8 @@ impl Entry {
     }
 
     /// Returns by how many minutes the `notify_time` of a waiting job, as it is read here, is later than its due time.
-    /// The daemon writes both at once. So a difference of whole quarters of an hour means that its time zone is another
-    /// one. `None`: there is no such difference.
+    /// The daemon writes both at the same time. So a difference of whole quarters of an hour means that its time zone
+    /// is another one. `None`: there is no such difference.
     pub fn zone_error_min(&self, notify_ms: Option<i64>) -> Option<i64> {
         let off_ms = notify_ms?.checked_sub(milliseconds(self.score?)?)?;
         (off_ms != 0 && off_ms % 900_000 == 0).then_some(off_ms / 60_000)

@@ -86,7 +86,7 @@ impl Source {
                 address.shown
             )
         })?;
-        // A dry run uses another connection name, because a real import must not take it for a second import. If Redis
+        // A dry run uses another connection name, because a real import must not count it as a second import. If Redis
         // refuses the name, it refuses the list of clients as well.
         let kind = if is_trial { "dq-import-trial:" } else { CONNECTION };
         let name = format!("{kind}{}-{:08x}", std::process::id(), fastrand::u32(..));

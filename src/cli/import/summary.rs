@@ -55,7 +55,7 @@ pub struct Summary {
     pub notes: Vec<String>,
     /// Why the import stopped early. `None`: it did not.
     pub stopped: Option<String>,
-    /// Whether it stopped because of something that stays so until the user changes it.
+    /// Whether it stopped because of something that does not change until the user changes it.
     #[serde(skip)]
     pub is_refused: bool,
 }
@@ -168,7 +168,7 @@ impl Summary {
         text
     }
 
-    /// Appends what concerns no single job.
+    /// Appends the notes that are not about a single job.
     fn print_notes(&self, text: &mut String) {
         if let Some(why) = &self.unread_registry {
             let _ = writeln!(

@@ -6,7 +6,7 @@ use super::super::api::Api;
 use super::super::show::plain;
 use super::{Job, Key};
 
-/// The reasons for which a ready job waits until somebody acts, or something is over.
+/// The reasons why a ready job waits until somebody acts, or until a fault is over.
 const OBSTACLES: [&str; 6] = ["unregistered", "held", "paused", "circuit_open", "no_consumer", "spooled"];
 
 /// Deliver a delayed job now
@@ -33,7 +33,7 @@ pub(in super::super) fn run(Arguments { key }: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Returns what holds a job back that was made ready, if it is more than the jobs before it.
+/// Returns what holds back a job that was made ready, if it does not only wait for the jobs before it.
 fn obstacle(api: &Api, key: &Key) -> Option<String> {
     // The job may have been delivered meanwhile. A token may lack the scope.
     let job: Job = api.get(&key.path()).ok()?.json().ok()?;

@@ -18,9 +18,10 @@ const PAGE: usize = 1000;
 
 /// Find jobs in all topics, by their id or by filters
 ///
-/// With an id alone, it shows the job or dead letter that has it in each topic, and how earlier jobs with it ended. If no
-/// topic has the id, it shows what begins with this text. With filters, it shows the jobs that meet all of them; without
-/// --state and due times, the ended jobs too. It may take long, because it looks at one job after the other.
+/// With an id alone, it shows the job or dead letter that has it in each topic, and how earlier jobs with it ended. If
+/// no topic has the id, it shows the jobs whose ids begin with this text. With filters, it shows the jobs that meet all
+/// of them; without --state and due times, the ended jobs too. It may take long, because it looks at one job after the
+/// other.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq find 42
@@ -164,7 +165,7 @@ pub(in super::super) fn run(arguments: &Arguments) -> Result<()> {
     Err(Failure::NotFound(message).into())
 }
 
-/// Shows what the topics have of an id. Returns whether one of them has it.
+/// Shows the job and the records that each topic has for an id. Returns whether a topic has something.
 fn exactly(api: &Api, id: &str, at: &TargetOptions) -> Result<bool> {
     let (mut found, mut away, mut cursor) = (Vec::new(), Vec::new(), None::<String>);
     loop {
@@ -191,7 +192,7 @@ fn exactly(api: &Api, id: &str, at: &TargetOptions) -> Result<bool> {
     Ok(true)
 }
 
-/// Prints what the API lists at a path, page by page. Returns how many these are. Of none, it prints nothing.
+/// Prints what the API lists at a path, page by page. Returns how many there are. If there are none, it prints nothing.
 fn list(
     api: &Api,
     path: &str,
@@ -224,7 +225,7 @@ fn list(
     Ok(shown)
 }
 
-/// Returns what the last attempt of a job came to.
+/// Returns the result of the last attempt of a job.
 fn last_attempt(job: &Job) -> String {
     job.log.last().map_or(NOTHING.to_owned(), |last| match last.error.as_str() {
         "" => last.status.map_or(NOTHING.to_owned(), |status| format!("status {status}")),

@@ -68,7 +68,7 @@ impl Record {
         format!("{what} {ago} {attempts}")
     }
 
-    /// Returns why the job was removed, or what the last attempt came to.
+    /// Returns why the job was removed, or the result of the last attempt.
     pub(in super::super) fn last(&self) -> String {
         if let Some(note) = &self.note {
             return note.clone();

@@ -133,7 +133,7 @@ impl Worker {
             match job.report(&self.api, token, verb, &more) {
                 Ok(answer) => return println!("{}: {name}", answer["outcome"].as_str().unwrap_or_default()),
                 Err(e) if is_final(&e) => return eprintln!("{name}: cannot report {verb}: {e:#}"),
-                // The same report gets the same answer.
+                // The report is sent again. A report that was already recorded gets the same answer.
                 Err(e) => eprintln!("{name}: cannot report {verb} yet: {e:#}"),
             }
             std::thread::sleep(AGAIN);

@@ -20,7 +20,7 @@ pub(in super::super) struct Ack {
     /// The token that `dq reserve` printed
     lease: String,
 
-    /// What came of it; kept with the job's record
+    /// The result; kept with the job's record
     #[arg(long, value_name = "TEXT")]
     answer: Option<String>,
 }
@@ -39,7 +39,7 @@ pub(in super::super) struct Nack {
     #[arg(long, value_name = "SPAN", value_parser = humantime::parse_duration)]
     delay: Option<Duration>,
 
-    /// Why; kept with the job
+    /// The reason; kept with the job
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
@@ -54,12 +54,12 @@ pub(in super::super) struct Extend {
     /// The token that `dq reserve` printed
     lease: String,
 
-    /// How long the lease holds from now on. Default: the topic's ttr
+    /// How long the lease holds from now on. Default: the job's ttr, or the topic's
     #[arg(long, value_name = "SPAN", value_parser = humantime::parse_duration)]
     by: Option<Duration>,
 }
 
-/// Sends a report, and prints what became of the job.
+/// Sends a report, and prints what happened to the job.
 fn send_report(key: &Key, verb: &str, token: &str, more: &[(&str, Value)]) -> Result<()> {
     let answer = report(&Api::from_options(&key.at)?, &key.topic, &key.id, verb, token, more)?;
     if key.at.json {

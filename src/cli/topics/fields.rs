@@ -54,7 +54,8 @@ impl clap::FromArgMatches for TopicFields {
     }
 }
 
-/// Returns the option for a setting. Its name is the setting's, but for those whose values are given in another form.
+/// Returns the option for a setting. It has the name of the setting, except for the settings whose values are given in
+/// another form.
 fn option(setting: &'static Setting) -> Arg {
     let (name, value, more) = match setting.kind {
         SettingKind::Headers => ("header", "HEADER", Some("Given as \"Name: value\"")),

@@ -219,7 +219,7 @@ mod tests {
         let shown = json!({"name": "there", "rate": null, "secrets": 1, "source": "registry", "problem": null, "revision": "1", "paused": false});
         run(&at, &arguments("there", file(shown))).unwrap();
         assert_eq!(asked(&calls), [("PATCH /v1/topics/there".to_owned(), json!({"rate": null}))]);
-        // Without its secrets, a topic that is shown is not made anew.
+        // A topic in the form in which it is shown lacks its secrets. So it is not registered as a new topic.
         let shown = json!({"name": "new", "callback": "http://x/", "secrets": 1});
         let refused = run(&at, &arguments("", file(shown))).unwrap_err().to_string();
         assert!(refused.contains("the number of its secrets (1)"), "{refused}");

@@ -72,7 +72,7 @@ impl SharedCallState {
         self.ended.notified().await;
     }
 
-    /// Closes connections that have been idle for too long. Returns whether there are others, or may be soon.
+    /// Closes connections that have been idle for too long. Returns whether other connections are idle, or may be soon.
     pub(super) fn close_idle(&self) -> bool {
         self.idle.purge() || self.flying.load(Ordering::Relaxed) > 0
     }

@@ -11,8 +11,8 @@ pub(super) struct CallFailure {
     pub kind: Failure,
     /// The reason, for people.
     pub why: String,
-    /// The connection had served requests before, and ended without an answer to this one. The request may be sent once
-    /// more at once.
+    /// The connection had served requests before, and ended without an answer to this one. The request may be sent one
+    /// more time, without a pause.
     pub is_stale: bool,
 }
 
@@ -44,7 +44,7 @@ impl CallFailure {
     pub(super) fn of_exchange(e: &hyper::Error, heard: bool) -> CallFailure {
         let cause = io_cause(e);
         if let Some(tls) = cause.and_then(tls) {
-            // A receiver that wants another certificate of dq reports this when the first data is sent.
+            // A receiver that wants another certificate from dq reports this only when dq sends the first data.
             let kind = match tls {
                 rustls::Error::AlertReceived(_) => Failure::Connect,
                 _ => Failure::Broken,

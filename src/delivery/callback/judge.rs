@@ -114,7 +114,7 @@ pub(super) struct Expressions(Mutex<HashMap<(Part, String), ParsedExpression>>);
 /// An expression that all tasks share, or why it cannot be read.
 type ParsedExpression = Arc<Result<Expression, ExpressionError>>;
 
-/// Which setting of a topic an expression is.
+/// The setting of a topic that an expression comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Part {
     Success,
@@ -147,7 +147,7 @@ pub(super) fn judge(topic: &Topic, expressions: &Expressions, answer: &Answer) -
     }
     let (kind, reason, asks_again) = match check_answer(topic, expressions, answer) {
         Ok(None) => return Verdict::Accepted,
-        // `retry_on` names failures, and this is none: the flag decides alone.
+        // `retry_on` names failures, and this is not a failure. So only the flag decides.
         Ok(Some((kind, reason))) => (kind, reason, true),
         Err((kind, reason)) => (kind, reason, false),
     };
@@ -221,7 +221,7 @@ fn check_answer(
         Ok(flag) => flag,
         Err(mistake) => return Err((kind, format!("re_notify_flag is no expression: {mistake}"))),
     };
-    // The PHP daemon asks the flag of lists and objects alone.
+    // The PHP daemon applies the flag only to lists and objects.
     match json().filter(|res| res.is_object() || res.is_array()) {
         Some(res) if of(Some(&res), flag) => {
             Ok(Some((kind, format!("re_notify_flag {} is true of the answer", topic.re_notify_flag))))
@@ -281,7 +281,7 @@ mod tests {
         }
         assert_eq!(kind(&topic, &answer(200, "")), Some(Failure::Answer));
         assert_eq!(kind(&topic, &answer(500, "")), Some(Failure::Status(500)));
-        // As PHP's `empty` has it.
+        // These bodies count as empty, as in PHP's `empty`.
         assert_eq!(kind(&topic, &answer(200, "0")), Some(Failure::Answer));
         for body in ["00", "0.0", " 0", "0\n", "null", "false"] {
             assert_eq!(kind(&topic, &answer(200, body)), None, "{body:?}");
@@ -307,7 +307,7 @@ mod tests {
                 ("wait", false),
                 ("{}", false),
                 ("[1]", false),
-                // The flag is asked of lists and objects alone.
+                // The flag applies only to lists and objects.
                 ("1", false),
                 ("\"ok\"", false),
                 ("true", false),

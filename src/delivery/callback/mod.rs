@@ -41,7 +41,7 @@ use model::job::{Attempt, Body, JobKey};
 use model::settings::CallbackSettings;
 use model::topic::{Failure, Topic};
 
-/// How long, after the timeout of a call, its end is still waited for.
+/// How much longer than its timeout a call is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A job to deliver.
@@ -57,7 +57,7 @@ pub struct Delivery {
     pub due_ms: i64,
     /// When the job was added, in Unix microseconds. With topic and id, it identifies the job over all its attempts.
     pub stamp_us: i64,
-    /// The job's own headers, which win over the topic's. `traceparent` is one of them.
+    /// The job's own headers, which replace the topic's headers of the same name. `traceparent` is one of them.
     pub headers: Vec<(String, String)>,
     /// Where the job goes. None: to the callback of its topic.
     pub destination: Option<Destination>,
@@ -172,8 +172,8 @@ impl Caller {
         ended.recv_timeout(patience).unwrap_or_else(|_| aborted_call(number, "the call did not end"))
     }
 
-    /// Returns why a URL would not be called: its host has addresses, and the guard denies all of them. If nothing is
-    /// found out about the host within that time, this is no reason. The host is looked up again when it is called.
+    /// Returns why a URL would not be called: its host has addresses, and the guard denies all of them. If the
+    /// addresses are not known within that time, the URL is not refused. The host is looked up again when it is called.
     pub fn denies(&self, url: &str, within: Duration) -> Option<String> {
         let uri: Uri = url.parse().ok()?;
         match self.resolver.allowed(uri.host()?, Some(within)) {

@@ -106,7 +106,7 @@ impl RequestParts {
         if let Some(body) = &body {
             own("content-length", body.len().to_string());
         }
-        // For these two headers, the value of the topic or the job wins.
+        // For these two headers, a value of the topic or the job replaces the default.
         let says = |wanted: &str| {
             let is_it = |name: &str| is_same_header(name, wanted);
             delivery.headers.iter().any(|(name, _)| is_it(name))
@@ -392,7 +392,7 @@ mod tests {
             ("traceparent", "00-1-2-01"),
         ];
         assert_eq!(all, expected);
-        // A receiver may take `_` for `-`.
+        // Some receivers treat `_` as `-`.
         delivery.headers.push(("x_a".to_owned(), "job".to_owned()));
         delivery.headers.push(("X_Forwarded_For".to_owned(), "job".to_owned()));
         let request = RequestParts::new(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap().request;

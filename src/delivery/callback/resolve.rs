@@ -110,7 +110,7 @@ impl CachedResolver {
         self.guarded(host, self.addresses(host, within)?)
     }
 
-    /// Does the same for tasks, without blocking a thread.
+    /// Like `allowed`, but for tasks: it does not block a thread.
     pub(super) async fn allowed_soon(&self, host: &str, within: Duration) -> Result<Vec<IpAddr>, NoAddress> {
         let begun = Instant::now();
         let found = async {

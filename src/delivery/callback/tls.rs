@@ -77,7 +77,8 @@ impl Handshake<'_> {
     }
 }
 
-/// Returns the verifier of receivers' certificates: those of the authorities that the host trusts, and `ca`.
+/// Returns the verifier of receivers' certificates. It accepts certificates of the authorities that the host trusts,
+/// and of those in `ca`.
 fn known_certificates(
     ca: Option<&str>,
     provider: &Arc<CryptoProvider>,

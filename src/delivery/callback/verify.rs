@@ -1,5 +1,5 @@
-//! Which certificates of receivers are accepted. Handshake signatures are always checked: the receiver has the key of
-//! the certificate that it shows.
+//! Which certificates of receivers are accepted. Handshake signatures are always checked: the receiver must have the
+//! key of the certificate that it shows.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Accepts what the authorities have signed, and certificates that `callback.ca_file` names themselves.
+/// Accepts certificates that a known authority has signed, and the certificates that are themselves in
+/// `callback.ca_file`.
 #[derive(Debug)]
 pub(super) struct KnownCertificates {
     pub authorities: Arc<WebPkiServerVerifier>,
@@ -31,8 +32,8 @@ impl ServerCertVerifier for KnownCertificates {
         let judged =
             self.authorities.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match judged {
-            // Most programs make self-signed certificates as those of an authority. So the receiver shows the
-            // certificate of an authority as its own. Its period of validity was checked before this error was found.
+            // Most programs mark a self-signed certificate as the certificate of an authority. So this receiver shows
+            // such a certificate as its own. Its period of validity was checked before this error was found.
             Err(e) if is_authority(&e) && self.named.iter().any(|named| named == end_entity) => {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
@@ -64,7 +65,7 @@ impl ServerCertVerifier for KnownCertificates {
     }
 }
 
-/// Returns whether the only fault that was found is that the certificate is one of an authority.
+/// Returns whether the only fault is that the receiver shows the certificate of an authority as its own.
 fn is_authority(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(other)) = error else { return false };
     matches!(other.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))

@@ -1,6 +1,6 @@
-//! Operations on many jobs: what is asked for, in which order jobs are looked at, and what happens to each of them.
-//! Pure: [`Walk`] decides, `roles/http_server/bulk_runner.rs` acts. docs/internals/BULK.md has the reasons for the
-//! rules, and what holds after a crash between any two steps.
+//! Operations on many jobs: what a request contains, in which order jobs are looked at, and what happens to each of
+//! them. Pure: [`Walk`] decides, `roles/http_server/bulk_runner.rs` acts. docs/internals/BULK.md has the reasons for
+//! the rules, and says what is true after a crash between any two steps.
 
 mod progress;
 mod request;
@@ -15,7 +15,7 @@ pub use walk::{Leg, SeenJob, Verdict, Walk};
 /// How many operations of all hosts together may run or wait at a time.
 pub const RUNNING_MAX: usize = 16;
 
-/// How many operations are kept, those that have ended included.
+/// How many operations are kept, including those that have ended.
 pub const KEPT: usize = 1000;
 
 /// The largest number of jobs that are listed and changed in one step.

@@ -7,13 +7,13 @@ use super::request::BulkRequest;
 /// The number of the leg that looks at records. (All others are legs of [`Walk`](super::Walk).)
 pub const RECORDS_LEG: usize = 0;
 
-/// One job that the step in hand changes: its id, its stamp (Unix microseconds), its due time, and its new due time. A
+/// One job that the current step changes: its id, its stamp (Unix microseconds), its due time, and its new due time. A
 /// job without a new due time is deleted. For a dead letter, the due time is the moment of its death, and for a record
 /// the moment when its job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedChange(pub String, pub i64, pub i64, pub Option<i64>);
 
-/// How many jobs an operation has looked at, and what became of them.
+/// How many jobs an operation has looked at, and what happened to them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BulkCounts {
     /// The jobs or records that were looked at.
@@ -22,8 +22,7 @@ pub struct BulkCounts {
     pub changed: u64,
     /// The jobs that the filter selects and that were not changed.
     pub skipped: u64,
-    /// The jobs of steps that were interrupted, of which it is not known whether this operation changed them or
-    /// something else did.
+    /// The jobs of interrupted steps for which it is not known whether this operation or something else changed them.
     pub unclear: u64,
 }
 
@@ -47,9 +46,9 @@ pub struct BulkProgress {
     pub cursor: Option<String>,
     /// Whether all jobs were looked at. Then only the plan is left to do.
     pub is_looked: bool,
-    /// What is done in the step in hand. It may have been done already, if a process died.
+    /// The changes of the current step. They may have been made already, if a process died.
     pub plan: Vec<PlannedChange>,
-    /// The counts. They do not have what the plan changes.
+    /// The counts. They do not include the changes of the plan.
     pub counts: BulkCounts,
     /// What the operation waits for. None: it does not wait.
     pub waits_for: Option<String>,

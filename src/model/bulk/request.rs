@@ -7,9 +7,9 @@ use crate::job_filter::JobFilter;
 use crate::record::{Ending, RecordFilter};
 use crate::tags::Tag;
 
-/// How many jobs a second an operation changes, if the request does not say it; and the highest rate.
+/// How many jobs a second an operation changes, if the request sets no rate.
 pub const RATE_DEFAULT: u32 = 5_000;
-/// See [`RATE_DEFAULT`].
+/// The highest rate that a request may set, in jobs a second.
 pub const RATE_MAX: u32 = 20_000;
 
 /// What is done to each job.
@@ -28,7 +28,7 @@ pub enum BulkOperation {
         /// The difference.
         by_ms: i64,
     },
-    /// It gets a due time in a span, each job another one.
+    /// The jobs are spread over a span: each job gets a due time in it.
     Spread {
         /// The beginning of the span, Unix milliseconds.
         from_ms: i64,
@@ -71,7 +71,8 @@ impl BulkOperation {
 }
 
 /// Which jobs are meant. Conditions that are not set are met by all jobs. For a replay, only the conditions about
-/// records are used, and for all others only those about jobs. The beginning of the id is used by all.
+/// records are used, and for all others only those about jobs. The condition on the beginning of the id is used for all
+/// operations.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BulkFilter {
@@ -145,7 +146,7 @@ pub struct BulkRequest {
     pub topic: TopicName,
     /// What is done.
     pub operation: BulkOperation,
-    /// Which jobs are meant.
+    /// Which jobs the operation concerns.
     pub filter: BulkFilter,
     /// How many jobs a second are changed at most.
     pub rate: u32,

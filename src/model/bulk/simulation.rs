@@ -1,6 +1,7 @@
 //! Plays operations over a store in memory, with everything that may happen meanwhile: jobs become due, are delivered,
 //! fail and are retried, are deleted and replaced; the process of the operation dies between any two steps. Each job
-//! that was there when the operation began is changed at most once, and once if nothing else happens to it.
+//! that was there when the operation began is changed at most once. If nothing else happens to it, it is changed
+//! exactly once.
 
 use super::*;
 use crate::headers::Headers;
@@ -60,7 +61,7 @@ impl World {
         World { jobs, now_ms: START, dice }
     }
 
-    /// Something happens that is not of the operation.
+    /// Makes something happen that is not a part of the operation.
     fn run_other_event(&mut self) {
         self.now_ms += self.dice.roll(400);
         for job in &mut self.jobs {
@@ -98,7 +99,7 @@ impl World {
         (job.due_ms, job.id.clone())
     }
 
-    /// Returns a page behind a place, and where it ends. None: it is the last one.
+    /// Returns the page of jobs after a place, and the place where the page ends. None: it is the last page.
     fn list(&self, leg: Leg, cursor: Option<&Place>, limit: usize) -> (Vec<usize>, Option<Place>) {
         let mut found: Vec<usize> = (0..self.jobs.len())
             .filter(|n| self.jobs[*n].state == leg.state)
@@ -117,7 +118,7 @@ impl World {
         (found, end)
     }
 
-    /// Changes a job that is as it was listed, as the stores do.
+    /// Changes a job if its stamp and due time are still as they were listed. The stores do the same.
     fn apply(&mut self, PlannedChange(id, stamp_us, due_ms, to_ms): &PlannedChange) {
         let now_ms = self.now_ms;
         let Some(n) = self.jobs.iter().position(|job| job.id == *id) else { return };
@@ -137,7 +138,7 @@ impl World {
     }
 }
 
-/// Plays an operation to its end. What a process that dies has not written is lost.
+/// Plays an operation to its end. If the process dies, everything that it has not written is lost.
 fn play(operation: BulkOperation, seed: u64, calm: bool) -> World {
     let topic = TopicName::new("t").unwrap();
     let request = BulkRequest { topic, operation, filter: BulkFilter::default(), rate: 1 };

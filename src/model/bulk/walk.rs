@@ -1,7 +1,8 @@
 //! In which order an operation looks at jobs, and what it does with each of them.
 //!
-//! The order is such that a job that was changed is behind the cursor, or is recognized by its new due time. So each job
-//! is changed once, although nothing is written to a job but its due time. docs/internals/BULK.md has the proof.
+//! Because of this order, a job that was changed is in the part that was looked at already, or is recognized by its new
+//! due time. So each job is changed once, although nothing is written to a job but its due time. docs/internals/BULK.md
+//! has the proof.
 
 use super::request::{BulkOperation, BulkRequest};
 use crate::headers::Headers;
@@ -41,7 +42,7 @@ pub struct SeenJob<'a> {
     pub headers: &'a Headers,
 }
 
-/// What happens to a job.
+/// What an operation does with a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It gets this due time.
@@ -50,9 +51,9 @@ pub enum Verdict {
     Take,
     /// The filter selects it, and it stays as it is.
     Skip,
-    /// It is not meant, or it was counted before.
+    /// The operation does not concern this job, or the job was counted before.
     Ignore,
-    /// It is not meant, and no job of this leg behind it is.
+    /// The operation concerns neither this job nor any job after it in this leg.
     EndOfLeg,
 }
 
@@ -117,7 +118,7 @@ impl Walk {
         if leg.state == State::Dead && died_ms > self.started_ms {
             return Verdict::EndOfLeg;
         }
-        // A job that was added after the operation began is not meant.
+        // The operation does not concern a job that was added after the operation began.
         if job.stamp_us > self.started_ms.saturating_mul(1000)
             || !self.jobs.selects(job.state, job.id, job.due_ms, job.headers)
         {
@@ -129,7 +130,8 @@ impl Walk {
             BulkOperation::At { at_ms } => at_ms,
             BulkOperation::Spread { from_ms, over_ms } => self.spread(job.id, from_ms, over_ms),
             BulkOperation::Shift { by_ms } if by_ms > 0 => {
-                // A ready job that is due later may be one that was changed, and became ready since.
+                // A ready job with a later due time may be one that the operation has changed, and that has become
+                // ready since then.
                 if leg.state == State::Ready && job.due_ms > self.started_ms.saturating_add(by_ms) {
                     return Verdict::Ignore;
                 }
@@ -143,19 +145,20 @@ impl Walk {
                 matches!(self.operation, BulkOperation::At { .. } | BulkOperation::Spread { .. });
             return if is_recognized { Verdict::Ignore } else { Verdict::Skip };
         }
-        // An attempt since then may have followed a change, and its retry has another due time.
+        // If an attempt began after the operation did, the operation may have changed the job before that attempt. The
+        // due time of the retry does not show it.
         if job.tried_ms.is_some_and(|at| at >= self.started_ms - CLOCKS_MS) {
             return Verdict::Skip;
         }
         Verdict::Due(to_ms)
     }
 
-    /// Returns whether no delayed job with this due time, or behind it, is meant.
+    /// Returns true if the operation concerns no delayed job with this due time, and none after it in this leg.
     fn is_behind(&self, leg: Leg, due_ms: i64) -> bool {
         let is_over = match self.operation {
             BulkOperation::At { at_ms } if leg.is_backward => due_ms <= at_ms,
             BulkOperation::At { at_ms } => due_ms >= at_ms,
-            // What is due already is looked at among the ready jobs.
+            // Jobs that were due when the operation began are looked at among the ready jobs.
             BulkOperation::Shift { by_ms } if by_ms > 0 => due_ms <= self.started_ms,
             _ => false,
         };
@@ -173,7 +176,8 @@ impl Walk {
         from_ms.saturating_add(i64::try_from(within).unwrap_or(0)).min(LATEST_MS)
     }
 
-    /// Returns the moment before which the records are that are meant, Unix milliseconds. None: begin with the last one.
+    /// Returns the moment before which the jobs of the wanted records ended, Unix milliseconds. None: begin with the
+    /// last record.
     pub fn records_before(&self) -> Option<i64> {
         self.records.until_ms
     }
@@ -183,7 +187,7 @@ impl Walk {
         if self.records.since_ms.is_some_and(|since| record.ended_ms < since) {
             return Verdict::EndOfLeg;
         }
-        // A job that ended after the operation began may be one that it has added.
+        // A job that ended after the operation began may be a job that the operation has added.
         if record.ended_ms > self.started_ms || !self.records.admits(record) {
             return Verdict::Ignore;
         }

@@ -89,8 +89,8 @@ impl Function {
     }
 }
 
-/// Returns where a part first occurs in a text, in bytes, from an offset on. A negative offset counts from the end. Null
-/// where PHP ends with an error: the offset is outside of the text.
+/// Returns where a part first occurs in a text, in bytes. The search begins at an offset. A negative offset counts from
+/// the end of the text. Null where PHP ends with an error: the offset is outside of the text.
 fn position<'a>(text: &str, part: &str, offset: i64) -> Value<'a> {
     let length = i64::try_from(text.len()).unwrap_or(i64::MAX);
     let start = if offset < 0 { length.saturating_add(offset) } else { offset };
@@ -99,7 +99,7 @@ fn position<'a>(text: &str, part: &str, offset: i64) -> Value<'a> {
     };
     let at = match part {
         "" => Some(start),
-        // A part begins with a whole character. So it cannot occur before the next one begins.
+        // A part begins with a whole character. So it cannot occur before the next whole character of the text begins.
         part => {
             let start = text.ceil_char_boundary(start);
             text[start..].find(part).map(|at| start + at)

@@ -1,7 +1,7 @@
 //! Expressions over an answer: `{status} == 200 && {res.code} === 0`. Pure: no clock, no I/O, and nothing in an
 //! expression can be executed.
 //!
-//! They have the syntax of PHP conditions and the meaning that they have in PHP 8, because topics of the PHP daemon
+//! Expressions have the syntax of PHP conditions, and the same meaning as in PHP 8, because topics of the PHP daemon
 //! contain such texts (`re_notify_flag`). Members of the answer are written in braces. A missing member is null.
 
 mod function;
@@ -72,7 +72,8 @@ enum Term {
     /// `%`.
     Remainder(Box<Term>, Box<Term>),
     Call(Function, Vec<Term>),
-    /// True if all terms are true. A flat list and not nested pairs, so that a long chain is not a deep tree.
+    /// True if all terms are true. The terms are a flat list and not nested pairs, so that a long chain is not a deep
+    /// tree.
     All(Vec<Term>),
     /// True if one of the terms is true.
     Any(Vec<Term>),

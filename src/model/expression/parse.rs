@@ -34,8 +34,8 @@ impl Precedence {
     }
 }
 
-/// Parses a text. As a flag, it is evaluated as PHP's daemon does it: as `$ret=<text>`. An assignment binds more
-/// tightly than `and` and `or`, so what follows these words outside of parentheses is checked, and has no effect.
+/// Parses a text. A flag is evaluated as the PHP daemon does it: as `$ret=<text>`. An assignment binds more tightly
+/// than `and` and `or`, so what follows these words outside of parentheses is checked, and has no effect.
 pub(super) fn parse(text: &str, is_flag: bool) -> Result<Term, ExpressionError> {
     let mut words = words(text)?;
     // PHP ends a statement with a semicolon.
@@ -76,7 +76,8 @@ impl Parser {
         self.words.get(self.at).map(|(_, word)| word)
     }
 
-    /// Parses what an assignment takes: all up to the first `and` or `or`. The rest is parsed, too, and dropped.
+    /// Parses the part of the text that an assignment takes: all up to the first `and` or `or`. The rest is also
+    /// parsed, and then dropped.
     fn assigned(&mut self) -> Result<Term, ExpressionError> {
         let term = self.term(Precedence::Either, 0)?;
         if matches!(self.peek(), Some(Lexeme::And | Lexeme::Or)) {
@@ -235,7 +236,7 @@ fn compare(left: Term, word: Option<Lexeme>, right: Term) -> Term {
     }
 }
 
-/// Joins two terms to one chain, or adds the right term to the chain that the left one is.
+/// Joins two terms to one chain. If the left term is already a chain, the right term is added to it.
 fn joined(left: Term, right: Term, row: fn(Vec<Term>) -> Term) -> Term {
     match (left, row(Vec::new())) {
         (Term::All(mut terms), Term::All(_)) if terms.len() > 1 => {

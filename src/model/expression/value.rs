@@ -78,7 +78,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// `%`, of whole numbers. Null where PHP ends with an error: one of the values is no number, or the second is 0.
+    /// `%`, of whole numbers. Null where PHP ends with an error: one of the values is not a number, or the second is 0.
     pub(super) fn remainder(&self, other: &Value<'_>) -> Value<'a> {
         let whole = |value: &Value<'_>| match value {
             Value::Text(text) if leading_number(text).is_none() => None,
@@ -109,8 +109,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the whole number that PHP's `intval` makes of the value in a base, which matters for a text only. The
-    /// number at the beginning of the text counts. A base that does not exist gives 0, as in PHP.
+    /// Returns the whole number that PHP's `intval` makes of the value. The base matters only for a text. The number at
+    /// the beginning of the text counts. A base that does not exist gives 0, as in PHP.
     pub(super) fn whole_in(&self, base: i64) -> i64 {
         let Value::Text(text) = self else { return self.whole() };
         if base == 10 {
@@ -139,7 +139,7 @@ impl<'a> Value<'a> {
         number
     }
 
-    /// Returns the text that PHP makes of the value for a function. None: an array has none.
+    /// Returns the text that PHP makes of the value for a function. None: the value is an array, which has no text.
     pub(super) fn as_text(&self) -> Option<Cow<'a, str>> {
         match self {
             Value::Bool(true) => Some("1".into()),
@@ -148,7 +148,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the value as a function takes it for a whole number. None where PHP ends with an error.
+    /// Returns the whole number that a function of PHP gets if this value is its argument. None where PHP ends with an
+    /// error.
     pub(super) fn argument(&self) -> Option<i64> {
         match self {
             Value::Text(text) => numeric(text).map(|_| self.whole()),
@@ -157,7 +158,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns how many items an array has. `is_deep`: the items of its arrays count as well. None: it is no array.
+    /// Returns how many items an array has. `is_deep`: the items of its arrays count as well. None: it is not an array.
     pub(super) fn count(&self, is_deep: bool) -> Option<i64> {
         if !self.is_array() {
             return None;
@@ -167,7 +168,7 @@ impl<'a> Value<'a> {
         i64::try_from(self.len()).ok()?.checked_add(deeper)
     }
 
-    /// Returns whether an array has an item that is equal to a value, or identical. None: it is no array.
+    /// Returns whether an array has an item that is equal to a value, or identical. None: it is not an array.
     pub(super) fn has_item(&self, wanted: &Value<'_>, is_strict: bool) -> Option<bool> {
         let is_it = |(_, item): (_, Value<'a>)| {
             if is_strict { item.is_identical(wanted) } else { item.equals(wanted) }

@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use self::share::{may_begin_more, stride, weight};
 use crate::job::{Priority, TopicName};
 
-/// If a topic was held back: how far it may stay behind the others. It can catch up by this much: a hundred jobs of a
-/// normal topic.
+/// How far a topic that was held back may stay behind the others. It can catch up by this much, which is a hundred jobs
+/// of a normal topic.
 const CREDIT: u64 = 1000;
 
 /// A topic that is served.
@@ -52,7 +52,7 @@ pub enum TopicSearch {
     /// Only the topics that are known to have ready jobs.
     Known,
     /// Also all other topics, because they may have ready jobs: at most one job from each. The plan takes no jobs from
-    /// topics with limits, and from topics that may not begin another callback now.
+    /// topics with limits, and none from topics that may not begin another callback now.
     All,
 }
 
@@ -250,14 +250,15 @@ impl Fair {
         }
     }
 
-    /// Returns how far a topic advances with each job. The more topics of its tenant have ready jobs, the further.
+    /// Returns how far a topic advances with each job. It advances further if more topics of its tenant have ready
+    /// jobs.
     fn step(&self, place: usize) -> u64 {
         let TopicState { weight, tenant, .. } = self.topics[place];
         stride(weight) * self.tenants[tenant].active.max(1)
     }
 
-    /// Returns whether a topic may begin one more callback, if it has `more` in flight than now, and its tenant
-    /// `more_of_tenant`.
+    /// Returns whether a topic could begin one more callback if it had `more` additional callbacks in flight, and its
+    /// tenant `more_of_tenant` additional ones.
     fn may_begin(&self, topic: &TopicState, (more, more_of_tenant): (u32, u32), free: u32, top: u32) -> bool {
         let of_tenant = self.tenants[topic.tenant].in_flight;
         may_begin_more(topic.in_flight + more, free, topic.weight, top)
@@ -449,7 +450,7 @@ mod tests {
         let mut begun: HashMap<String, u32> = HashMap::new();
         for _ in 0..600 {
             record_ready(&mut f, 0, ["a1", "a2", "a3", "b", "c"].map(|topic| (name(topic), 1000)));
-            // One worker at a time, whose callback ends at once.
+            // There is one worker, and each callback ends at once.
             let plan = f.plan(0, 1, 1, unlimited, TopicSearch::Known);
             let topic = &plan[0].topic;
             f.record_begin(topic);

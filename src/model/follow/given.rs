@@ -16,7 +16,7 @@ use crate::topic::LEASES;
 /// How many jobs may follow a job directly.
 pub const LIST_MAX: usize = 8;
 
-/// How many jobs may follow a job in all, with those that follow its followers.
+/// How many jobs may follow a job in all, including the followers of its followers.
 pub const TREE_MAX: usize = 32;
 
 /// How many jobs a chain may have after its first one.

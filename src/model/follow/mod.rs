@@ -1,4 +1,4 @@
-//! What follows a job: the jobs that its `then` names are added when it is accepted. Pure.
+//! The jobs that follow a job: when a job is accepted, dq adds the jobs in its `then`. Pure.
 //!
 //! [`Then`] is the text that a store keeps with the job. `given` reads what a client sends, `check` says whether the
 //! client may add it, and `event` makes the job of `on_done`. Begin with [`Then::parse`].
@@ -46,7 +46,7 @@ struct StoredFollower<'a> {
     then: Vec<StoredFollower<'a>>,
 }
 
-/// The job that is followed: where the ids of its followers come from.
+/// The job that others follow. The ids of its followers are derived from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source<'a> {
     /// Its topic and id.
@@ -56,7 +56,7 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Returns the id of the follower at a place of the list, which has no id of its own.
+    /// Returns the id for a follower without an id of its own. `place` is its place in the list.
     fn id_at(&self, place: usize) -> JobId {
         let of = format!("{}\n{}\n{}\n{place}", self.key.topic, self.key.id, self.stamp_us);
         let hash = Sha256::digest(of);
@@ -92,8 +92,8 @@ impl Then {
         links.into_iter().enumerate().map(key).collect()
     }
 
-    /// Returns the jobs that follow a job as the API shows them, each with its id. If they are not known any more, their
-    /// topics and ids alone.
+    /// Returns the jobs that follow a job as the API shows them, each with its id. If the jobs are not known any more,
+    /// returns only their topics and ids.
     pub fn shown(&self, source: Source<'_>) -> Vec<Box<RawValue>> {
         let jsons = self.jsons();
         let known: Vec<StoredFollower<'_>> =
@@ -116,8 +116,9 @@ fn json_of(text: &str) -> Option<String> {
     String::from_utf8(TEXT.decode(text).ok()?).ok()
 }
 
-/// Returns the job of a text ([`Then::texts`]) that follows a job, which was accepted `ago`. `place` is its place in the
-/// list. A follower without a delay of its own waits for `delay` of its topic. None: the text cannot be read.
+/// Makes a follower from its text (one of [`Then::texts`]). `ago` is how long ago the job before it was accepted.
+/// `place` is the place of the text in the list. A follower without a delay of its own waits for `delay` of its topic.
+/// None: the text cannot be read.
 pub fn job_of(
     text: &str,
     source: Source<'_>,

@@ -3,8 +3,8 @@
 
 use super::cells::Cells;
 
-/// The upper bounds of the ranges for the duration of callbacks, in microseconds. One more range has all values above the
-/// last bound. The other bounds are of the same form.
+/// The upper bounds of the ranges for the duration of callbacks, in microseconds. One more range has all values above
+/// the last bound. The other lists of bounds have the same form.
 pub const ATTEMPT_BOUNDS: [u64; 15] = [
     1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
     10_000_000, 30_000_000, 60_000_000,

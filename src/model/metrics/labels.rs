@@ -1,4 +1,4 @@
-//! What a number is counted by: the outcomes, causes and operations, with their names in `/metrics`.
+//! The labels of counters: the outcomes, causes and operations, with their names in `/metrics`.
 
 /// The outcome of an add.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl PurgeCause {
 pub enum Operation {
     /// Adds of jobs, in batches.
     Add,
-    /// A job, a listing, counts.
+    /// Reads of a job, of a listing or of counts.
     Read,
     /// Deletes, in batches.
     Delete,

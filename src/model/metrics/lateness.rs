@@ -67,7 +67,7 @@ pub const LATENESS_BOUNDS: [u64; count_bounds()] = {
 /// How many ranges there are.
 pub const LATENESS_RANGES: usize = LATENESS_BOUNDS.len() + 1;
 
-/// How many attempts began how late: their number in each range.
+/// How late attempts began: the number of attempts in each range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lateness([u64; LATENESS_RANGES]);
 
@@ -106,19 +106,20 @@ impl Lateness {
         &self.0
     }
 
-    /// Adds the attempts of another one.
+    /// Adds the attempts of another [`Lateness`].
     pub fn join(&mut self, other: &Lateness) {
         self.0.iter_mut().zip(other.0).for_each(|(mine, count)| *mine = mine.wrapping_add(count));
     }
 
-    /// Returns the attempts since an earlier moment. None: the numbers have begun anew since then.
+    /// Returns the attempts since an earlier moment. None: the numbers were reset to 0 since then.
     pub fn since(&self, before: &Lateness) -> Option<Lateness> {
         let falls = self.0.iter().zip(before.0).any(|(now, before)| *now < before);
         (!falls).then(|| Lateness(std::array::from_fn(|at| self.0[at] - before.0[at])))
     }
 
-    /// Returns by how many microseconds this share of the attempts was late at most. Within a range, the attempts are
-    /// assumed to be spread evenly. Above the last bound, the last bound is returned. None: there are no attempts.
+    /// Returns the lateness, in microseconds, that this share of the attempts did not exceed. Within a range, the
+    /// attempts are assumed to be spread evenly. Above the last bound, the last bound is returned. None: there are no
+    /// attempts.
     pub fn percentile_us(&self, share: f64) -> Option<u64> {
         let wanted = share * self.0.iter().sum::<u64>() as f64;
         let mut below = 0.0;

@@ -25,8 +25,8 @@ pub use self::sums::{Day, MetricSubject, PageSums, Statistics, Sums};
 pub use self::text::{MetricKind, Text};
 use crate::topic::Failure;
 
-/// The name under which dq counts together the topics beyond those that a page has room for, and names that are not
-/// valid for a topic.
+/// The name under which dq counts all topics for which a page has no room, and all names that are not valid for a
+/// topic.
 pub const OTHER: &str = "(other)";
 
 // Where the numbers of a topic are among its cells. New numbers are added at the end: they are 0 in the pages of

@@ -5,7 +5,7 @@
 //! header    magic, version, the page's own number, rows in use of topics and of nodes
 //! indexes   of topics and of nodes: 48 bits of a name's hash, and its row
 //! nodes     rows; a row is the length of its name, its name, its cells
-//! topics    rows; those in use lie together, at the end of the file, so that the rest of it stays a hole
+//! topics    rows, at the end of the file; those in use come first, so that the rest of the file stays a hole
 //! ```
 //!
 //! A name gets its row by one compare-and-swap in the index. If the process that claimed a row died before it wrote the
@@ -24,7 +24,7 @@ pub const VERSION: u64 = 2;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"dqcounts");
 
-/// How many words the header has, and what is where in it.
+/// How many words the header has, and the places of the values in it.
 const HEADER: usize = 512;
 const AT_MAGIC: usize = 0;
 const AT_VERSION: usize = 1;
@@ -37,7 +37,8 @@ const NAME_WORDS: usize = 16;
 /// How many words of a row come before its cells: one for the length of the name, and those of the name.
 const ROW_HEAD: usize = 1 + NAME_WORDS;
 
-/// How many places of the index are tried for a name. If other names have all of them, the name gets no row.
+/// How many places of the index are tried for a name. If other names have taken all of these places, the name gets no
+/// row.
 const PROBES: usize = 64;
 
 /// The rows of one kind, of topics or of nodes, and where they are. All values are in words, except the numbers of
@@ -248,8 +249,8 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Returns whether a row belongs to a name. A row whose name is not written yet does, because its hash fits: the
-    /// process that claimed it died, or is about to write the same name.
+    /// Returns whether a row belongs to a name. A row whose name is not written yet counts as a row of this name,
+    /// because its hash fits: the process that claimed it died, or is about to write the same name.
     fn is_of(self, table: Table, row: usize, name: &str) -> bool {
         let words_of = self.row(table, row);
         match words_of[0].load(Ordering::Acquire) {

@@ -1,6 +1,6 @@
 //! Pages of version 1 of the layout, which the release before this one writes: how many cells a topic had, and which
-//! cell of today has the number of each. Such pages are only read, so that no sum falls at an upgrade. The only
-//! difference is the histogram of lateness, which had 18 ranges.
+//! current cell gets the number of each old cell. Such pages are only read, so that no sum falls at an upgrade. The
+//! only difference is the histogram of lateness, which had 18 ranges.
 
 use super::histogram::Histogram;
 use super::lateness::{LATENESS_BOUNDS, LATENESS_RANGES, range_of};
@@ -30,12 +30,12 @@ const BOUNDS: [u64; 17] = [
     3_600_000_000,
 ];
 
-/// How many cells a topic had. It did not have the failures, which came later.
+/// How many cells a topic had. The cells for failures were added later.
 pub(super) const TOPIC_CELLS: usize =
     FAILURES - Histogram::cells(&LATENESS_BOUNDS) + Histogram::cells(&BOUNDS);
 
-/// Returns the cells of today with the numbers of a topic in a page of version 1. It is not known where in its wide
-/// range a lateness was, so it goes to the narrow range in the middle.
+/// Returns the current cells with the numbers of a topic in a page of version 1. The ranges of lateness were wide in
+/// version 1. The exact lateness within such a range is not known, so it is counted in the narrow range in the middle.
 pub(super) fn current_cells(cells: &[u64]) -> Vec<u64> {
     let (before, rest) = cells.split_at(LATENESS);
     let (wide, after) = rest.split_at(BOUNDS.len() + 1);

@@ -53,7 +53,7 @@ const LATER: usize = 2;
 const DURATION: usize = 3;
 const FAILURE: usize = DURATION + Histogram::cells(&ATTEMPT_BOUNDS);
 
-/// What a receiver did. The numbers grow as long as the pages of counters exist, or are those of a span of time.
+/// What a receiver did. The numbers are totals since the pages of counters were made, or the numbers of a span of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceiverCounts([u64; ReceiverCounts::COUNT]);
 
@@ -116,21 +116,22 @@ impl ReceiverCounts {
         self.accepted() + self.failed() + self.later()
     }
 
-    /// Returns which part of the attempts was accepted, without those that are reported later. None: there were none.
+    /// Returns which part of the attempts was accepted. Attempts whose result is reported later do not count. None:
+    /// there were no other attempts.
     pub fn success_rate(&self) -> Option<f64> {
         let ended = self.accepted() + self.failed();
         (ended > 0).then(|| self.accepted() as f64 / ended as f64)
     }
 
-    /// Returns how long attempts took: how many are in each range, and its upper bound in microseconds. The last range
-    /// has none.
+    /// Returns how long attempts took: how many are in each range, and the upper bound of the range in microseconds.
+    /// The last range has no upper bound.
     pub fn durations(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let counts = &self.0[DURATION..=DURATION + ATTEMPT_BOUNDS.len()];
         counts.iter().enumerate().map(|(at, count)| (ATTEMPT_BOUNDS.get(at).copied(), *count))
     }
 
-    /// Returns how long this part of the attempts took at most, in microseconds: the upper bound of a range. None: there
-    /// were no attempts, or it was longer than the last bound.
+    /// Returns the duration that this part of the attempts did not exceed, in microseconds: the upper bound of a range.
+    /// None: there were no attempts, or the duration is above the last bound.
     pub fn duration_us(&self, part: f64) -> Option<u64> {
         let all: u64 = self.durations().map(|(_, count)| count).sum();
         let wanted = ((all as f64 * part).ceil() as u64).max(1);
@@ -173,7 +174,7 @@ mod tests {
         assert_eq!((none.duration_us(0.5), none.success_rate(), none.failures()), (None, None, Vec::new()));
         let mut some = none;
         (some.0[ACCEPTED], some.0[FAILED], some.0[LATER]) = (6, 2, 2);
-        // Nine of up to a millisecond, and one of more than a minute.
+        // Nine attempts took up to a millisecond, and one took more than a minute.
         (some.0[DURATION], some.0[DURATION + ATTEMPT_BOUNDS.len()]) = (9, 1);
         assert_eq!((some.duration_us(0.5), some.duration_us(0.9)), (Some(1000), Some(1000)));
         assert_eq!(some.duration_us(0.99), None, "it is longer than the last bound");

@@ -19,7 +19,7 @@ pub struct Sums {
     pub dead: u64,
     /// By how much attempts began after their due time, in microseconds: the sum over all attempts.
     pub late_us: u64,
-    /// How many attempts `late_us` is the sum of.
+    /// The number of attempts that the sum `late_us` is about.
     pub attempts: u64,
 }
 

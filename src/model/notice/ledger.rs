@@ -75,9 +75,9 @@ impl Ledger {
         changed
     }
 
-    /// Returns how many dead letters each topic has got since the last call, by the pages of counters. The first call
-    /// returns none, because those dead letters were there before. The count of a page that cannot be read this time
-    /// stays known, so none of its dead letters is lost.
+    /// Returns how many dead letters each topic has got since the last call, according to the pages of counters. The
+    /// first call returns none, because those dead letters were there before. The count of a page that cannot be read
+    /// this time stays known, so none of its dead letters is lost.
     pub fn deaths(&mut self, pages: &[PageSums]) -> Vec<(String, u64)> {
         let is_first = self.dead.is_none();
         let known = self.dead.get_or_insert_default();
@@ -150,7 +150,7 @@ mod tests {
         let mut ledger = again(&ledger);
         assert!(!ledger.conditions(&[finding("r2"), finding("r1")], 6, somebody));
         assert!(ledger.conditions(&[finding("r2")], 7, somebody));
-        // What was not sent yet is sent by the next process.
+        // The next process sends what was not sent yet.
         let mut ledger = again(&ledger);
         assert_eq!(take_states(&mut ledger), [(State::Over, "r1".into())]);
         assert!(!ledger.conditions(&[finding("r2")], 8, somebody));

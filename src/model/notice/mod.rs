@@ -17,10 +17,10 @@ use crate::status::Finding;
 /// The kind for jobs that became dead letters. Such an alert is an event that is never over.
 pub const DEAD_LETTER: &str = "dead_letter";
 
-/// The kind for alerts that do not reach a recipient. The other recipients get it.
+/// The kind of the alert which says that alerts do not reach a recipient. The other recipients get this alert.
 pub const NOT_SENT: &str = "alerts_not_sent";
 
-/// The kind for a test that alerts arrive. It is sent when somebody asks for it.
+/// The kind for test alerts, which show whether alerts arrive. They are sent when somebody asks for it.
 pub const TEST: &str = "test";
 
 /// All kinds of alerts. Those that can be over are the names of findings.
@@ -57,7 +57,7 @@ pub const KINDS: &[&str] = &[
     NOT_SENT,
 ];
 
-/// An alert names at most this many jobs. Of the others it gives only the number.
+/// An alert names at most this many jobs. For the others, it gives only their number.
 pub const JOBS_NAMED: usize = 10;
 
 /// One alert: something that people get a message about.
@@ -77,7 +77,7 @@ pub struct Notice {
     pub node: Option<String>,
     /// The process that is concerned.
     pub process: Option<String>,
-    /// Since when it is wrong, in Unix milliseconds.
+    /// Since when the problem exists, in Unix milliseconds.
     pub since_ms: i64,
     /// When it was over, or when the event happened last, in Unix milliseconds.
     pub at_ms: i64,
@@ -151,12 +151,12 @@ impl Notice {
         }
     }
 
-    /// Makes the alert that this one is over.
+    /// Makes the alert that reports the end of this one.
     fn over(self, now_ms: i64) -> Notice {
         Notice { state: State::Over, at_ms: now_ms, ..self }
     }
 
-    /// Makes the alert that `count` jobs of a topic became dead letters. `jobs` are those that are known.
+    /// Makes the alert that `count` jobs of a topic became dead letters. `jobs` has those of these jobs that are known.
     pub fn dead(topic: &str, count: u64, jobs: Vec<DeadJob>, now_ms: i64) -> Notice {
         let since_ms = jobs.iter().map(|job| job.died_ms).min().unwrap_or(now_ms);
         Notice {

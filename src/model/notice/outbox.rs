@@ -1,7 +1,7 @@
 //! The outbox of alerts: what to send to whom, and when. Alerts that come shortly after each other go into one message,
 //! and a recipient does not get messages too often. A message that cannot be sent is tried again for a day, with
-//! growing pauses. The outbox survives restarts. Times are Unix milliseconds of the host's clock, which may be set: a
-//! time that is in the future makes nobody wait.
+//! growing pauses. The outbox survives restarts. Times are Unix milliseconds of the host's clock, which may be set
+//! back. So a stored time may be in the future. Nothing waits for such a time.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 /// The first and the longest pause after a failure.
 const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(600)];
 
-/// After so many failures in a row, an alert says that alerts are not sent.
+/// After this many failures in a row, an alert says that alerts are not sent.
 const FAILURES_TOLD: u32 = 3;
 
 /// How often messages go out.
@@ -41,10 +41,10 @@ pub struct Outbox {
 struct PendingNotices {
     to: Recipient,
     notices: Vec<Notice>,
-    /// How many of them, from the first one, this process is sending.
+    /// How many of these alerts, from the first one, this process is sending now.
     #[serde(skip)]
     sending: usize,
-    /// Since when the first one waits that is not being sent.
+    /// Since when the first alert that is not being sent has waited.
     first_ms: i64,
     /// When the last message was sent.
     last_ms: Option<i64>,
@@ -66,7 +66,8 @@ pub struct Dispatch {
     pub notices: Vec<Notice>,
 }
 
-/// Returns whether `span` has passed since `since_ms`. If the clock was set back before `since_ms`, it has.
+/// Returns whether `span` has passed since `since_ms`. If the clock was set back to a time before `since_ms`, the
+/// result is also true.
 fn passed(since_ms: i64, span: Duration, now_ms: i64) -> bool {
     now_ms < since_ms || now_ms - since_ms >= span.as_millis() as i64
 }
@@ -161,14 +162,14 @@ impl Outbox {
         if now_ms - waiting.failing_ms < PATIENCE.as_millis() as i64 {
             return 0;
         }
-        // Alerts that came meanwhile have a day of their own.
+        // Alerts that came after this message was begun stay: they are tried for a further day.
         waiting.notices.drain(..tried);
         waiting.failing_ms = now_ms;
         waiting.dropped += tried as u64;
         tried
     }
 
-    /// Records that a message was neither sent nor failed. It can be sent again.
+    /// Records that a message was not sent, and that this is not a failure. It can be sent again.
     pub fn put_off(&mut self, to: &Recipient) {
         if let Some(waiting) = self.pending_for(to) {
             waiting.sending = 0;
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(due(&mut outbox, 9_999), Vec::<Vec<String>>::new());
         assert_eq!(due(&mut outbox, 10_000), [["a", "b"]]);
         assert!(outbox.is_sending() && due(&mut outbox, 11_000).is_empty());
-        // This one comes while a message is being sent.
+        // This alert comes while a message is being sent.
         outbox.put(&mail(), &open("c"), 11_000);
         outbox.sent(&mail(), 12_000);
         assert!(due(&mut outbox, 71_999).is_empty());

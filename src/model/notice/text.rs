@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 
 use super::{Notice, State};
 
-/// How many alerts a message describes. Of the others it gives the number.
+/// How many alerts a message describes. For the others, it gives only their number.
 const NAMED: usize = 50;
 
 /// The longest reason (also title and id), subject and detail, in characters.

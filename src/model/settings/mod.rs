@@ -61,7 +61,7 @@ pub struct Settings {
     pub store: StoreSettings,
     /// The most bytes of the records of ended jobs, of all topics together.
     pub records_max: u64,
-    /// Where topics are stored that may change at any time. None: there are only those of the configuration file.
+    /// Where the topics that may change at any time are stored. None: there are only those of the configuration file.
     pub registry: Option<RegistrySettings>,
     /// Which addresses callbacks may go to, and their TLS.
     pub callback: CallbackSettings,
@@ -81,7 +81,7 @@ impl Settings {
 /// How much the log files may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLimits {
-    /// The length of a file, in bytes, from which on a further file of the same day is written.
+    /// If a file has this many bytes, or more, a further file of the same day is begun.
     pub max_size: u64,
     /// How many files of each kind are kept. 0: all.
     pub keep: usize,
@@ -279,7 +279,7 @@ pub struct NodeSettings {
     pub timeout: Option<Duration>,
     /// The number of connections to each of its servers, per process. None: the number of the store.
     pub pool: Option<u32>,
-    /// The certificates that the servers and dq prove themselves with.
+    /// The certificates with which the servers and dq prove who they are.
     pub tls: TlsSettings,
 }
 
@@ -376,7 +376,7 @@ impl fmt::Display for StoreSettings {
 pub struct CallbackSettings {
     /// Which addresses are never called.
     pub guard: Guard,
-    /// Address ranges that may be called whatever the guard says.
+    /// Address ranges that may be called even if the guard denies them.
     pub allow: Vec<IpNet>,
     /// The authorities that may sign receivers' certificates, in addition to those that this host trusts, and the
     /// certificate that dq presents.

@@ -10,7 +10,7 @@ use crate::topic::Durability;
 /// How safe jobs are on Redis.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Safety {
-    /// How safe a change must be before it is answered, if its topic does not say.
+    /// How safe a change must be before it is answered, if its topic sets no level.
     pub durability: Durability,
     /// How long a change waits for that.
     pub timeout: Duration,

@@ -44,8 +44,8 @@ impl Topic {
         self.flaws().into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Returns the mistakes with which a topic can still exist. Programs other than dq write such topics, for
-    /// example the console of the PHP daemon. Because of some of these mistakes the topic is held (`Topic::held`). With the
+    /// Returns the mistakes that a topic in a registry may have. Programs other than dq write such topics, for example
+    /// the console of the PHP daemon. Because of some of these mistakes the topic is held (`Topic::held`). With the
     /// others it is served, without the wrong values.
     pub fn flaws(&self) -> Vec<InvalidTopic> {
         let mut flaws = Vec::new();

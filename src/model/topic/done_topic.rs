@@ -2,7 +2,7 @@
 
 use crate::job_parts::{TOPIC_MAX, TopicName};
 
-/// What the name of a topic for the events of another one ends with.
+/// The end of the name of a topic for the events of another topic.
 pub const DONE_SUFFIX: &str = ".on_done";
 
 /// Returns the name of the topic whose jobs are the events of a topic. None: the name would be too long.

@@ -21,8 +21,8 @@ const OWN: [&str; 14] = [
     "upgrade",
 ];
 
-/// Headers that speak for the one who sends a callback, or that some receivers take in place of its method, host or
-/// path. Headers that begin with `x-forwarded-` are also guarded.
+/// Headers that say who sends a callback, or that some receivers use in place of its method, host or path. Headers that
+/// begin with `x-forwarded-` are also guarded.
 const GUARDED: [&str; 15] = [
     "authorization",
     "cookie",
@@ -41,20 +41,22 @@ const GUARDED: [&str; 15] = [
     "x-rewrite-url",
 ];
 
-/// Returns whether two names of headers are the same to a receiver. CGI and PHP do not tell `_` from `-`, PHP does not
-/// tell `.` from them, and nobody tells upper from lower case. So all characters except letters and digits are the same.
+/// Returns whether two names of headers are the same to a receiver. For CGI and PHP, `_` and `-` are the same, and for
+/// PHP also `.`. For all, upper and lower case are the same. So this function treats all characters except letters and
+/// digits as the same.
 pub fn is_same_header(a: &str, b: &str) -> bool {
     a.len() == b.len() && begins_like(a, b)
 }
 
-/// Returns whether a name begins as another one, compared as [`is_same_header`] does.
+/// Returns whether a name begins with another one, compared as [`is_same_header`] does.
 fn begins_like(name: &str, prefix: &str) -> bool {
     let folded = |byte: u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' };
     name.len() >= prefix.len() && name.bytes().zip(prefix.bytes()).all(|(a, b)| folded(a) == folded(b))
 }
 
 /// Returns whether a job may set the header with this name only if its topic names it in `job_headers`: a receiver may
-/// trust the header, and whoever may add jobs must not be able to forge it. Names are compared by [`is_same_header`].
+/// trust the header, so a client that may add jobs must not be able to forge it. Names are compared by
+/// [`is_same_header`].
 pub fn is_guarded_header(name: &str) -> bool {
     begins_like(name, "x-forwarded-") || GUARDED.iter().any(|guarded| is_same_header(name, guarded))
 }

@@ -11,7 +11,7 @@ use crate::guard::literal;
 /// A host, with or without a port, or `*.` and the end of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPattern {
-    /// The first label of the host may be any.
+    /// Whether the first label of the host may be any label.
     is_wildcard: bool,
     /// In lower case. An IPv6 address is in brackets.
     host: String,
@@ -38,7 +38,8 @@ impl HostPattern {
         let is_address = literal(host).is_some();
         let is_usable = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
             Some(address) => address.parse::<Ipv6Addr>().is_ok() && !is_wildcard,
-            // With the wildcard alone before a last label such as `com`, the entry would stand for everybody.
+            // With only the wildcard before a last label such as `com`, the entry would stand for the hosts of
+            // everybody.
             None if is_wildcard => !is_address && host.contains('.') && host.split('.').all(is_label),
             None => host.split('.').all(is_label),
         };

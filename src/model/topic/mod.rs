@@ -40,7 +40,7 @@ pub enum Mode {
     /// dq calls the callback.
     #[default]
     Push,
-    /// Workers ask for jobs. dq calls nobody.
+    /// Clients ask for jobs. dq calls no receiver.
     Pull,
 }
 
@@ -209,7 +209,8 @@ settings! {
     old_secrets_until: Option<Moment> = None, SettingKind::Moment;
     /// How long the record of a job that has ended is kept. Zero: jobs leave no record.
     keep_done: Duration = RecordKeeping::DEFAULT.age, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
-    /// The records of how many ended jobs are kept; the oldest go first. Zero: jobs leave no record.
+    /// The number of ended jobs whose records are kept. The oldest records are removed first. Zero: jobs leave no
+    /// record.
     keep_done_jobs: u32 = RecordKeeping::DEFAULT.jobs, SettingKind::Count { least: 0, most: 10 * MILLION };
     /// Whether records keep body and headers of their jobs, so that a job can be replayed. Bodies of more than 64 KiB
     /// are not kept.
@@ -286,9 +287,9 @@ impl Topic {
         own.or(self.max_notifications).unwrap_or(u32::MAX)
     }
 
-    /// Returns the limit of attempts that counts when a lease expires. With a flag, nobody knows how many of the earlier
-    /// attempts failed, and how often the flag asked again. So no expired lease is the last attempt of a job for which
-    /// the flag may ask without a limit.
+    /// Returns the limit of attempts that counts when a lease expires. With `re_notify_flag`, it is not known how many
+    /// of the earlier attempts failed, and how often the flag asked again. So if the flag may ask without a limit, an
+    /// expired lease is never the last attempt of a job.
     pub fn lease_limit(&self) -> u32 {
         match self.re_notify_flag.is_empty() {
             true => self.max_attempts,

@@ -16,7 +16,7 @@ pub struct RecordKeeping {
 }
 
 impl RecordKeeping {
-    /// What a topic keeps whose settings do not say otherwise.
+    /// What a topic keeps if its settings do not say otherwise.
     pub const DEFAULT: RecordKeeping = RecordKeeping {
         age: Duration::from_secs(86_400),
         jobs: 100_000,

@@ -32,7 +32,7 @@ impl Topic {
         }
     }
 
-    /// Removes the secrets that sign no more.
+    /// Removes the secrets that no longer sign.
     pub fn drop_ended_secrets(&mut self, now_ms: i64) {
         if self.old_secrets_until.is_some_and(|Moment(until_ms)| until_ms <= now_ms) {
             self.secrets.truncate(1);
@@ -40,8 +40,8 @@ impl Topic {
         }
     }
 
-    /// Puts a secret before the others, which sign for `keep` from now on (at most ten years). If they have a later end, it stays. With a
-    /// `keep` of zero, they are removed.
+    /// Puts a secret before the others. The others go on signing for `keep` from now (at most ten years). If they
+    /// already have a later end, that end stays. With a `keep` of zero, they are removed.
     pub fn rotate_secret(&mut self, secret: String, keep: Duration, now_ms: i64) {
         self.drop_ended_secrets(now_ms);
         if keep.is_zero() {
@@ -108,7 +108,7 @@ mod tests {
         topic.rotate_secret("sixth".into(), Duration::MAX, 3_601_000);
         let mut read = Topic::try_from(serde_json::Map::from(topic.clone())).unwrap();
         assert_eq!(read, topic);
-        // New secrets are not ended by the moment of those before them.
+        // The end of the earlier secrets does not apply to new secrets.
         let secrets = serde_json::json!({"secrets": ["seventh one", "eighth one"]});
         read.assign(secrets.as_object().unwrap()).unwrap();
         assert_eq!(read.signing_secrets(i64::MAX), ["seventh one", "eighth one"]);

@@ -27,7 +27,7 @@ const HEADER_MAX: usize = 1024;
 /// How a setting is written, and its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettingKind {
-    /// A text, in the API of at most `most` bytes.
+    /// A text. In the API, it has at most `most` bytes.
     Text {
         /// The most bytes.
         most: usize,
@@ -73,7 +73,7 @@ pub enum SettingKind {
     Moment,
     /// A [`topic::Durability`].
     Durability,
-    /// A [`topic::Success`] rule, in the API of at most `most` bytes.
+    /// A [`topic::Success`] rule. In the API, it has at most `most` bytes.
     Success {
         /// The most bytes.
         most: usize,
@@ -182,7 +182,7 @@ impl Setting {
         (self.default)()
     }
 
-    /// Returns the span that the topic has here, if the setting is one.
+    /// Returns the topic's value of the setting, if it is a span.
     pub fn span(&self, topic: &Topic) -> Option<Duration> {
         match (self.kind, (self.size)(topic)) {
             (SettingKind::Span { .. }, Some(Size::Span(span))) => Some(span),
@@ -235,7 +235,7 @@ impl Setting {
     ///
     /// # Errors
     ///
-    /// What is too long, or the control character.
+    /// The error names what is too long, or the control character.
     pub fn check_written(&self, value: &Value) -> Result<(), InvalidTopic> {
         let wrong = |problem: String| Err(InvalidTopic::new(self.name, problem));
         let text = |text: &str, most: usize| match text.chars().find(|c| c.is_control()) {

@@ -34,7 +34,7 @@ impl fmt::Display for NotDelivered {
     }
 }
 
-/// A topic, and what follows from its settings. This is found out once, not for each job.
+/// A topic, and what follows from its settings. This is computed once, not for each job.
 #[derive(Debug, PartialEq, Eq)]
 struct CompiledTopic {
     topic: Arc<Topic>,
@@ -91,7 +91,7 @@ impl Topics {
     }
 }
 
-/// If two topics have the same name, the first one counts. A topic with `on_done` brings another one for its events.
+/// If two topics have the same name, the first one counts. A topic with `on_done` adds another topic for its events.
 impl FromIterator<Topic> for Topics {
     fn from_iter<I: IntoIterator<Item = Topic>>(topics: I) -> Topics {
         let mut all = HashMap::new();

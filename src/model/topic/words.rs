@@ -49,7 +49,7 @@ pub struct Rate {
     pub per: Duration,
 }
 
-/// The written form of a rate: a number if it is in seconds, because every release reads that.
+/// The written form of a rate: a number for a rate per second, because every release reads that.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a rate such as \"100/s\", \"30/m\", \"500/h\"")]
 enum RateText {

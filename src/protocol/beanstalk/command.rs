@@ -15,9 +15,9 @@ pub enum Command {
     Put(Put),
     /// Use this tube for later puts.
     Use(TubeName),
-    /// Lease a job of the watched tubes, and wait for one without limit.
+    /// Lease a job of the watched tubes, and wait for it without a limit.
     Reserve,
-    /// Lease a job of the watched tubes, and wait at most so long. None: without limit.
+    /// Lease a job of the watched tubes, and wait for at most this long. None: without limit.
     ReserveWithTimeout(Option<u32>),
     /// Lease this job.
     ReserveJob(u64),
@@ -53,7 +53,7 @@ pub enum Command {
     PeekDelayed,
     /// Show the first buried job of the used tube.
     PeekBuried,
-    /// Make at most so many jobs of the used tube ready: buried ones, or if there are none, delayed ones.
+    /// Make at most this many jobs of the used tube ready: buried ones, or if there are none, delayed ones.
     Kick(u32),
     /// Make this buried or delayed job ready.
     KickJob(u64),
@@ -69,11 +69,11 @@ pub enum Command {
     ListTubeUsed,
     /// The tubes that jobs are leased from.
     ListTubesWatched,
-    /// Lease no new job of a tube for so long.
+    /// Lease no new job of a tube for this long.
     PauseTube {
         /// The tube.
         tube: TubeName,
-        /// How long. beanstalkd takes 0 for the shortest possible pause.
+        /// How long. beanstalkd treats 0 as the shortest possible pause.
         delay_s: u32,
     },
     /// Close the connection, without a response.
@@ -134,7 +134,7 @@ pub(super) enum Line {
 
 type Arguments = fn(&mut &[u8]) -> Option<Command>;
 
-/// Each name, and how its arguments are read. Of two names of which one begins with the other, the longer comes first.
+/// Each name, and how its arguments are read. If one name begins with another name, the longer name comes first.
 const COMMANDS: [(&str, Arguments); 24] = [
     ("peek ", |rest| last_id(rest).map(Command::Peek)),
     ("peek-ready", |rest| alone(rest, Command::PeekReady)),
@@ -187,7 +187,7 @@ pub(super) fn parse(line: &[u8], max_job_size: u32) -> Result<Line, CommandError
 fn put(mut rest: &[u8], max_job_size: u32) -> Option<Line> {
     let (priority, delay_s) = (unsigned_32(&mut rest)?, unsigned_32(&mut rest)?);
     let (ttr_s, size) = (unsigned_32(&mut rest)?.max(1), unsigned_32(&mut rest)?);
-    // The size is looked at before what follows it: whatever that is, the body must be skipped.
+    // The size is checked before the rest of the line: even if the rest is wrong, the body must be skipped.
     if size > max_job_size {
         return Some(Line::TooBig { skipped: u64::from(size) + 2 });
     }
@@ -199,7 +199,7 @@ fn alone(rest: &[u8], command: Command) -> Option<Command> {
     rest.is_empty().then_some(command)
 }
 
-/// Reads an id with nothing behind it.
+/// Reads an id. Nothing may follow it.
 fn last_id(rest: &mut &[u8]) -> Option<u64> {
     unsigned(rest, u64::MAX).filter(|_| rest.is_empty())
 }

@@ -3,7 +3,7 @@
 use super::command::{Command, CommandError, LINE_MAX, Line, Put, parse};
 use crate::bounded::BoundedBuffer;
 
-/// What a connection has sent so far. Its memory is at most a line, or a body of the greatest size that is allowed.
+/// What a connection has sent so far. It holds at most a line, or a body of the greatest size that is allowed.
 #[derive(Debug)]
 pub struct Decoder {
     max_job_size: u32,
@@ -12,7 +12,7 @@ pub struct Decoder {
 
 #[derive(Debug)]
 enum State {
-    /// A line has begun, or none has.
+    /// The part of a line that has arrived. Empty: no line has begun.
     Line(Vec<u8>),
     /// The line is longer than [`LINE_MAX`]. Its rest is skipped. True: its last byte so far is a CR.
     LongLine { after_cr: bool },
@@ -29,8 +29,8 @@ impl Decoder {
         Decoder { max_job_size, state: State::Line(Vec::new()) }
     }
 
-    /// Reads the next command, and moves `input` behind it. None: `input` is used up, and the next command is not
-    /// complete. The decoder keeps what it read of it.
+    /// Reads the next command, and moves `input` to the first byte after it. None: `input` is used up, and the next
+    /// command is not complete. The decoder keeps what it read of it.
     pub fn decode(&mut self, input: &mut &[u8]) -> Option<Result<Command, CommandError>> {
         while !input.is_empty() {
             let (state, result) = match std::mem::replace(&mut self.state, State::Line(Vec::new())) {

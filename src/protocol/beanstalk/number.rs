@@ -1,9 +1,9 @@
 //! Numbers, as beanstalkd reads them. Most of them are strict ([`unsigned`]). `kick` and `reserve-with-timeout` read
-//! theirs by C's `strtoul` and `strtol` ([`strtoul`], [`strtol`]), which accept signs, white space, and anything behind
+//! theirs by C's `strtoul` and `strtol` ([`strtoul`], [`strtol`]), which accept signs, white space, and any text after
 //! the digits.
 
-/// Reads a number of at most `max`, and moves `text` behind it. Blanks may precede it; a sign may not. None: there is
-/// no digit, or the number is too large.
+/// Reads a number of at most `max`, and moves `text` to the first byte after it. Blanks may precede it; a sign may not.
+/// None: there is no digit, or the number is too large.
 pub(super) fn unsigned(text: &mut &[u8], max: u64) -> Option<u64> {
     let begin = text.iter().take_while(|byte| **byte == b' ').count();
     let (magnitude, rest) = digits(&text[begin..])?;

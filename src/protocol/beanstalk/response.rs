@@ -29,9 +29,9 @@ pub enum Response<'a> {
         /// Its body.
         body: Cow<'a, [u8]>,
     },
-    /// To `watch` and `ignore`: so many tubes are watched.
+    /// To `watch` and `ignore`: this many tubes are watched.
     Watching(u64),
-    /// To `kick`: so many jobs were made ready.
+    /// To `kick`: this many jobs were made ready.
     Kicked(u64),
     /// A list or a dictionary.
     Ok(Document),
@@ -71,7 +71,7 @@ pub enum Response<'a> {
     InternalError,
 }
 
-/// The responses that are a word alone.
+/// The responses that consist of only one word.
 pub(super) const WORDS: [(&str, Response<'static>); 17] = [
     ("KICKED", Response::JobKicked),
     ("DELETED", Response::Deleted),

@@ -7,7 +7,7 @@ use super::response::{Response, WORDS};
 use super::tube::TubeName;
 use super::yaml::Document;
 
-/// The bytes are no response.
+/// The bytes are not a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the bytes are no response of beanstalkd")]
 pub struct ResponseError;

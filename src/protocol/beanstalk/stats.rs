@@ -25,7 +25,7 @@ macro_rules! dictionary {
         }
 
         impl $name {
-            /// Returns the dictionary that a response has.
+            /// Returns the dictionary for a response.
             pub fn to_document(&self) -> Document {
                 Document::Dictionary(vec![$((Cow::Borrowed($key), self.$field.to_entry()),)*])
             }

@@ -37,7 +37,7 @@ pub struct Add {
     pub on_conflict: OnConflict,
     /// The job's own limit of attempts. None: the topic's.
     pub max_attempts: Option<u32>,
-    /// The job's own headers, in addition to the topic's, its destination, its tags, and what follows it.
+    /// The job's own headers (which are added to those of the topic), its destination, its tags, and its followers.
     pub headers: Headers,
     /// How long after its due time the job may begin an attempt. Zero: for ever. None: as long as the topic says.
     pub expire_after: Option<Duration>,
@@ -72,7 +72,7 @@ pub struct JobReport {
 pub enum ReportKind {
     /// It is done.
     Ack {
-        /// What came of it.
+        /// What the client says about the result.
         answer: String,
     },
     /// It could not be done.
@@ -114,7 +114,7 @@ pub enum Command {
     Auth(PresentedToken),
 }
 
-/// Parses a request. A `fix_time` is read by `clock`.
+/// Parses a request. `clock` gives the time and the zone for reading a `fix_time`.
 pub fn parse(json: &[u8], clock: LocalClock<'_>) -> Result<Command, Refusal> {
     let broken = |e: String| Refusal::new("bad_json", format!("the request is not a JSON object: {e}"));
     let text = std::str::from_utf8(json).map_err(|e| broken(e.to_string()))?;

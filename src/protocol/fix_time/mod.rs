@@ -5,7 +5,8 @@
 //! with those of PHP.
 //!
 //! Forms that `strtotime` reads in a surprising way, such as a number of ten digits, are refused. No crate reads these
-//! forms: those that say so misread common ones (`2026-12-01 12.30`), and PHP's own library is written in C.
+//! forms correctly: crates that claim it misread common ones (`2026-12-01 12.30`), and PHP's own library is written in
+//! C.
 
 mod dates;
 mod moment;
@@ -39,7 +40,7 @@ pub struct LocalClock<'a> {
 /// Returns when a job with this `fix_time` is due. None: the text has no known form, or means a moment before 1970.
 ///
 /// A text that only says how far the moment is from now (`+30 minutes`) gives a relative due time, so that the store's
-/// clock decides. A moment after [`LATEST_MS`] is that moment.
+/// clock decides. A moment after [`LATEST_MS`] becomes `LATEST_MS`.
 pub(super) fn due(text: &str, clock: LocalClock<'_>) -> Option<Due> {
     let text = text.trim();
     if text.len() > LENGTH_MAX {

@@ -1,4 +1,4 @@
-//! From what a text says to the moment that it means.
+//! Computes the moment that a text means from what its words say.
 
 use std::time::Duration;
 
@@ -33,7 +33,8 @@ pub(super) fn due(written: &Written, clock: LocalClock<'_>) -> Option<Due> {
         Some(Zone::Offset(seconds)) => TimeZone::fixed(jiff::tz::Offset::from_seconds(*seconds as i32).ok()?),
     };
     let now_ms = (clock.now_ms)();
-    // As in PHP, a date that the text does not give is the one of the server, also beside another zone.
+    // As in PHP, if the text gives no date, the current date in the server's zone is used, even if the text names
+    // another zone.
     let now = Timestamp::from_millisecond(now_ms).ok()?.to_zoned(clock.zone.clone()).datetime();
     let at_ms = to_unix_ms(wall_time(written, now)?, &zone)?.checked_add(written.seconds * 1000)?;
     if is_shift_alone(written) {
@@ -49,7 +50,8 @@ fn is_shift_alone(written: &Written) -> bool {
     at_present && written.weekday.is_none() && written.day_of_month.is_none()
 }
 
-/// Returns the moment on the wall clock of the zone, without the shift by seconds: hours pass alike on all days.
+/// Returns the moment on the wall clock of the zone, without the shift by seconds. That shift is added to the final
+/// moment, because an hour is equally long on all days.
 fn wall_time(written: &Written, now: DateTime) -> Option<WallTime> {
     let Date { year, month, day } = written.date.unwrap_or_default();
     let year = year.unwrap_or(i64::from(now.year()));
@@ -60,7 +62,8 @@ fn wall_time(written: &Written, now: DateTime) -> Option<WallTime> {
         TimeOfDay::Unknown if written.date.is_none() => ms_of_day(now),
         TimeOfDay::Unknown | TimeOfDay::Midnight => 0,
     };
-    // `24:00` and a day that the month does not have are of the next day or month, before anything is counted from them.
+    // `24:00` and a day that the month does not have belong to the next day or month. This is resolved before anything
+    // is counted from them.
     let day = first_of_month(year, month)? + day - 1 + ms / DAY_MS;
     ms %= DAY_MS;
     let (year, month, day) = civil(day + weekday_shift(written, day))?;
@@ -80,7 +83,7 @@ fn ms_of_day(now: DateTime) -> i64 {
     seconds * 1000 + i64::from(now.millisecond())
 }
 
-/// Returns how many days the day of the week is from this day.
+/// Returns how many days after this day the wanted day of the week is. Negative: it is before this day.
 fn weekday_shift(written: &Written, day: i64) -> i64 {
     let Some((weekday, rule)) = written.weekday else { return 0 };
     let present = weekday_of(day);
@@ -88,7 +91,7 @@ fn weekday_shift(written: &Written, day: i64) -> i64 {
     let of_week = |weekday: i64| if weekday == 0 { 7 } else { weekday };
     match rule {
         WeekdayRule::OfThisWeek => of_week(weekday) - of_week(present),
-        // With a shift into the past, today counts: the shift leads to a day before it.
+        // With a shift into the past, today counts too, because the shift then leads to an earlier day.
         _ if written.days < 0 => (weekday - present).rem_euclid(7),
         WeekdayRule::FromToday => (weekday - present).rem_euclid(7),
         WeekdayRule::AfterToday => (weekday - present - 1).rem_euclid(7) + 1,
@@ -126,9 +129,9 @@ fn civil(days: i64) -> Option<(i64, i64, i64)> {
     Some((i64::from(date.year()) + 400 * cycles, date.month().into(), date.day().into()))
 }
 
-/// Returns the moment in Unix milliseconds at which the zone's clock shows a time. If the clock skips the time, it is
-/// the time as many minutes later. If the clock shows the time twice, it is the second one, so that no job is early.
-/// (PHP takes the first or the second one, depending on the zone.)
+/// Returns the moment in Unix milliseconds at which the zone's clock shows a time. If the clock skips the time, the
+/// result is later by as many minutes as the clock skips. If the clock shows the time twice, the result is the second
+/// one, so that no job is early. (PHP takes the first or the second one, depending on the zone.)
 fn to_unix_ms(wall: WallTime, zone: &TimeZone) -> Option<i64> {
     let ms = wall.days.checked_mul(DAY_MS)?.checked_add(wall.ms)?;
     let local =

@@ -52,7 +52,7 @@ pub(super) const WEEKDAYS: [(&str, i64); 18] = [
     ("weds", 3),
 ];
 
-/// The units of a shift, with how many of the unit they are.
+/// The units of a shift, each as a number of seconds, days or months.
 pub(super) const UNITS: [(&str, (Unit, i64)); 17] = [
     ("sec", (Unit::Second, 1)),
     ("secs", (Unit::Second, 1)),
@@ -73,7 +73,7 @@ pub(super) const UNITS: [(&str, (Unit, i64)); 17] = [
     ("years", (Unit::Month, 12)),
 ];
 
-/// The unit whose meaning depends on what is before it: `+1 week` is seven days, `next week` begins on Monday.
+/// The unit whose meaning depends on the word before it: `+1 week` is seven days, `next week` begins on Monday.
 pub(super) const WEEKS: [(&str, i64); 2] = [("week", 7), ("weeks", 7)];
 
 /// Numbers in words.

@@ -1,5 +1,5 @@
-//! The forms of a word. At each place, the form that reads the most characters counts; of equally long ones, the first
-//! in the list.
+//! The forms of a word. At each place, the form that reads the most characters counts. If several forms read as many,
+//! the first in the list counts.
 
 use jiff::tz::TimeZone;
 

@@ -32,7 +32,7 @@ impl<'a> Scanner<'a> {
         Some(())
     }
 
-    /// Reads `least` to `most` digits, and none that follow them.
+    /// Reads `least` to `most` digits. None: there are fewer digits, or more.
     pub(super) fn digits(&mut self, least: usize, most: usize) -> Option<i64> {
         let end = self.rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.rest.len());
         if !(least..=most).contains(&end) {

@@ -2,13 +2,13 @@
 
 use jiff::tz::TimeZone;
 
-/// A date. A part that the text does not give is the present one.
+/// A date. If the text does not give a part, the current year, month or day is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Date {
     pub year: Option<i64>,
     /// 1 to 12.
     pub month: Option<i64>,
-    /// 0 to 31. A day that the month does not have is one of the next month (0: of the month before).
+    /// 0 to 31. A day that the month does not have is a day of the next month (0: the last day of the month before).
     pub day: Option<i64>,
 }
 
@@ -28,14 +28,14 @@ pub(super) enum Unit {
     Month,
 }
 
-/// Which day with the name of a day of the week is meant.
+/// Which day is meant by the name of a day of the week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WeekdayRule {
     /// The first one that is today or later.
     FromToday,
     /// The first one after today.
     AfterToday,
-    /// The one of the present week, which begins on Monday.
+    /// The day in the present week, which begins on Monday.
     OfThisWeek,
 }
 
@@ -44,7 +44,8 @@ pub(super) enum WeekdayRule {
 pub(super) enum DayOfMonth {
     First,
     Last,
-    /// This day of the week (from Sunday, 0) for this time in the month, from 1.
+    /// The day of the week that occurs in the month for the nth time. Holds the day of the week (Sunday is 0) and n,
+    /// from 1.
     Nth(i64, i64),
     /// The last such day of the week in the month.
     LastWeekday(i64),
@@ -70,14 +71,14 @@ pub(super) enum Word {
     DateTime(Date, Time),
     /// This many days after the first of January of a year.
     DayOfYear(i64, i64),
-    /// Four digits: a time of day or, behind a time, a year.
+    /// Four digits: a time of day or, if they follow a time, a year.
     FourDigits(i64),
     Zone(Zone),
     /// A number of units.
     Shift(i64, Unit),
-    /// A number of weeks from this one, as in `next week`.
+    /// A number of weeks from this week, as in `next week`.
     Week(i64),
-    /// A day of the week alone.
+    /// Only a day of the week.
     Weekday(i64),
     /// A day of the week, counted in words: `next monday`, `third friday`.
     NamedWeekday {

@@ -41,13 +41,15 @@ impl Written {
             scanner.while_in(" \t,");
             words += 1;
         }
-        // PHP takes the present time of its own zone for one of the given zone.
+        // If a text gives only a zone, PHP uses the present time of its own zone as a time in the given zone. dq
+        // refuses such a text.
         let is_zone_of_nothing =
             written.zone.is_some() && written.date.is_none() && written.time == TimeOfDay::Unknown;
         let fits = written.unix_ms.is_none() || words == 1;
-        // PHP adds other shifts to such a day in ways that nobody means.
+        // PHP adds other shifts to such a day in ways that nobody expects. dq refuses them.
         let is_one_day = written.day_of_month.is_none() || {
-            // A shift by months gives the month (`next month`), or would be added to the month that is given.
+            // A shift by months (`next month`) is accepted only if the text names no month. Otherwise it would be added
+            // to that month.
             let months_once = written.months == 0 || written.date.is_none_or(|date| date.month.is_none());
             written.weekday.is_none() && written.days == 0 && months_once
         };
@@ -150,7 +152,7 @@ impl Written {
             (_, TimeOfDay::Unknown | TimeOfDay::Midnight) if is_time => {
                 self.set_time(Time { hour, minute, second: 0 })
             }
-            // The year stands behind the time: `Dec 1 23:50:50 2026`.
+            // The year follows the time: `Dec 1 23:50:50 2026`.
             (Some(date @ Date { year: None, .. }), _) => {
                 date.year = Some(digits);
                 Some(())

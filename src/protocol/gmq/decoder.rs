@@ -34,7 +34,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// Returns the length of what belongs to the value, up to its end. None: it does not end in these bytes.
+    /// Returns how many of the bytes belong to the value, up to its end. None: the value does not end in these bytes.
     fn end(&mut self, bytes: &[u8]) -> Option<usize> {
         for (place, byte) in bytes.iter().enumerate() {
             match byte {
@@ -66,8 +66,9 @@ impl Decoder {
         self.buffer.len()
     }
 
-    /// Reads the next request, and moves `input` behind it. None: `input` is used up, and the next request is not
-    /// complete. The decoder keeps what it read of it. After an error, the decoder is of no use any more.
+    /// Reads the next request, and moves `input` to the first byte after it. None: `input` is used up, and the next
+    /// request is not complete. The decoder keeps what it read of it. After an error, the decoder is of no use any
+    /// more.
     pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<Request>, DecodeError> {
         if self.buffer.is_empty() {
             *input = input.trim_ascii_start();

@@ -1,5 +1,5 @@
-//! The values of a request, as gmq-redis reads them. It takes strings only; here, a number is taken for its digits. The
-//! messages about wrong types are those of Go.
+//! The values of a request, as gmq-redis reads them. gmq-redis takes only strings. dq also takes a number, and uses its
+//! digits as the string. The messages about wrong types are those of Go.
 
 use std::fmt;
 use std::time::Duration;
@@ -25,8 +25,8 @@ impl CallError {
     }
 }
 
-/// The members of an object that have one of these names, in any case of their letters, as Go finds them. The last
-/// member of a name counts. Null counts as missing.
+/// The members of an object that have one of these names, in upper or lower case, as Go finds them. If a name occurs
+/// more than once, the last member counts. Null counts as missing.
 pub(super) struct Members<'a, const N: usize> {
     names: [&'static str; N],
     values: [Option<&'a RawValue>; N],

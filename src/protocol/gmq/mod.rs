@@ -6,11 +6,12 @@
 //! | [`Decoder`] | the bytes of a client, cut anywhere | [`Request`] |
 //! | [`Response`] | the result of a call | its bytes |
 //!
-//! A request that is no JSON object has no answer, as in Go: the connection is closed ([`DecodeError`]). Any other wrong
-//! request has an answer with an error ([`CallError`]), with the words of Go's library if that library would find the mistake.
+//! A request that is not a JSON object gets no answer, as in Go: the connection is closed ([`DecodeError`]). Any other
+//! wrong request has an answer with an error ([`CallError`]), with the words of Go's library if that library would find
+//! the mistake.
 //!
-//! gmq-redis misreads some requests. dq refuses them. For example, gmq-redis reads a delay that is no number as 0, and would
-//! deliver the job at once.
+//! gmq-redis misreads some requests. dq refuses them. For example, gmq-redis reads a delay that is not a number as 0,
+//! and would deliver the job at once.
 
 mod decoder;
 mod fields;

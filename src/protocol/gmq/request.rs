@@ -53,7 +53,7 @@ pub struct Push {
     pub body: String,
     /// How long the job is delayed, in whole seconds.
     pub delay: Duration,
-    /// How long a lease of it lasts, in whole seconds. Zero: who pops the job has it for good.
+    /// How long a lease of it lasts, in whole seconds. Zero: the client that pops the job keeps it for good.
     pub ttr: Duration,
 }
 
@@ -103,7 +103,7 @@ fn push(parameter: Option<&RawValue>) -> Result<Call, CallError> {
     Ok(Call::Push(Push { topic, id, body: text(body)?, delay, ttr }))
 }
 
-/// Parses the topics of a pop: a list, or one alone.
+/// Parses the topics of a pop: a list, or a single topic.
 fn pop(parameter: Option<&RawValue>) -> Result<Call, CallError> {
     let topics = match parameter {
         Some(raw) if raw.get().starts_with(['[', '{', 't', 'f']) => list(raw, "[]string")?,

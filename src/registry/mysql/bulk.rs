@@ -60,7 +60,7 @@ pub(super) fn claim(db: &mut Conn, claim: &BulkClaim<'_>) -> Result<Option<BulkR
             "UPDATE dq_bulk SET runner = ?, until_ms = ? WHERE n = ? AND ended IS NULL AND until_ms <= ?";
         db.exec_drop(take, (claim.runner, claim.until_ms, free.number, claim.now_ms)).map_err(at_change)?;
         if db.affected_rows() == 1 {
-            // The runner before may have written more since the row was read.
+            // The previous runner may have written more since the row was read.
             return Ok(read(db, Some(free.number + 1), 1)?.pop().filter(|row| row.number == free.number));
         }
     }

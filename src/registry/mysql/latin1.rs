@@ -28,8 +28,9 @@ impl ColumnText {
         }
     }
 
-    /// Returns what a column that had this text gets for a new one. `row_is`: whether another column of the row is
-    /// encoded twice. A text of ASCII alone does not show how it is encoded, so it follows the row.
+    /// Returns a new text in the form in which it is written to the column that had this text. `row_is`: whether
+    /// another column of the row is encoded twice. A text of ASCII alone does not show how it is encoded, so it follows
+    /// the row.
     pub(super) fn to_column(&self, new: &str, row_is: bool) -> String {
         match self.is_doubly_encoded || row_is && self.text.is_ascii() {
             true => encoded(new),
@@ -38,7 +39,7 @@ impl ColumnText {
     }
 }
 
-/// Returns what a text says that is encoded twice. None: it is not.
+/// Decodes a text that is encoded twice. None: it is not encoded twice.
 pub(super) fn decoded(column: &str) -> Option<String> {
     if column.is_ascii() {
         return None;

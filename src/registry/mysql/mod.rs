@@ -56,7 +56,7 @@ const LOCK: &str = "CONCAT('dq_', MD5(DATABASE()))";
 pub struct MysqlRegistry {
     db: Conn,
     name: String,
-    /// The limit of attempts of rows that say none.
+    /// The limit of attempts for rows that set no limit.
     max_attempts: u32,
 }
 
@@ -104,7 +104,7 @@ impl MysqlRegistry {
         let out = work(&mut self.db);
         let released = self.db.query_drop(format!("DO RELEASE_LOCK({LOCK})"));
         let out = out?;
-        // A failed release is no error: the work is done, and the server frees the lock when the connection breaks.
+        // A failed release is not an error: the work is done, and the server frees the lock when the connection breaks.
         drop(released);
         Ok(out)
     }

@@ -1,5 +1,5 @@
-//! Reads the tables as they are, with no right other than to read. They may be those of a PHP daemon that dq never
-//! brought up to date.
+//! Reads the tables as they are, with no right other than to read. The tables may be those of a PHP daemon, which dq
+//! never brought up to date.
 
 use ::mysql::prelude::Queryable;
 

@@ -117,7 +117,7 @@ impl Row {
         }
     }
 
-    /// Returns the topic. `max_attempts` is used if the row does not say a limit.
+    /// Returns the topic. `max_attempts` is used if the row sets no limit.
     pub(super) fn into_registered(self, max_attempts: u32) -> std::result::Result<Registered, InvalidRow> {
         let which = format!("dq_topic row {}, topic {:?}", self.id, self.topic);
         let topic = self.into_topic(max_attempts);
@@ -192,8 +192,8 @@ impl Columns {
     }
 }
 
-/// Returns the span that a number of milliseconds means. 0 is no limit for the PHP daemon, so it is the longest span here.
-/// A number that no topic can have becomes the nearest one, so that the row can still be used.
+/// Returns the span that a number of milliseconds means. 0 is no limit for the PHP daemon, so it is the longest span
+/// here. A number that no topic can have becomes the nearest valid number, so that the row can still be used.
 fn timeout(column: i64) -> Duration {
     match u64::try_from(column) {
         Ok(0) => TIMEOUT_MAX,
@@ -219,8 +219,8 @@ pub(super) fn status_number(status: Status) -> i64 {
     }
 }
 
-/// Returns texts, each with the name of its field, as the row has them: encoded twice if it has them so. They are in the
-/// order of [`Columns::texts`].
+/// Returns new texts in the form in which they are written to the row: encoded twice if the row has its texts encoded
+/// twice. Each text is given with the name of its field, in the order of [`Columns::texts`].
 fn texts_as_before(texts: [(&'static str, &String); 5], before: Option<&Columns>) -> Result<[String; 5]> {
     let new = Default::default();
     let of_row = before.map_or([&new; 5], Columns::texts);
@@ -238,7 +238,8 @@ fn texts_as_before(texts: [(&'static str, &String); 5], before: Option<&Columns>
 }
 
 /// Returns a topic as the values of [`INSERT`] and [`UPDATE`]. Fields that another release has written are kept.
-/// `max_attempts`: the limit of rows that say none. A row of the PHP daemon still says none if it keeps this limit.
+/// `max_attempts`: the limit for rows that set no limit. A row of the PHP daemon still sets no limit if the topic keeps
+/// this one.
 pub(super) fn values(topic: &Topic, before: Option<&Row>, max_attempts: u32) -> Result<Values> {
     let before = before.and_then(|row| row.columns.as_ref().ok());
     let spec = before.and_then(|columns| columns.spec.as_deref());

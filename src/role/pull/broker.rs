@@ -1,8 +1,9 @@
 //! Decides who waits for what, what is leased from which lane, and who gets the jobs. Pure: the input is events and the
 //! present moment, and the output is orders for the lanes and answers to clients. `simulation` drives it.
 //!
-//! A topic is hot on a lane if it may have ready jobs there: a client has just come, the bell rang, or the last lease has
-//! left some. Only hot topics are leased. After each event, the caller calls [`Broker::act`], and carries out its orders.
+//! A topic is hot on a lane if it may have ready jobs there: a client has just come, the bell rang, or the last lease
+//! has left some of its jobs. Only hot topics are leased. After each event, the caller calls [`Broker::act`], and
+//! carries out its orders.
 //!
 //! | event | what follows |
 //! |---|---|
@@ -31,14 +32,15 @@ pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// rang.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// How long a topic rests whose ready jobs could not be leased because of a limit: at first, and at most.
+/// How long dq does not ask for the jobs of a topic after a limit kept its ready jobs from being leased: at first, and
+/// at most.
 const HELD: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 
 /// A client that waits.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) reserve: Reserve,
-    /// The lane whose lease under way may bring its jobs.
+    /// The lane that leases jobs for this client at the moment.
     pub(super) on: Option<usize>,
 }
 
@@ -59,7 +61,7 @@ pub(super) struct Broker {
     /// The clients that wait for each topic.
     pub(super) waiting: HashMap<TopicName, BTreeSet<u64>>,
     pub(super) deadlines: BTreeSet<(Instant, u64)>,
-    /// The clients whose time is over, and that a lease or a permit under way may still serve.
+    /// The clients whose time is over, but which may still get jobs from a lease or a permit that is under way.
     pub(super) overdue: BTreeSet<u64>,
     pub(super) held: HashMap<TopicName, HeldTopic>,
     pub(super) rates: Rates,
@@ -122,7 +124,7 @@ impl Broker {
         true
     }
 
-    /// Follows these topics from now on. Clients that wait only for topics without pull get an empty answer.
+    /// Uses these topics from now on. Clients that wait only for topics without pull get an empty answer.
     pub(super) fn serve(&mut self, topics: Topics) {
         self.topics = topics;
         let is_pulled = |topic: &TopicName| self.topics.is_pulled(topic.as_str());
@@ -130,11 +132,11 @@ impl Broker {
         for id in self.waiters.iter().filter_map(lost).collect::<Vec<_>>() {
             self.answer(id, Ok(Vec::new()));
         }
-        // A limit may be gone.
+        // The change may have removed a limit.
         self.held.clear();
     }
 
-    /// Lets nobody wait from now on.
+    /// Begins to drain: all clients get an answer as soon as possible, and new clients do not wait.
     pub(super) fn drain(&mut self, now: Instant) {
         self.drains = true;
         for (id, waiter) in &mut self.waiters {
@@ -162,7 +164,7 @@ impl Broker {
         self.held.remove(topic);
     }
 
-    /// Takes jobs that a client did not take, for example because it is gone.
+    /// Hands back jobs that a client did not take, for example because it is gone.
     pub(super) fn refuse(&mut self, lane: usize, jobs: Vec<Reserved>) {
         let (jobs, removed): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.ticket.is_some());
         for Reserved { leased, .. } in removed {
@@ -181,7 +183,8 @@ impl Broker {
         self.orders.push((lane, LaneOrder::HandBack(jobs.into_iter().map(back).collect())));
     }
 
-    /// Takes the answers of a lane to the calls of its last order, or the error because of which it made none.
+    /// Takes the answers of a lane to the calls of its last order, or the error that kept the lane from making any
+    /// call.
     pub(super) fn leased(
         &mut self,
         number: usize,
@@ -225,7 +228,7 @@ impl Broker {
         }
     }
 
-    /// Gives the jobs of a call to the clients that it was for.
+    /// Gives the jobs of a call to the clients for which the call was made.
     fn distribute(
         &mut self,
         number: usize,

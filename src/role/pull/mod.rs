@@ -1,14 +1,15 @@
-//! Serves clients that reserve jobs of pull topics. A reserve that finds no job waits here: until a bell rings, nothing
-//! is asked of the store for it.
+//! Serves clients that reserve jobs of pull topics. A reserve that finds no job waits here. While it waits, the store
+//! is asked for its jobs only when a bell rings, when permits come, and once in ten seconds in case a ring was lost.
 //!
-//! `broker` decides, and is pure: who waits for what, and who gets the jobs. `plan` has what it asks of the lanes. `threads`
-//! has the threads: one that owns the broker, and for each lane of the store one that talks to it and one that listens to
-//! its bell. They begin with the first reserve, so a process that serves none has none of them. `crate::settling` says
-//! what a client's ack, nack or extend means for the lease.
+//! `broker` decides, and is pure: who waits for what, and who gets the jobs. `plan` decides what the lanes are asked
+//! for. `threads` has the threads: one that owns the broker, and for each lane of the store one that talks to it and
+//! one that listens to its bell. The threads of the lanes begin with the first reserve, so a process that gets no
+//! reserve has only the thread of the broker. `crate::settling` says what a client's ack, nack or extend means for the
+//! lease.
 //!
-//! A lease made here has no owner. It ends when it is settled, or at its deadline. A job that was leased for a client that
-//! is gone is handed back. If that fails, it comes back at the deadline. A client whose leases must end with its connection
-//! asks for owned ones: then this process owns them, so a timer also hands them back when the process dies.
+//! A lease made here has no owner. It ends when it is settled, or at its deadline. A job that was leased for a client
+//! that is gone is handed back. If that fails, it comes back at the deadline. A client whose leases must end with its
+//! connection asks for owned leases. This process owns them, so a timer hands them back if the process dies.
 
 mod broker;
 mod calls;
@@ -48,7 +49,7 @@ pub struct Reserve {
     pub lease: Option<Duration>,
     /// Whether this process owns the leases, so that they end with it.
     pub is_owned: bool,
-    /// Until when the client waits if there is no job.
+    /// Until when the client waits if there is no job for it.
     pub until: Instant,
 }
 
@@ -67,7 +68,7 @@ pub enum NotPulled {
     /// No topic has this name.
     #[error("topic {0} is not registered")]
     Unknown(TopicName),
-    /// Clients may reserve jobs of none of the topics. Holds the first one, and why.
+    /// None of the topics has jobs that clients may reserve. Holds the first topic, and the reason.
     #[error("jobs of topic {0} cannot be reserved: {1}")]
     Other(TopicName, String),
 }

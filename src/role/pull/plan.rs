@@ -45,7 +45,7 @@ impl Broker {
         known.map(|topic| &**topic)
     }
 
-    /// Whether the jobs of a topic may be leased now, as far as its limits are known. (Rates are looked at apart.)
+    /// Whether the jobs of a topic may be leased now, as far as its limits are known. (Rates are checked separately.)
     pub(super) fn may_lease(&self, topic: &TopicName, now: Instant) -> bool {
         self.pulled(topic).is_some() && self.held.get(topic).is_none_or(|held| held.until <= now)
     }
@@ -130,8 +130,9 @@ impl Broker {
         calls
     }
 
-    /// Returns what a client wants of a lane, in its order of preference. A topic that may have jobs elsewhere is looked
-    /// for there before the topics after it: so the order holds over all lanes.
+    /// Returns which topics a client wants from a lane, in its order of preference. If another lane may have jobs of a
+    /// topic, the list ends with this topic, so that jobs of the topics after it are not leased too early. So the order
+    /// holds over all lanes.
     fn wanted(
         &self,
         number: usize,
@@ -165,7 +166,7 @@ impl Broker {
         self.lanes.iter().enumerate().any(may)
     }
 
-    /// Returns what a client wants of a topic. None: nothing, for now.
+    /// Returns what a client wants of a topic on a lane. None: nothing at the moment.
     fn want(&self, topic: &TopicName, reserve: &Reserve, hot: &BTreeSet<TopicName>) -> Option<LeaseRequest> {
         let known = self.pulled(topic).filter(|_| hot.contains(topic))?;
         let max = reserve.max.min(self.permits(topic).unwrap_or(u32::MAX));

@@ -10,7 +10,8 @@ use model::job::TopicName;
 use model::topic::Rate;
 use store::{Permit, PermitRequest};
 
-/// How long after a failed question, or after a refusal without a time, permits are asked for again.
+/// After a question failed, or was refused without a time for the next one, permits are asked for again after this
+/// time.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// The permits of one topic.
@@ -61,8 +62,8 @@ impl Rates {
         }
     }
 
-    /// Returns a question for `want` permits, if one may be asked now. Permits that are not used any more are given back
-    /// by a question for none.
+    /// Returns a question for `want` permits, if one may be asked now. A question for 0 permits gives back permits that
+    /// are no longer used.
     pub(super) fn ask(
         &mut self,
         topic: &TopicName,
@@ -102,7 +103,8 @@ impl Rates {
         permits.again = (granted < ask.want).then(|| now + again.unwrap_or(AGAIN));
     }
 
-    /// Returns when permits of a topic may be asked for again, or are not awaited any more, if that is later than `now`.
+    /// Returns when permits of a topic may be asked for again, or when an answer is no longer expected soon, if that is
+    /// later than `now`.
     pub(super) fn again(&self, topic: &TopicName, now: Instant) -> Option<Instant> {
         let permits = self.0.get(topic)?;
         let both = [permits.again, permits.asked.map(|asked| asked + PATIENCE)];

@@ -76,7 +76,8 @@ impl World {
         let lane = self.rng.usize(0..2);
         self.jobs += 1;
         self.lanes[lane].ready.entry(name(topic)).or_default().push_back(self.jobs);
-        // A process that dies before it rings is made good for by the look of the broker.
+        // Some rings are lost, as if a process died before it rang. The broker finds such jobs when it next checks all
+        // topics.
         if self.rng.u8(0..20) > 0 {
             self.ring(lane, &name(topic));
         }
@@ -87,7 +88,7 @@ impl World {
         self.add_client_for(count, wait);
     }
 
-    /// A client comes that reserves jobs of so many topics.
+    /// A new client reserves jobs of `count` topics.
     fn add_client_for(&mut self, count: usize, wait: Duration) {
         let all = ["a", "b", "few", "slow"];
         let mut topics: Vec<TopicName> = all.into_iter().map(name).collect();
@@ -318,7 +319,7 @@ fn the_order_of_preference_holds_over_all_lanes() {
     for places in 0..16_usize {
         let lane_of = |bit: usize| places >> bit & 1;
         let mut world = World { is_calm: true, ..World::new(3) };
-        // Each topic has one job, on any of the lanes. Of a limited topic, the permits are awaited.
+        // Each topic has one job, on one of the two lanes. The permits of a topic with a rate have not come yet.
         for (bit, topic) in ["slow", "a", "few", "b"].into_iter().enumerate() {
             let ready = world.lanes[lane_of(bit)].ready.entry(name(topic)).or_default();
             ready.push_back(bit as u32);

@@ -1,6 +1,6 @@
-//! The threads that serve reserves: one that owns the broker, and for each lane of the store one that asks it and one that
-//! listens to its bell. The lanes' threads begin with the first reserve. All wait without polling; the broker checks once in ten
-//! seconds whether a ring was lost.
+//! The threads that serve reserves: one that owns the broker, and two for each lane of the store: one asks the lane,
+//! and one listens to its bell. The lanes' threads begin with the first reserve. All wait without polling; the broker
+//! checks once in ten seconds whether a ring was lost.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -107,12 +107,12 @@ impl Pull {
         let _ = self.events.send(Event::Settled(topic.clone()));
     }
 
-    /// Follows these topics from now on.
+    /// Uses these topics from now on.
     pub fn serve(&self, topics: Topics) {
         let _ = self.events.send(Event::Serve(topics));
     }
 
-    /// Answers all clients that wait, and lets nobody wait from now on.
+    /// Begins to drain: all clients get an answer as soon as possible, and new clients do not wait.
     pub fn drain(&self) {
         let _ = self.events.send(Event::Drain);
     }
@@ -253,7 +253,7 @@ fn listen(opener: &StoreOpener, lane: usize, events: &Sender<Event>) {
         };
         log::warn!("cannot listen to the bell for clients that reserve: {trouble}");
         std::thread::sleep(HANG_AGAIN);
-        // Rings in the meantime were not heard.
+        // Rings may have been lost in the meantime.
         if events.send(Event::Rang(lane, vec![Ring::All])).is_err() {
             return;
         }
@@ -345,7 +345,8 @@ impl LaneThread {
         let owner = owner.map(|owner| OwnerTag(owner.tag().to_owned()));
         let (batch, expired) = checkout::lease_unexpired(self.store(), call, owner.as_ref())?;
         for (topic, _) in &batch.waiting {
-            // A circuit of the time when the topic called receivers. There is none to protect now.
+            // This circuit is from the time when dq called a receiver for the topic. A pull topic has no receiver to
+            // protect.
             if call.wanted.iter().any(|want| want.topic == *topic) {
                 self.store().close_circuit(topic)?;
             }
@@ -374,7 +375,7 @@ impl LaneThread {
         Ok(CallAnswer { jobs: jobs.into_iter().map(reserved).collect(), left: batch.left, expired })
     }
 
-    /// Hands back leases. What cannot be handed back comes back at its deadline.
+    /// Hands back leases. If a job cannot be handed back, it comes back at the deadline of its lease.
     fn hand_back(&mut self, settlements: &[Settlement]) {
         let failed = match self.open() {
             Ok(()) => self.store().settle(settlements).into_iter().find_map(Result::err),

@@ -1,5 +1,5 @@
-//! A search through the jobs of several topics, in steps of limited work. One list of the store is read after the other:
-//! of each topic its delayed, ready and leased jobs, and its dead letters.
+//! A search through the jobs of several topics, in steps of limited work. It reads the lists of the store one after the
+//! other: for each topic its delayed jobs, its ready jobs, its leased jobs, and its dead letters.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ pub struct JobCursor {
 /// A page of jobs.
 #[derive(Debug, Default)]
 pub struct FoundJobs {
-    /// The jobs: those of one topic and state after those of another one, each in the order of the store's list.
+    /// The jobs, grouped by topic and state. Each group is in the order of the store's list.
     pub jobs: Vec<View>,
     /// Where to continue. None: all jobs were looked at.
     pub next: Option<JobCursor>,
@@ -87,8 +87,8 @@ pub(super) fn find(store: &mut dyn Store, query: &JobQuery) -> Result<FoundJobs>
     Ok(found)
 }
 
-/// Returns the lists that are left to read, from the one of the cursor on. Lists that are known to be empty are left out,
-/// but not the one of the cursor.
+/// Returns the lists that are left to read, beginning with the one in the cursor. Lists that are known to be empty are
+/// left out, except the one in the cursor.
 fn lists_of<'a>(store: &mut dyn Store, query: &'a JobQuery) -> Result<Vec<(&'a SearchedTopic, State)>> {
     let JobQuery { topics, filter, cursor, .. } = query;
     let first = cursor.as_ref().map(|at| (&at.topic, at.state as u8));
@@ -172,7 +172,8 @@ impl JobSearch<'_> {
         }
     }
 
-    /// Reads the next jobs of a list, so many that the page has room for those that the filter selects.
+    /// Reads the next jobs of a list, but only as many as the page has room for: those that the filter selects must all
+    /// fit.
     fn read(&mut self, topic: &TopicName, state: State, place: Option<&str>, most: usize) -> Result<Page> {
         let (mut read, room) = (most, self.query.limit - self.found.jobs.len());
         loop {
@@ -183,7 +184,8 @@ impl JobSearch<'_> {
                 .enumerate()
                 .filter(|(_, view)| selects(&self.query.filter, view))
                 .map(|(n, _)| n);
-            // A place in the middle of a page has no cursor, so a page that ends there is read.
+            // If the page is full before the end of what was read, it must end there. The store gives a cursor only for
+            // the end of what it reads, so the list is read again, up to that place.
             match (selected.nth(room.saturating_sub(1)), selected.next()) {
                 (Some(last), Some(_)) => read = last + 1,
                 _ => return Ok(page),

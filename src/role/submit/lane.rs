@@ -21,7 +21,7 @@ const GROUP: usize = 256;
 /// Answers are given to the server when they have this many bytes together.
 const PIECE: usize = 256 << 10;
 
-/// Answers are given to the server when the first of them has waited for so long.
+/// Answers are given to the server when the first of them has waited for this long.
 const PIECE_TIME: Duration = Duration::from_millis(1);
 
 /// With this many unanswered requests, nothing more is read from clients.
@@ -107,7 +107,7 @@ impl<A: RequestSource> Lane<A> {
         (self.unanswered >= UNANSWERED_MAX || self.bytes >= BYTES_MAX) && !self.is_hung()
     }
 
-    /// Returns whether the store has not answered for so long that it gets no more requests.
+    /// Returns whether the lane hangs: the store has not answered for `STORE_TIMEOUT`, and gets no more requests.
     pub(super) fn is_hung(&self) -> bool {
         self.unanswered > 0 && self.moved_at.elapsed() >= STORE_TIMEOUT
     }
@@ -355,7 +355,7 @@ impl<A: RequestSource> Worker<A> {
 
     /// Logs what the store refused. Clients get an error, too.
     fn note<T>(&mut self, what: &str, results: &[Result<T>]) {
-        // A client over its quota is no failure of the store.
+        // A refusal because of a quota is not a failure of the store.
         let is_failure = |e: &&StoreError| !matches!(e, StoreError::OverQuota(_));
         let failed = || results.iter().filter_map(|r| r.as_ref().err()).filter(is_failure);
         if let Some(e) = failed().next() {

@@ -17,8 +17,8 @@ const STEP: Duration = Duration::from_millis(300);
 /// What is done with dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadLetterTask {
-    /// Count how many letters a redrive would find: one for each id, and none for an id whose job is live. For all: the
-    /// number of letters.
+    /// Count how many letters a redrive would find: one for each id, and none for an id whose job is live. If all
+    /// letters are selected, it is the number of letters.
     CountForRedrive,
     /// Count how many letters a purge would find.
     CountForPurge,
@@ -81,7 +81,8 @@ impl<'a> DeadLetterSearch<'a> {
             };
             let picked: Vec<usize> = (0..page.jobs.len()).filter(|i| picks(&page.jobs[*i])).collect();
             if let Some(last) = picked.get(most.saturating_sub(1)).filter(|_| picked.len() > most) {
-                // A place in the middle of a page has no cursor, so a page that ends there is read.
+                // The page must end at this letter. The store gives a cursor only for the end of what it reads, so the
+                // list is read again, up to this letter.
                 read = last + 1;
                 continue;
             }

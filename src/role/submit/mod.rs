@@ -35,9 +35,9 @@ pub const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 const WAITING_MAX: usize = 20_000;
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// A server, as the threads that ask the store see it.
+/// The part of a server that the threads of the store use.
 pub trait RequestSource: Send + Sync + 'static {
-    /// Which request of which client.
+    /// Identifies a request and its client.
     type Ticket: Send;
     /// The answer that the client gets.
     type Response: Send + 'static;
@@ -121,7 +121,7 @@ impl<A: RequestSource> Submitter<A> {
         })
     }
 
-    /// Starts one thread, for requests that are about no single job or lane. `store` is a handle to the whole store.
+    /// Starts one thread, for requests that are not about a single job or lane. `store` is a handle to the whole store.
     pub fn start_reader(lanes: Lanes, source: A, store: Box<dyn Store>) -> io::Result<Submitter<A>> {
         let threads = vec![Lane::start(store, Arc::new(source))?];
         Ok(Submitter { threads, lanes, ways: 1, lines: HashMap::new(), waiting: (0, 0) })
@@ -151,7 +151,7 @@ impl<A: RequestSource> Submitter<A> {
             let fresh = || RequestQueue { to_one: 0, to_all: false, set, waiting: VecDeque::new() };
             let line = self.lines.entry(line).or_insert_with(fresh);
             if !line.waiting.is_empty() || !line.may_go(lane.is_none(), set) {
-                // A request that waits for a hung lane would wait for a long time.
+                // A request that waits must wait for all lanes, also for one that hangs.
                 if self.threads.iter().any(Lane::is_hung) {
                     return Err(LaneHung);
                 }

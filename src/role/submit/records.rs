@@ -17,8 +17,8 @@ const STEP: Duration = Duration::from_millis(100);
 const READ: [usize; 2] = [50, 400];
 const SMALL: usize = 256 << 10;
 
-/// How many topics one request may search. Their records are merged, so something of each of them is read. If that takes
-/// long, it is fewer topics.
+/// How many topics one request may search. Their records are merged, so each topic must be read before the first record
+/// is known. If this takes too long, fewer topics are searched.
 const TOPICS: usize = 100;
 
 /// A topic whose records are searched.
@@ -48,7 +48,7 @@ pub struct RecordQuery {
 pub struct RecordCursor {
     /// The first topic of those that are searched together.
     pub first: TopicName,
-    /// The first topic behind them. None: they are the last ones.
+    /// The first topic after them. None: they are the last topics.
     pub behind: Option<TopicName>,
     /// The last record that was looked at: its `order_ms`, its topic, its id. None: none of these topics was searched yet.
     pub last: Option<(i64, TopicName, JobId)>,
@@ -57,7 +57,7 @@ pub struct RecordCursor {
 /// A page of records.
 #[derive(Debug, Default)]
 pub struct FoundRecords {
-    /// The records, those that ended last first.
+    /// The records. Those that ended last come first.
     pub records: Vec<JobRecord>,
     /// Where to continue. None: all records were looked at.
     pub next: Option<RecordCursor>,
@@ -133,7 +133,7 @@ pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRe
     let most = (2 * READ[0] / topics.len().min(TOPICS)).clamp(2, READ[0]);
     let (mut streams, begun) = (Vec::new(), Instant::now());
     for topic in topics.iter().take(TOPICS) {
-        // The further pages search the same topics as the first one.
+        // This limit is only for the first page. Further pages search the same topics as the first one.
         if last.is_none() && !streams.is_empty() && begun.elapsed() >= STEP {
             break;
         }
@@ -158,7 +158,7 @@ pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRe
         if streams.is_empty() || is_full || is_long {
             break;
         }
-        // Of records of the same moment, the one of the first topic.
+        // If several records have the same time, the one of the first topic comes first.
         let latest = streams.iter_mut().rev().max_by_key(|s| s.read.front().map(|record| record.order_ms));
         let Some(stream) = latest else { break };
         let Some(mut record) = stream.read.pop_front() else { continue };
@@ -182,7 +182,7 @@ pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRe
     Ok(found)
 }
 
-/// Returns the topics from the first one of a cursor on, and up to the one behind them if the cursor names it.
+/// Returns the topics from the first one of the cursor on, and before the topic `behind` if the cursor names one.
 fn topics_from<'a>(topics: &'a [SearchedTopic], cursor: Option<&RecordCursor>) -> &'a [SearchedTopic] {
     let Some(cursor) = cursor else { return topics };
     let begin = topics.partition_point(|topic| topic.name < cursor.first);
@@ -190,7 +190,7 @@ fn topics_from<'a>(topics: &'a [SearchedTopic], cursor: Option<&RecordCursor>) -
     &topics[begin..end.max(begin)]
 }
 
-/// Returns the records of an id, the last one first.
+/// Returns the records of an id, the latest first.
 pub(super) fn of_id(store: &mut dyn Store, key: &JobKey, sees_answers: bool) -> Result<Vec<JobRecord>> {
     let mut records = store.records(key)?;
     if !sees_answers {
@@ -199,7 +199,7 @@ pub(super) fn of_id(store: &mut dyn Store, key: &JobKey, sees_answers: bool) -> 
     Ok(records)
 }
 
-/// What a topic has of an id.
+/// The job and the records that one topic has for an id.
 #[derive(Debug)]
 pub struct FoundId {
     /// The topic.
@@ -210,10 +210,10 @@ pub struct FoundId {
     pub records: Vec<JobRecord>,
 }
 
-/// What topics have of an id.
+/// The jobs and records that several topics have for an id.
 #[derive(Debug, Default)]
 pub struct FoundIds {
-    /// The topics that have something of it.
+    /// The topics that have a job or a record with this id.
     pub found: Vec<FoundId>,
     /// How many topics were asked.
     pub looked_at: usize,

@@ -45,7 +45,7 @@ pub(super) enum Work<R> {
     Other(Target, StoreQuestion<R>),
 }
 
-/// Adds share transactions.
+/// An add. The adds of several requests can share a transaction.
 pub(super) enum Add<R> {
     One(Box<NewJob>, Responder<Result<Added>, R>),
     Many(Vec<NewJob>, Responder<Vec<Result<Added>>, R>),
@@ -128,7 +128,7 @@ impl<R: 'static> Request<R> {
         Request::about(key, ask, respond)
     }
 
-    /// Shows the records of an id, the last one first. `sees_answers`: with what the receivers answered.
+    /// Shows the records of an id, the latest first. `sees_answers`: they include what the receivers answered.
     pub fn records(
         key: JobKey,
         sees_answers: bool,
@@ -259,8 +259,8 @@ impl<R: 'static> Request<R> {
         Request::other(Target::AllLanes, move |store| respond(find(store, &topic, &filter, cursor, limit)))
     }
 
-    /// Looks at jobs that an operation on many jobs would change, for a limited time. The answer says how far this came,
-    /// and how many jobs of this step would be changed.
+    /// Looks at jobs that an operation on many jobs would change, for a limited time. The answer says how far this
+    /// went, and how many jobs of this step would be changed.
     pub fn look_at_many(
         request: BulkRequest,
         started_ms: i64,

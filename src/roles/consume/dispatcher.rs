@@ -125,7 +125,7 @@ impl Dispatcher {
     /// Takes no new work from now on.
     pub(super) fn drain(&mut self) {
         if !std::mem::replace(&mut self.drains, true) {
-            // Other processes that wait then hear the bells.
+            // The bells then wake other processes that wait, and not this one.
             for number in 0..self.lanes.len() {
                 self.lanes[number].bell = BellState::TakenDown;
                 self.order(number, LaneOrder::Deaf);
@@ -139,7 +139,8 @@ impl Dispatcher {
         settled && self.limits.is_drained() && self.hosts.is_drained()
     }
 
-    /// Whether leases may be held of which this process does not know, because their answers never came.
+    /// Whether this process may hold leases that it does not know about, because the answers to its lease calls never
+    /// came.
     pub(super) fn has_unanswered(&self) -> bool {
         self.lanes.iter().any(LaneState::has_unanswered)
     }
@@ -165,7 +166,7 @@ impl Dispatcher {
             note(&mut self.failures, &leased, &verdict, &settlement.outcome, now);
             lane.add_settlement(settlement, now);
         }
-        // A topic that had used its share of the workers may now have more of its ready jobs leased.
+        // If a topic had used its share of the workers, more of its ready jobs may now be leased.
         let free = self.free();
         for (number, lane) in self.lanes.iter_mut().enumerate() {
             if self.fair.more(number, free, |topic| allowed(&self.limits, &self.hosts, topic)) {
@@ -174,7 +175,7 @@ impl Dispatcher {
         }
     }
 
-    /// Takes an event of a lane. Fails if the store is not the one that it was.
+    /// Takes an event of a lane. Fails if the file of the store was removed or replaced.
     pub(super) fn lane_event(
         &mut self,
         number: usize,
@@ -183,7 +184,8 @@ impl Dispatcher {
     ) -> Result<(), StoreError> {
         match event {
             LaneEvent::Rang(rings) => self.note_ring(number, rings, now),
-            // Rings that could not be given back are kept like rings that have come back.
+            // A ring that could not be given back is kept and given back later, like a ring that came back to this
+            // process.
             LaneEvent::Kept(rings) => self.lanes[number].passing.keep(rings, now),
             LaneEvent::Exchanged(answer) => self.exchanged(number, answer, now)?,
             LaneEvent::Deaf => self.lanes[number].bell = BellState::Gone,
@@ -230,8 +232,8 @@ impl Dispatcher {
             for number in 0..self.lanes.len() {
                 self.begin_exchange(number, now);
             }
-            // A lease uses permits up, so more are asked for. Those that come at once are used at once. So are workers
-            // that were kept for jobs that are postponed.
+            // A lease uses up permits, so this asks for more. If some come at once, or if workers become free because
+            // jobs are postponed, they are used at once.
             if !self.ask_permits(now) && !self.decide_held(now) {
                 break;
             }
@@ -257,10 +259,11 @@ impl Dispatcher {
         }
     }
 
-    /// Returns when [`Dispatcher::act`] must be called again. That is later than `now`, when it was called last.
+    /// Returns when [`Dispatcher::act`] must be called again. It was last called at `now`, so the time is later than
+    /// that.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         let lanes = self.lanes.iter().filter_map(|lane| lane.next(self.drains, now));
-        // A topic whose host refuses asks for nothing.
+        // If the host of a topic refuses permits, the topic asks for none of its own.
         let waits_for_host =
             |topic: &TopicName| !self.hosts.may_begin(topic, now) && self.limits.may_begin(topic, now);
         let wants = |topic: &TopicName| if waits_for_host(topic) { 0 } else { self.wanted_callbacks(topic) };
@@ -303,7 +306,8 @@ impl Dispatcher {
         self.in_flight.len()
     }
 
-    /// Returns how many workers have no callback, and are kept for none that waits for a permit of its host.
+    /// Returns how many workers are free: they have no callback, and are not kept for a job that waits for a permit of
+    /// its host.
     pub(super) fn idle_workers(&self) -> u32 {
         self.concurrency.saturating_sub(self.in_flight.len() as u32 + self.hosts.waiting())
     }
@@ -318,7 +322,7 @@ impl Dispatcher {
     }
 }
 
-/// Returns how many callbacks of a topic may begin, by its own limits and those of its host. None: there are none.
+/// Returns how many callbacks of a topic may begin, by its own limits and those of its host. None: there are no limits.
 pub(super) fn allowed(limits: &Limits, hosts: &HostLimits, topic: &TopicName) -> Option<u32> {
     match (limits.allowed(topic), hosts.allowed(topic)) {
         (Some(by_topic), Some(by_host)) => Some(by_topic.min(by_host)),

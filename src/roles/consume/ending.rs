@@ -60,13 +60,13 @@ pub(super) fn settlement(
         Verdict::Again { retry_after, .. } => {
             again(topic.notifications_limit(leased.max_attempts), retry_after)
         }
-        // The time counts from the beginning of the attempt.
+        // The time that the receiver may take counts from the beginning of the attempt.
         Verdict::Later => {
             Outcome::Later(topic.answer_later.saturating_sub(Duration::from_millis(attempt.took_ms)))
         }
     };
-    // An attempt that is answered later is recorded when its outcome is known. One that was accepted is only in the
-    // record of the job.
+    // An attempt that is answered later is recorded when its outcome is known. An accepted attempt is recorded only if
+    // the topic keeps records of its jobs.
     let is_recorded = match outcome {
         Outcome::Later(_) => false,
         Outcome::Ack => topic.record_keeping().is_on(),
@@ -110,7 +110,7 @@ pub(super) fn note(
     }
 }
 
-/// Whether the receiver itself failed, and not only at this job. Other jobs would then fail as well.
+/// Whether the receiver itself failed, so that other jobs would fail as well. Otherwise only this job failed.
 pub(super) fn receiver_failed(verdict: &Verdict) -> bool {
     let (Verdict::Failed { kind, .. } | Verdict::Refused { kind, .. }) = verdict else { return false };
     match kind {

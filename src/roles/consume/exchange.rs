@@ -78,7 +78,7 @@ impl Dispatcher {
         (LeaseUnderWay { limit, asked, asks, unasked }, wanted)
     }
 
-    /// Takes the answer of an exchange. Fails if the store is not the one that it was.
+    /// Takes the answer of an exchange. Fails if the file of the store was removed or replaced.
     pub(super) fn exchanged(
         &mut self,
         number: usize,
@@ -132,9 +132,9 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// The bell may have rung for this process alone, and the process may have lost the topic while its lease was under
-    /// way. So it rings again for the others. What a lease did not ask for is looked at when it has ended, unless it has
-    /// failed.
+    /// Rings the bell again for other processes, if this process lost a topic while its lease was under way. The bell
+    /// may have rung for this process alone. A topic that the lease did not ask for is checked when the lease has
+    /// ended, so it is passed on here only if the lease has failed.
     fn pass_on_lost(&mut self, number: usize, lease: Option<&LeaseUnderWay>, has_failed: bool) {
         let Some(lease) = lease else { return };
         let unasked = lease.unasked.iter().filter(|_| has_failed);
@@ -184,13 +184,13 @@ impl Dispatcher {
         let is_served = |(topic, _): &(TopicName, u64)| self.topics.is_delivered(topic.as_str());
         let left: Vec<(TopicName, u64)> = left.into_iter().filter(is_served).collect();
         self.fair.record_ready(number, asked.keys(), left.iter().cloned());
-        // Of the others, it only learned how many ready jobs they have.
+        // About topics that were asked for with a maximum of 0, the lease only learned how many ready jobs they have.
         asked.retain(|_, (_, max)| *max > 0);
         let in_vain = brought == 0 && asked.keys().all(|topic| self.fair.knows(number, topic));
-        // Rings that came during the exchange may be newer than its answer.
+        // The rings that came during the exchange may be newer than the answer to the exchange.
         let rung = &self.lanes[number].rung;
         rung.iter().for_each(|topic| self.fair.note_ring(number, topic));
-        // There may be no worker for these any more.
+        // For these topics, there may be no free worker any more.
         let without_worker = rung.iter().filter(|topic| self.wanted_callbacks(topic) == 0);
         let mut others: BTreeSet<TopicName> = without_worker.cloned().chain(unasked).collect();
         others.extend(left.into_iter().map(|(topic, _)| topic));
@@ -206,9 +206,9 @@ impl Dispatcher {
         let more = self.fair.more(number, self.free(), |topic| allowed(&self.limits, &self.hosts, topic));
         let lane = &mut self.lanes[number];
         lane.end_lease(asks, since, self.fair.has_ready_jobs(number), now);
-        // Jobs that are left although they were asked for cannot be leased by asking again. The next bell or callback
-        // brings the next try. But if an asked topic turns out to have no jobs, it took the place of others, so the
-        // lane searches again.
+        // Jobs that are left although they were asked for cannot be leased by asking again. The lane tries again after
+        // the next ring or callback. But if a topic that was asked for turns out to have no jobs, it took the place of
+        // other topics, so the lane searches again at once.
         if more && !in_vain {
             lane.search(TopicSearch::Known);
         }

@@ -53,7 +53,7 @@ impl FailureLog {
         self.since.filter(|_| self.topics.values().any(left_out)).map(|since| since + WINDOW)
     }
 
-    /// Logs what was left out, if its minute is over.
+    /// Logs a summary of the failures that got no line, if their minute is over.
     pub(super) fn log_due(&mut self, now: Instant) {
         if self.due().is_some_and(|at| at <= now) {
             self.log_rest();

@@ -42,7 +42,7 @@ impl Dispatcher {
         !granted.is_empty()
     }
 
-    /// Makes the lanes that have ready jobs of a topic search for them.
+    /// Makes the lanes with ready jobs of a topic search for these jobs.
     fn search_for(&mut self, topic: &TopicName) {
         for (number, lane) in self.lanes.iter_mut().enumerate() {
             if self.fair.knows(number, topic) {
@@ -89,8 +89,8 @@ impl Dispatcher {
         }
     }
 
-    /// Learns from the end of a callback how its receiver is. If the circuit must open or close, all lanes get an
-    /// order.
+    /// Learns from the result of a callback whether its receiver works. If the circuit must open or close, all lanes
+    /// get an order.
     pub(super) fn learn(&mut self, callback: &RunningCallback, failed: bool, error: &str, now: Instant) {
         let RunningCallback { leased, topic, began, .. } = callback;
         let verdict = self.evidence.record_end(topic, leased.probe, failed, *began, now);
@@ -106,8 +106,8 @@ impl Dispatcher {
         }
     }
 
-    /// Notes that a circuit was opened on a lane. Only the answer of the topic's home is logged: of all processes that
-    /// saw the failure, one was the first there.
+    /// Notes that a circuit was opened on a lane. Only the answer of the topic's home is logged: several processes may
+    /// see the same failure, but only the first one gets the answer that the circuit is newly open.
     pub(super) fn note_opened(
         &mut self,
         lane: usize,
@@ -143,9 +143,10 @@ impl Dispatcher {
         }
     }
 
-    /// Notes which circuits let nothing through on a lane, and when the first of them lets a job through.
+    /// Notes which circuits are open on a lane, and when each of them lets its next job through.
     pub(super) fn note_waiting(&mut self, lane: usize, waiting: Vec<(TopicName, Duration)>, now: Instant) {
-        // The lane has reported all topics that were asked. For the others, its earlier report still holds.
+        // The lane has reported about all topics that the lease asked for. For the other topics, its earlier report
+        // still holds.
         for (topic, wait) in
             waiting.into_iter().filter(|(topic, _)| self.topics.get(topic.as_str()).is_some())
         {
@@ -199,15 +200,15 @@ impl Dispatcher {
     fn release(&mut self, lane: usize, topic: &Topic, leased: &Leased, why: &str) {
         self.limits.record_end(&topic.name, false);
         if let Some(opens) = leased.probe {
-            // This probe said nothing about its receiver, so the next job may be the probe at once. Other lanes may
-            // have probes of their own in flight, so they get no order.
+            // The probe gave no information about its receiver, so the next job may be the probe at once. Other lanes
+            // may have probes of their own in flight, so they get no order.
             let (pause, reason) = (Duration::ZERO, why.to_owned());
             let opening = CircuitOpening { topic: topic.name.clone(), pause, opens, reason };
             self.order(lane, LaneOrder::Open(opening));
         }
     }
 
-    /// Makes a job that is too old for a callback a dead letter.
+    /// Turns a job that is too old for a callback into a dead letter.
     pub(super) fn skip(
         &mut self,
         lane: usize,

@@ -15,10 +15,10 @@ const BREATH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct HoldLog {
     started: Instant,
-    /// From when on no worker was free, and when that was seen the last time. A worker that was free for less than
-    /// [`BREATH`] does not end this.
+    /// Since when no worker was free, and when this was last seen. A worker that was free for less than [`BREATH`] does
+    /// not end this.
     workers_busy: Option<(Instant, Instant)>,
-    /// For each lane: until when its store was not asked the last time, because it had failed.
+    /// For each lane: its store failed, and until this time it was not asked again.
     store_down: Vec<Option<Instant>>,
     topics: BTreeMap<TopicName, (LateReason, Instant)>,
 }
@@ -61,7 +61,7 @@ impl HoldLog {
             return None;
         }
         let ms = u64::try_from(late.as_millis()).unwrap_or(u64::MAX);
-        // None: that is before this machine was started.
+        // None: the due time is before the start of this machine.
         let due = now.checked_sub(late);
         let after_due = |at: &Instant| due.is_none_or(|due| *at > due);
         let by_topic = self.topics.get(topic).filter(|(_, until)| after_due(until));
@@ -75,7 +75,7 @@ impl HoldLog {
         Some(LateStart { ms, reason })
     }
 
-    /// Returns whether no worker was free for at least half of the time since the due time of a job. (Jobs of a topic that
+    /// Returns whether all workers were busy for at least half of the time since a job was due. (Jobs of a topic that
     /// was paused until now may need all workers for a moment.)
     fn were_workers_busy(&self, due: Option<Instant>, late: Duration) -> bool {
         self.workers_busy.is_some_and(|(since, last)| {

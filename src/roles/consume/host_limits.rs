@@ -44,7 +44,7 @@ pub(super) struct HeldJob {
 pub(super) enum HostDecision {
     /// Its callback begins.
     Begin(HeldJob),
-    /// It is postponed by this time.
+    /// It is postponed for this long.
     Postpone(HeldJob, Duration),
 }
 
@@ -59,22 +59,22 @@ struct Host {
     waiting: VecDeque<HeldJob>,
     /// When the job that was postponed last should begin.
     slot: Instant,
-    /// How long its callbacks take, about.
+    /// About how long its callbacks take.
     took: Duration,
 }
 
 impl Host {
-    /// Returns how many more callbacks would begin, with that many workers. `most` returns how many may begin of a
-    /// topic by its own limits.
+    /// Returns how many more callbacks would begin, with that many workers. `most` returns how many callbacks of a
+    /// topic may begin by the topic's own limits.
     fn wanted_callbacks(&self, free: u32, fair: &Fair, most: impl Fn(&TopicName) -> Option<u32>) -> u32 {
         let of_topic = |topic| fair.wanted_callbacks(topic, free).min(most(topic).unwrap_or(u32::MAX));
         self.waiting.len() as u32 + self.topics.iter().map(of_topic).sum::<u32>()
     }
 
-    /// Returns by how long the next job is postponed, if permits may be had again at `from`. From half of the longest
-    /// time on, jobs are spread at random.
+    /// Returns by how long the next job is postponed, if the host grants permits again at `from`. If this would be
+    /// longer than the longest time, the result is a random time between half of the longest time and the longest time.
     fn postpone(&mut self, from: Instant, now: Instant) -> Duration {
-        // Twice as early as they could begin: callbacks may get faster.
+        // Half of the time after which one of the callbacks should end, because callbacks may get faster.
         let of_calls = self.limit.max_in_flight.map(|most| self.took / most / 2);
         let of_rate = self.limit.rate.map(|rate| rate.per / rate.jobs);
         let step = of_calls.max(of_rate).unwrap_or_default();
@@ -140,7 +140,7 @@ impl HostLimits {
         self.by_topic.get(topic).and_then(|host| self.limits.allowed(&self.hosts[*host].name))
     }
 
-    /// Whether permits for the host of a topic may be had, as far as is known.
+    /// Whether the host of a topic may grant permits now, as far as this process knows.
     pub(super) fn may_begin(&self, topic: &TopicName, now: Instant) -> bool {
         let host = self.by_topic.get(topic).map(|host| &self.hosts[*host]);
         host.is_none_or(|host| self.limits.refused_until(&host.name, now).is_none())
@@ -156,7 +156,7 @@ impl HostLimits {
         self.decide_one(host, now)
     }
 
-    /// Decides on the job of a host that waits for the longest time. None: there is no answer yet.
+    /// Decides on the job that has waited longest for a host. None: there is no answer yet.
     fn decide_one(&mut self, host: usize, now: Instant) -> Option<HostDecision> {
         let HostLimits { limits, hosts, .. } = self;
         let host = &mut hosts[host];
@@ -200,8 +200,9 @@ impl HostLimits {
         self.limits.record_end(&host.name, true);
     }
 
-    /// Returns the questions that must be asked now, and the topics whose jobs may begin without asking. `free` and
-    /// `idle`: the workers that no lease under way may need, and all that have no callback; none in a drain.
+    /// Returns the questions that must be asked now, and the topics whose jobs may begin without asking. `free` is the
+    /// number of workers that no lease under way may need. `idle` is the number of all workers without a callback. Both
+    /// are 0 in a drain.
     pub(super) fn asks(
         &mut self,
         now: Instant,
@@ -211,7 +212,7 @@ impl HostLimits {
     ) -> (Vec<PermitRequest>, Vec<TopicName>) {
         let (hosts, mut granted) = (&self.hosts, Vec::new());
         let find = |name: &LimitName| hosts.iter().find(|host| host.name == *name);
-        // A topic that has limits itself asks for as many permits of its host as it has of its own.
+        // A topic with limits of its own asks for as many permits of its host as it has permits itself.
         let wants = |name: &LimitName| {
             find(name)
                 .map_or(0, |host| host.wanted_callbacks(free, fair, |topic| topic_limits.allowed(topic)))
@@ -259,7 +260,8 @@ impl HostLimits {
         })
     }
 
-    /// Whether nothing waits, and every home knows that this process holds nothing any more, or cannot be reached.
+    /// Whether no job waits here, and for each limit the home knows that this process holds nothing any more, or the
+    /// home cannot be reached.
     pub(super) fn is_drained(&self) -> bool {
         self.waiting() == 0 && self.limits.is_drained()
     }
@@ -299,7 +301,7 @@ mod tests {
             let wait = slow.postpone(now, now);
             assert!((POSTPONED_MAX / 2..=POSTPONED_MAX).contains(&wait), "{wait:?}");
         }
-        // After the backlog, nobody waits because of it.
+        // When the backlog is gone, it delays no further jobs.
         let later = now + 2 * POSTPONED_MAX;
         slow.limit.rate = Some(Rate::per_second(1));
         assert_eq!(slow.postpone(later, later), Duration::from_secs(1));

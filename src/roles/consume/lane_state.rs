@@ -49,11 +49,12 @@ pub(super) struct LaneState {
     gathers_since: Option<Instant>,
     /// How many callbacks of the lane's jobs run.
     pub flying: u32,
-    /// From when on a lease asks all topics again, and not only those that are known to have ready jobs.
+    /// When a lease asks for all topics again, and not only for those that are known to have ready jobs.
     survey_at: Instant,
     /// When the lane tries again to take back leases whose answers never came. `None`: there are none.
     take_back_at: Option<Instant>,
-    /// The topics with ready jobs whose circuits let none through, and when they let one through. No bell rings then.
+    /// The topics whose ready jobs wait because the circuit is open, and when each circuit lets a job through. No bell
+    /// rings at that time.
     circuits: BTreeMap<TopicName, Instant>,
     /// The topics that have ready jobs here that this process may not take, and when they were last passed on to
     /// others.
@@ -66,9 +67,9 @@ pub(super) struct LaneState {
 /// Whether the lane's thread talks to the store.
 #[derive(Debug)]
 pub(super) enum Exchange {
-    /// It does not.
+    /// It does not talk to the store.
     Idle,
-    /// It has been ordered to, and has not answered yet.
+    /// It has an order to talk to the store, and has not answered yet.
     UnderWay(ExchangeUnderWay),
     /// The store failed. It is not asked before `until`.
     Paused { until: Instant },
@@ -85,10 +86,10 @@ pub(super) struct ExchangeUnderWay {
 /// A lease that is not answered yet.
 #[derive(Debug)]
 pub(super) struct LeaseUnderWay {
-    /// How many jobs it may bring. So many workers are kept free for it.
+    /// How many jobs it may bring. This many workers are kept free for it.
     pub limit: u32,
-    /// The topics that it asks for, as they were when it was ordered, and for how many jobs. 0: only how many are
-    /// ready.
+    /// The topics that it asks for, as they were when it was ordered, and for how many jobs of each it asks. With 0, it
+    /// only asks how many jobs are ready.
     pub asked: BTreeMap<TopicName, (Arc<Topic>, u32)>,
     /// Whether it asks only known topics, or all.
     pub asks: TopicSearch,
@@ -180,8 +181,8 @@ impl LaneState {
         }
     }
 
-    /// Returns whether an exchange begins now. `leases`: some if it could lease, and whether it does.
-    /// (`forget_past_moments` comes first.)
+    /// Returns whether an exchange begins now. `leases`: a lease can be a part of it. (Call `forget_past_moments`
+    /// first.)
     pub(super) fn is_due(&self, leases: bool, now: Instant) -> bool {
         let takes_back = self.take_back_at.is_some_and(|at| at <= now);
         let gathers = self.gathering_deadline().is_some_and(|until| until > now);
@@ -215,18 +216,18 @@ impl LaneState {
         self.take_back_at = unanswered.then(|| now + TAKE_BACK);
     }
 
-    /// Whether leases may be held of which this process does not know.
+    /// Whether this process may hold leases that it does not know about.
     pub(super) fn has_unanswered(&self) -> bool {
         self.take_back_at.is_some()
     }
 
-    /// Notes when a circuit lets a job through.
+    /// Notes when the circuit of a topic lets a job through.
     pub(super) fn note_circuit(&mut self, topic: TopicName, lets_through: Instant) {
         self.circuits.insert(topic, lets_through);
     }
 
     /// Returns until when the lane waits for more outcomes, to settle them together. `None` if there are none, or if it
-    /// does not wait. When as many outcomes have come as callbacks still run, the lane does not wait: one half is
+    /// does not wait. If there are as many outcomes as callbacks that still run, the lane does not wait: one half is
     /// settled while the other half is in flight. A ring ends the wait only if the lane knows of no other work. A lease
     /// that leaves work behind rings as well, so a busy lane gets rings all the time.
     fn gathering_deadline(&self) -> Option<Instant> {
@@ -238,7 +239,7 @@ impl LaneState {
     /// Decides whether the lane listens to its bell. A process that knows of work needs no ring: it does not listen, so
     /// that another process gets the ring. `is_free`: the process could take work. Returns the decision if it changes.
     pub(super) fn listen(&mut self, is_free: bool, now: Instant) -> Option<bool> {
-        // Nothing is changed during an exchange, because its answer may change it back.
+        // During an exchange this is not decided, because the answer to the exchange may reverse the decision.
         let is_idle = matches!(self.exchange, Exchange::Idle);
         let before = match self.bell {
             BellState::Heard => true,

@@ -12,8 +12,8 @@ use model::settings::HostLimit;
 use model::topic::{Rate, Topics};
 use store::{Permit, PermitRequest};
 
-/// How often this process reports to the home how many permits it holds. This must be well before the home forgets the
-/// last report.
+/// How often this process reports to the home how many permits it holds. This must be much shorter than the time after
+/// which the home forgets the last report.
 const RENEW: Duration = Duration::from_secs(10);
 
 /// How long this process waits for an answer before it decides alone.
@@ -25,8 +25,8 @@ const ALONE: Duration = Duration::from_secs(1);
 /// How long permits are kept while no jobs can be leased for them.
 const KEPT: Duration = Duration::from_secs(1);
 
-/// How long after a refusal permits are asked for again: the first pause and the longest. Nobody reports when the
-/// callbacks of other processes end.
+/// After a refusal, permits are asked for again after this time: the first pause and the longest pause. Nobody reports
+/// when the callbacks of other processes end.
 const REFUSED: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 
 /// A topic or a host that has limits.
@@ -57,7 +57,7 @@ struct Limit {
 }
 
 impl Limit {
-    /// Returns a limit that nobody knows of yet.
+    /// Returns a limit of which no home knows yet.
     fn new(in_flight: u32, now: Instant) -> Limit {
         Limit {
             max_in_flight: None,
@@ -85,7 +85,7 @@ impl Limit {
         self.unused += std::mem::take(&mut self.hand);
     }
 
-    /// Whether the home needs no news.
+    /// Whether there is nothing to report to the home: it knows how many permits are held, and no token is unused.
     fn is_even(&self) -> bool {
         (self.max_in_flight.is_none() || self.known_held == self.held())
             && (self.rate.is_none() || self.unused == 0)
@@ -95,7 +95,7 @@ impl Limit {
         self.again.is_none_or(|again| again <= now)
     }
 
-    /// Grants permits by what this process itself knows.
+    /// Grants permits without the home, by what this process knows.
     fn grant_alone(&mut self, want: u32, now: Instant, epoch: Instant) {
         let room = self.max_in_flight.map_or(u32::MAX, |most| most.saturating_sub(self.held()));
         let mut granted = want.min(room);
@@ -110,7 +110,7 @@ impl Limit {
         self.take(granted, now);
         if granted < want && self.again.is_none() {
             self.again = Some(now + REFUSED.0);
-            // So a callback that ends here makes room at once.
+            // Then the end of a callback in this process makes room at once.
             self.refusals = 1;
         }
     }
@@ -142,7 +142,8 @@ impl Limits<LimitName> {
         Limits { epoch: now, may_go_alone, topics: hosts.iter().map(limit).collect() }
     }
 
-    /// Returns when permits of a host are asked for again. None: they may be had now, as far as is known.
+    /// Returns when permits of a host are asked for again. None: they may be asked for now, as far as this process
+    /// knows, or some are there already.
     pub(super) fn refused_until(&self, host: &LimitName, now: Instant) -> Option<Instant> {
         let limit = self.topics.get(host)?;
         limit.again.filter(|again| limit.hand == 0 && *again > now)
@@ -159,7 +160,7 @@ impl Limits {
     pub(super) fn serve(&mut self, topics: &Topics, now: Instant, in_flight: impl Fn(&TopicName) -> u32) {
         for topic in topics.iter() {
             if topic.max_in_flight.is_none() && topic.rate.is_none() {
-                // The home forgets in time what this process held.
+                // The home forgets after a while what this process held.
                 self.topics.remove(&topic.name);
                 continue;
             }
@@ -185,13 +186,13 @@ impl Limits {
         self.topics.get_key_value(name).map(|(topic, _)| topic.clone())
     }
 
-    /// Returns how many callbacks of a topic may begin, those of the leases under way included. `None` if it has no
-    /// limits.
+    /// Returns how many callbacks of a topic may begin, including those for which a lease is under way. `None` if it
+    /// has no limits.
     pub(super) fn usable(&self, topic: &TopicName) -> Option<u32> {
         self.topics.get(topic).map(|limit| limit.hand + limit.reserved)
     }
 
-    /// Whether permits of a topic may be had, as far as is known.
+    /// Whether the topic has no limits, or this process has permits of the topic, or may ask for permits now.
     pub(super) fn may_begin(&self, topic: &TopicName, now: Instant) -> bool {
         self.topics.get(topic).is_none_or(|limit| limit.hand > 0 || limit.may_ask(now))
     }
@@ -239,8 +240,8 @@ where
     }
 
     /// Returns the questions that must be asked now. `wanted_callbacks` returns how many more callbacks of a topic
-    /// would begin without its limits; `could`, how many would if the leases under way bring nothing. `granted` is
-    /// called with each topic that gets permits without asking.
+    /// would begin without its limits; `could` returns the same number for the case that the leases under way bring
+    /// nothing. `granted` is called with each topic that gets permits without asking.
     pub(super) fn asks(
         &mut self,
         now: Instant,
@@ -252,7 +253,7 @@ where
         for (topic, limit) in &mut self.topics {
             let want = wants(topic);
             if limit.hand > 0 && limit.hand_since + KEPT <= now {
-                // Others may have more use for the permits.
+                // Other processes may need the permits more.
                 limit.give_back();
                 limit.again = Some(now + KEPT);
             } else if limit.hand > 0 && could(topic) == 0 {
@@ -342,7 +343,7 @@ where
         self.topics.iter().filter_map(next_of).min()
     }
 
-    /// Whether every home knows that this process holds nothing any more, or cannot be reached.
+    /// Whether, for each limit, the home knows that this process holds nothing any more, or the home cannot be reached.
     pub(super) fn is_drained(&self) -> bool {
         self.topics.values().all(|limit| limit.alone.is_some() || (limit.asked.is_none() && limit.is_even()))
     }
@@ -449,7 +450,7 @@ mod tests {
         assert_eq!((known_held, l.allowed(&t)), (1, Some(2)), "by its own rate and limit");
         l.reserve(&t, 2);
         l.leased(&t, 2, 2);
-        // The home answers after all.
+        // The home answers, but late.
         let late = later + Duration::from_millis(10);
         assert!(!l.answered(&asked, permit(5), late));
         let said = ask(&mut l, late, 0).unwrap();

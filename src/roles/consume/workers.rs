@@ -41,7 +41,7 @@ pub(super) struct Workers {
     shared: Arc<WorkerQueue>,
     caller: Caller,
     wake_reader: UnixStream,
-    /// Calls that are not handed to the caller yet.
+    /// Calls that [`Workers::begin`] has not passed to `caller` yet.
     fresh: Vec<Call>,
 }
 
@@ -62,8 +62,8 @@ impl Workers {
         Ok(Workers { shared, caller, wake_reader, fresh: Vec::new() })
     }
 
-    /// Hands in a call, which begins with the next [`Workers::begin`]. The caller sees to it that there are never more
-    /// than `consume.concurrency` of them.
+    /// Adds a call. The next [`Workers::begin`] begins it. The caller ensures that there are never more than
+    /// `consume.concurrency` calls.
     pub(super) fn call(&mut self, topic: &Arc<Topic>, leased: &Leased, ack_url: Option<String>) {
         let delivery = Delivery {
             key: leased.key.clone(),
@@ -81,7 +81,7 @@ impl Workers {
         self.fresh.push(Call { topic: Arc::clone(topic), delivery, is_test: false, on_completion });
     }
 
-    /// Begins the calls that were handed in.
+    /// Begins the calls that were added.
     pub(super) fn begin(&mut self) {
         if !self.fresh.is_empty() {
             self.caller.begin(std::mem::take(&mut self.fresh));
@@ -145,8 +145,8 @@ impl WorkerQueue {
     }
 }
 
-/// Returns when an attempt could begin at the earliest, in Unix microseconds: at its due time, or at the add of the job
-/// if that was later. A retry is always due after the add, so it counts from its own due time.
+/// Returns when an attempt could begin at the earliest, in Unix microseconds: at its due time, or when the job was
+/// added, if that was later. A retry is always due after the add, so it counts from its own due time.
 fn expected_us(leased: &Leased) -> i64 {
     leased.due_ms.saturating_mul(1000).max(leased.stamp_us)
 }

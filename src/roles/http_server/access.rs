@@ -154,7 +154,7 @@ impl Access {
         }
     }
 
-    /// Whether a caller from there needs no token.
+    /// Whether this caller needs no token.
     fn needs_no_token(&self, peer: Peer) -> bool {
         self.auth == Auth::None || self.local_user(peer).is_some()
     }
@@ -224,7 +224,7 @@ impl Access {
     }
 }
 
-/// Refuses a caller that has sent too many wrong tokens or passwords, until a moment.
+/// Refuses a caller that has sent too many wrong tokens or passwords, until `until`.
 pub(super) fn too_many_failures(of_what: &str, peer: Peer, until: Instant) -> Response {
     let left = until.saturating_duration_since(Instant::now()).as_secs() + 1;
     let detail = format!("too many wrong {of_what} from {}: wait {left} s", peer.source());
@@ -252,7 +252,7 @@ fn forbidden(caller: &Caller, need: RequiredAccess<'_>) -> Response {
     response
 }
 
-/// Returns the first parameter of a path. It is the topic, where a rule is about topics.
+/// Returns the first parameter of a path. If the rule of the route is about a topic, this is the topic.
 async fn topic(parts: &mut Parts) -> Option<String> {
     let params = RawPathParams::from_request_parts(parts, &()).await.ok()?;
     params.iter().next().map(|(_, topic)| topic.to_owned())
@@ -340,7 +340,7 @@ async fn let_in_by<F: Future<Output = Response>>(
         parts.extensions.insert(VerifiedToken::from(token));
     }
     parts.extensions.insert(Permissions(token));
-    // It is free again when the request is done, or before.
+    // The place is free again when the request is done, or earlier.
     let place = RequestPlace::new(place);
     parts.extensions.insert(place.clone());
     next(Request::from_parts(parts, body)).await

@@ -136,7 +136,7 @@ pub(super) struct ProvedTicket {
     lane: usize,
 }
 
-/// Passes a request on. One that needs a ticket must show a valid one, before its body is read.
+/// Passes a request on. If its route needs a ticket, the ticket is checked before the body is read.
 pub(super) async fn with_ticket<F: Future<Output = Response>>(
     api: &Api,
     request: HttpRequest,
@@ -195,8 +195,8 @@ impl Api {
         self.lanes.of_token(&Token(shown.token().into())).ok_or_else(no_ticket)
     }
 
-    /// Checks a ticket, and returns it. A forged ticket never reaches the store, which is only asked for the lane's
-    /// secret.
+    /// Checks a ticket, and returns it. The store never sees a forged ticket. It is only asked for the secret of the
+    /// lane.
     async fn ticket(&self, lane: usize, shown: &PresentedTicket) -> Result<Ticket, Problem> {
         match self.tickets.proved(lane, shown) {
             Ok(ticket) => return Ok(ticket),
@@ -212,7 +212,8 @@ impl Api {
     async fn proved(&self, shown: PresentedTicket) -> Result<ProvedTicket, Problem> {
         let lane = self.lane_of(&shown)?;
         match self.ticket(lane, &shown).await?.is_reserved() {
-            // A client that has reserved a job reports elsewhere, with a scope.
+            // This is the ticket of a client that has reserved a job. Such a client reports on another route, which
+            // needs a scope.
             true => Err(no_ticket()),
             false => Ok(ProvedTicket { shown, lane }),
         }

@@ -1,6 +1,6 @@
 //! The settings of a topic that only administrators change: its limits, its share of the workers, the check of
-//! certificates, and the hosts of its jobs. Otherwise, whoever manages a topic could lift the limits that were set for
-//! it, or show its headers to others on the network, or to a host of their own.
+//! certificates, and the hosts of its jobs. Otherwise, a caller that may manage a topic could remove the limits that
+//! were set for it, or let others on the network, or a host of its own, read the headers.
 
 use super::api::Reader;
 use super::problem::Problem;
@@ -38,7 +38,7 @@ impl AdminSettings {
         AdminSettings::Kept { tenant, topics }
     }
 
-    /// Checks a removal: with the topic, its limits would be gone.
+    /// Checks a removal, because the limits of a topic are removed with it.
     pub(super) fn check_removal(&self, topic: &Topic) -> Result<(), Problem> {
         let AdminSettings::Kept { tenant, .. } = self else { return Ok(()) };
         let new = Topic::new(topic.name.clone(), "");

@@ -38,7 +38,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(test_alerts)).routes(routes!(channels_shown))
 }
 
-/// How people are alerted, by the configuration.
+/// How people get alerts, as the configuration says.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AlertChannels)]
 struct Channels<'a> {
@@ -80,7 +80,7 @@ struct WebhookChannel<'a> {
     topics: &'a [String],
 }
 
-/// Shows who is alerted, by the configuration.
+/// Shows who gets alerts, as the configuration says.
 #[utoipa::path(get, path = "/v1/alerts/channels", tag = "daemon", operation_id = "get_alert_channels",
     responses((status = 200, body = Channels, description = "The channels, without passwords and without URLs of webhooks"), schema::ShowProblems))]
 async fn channels_shown(State(api): State<Api>) -> ApiResponse {

@@ -40,7 +40,7 @@ enum AuditActor {
     People,
 }
 
-/// The requests that are recorded: method, path, the name of the action, whose.
+/// The requests that are recorded: method, path, the name of the action, and whose requests.
 #[rustfmt::skip]
 const NOTED: &[(&str, &str, &str, AuditActor)] = &[
     ("POST",   "/v1/topics",                   "topic.create",   AuditActor::All),
@@ -81,7 +81,7 @@ pub(super) struct AuditNote {
     pub jobs: Option<usize>,
 }
 
-/// Returns the action as which a request is recorded, if it is recorded.
+/// Returns the name of the action that is recorded for a request. None: the request is not recorded.
 fn action(method: &Method, route: &str, caller: &Caller) -> Option<&'static str> {
     let is_person = matches!(caller, Caller::Account(_) | Caller::Local(_));
     let (.., action, of) =

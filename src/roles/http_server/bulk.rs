@@ -66,9 +66,10 @@ struct BulkQuery {
 #[derive(Serialize, ToSchema)]
 #[schema(as = BulkDryRun)]
 pub(super) struct DryRun {
-    /// How many of the jobs that were looked at the operation would change.
+    /// Among the jobs that were looked at: the number that the operation would change.
     matched: u64,
-    /// How many of them the filter selects, although the operation would leave them as they are.
+    /// Among the jobs that were looked at: the number that the filter selects, but that the operation would leave as
+    /// they are.
     skipped: u64,
     looked_at: u64,
     /// Whether all jobs were looked at. If not, there are more than `matched`.
@@ -101,9 +102,9 @@ pub(super) struct BulkResponse {
     looked_at: u64,
     /// How many jobs were changed.
     changed: u64,
-    /// How many jobs the filter selects that were not changed.
+    /// How many jobs were not changed, although the filter selects them.
     skipped: u64,
-    /// How many jobs it is unknown of whether this operation changed them: a process died, or the store did not answer,
+    /// How many jobs may or may not have been changed by this operation: a process died, or the store did not answer,
     /// and when the step was done again, something else had changed them.
     unclear: u64,
     /// What a running operation waits for, or why it failed. Null: nothing.
@@ -116,7 +117,7 @@ pub(super) struct BulkResponse {
     by: String,
 }
 
-/// The conditions of a filter. One that is null does not matter.
+/// The conditions of a filter. A condition that is null is not checked.
 #[derive(Serialize, ToSchema)]
 #[schema(as = BulkFilterShown)]
 pub(super) struct BulkFilterResponse {
@@ -302,7 +303,7 @@ async fn show(
     Ok(ApiResponse::new(StatusCode::OK, &BulkResponse::new(row)))
 }
 
-/// Stops an operation. What it has changed stays changed. It ends after the step in hand.
+/// Stops an operation. What it has changed stays changed. The operation ends after its present step.
 #[utoipa::path(post, path = "/v1/jobs/bulk/{number}/stop", tag = "jobs", operation_id = "stop_bulk",
     params(BulkPath, schema::IdempotencyKey),
     responses((status = 202, body = BulkResponse, description = "The operation stops soon, or has ended"), schema::ChangeProblems))]

@@ -45,8 +45,8 @@ pub(super) struct BulkBody<'a> {
     #[schema(value_type = String, required = true)]
     topic: Option<String>,
     /// What is done: `cancel` deletes jobs, `reschedule` gives them other due times, `run` makes delayed jobs due now,
-    /// `redrive` makes dead letters ready again, and `replay` adds jobs that have ended once more, with the bodies that
-    /// their records have.
+    /// `redrive` makes dead letters ready again, and `replay` adds ended jobs again, with the bodies from their
+    /// records.
     #[serde(default, deserialize_with = "word")]
     #[schema(value_type = OperationWord, required = true)]
     operation: Option<OperationWord>,
@@ -89,8 +89,8 @@ impl<'de> Deserialize<'de> for ChangeRate {
     }
 }
 
-/// Selects the jobs that meet all of its conditions. A null is refused. `replay` takes `id_prefix` and the conditions
-/// from `outcome` on, which are about records. All other operations take the conditions up to `due_until`.
+/// Selects the jobs that meet all of its conditions. A null is refused. `replay` takes `id_prefix`, `tag` and the
+/// conditions from `outcome` on, which are about records. All other operations take the conditions up to `due_until`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = BulkFilter, example = json!({"state": "delayed", "id_prefix": "shop7-"}))]
@@ -132,7 +132,7 @@ pub(super) struct Filter {
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<u16>, minimum = 100, maximum = 999, nullable = false)]
     status: Option<Status>,
-    /// A part of the last answer, or of the error of the last attempt. Upper and lower case are the same.
+    /// A part of the last answer, or of the error of the last attempt. Upper and lower case make no difference.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<String>, nullable = false, max_length = 1000)]
     text: Option<Text>,
@@ -205,7 +205,8 @@ text_value!(When, i64, MOMENT, |raw| when(&text_of(raw).unwrap_or_else(|| raw.to
 text_value!(Status, u16, STATUS, status);
 
 impl Filter {
-    /// Returns the names of the conditions that only records have, and that only jobs have, as far as they are given.
+    /// Returns the names of the conditions that are set: first those that only records have, then those that only jobs
+    /// have.
     fn given(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         let names = |all: &[(&'static str, bool)]| -> Vec<&'static str> {
             all.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name).collect()

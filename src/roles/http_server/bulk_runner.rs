@@ -27,13 +27,14 @@ const CLAIM: Duration = Duration::from_secs(10);
 /// How often a process looks for operations that nobody runs.
 const LOOK_EACH: Duration = Duration::from_secs(3);
 
-/// When an operation goes on that waits for a node or for the store.
+/// How long an operation pauses before it tries again, if it waits for a node, the store or the registry.
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// How many operations one process runs at a time.
 const THREADS: usize = 4;
 
-/// How many jobs are looked at for each one that may be changed at the rate: looking is cheaper.
+/// How much faster jobs are looked at than changed: this many for each job that the rate allows to change. Looking is
+/// cheaper.
 const LOOKS: f64 = 10.0;
 
 /// What wakes the threads.
@@ -52,7 +53,7 @@ struct State {
 }
 
 impl Signals {
-    /// Waits until this process ends, or until the moment. Returns whether it ends.
+    /// Waits until this process ends, or until the time `until`. Returns whether it ends.
     fn sleep(&self, until: Instant) -> bool {
         let mut state = lock(&self.state);
         while !state.is_closing {
@@ -236,7 +237,7 @@ impl Run {
     fn run(mut self) {
         let mut registry = match self.shared.open_registry() {
             Ok(registry) => registry,
-            // The claim ends by itself.
+            // The claim is not given up here. It ends at its deadline.
             Err(e) => return log::warn!("operation {} waits: {e}", self.row.number),
         };
         let paused = match self.shared.opener.open() {
@@ -282,7 +283,7 @@ impl Run {
     }
 
     fn step(&mut self, store: &mut dyn Store, registry: &mut dyn Registry) -> Result<(), Pause> {
-        // If this process was held up for long, another one has the operation.
+        // If this process was held up for too long, another process may run the operation now.
         if Instant::now() >= self.claimed_until {
             return Err(Pause::Over);
         }
@@ -294,7 +295,7 @@ impl Run {
         let applied = self.bulk.apply(store, &self.row.progress.plan, self.is_again);
         match applied {
             Ok(counts) => self.row.progress.counts.add(counts),
-            // The plan may be done in part. If somebody wants to stop the operation, it does not wait for the rest.
+            // A part of the plan may be done. An operation that somebody wants to stop does not wait for the rest.
             Err(e) if self.row.is_stopping => {
                 self.row.progress.counts.unclear += self.row.progress.plan.len() as u64;
                 self.row.progress.waits_for = Some(e.to_string());
@@ -338,8 +339,8 @@ impl Run {
             }
             Ok(None) => Err(Pause::Over),
             Err(e) => {
-                // The registry may have either of them. The page is looked at again, and what was changed already is
-                // recognized.
+                // The registry may have the old or the new progress. The page is looked at again, and changes that were
+                // made already are recognized.
                 self.row.progress = before;
                 Err(Pause::Waits(format!("the registry does not answer: {e}")))
             }

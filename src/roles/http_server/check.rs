@@ -53,7 +53,7 @@ struct AttemptAt {
 #[derive(Serialize, ToSchema)]
 #[schema(as = CheckedTopic)]
 struct CheckedTopic {
-    /// The problems, some 32 at most. Empty if the topic can be registered.
+    /// The problems, at most about 32. Empty if the topic can be registered.
     problems: Vec<WrongField>,
     /// The first 50 attempts and the last one.
     timetable: Vec<AttemptAt>,

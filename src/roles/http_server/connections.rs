@@ -53,7 +53,7 @@ const HEAD_MAX: usize = 64 << 10;
 /// How long a new connection may take until a caller on it has proved who it is.
 const PROOF_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a request of a connection without a proof may still take after that.
+/// How much longer, after that, a request may take on a connection without a proof.
 const UNPROVED_REQUEST: Duration = Duration::from_secs(10);
 
 /// The sockets that accept connections.
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(end.stage(alone, now), Some(ConnectionStage::LastAnswer));
         assert_eq!(end.stage(alone, now + LAST_ANSWERS), None);
 
-        // A drain whose new dq-http-server is gone, and which gets a shorter deadline.
+        // During a drain, the new dq-http-server dies, and the drain gets a shorter deadline.
         let mut end = DrainState::begin(now);
         assert_eq!(end.stage(successor, now), Some(ConnectionStage::LastRequest));
         let soon = Drain { until: Some(now + Duration::from_secs(1)), successor: false };

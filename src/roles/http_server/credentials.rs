@@ -1,8 +1,9 @@
 //! The credentials in a topic: they may be in the URL of its callback, and in the values of its headers. Only
 //! administrators see them.
 //!
-//! Who may change a topic without seeing its credentials could send them to a receiver of their own. So a change of the
-//! callback's host removes them, unless an administrator makes it.
+//! A caller may be allowed to change a topic, but not to see its credentials. Such a caller could send them to a
+//! receiver of its own. So a change of the callback's host removes the credentials, unless an administrator makes the
+//! change.
 
 use std::borrow::Cow;
 
@@ -74,14 +75,15 @@ fn masked_url(url: &str) -> Cow<'_, str> {
     masked.into()
 }
 
-/// Returns the scheme, the host and the port that a URL is at. None: it is not a URL.
+/// Returns the scheme, the host and the port of a URL. None: it is not a URL.
 fn place(url: &str) -> Option<(String, String, Option<u16>)> {
     let uri: Uri = url.parse().ok()?;
     let host = uri.host()?.to_ascii_lowercase();
     Some((uri.scheme_str()?.to_ascii_lowercase(), host, uri.authority().and_then(Authority::port_u16)))
 }
 
-/// Replaces each `***` in a URL by what another URL has there: the user and the password, and the values of the query.
+/// Replaces each `***` in a URL by the value at the same place in another URL: the user and the password, and the
+/// values of the query.
 fn unmasked_url(url: &str, before: &str) -> String {
     fn query(url: &str) -> impl Iterator<Item = &str> {
         url.split_once('?').map_or("", |(_, query)| query).split('&')
@@ -113,8 +115,8 @@ fn unmasked_url(url: &str, before: &str) -> String {
     unmasked
 }
 
-/// Completes a change of a topic by somebody who does not see its credentials. Values that are `***` are those that the
-/// topic had. If the callback is at another place now, the topic keeps none of its credentials.
+/// Completes a change of a topic by somebody who does not see its credentials. A value `***` stands for the value that
+/// the topic had. If the callback now has another scheme, host or port, the topic keeps none of its credentials.
 pub(super) fn restore(before: &Topic, changed: &mut Topic) {
     let stays = place(&changed.callback) == place(&before.callback);
     if stays {
@@ -168,7 +170,7 @@ mod tests {
             )
         };
         let masked = &[("authorization", MASK), ("x-shop", MASK)][..];
-        // Sent back as it was shown, or with another path.
+        // The topic is sent back as it was shown, or with another path.
         let whole = vec!["authorization=secret".to_owned(), "x-shop=7".to_owned()];
         assert_eq!(change("http://***@h:1/a?k=***", masked), (before.callback.clone(), whole.clone()));
         assert_eq!(change("http://H:1/other", masked), ("http://H:1/other".to_owned(), whole.clone()));

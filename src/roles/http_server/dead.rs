@@ -154,8 +154,8 @@ pub(super) struct Purged {
 /// How far the search of a filter came.
 #[derive(Default, Serialize, ToSchema)]
 pub(super) struct Looked {
-    /// One request could not search all dead letters, and `matched` counts only those that it searched. Send the
-    /// request again.
+    /// True if one request could not search all dead letters. Then `matched` counts only those that it searched. Send
+    /// the request again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     more: bool,
@@ -276,7 +276,7 @@ impl Api {
         Ok((matched, done, Looked::default()))
     }
 
-    /// Does the same with the dead letters that match a filter. It searches them in steps.
+    /// Like `handle_dead`, for the dead letters that match a filter. It searches them in steps.
     async fn handle_selected(
         &self,
         topic: &TopicName,
@@ -296,7 +296,8 @@ impl Api {
             let of_topic = topic.clone();
             let ask =
                 |reply: Reply<_>| Request::find(of_topic, filter, cursor, STEP, |found| reply.with(found));
-            // Only who manages the topic comes here, with one request for many letters. So the reads are not limited.
+            // Only a caller that may manage the topic gets here, and one request handles many letters. So these reads
+            // are not limited.
             let found = self.store_client.read(None, ask).await.and_then(|found| Ok(found?));
             let FoundDeadLetters { mut letters, next, away } = found.map_err(|p| p.after(done))?;
             matched += letters.len();

@@ -42,7 +42,7 @@ const RECENT: Duration = Duration::from_secs(10);
 /// How long one stream lasts. Then the browser connects again, and is checked again.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// A stream ends when its client takes nothing for this long.
+/// A stream ends when its client reads nothing for this long.
 const STALLED: Duration = Duration::from_secs(10);
 
 /// How many clients may follow at once. Each one costs a look at all topics, each second.
@@ -116,16 +116,17 @@ impl LiveCache {
     }
 }
 
-/// The readings of the last seconds: when each one was made, in Unix milliseconds, and how late all attempts were by
-/// then.
+/// The readings of the last seconds: when each one was made, in Unix milliseconds, and how late all attempts until then
+/// were.
 #[derive(Default)]
 struct RecentLateness(VecDeque<(i64, Lateness)>);
 
 impl RecentLateness {
-    /// Takes a reading. Returns the median and the 99th percentile since the reading of [`RECENT`] before.
+    /// Takes a reading. Returns the median and the 99th percentile since the reading that was made [`RECENT`] earlier.
     fn take(&mut self, at_ms: i64, lateness: Lateness) -> Option<(u64, u64)> {
         let recent_ms = RECENT.as_millis() as i64;
-        // One reading before the beginning is kept, unless there was a gap: nobody may have listened for hours.
+        // One reading from before this time is kept, unless it is too old. (If no client listened, there may be no
+        // readings for hours.)
         while self.0.get(1).is_some_and(|(second_ms, _)| *second_ms <= at_ms - recent_ms)
             || self.0.front().is_some_and(|(first_ms, _)| !(at_ms - 2 * recent_ms..=at_ms).contains(first_ms))
         {
@@ -299,7 +300,7 @@ async fn send_events(
         let now = api.live.now(api).await;
         if before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &now)) {
             let event = Event::new(&now, before.as_deref(), &api.settings.instance).framed();
-            // A client that takes nothing must not delay the end of the process.
+            // A client that reads nothing must not delay the end of the process.
             tokio::select! {
                 sent = tokio::time::timeout(STALLED, to.send_data(event)) => match sent {
                     Ok(sent) => sent?,

@@ -39,7 +39,7 @@ struct IdQuery {
     cursor: String,
 }
 
-/// What a topic has of an id.
+/// The job and the records that one topic has for an id.
 #[derive(Serialize, ToSchema)]
 struct FoundInTopic<'a> {
     #[schema(value_type = String)]
@@ -47,18 +47,18 @@ struct FoundInTopic<'a> {
     /// The job. If there is none, the latest dead letter. Null: there is neither.
     #[schema(required = true)]
     job: Option<JobResponse<'a>>,
-    /// The records of jobs that ended, the last one first.
+    /// The records of jobs that ended, the latest first.
     records: Vec<RecordResponse<'a>>,
 }
 
-/// What the topics have of an id.
+/// The jobs and records that the topics have for an id.
 #[derive(Serialize, ToSchema)]
 struct FoundEverywhere<'a> {
-    /// The topics that have something of it, in the order of their names.
+    /// The topics that have a job or a record with this id, in the order of their names.
     found: Vec<FoundInTopic<'a>>,
     /// How many topics were asked.
     looked_at: usize,
-    /// The value of `cursor` to ask the further topics. Null: all topics were asked.
+    /// The value of `cursor` to ask the topics that are left. Null: all topics were asked.
     #[schema(required = true)]
     next: Option<String>,
     /// The topics that could not be asked, because the node where they would have this id does not answer.
@@ -68,7 +68,7 @@ struct FoundEverywhere<'a> {
 }
 
 /// Finds an id in all registered topics whose jobs the caller may see: the job, or else its latest dead letter, and the
-/// records of jobs that ended. It takes one look in each topic. A request asks up to 1,000 topics.
+/// records of jobs that ended. Each topic is asked once. A request asks up to 1,000 topics.
 #[utoipa::path(get, path = "/v1/find", tag = "jobs", operation_id = "find_id", params(IdQuery),
     responses((status = 200, body = FoundEverywhere, description = "What the topics have of the id"), schema::FindProblems))]
 async fn find(

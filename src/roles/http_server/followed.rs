@@ -10,7 +10,7 @@ use model::token::Tokens;
 use model::topic::Topics;
 use role::LiveTopics;
 
-/// The topics and tokens, as this process follows them.
+/// The topics and tokens of this process, which it updates when they change.
 pub(super) struct FollowedTopics {
     live: LiveTopics,
     sender: watch::Sender<Topics>,

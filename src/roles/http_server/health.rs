@@ -25,7 +25,7 @@ use model::status::{Finding, ProcessState, Status};
 use role::Context;
 use store::StoreError;
 
-/// How long the store may take to answer. After that it is not ready.
+/// How long the store may take to answer. After that, it counts as not ready.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What stands before a node's name in the name of its part.
@@ -83,7 +83,8 @@ struct Ready {
 }
 
 impl Ready {
-    /// Returns what a caller sees that may not read the state of the daemon: no name, address or path.
+    /// Returns the part of the answer for a caller that may not read the state of the daemon. It has no name, address
+    /// or path.
     fn in_brief(self) -> Ready {
         let mut parts = BTreeMap::new();
         for (part, state) in self.parts {

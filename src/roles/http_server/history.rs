@@ -77,8 +77,8 @@ impl Point {
 }
 
 impl Api {
-    /// Returns how many jobs clients add in one period of each topic's `add_rate`, on this host. Topics of which this is
-    /// not known are missing.
+    /// Returns how many jobs clients add in one period of each topic's `add_rate`, on this host. Topics for which this
+    /// is not known are missing.
     pub(super) async fn add_rates(&self) -> BTreeMap<TopicName, u64> {
         let topics = self.topics.borrow().clone();
         if topics.iter().all(|topic| topic.add_rate.is_none()) {

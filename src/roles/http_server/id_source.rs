@@ -1,4 +1,4 @@
-//! Where the ids of jobs come from that are added without one.
+//! The source of ids for jobs that are added without an id.
 
 use sha2::{Digest as _, Sha256};
 
@@ -13,8 +13,8 @@ pub(super) struct IdSource {
 }
 
 impl IdSource {
-    /// Makes the source from who sends the request, and the key. The ids of two callers are never the same, so a key that
-    /// another caller has used does no harm.
+    /// Makes the source from the caller and the key. The ids of two callers are never the same, so a key that another
+    /// caller has used does no harm.
     pub(super) fn new(caller: Option<&Caller>, key: &str) -> IdSource {
         let mut hash = Sha256::new();
         match caller {

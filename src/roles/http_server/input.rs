@@ -71,8 +71,8 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], Problem> {
     Ok(random)
 }
 
-/// How many ids are made, at most, for a job without one, until the home of an id is not down. With half of the nodes
-/// down, about one of a million such jobs finds none.
+/// For a job without an id, dq makes ids until one has a home that is not known to be down, but at most this many. With
+/// half of the nodes down, about one of a million such jobs finds none.
 const ID_TRIES: usize = 20;
 
 /// Makes an id for a job without one. Prefers an id whose home is not known to be down.
@@ -295,7 +295,7 @@ pub(super) struct JobChangeRequest<'a> {
     #[serde(default, deserialize_with = "given")]
     #[schema(schema_with = schema::job_url, required = false)]
     url: Option<Option<String>>,
-    /// In place of all tags of the job. Null removes them.
+    /// Replaces all tags of the job. Null removes them.
     #[serde(default, deserialize_with = "given")]
     #[schema(schema_with = schema::tags, required = false)]
     tags: Option<Option<Vec<String>>>,

@@ -43,8 +43,8 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     max_attempts: Option<u32>,
-    /// How long the lease of the job holds if the client that reserves it does not say it, milliseconds. If it is missing,
-    /// `ttr` of the topic applies.
+    /// How long the lease of the job holds in milliseconds, if the client that reserves it names no time. If it is
+    /// missing, `ttr` of the topic applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     ttr_ms: Option<u64>,
@@ -72,8 +72,8 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "Tags::is_empty")]
     #[schema(value_type = Vec<String>, required = false)]
     tags: &'a Tags,
-    /// The jobs that follow when the job is accepted, each with its id. A record whose topic keeps no bodies has their
-    /// topics and ids alone.
+    /// The jobs that follow when the job is accepted, each with its id. If the topic keeps no bodies, a record has only
+    /// their topics and ids.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<schema::Follower>, required = false)]
     then: Vec<Box<RawValue>>,

@@ -126,8 +126,8 @@ async fn list(
     api.list(reader, Listing { topic, state, filter: None, cursor, limit }).await
 }
 
-/// Shows a job. If there is no job with this id, shows its latest dead letter. If its job has ended, the problem has its
-/// last record, `ended`.
+/// Shows a job. If there is no job with this id, shows its latest dead letter. If the job has ended, the problem
+/// contains its last record, as `ended`.
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "get_job",
     params(schema::JobPath),
     responses((status = 200, body = JobResponse, description = "The job"), schema::FindProblems))]
@@ -162,7 +162,7 @@ async fn change(
     JobInPath(key): JobInPath,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
-    // A job can outlive its topic. Its guarded headers are then those of a topic that names none.
+    // A job can outlive its topic. Then the change is checked against a topic with default settings.
     let topic = api.topic(&key.topic).unwrap_or_else(|_| Topic::new(key.topic.clone(), "").into());
     let change = input::change(&json, &topic)?;
     let ask = |reply: Reply<_>| {

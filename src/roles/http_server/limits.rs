@@ -18,10 +18,10 @@ const HEADERS_MAX: usize = 16 << 10;
 /// How long a request may take. A slow body and a slow store have their own limits, which end earlier.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long one may take that waits for a job.
+/// How long a request that waits for a job may take.
 const PULL_PATIENCE: Duration = PATIENCE.saturating_add(MAX_WAIT);
 
-/// Refuses a request that is too large, and gives up one that takes too long.
+/// Refuses a request that is too large, and ends a request that takes too long.
 pub(super) async fn keep<F: Future<Output = Response>>(
     request: Request,
     next: impl FnOnce(Request) -> F,

@@ -42,8 +42,9 @@ impl ListFormat {
         ListFormat::from_accept(&accept.join(",")).unwrap_or(ListFormat::Json)
     }
 
-    /// Returns the format that an `Accept` header prefers (RFC 9110, 12.5.1): the one with the highest weight, and of
-    /// these the first that is named by itself. None: it accepts none of them.
+    /// Returns the format that an `Accept` header prefers (RFC 9110, 12.5.1): the one with the highest weight. If
+    /// several have it, the one that the header names most exactly, and then the one that it names first. None: the
+    /// header accepts none of the formats.
     fn from_accept(accept: &str) -> Option<ListFormat> {
         let ranges: Vec<MediaRange> = accept.split(',').map(MediaRange::parse).collect();
         let mut best: Option<(ListFormat, Preference)> = None;
@@ -56,8 +57,8 @@ impl ListFormat {
         best.map(|(format, _)| format)
     }
 
-    /// Makes the answer. `page` is the whole list as JSON, `rows` are its parts. Where the form has no place for it,
-    /// headers say how the search went.
+    /// Makes the answer. `page` is the whole list as JSON, `rows` are its parts. A form that has no place for the end
+    /// of the search has it in headers.
     pub(super) fn response<T: Serialize, const N: usize>(
         self,
         page: &impl Serialize,
@@ -95,7 +96,7 @@ impl MediaRange {
         let mut parts = text.split(';').map(|part| part.trim().to_ascii_lowercase());
         let kind = parts.next().unwrap_or_default();
         let weight = parts.find_map(|part| part.strip_prefix("q=").map(str::to_owned));
-        // A weight that is no number counts as if it were not there.
+        // A weight that is not a number counts as if it were not there.
         let weight = weight.and_then(|weight| weight.trim().parse::<f32>().ok()).filter(|w| !w.is_nan());
         MediaRange { kind, weight: (weight.unwrap_or(1.0).clamp(0.0, 1.0) * 1000.0).round() as u16 }
     }
@@ -123,7 +124,7 @@ struct Preference {
 }
 
 impl Preference {
-    /// Returns the preference for a type, by the range that names it most exactly. None: it is not accepted.
+    /// Returns the preference for a type, from the range that names it most exactly. None: the type is not accepted.
     fn find(content_type: &str, ranges: &[MediaRange]) -> Option<Preference> {
         let of_range = |(place, range): (usize, &MediaRange)| {
             let place = std::cmp::Reverse(place);
@@ -150,8 +151,8 @@ pub(super) struct ListEnd<'a> {
     pub away: &'a [String],
 }
 
-/// Writes a cell. A spreadsheet would take a text that begins like a formula for one, and could run it. An apostrophe
-/// before it prevents this.
+/// Writes a cell. If a text begins like a formula, a spreadsheet would treat it as a formula and could run it. An
+/// apostrophe before the text prevents this.
 fn csv_cell(text: &str) -> String {
     const FORMULA: [char; 10] = ['=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠'];
     let is_formula = text.trim_start_matches([' ', '\n']).starts_with(FORMULA);

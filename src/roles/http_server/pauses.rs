@@ -17,7 +17,7 @@ use super::topic_shown::HeldTopics;
 use model::job::TopicName;
 use role::submit::Request;
 
-/// How long the store may take, where an answer without it is possible.
+/// How long the store may take, for a request that can also be answered without it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> OpenApiRouter<Api> {

@@ -55,13 +55,13 @@ impl Pool {
         Pool { most, share, held: Arc::default() }
     }
 
-    /// Returns a part of this amount, if it is free. `holder` is whose share is limited. None: no share is.
+    /// Returns a part of this amount, if it is free. It counts for the share of `holder`. None: it counts for no share.
     pub(super) fn take(&self, holder: Option<Holder>, amount: usize) -> Option<PoolPart> {
         let mut part = PoolPart { pool: self.clone(), holder, amount: 0 };
         part.grow(amount).then_some(part)
     }
 
-    /// Returns a part of this amount, also if it is not free. Until so much is given back, nothing more is free.
+    /// Returns a part of this amount, also if it is not free. Then nothing is free until enough is given back.
     pub(super) fn take_beyond(&self, holder: Option<Holder>, amount: usize) -> PoolPart {
         let mut held = lock(&self.held);
         held.all += amount;

@@ -31,7 +31,7 @@ pub(super) struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     field: Option<Box<str>>,
-    /// How the last job with this id ended, if the problem is that there is no job, and a record is kept.
+    /// How the last job with this id ended, if there is no job with this id now and a record is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<RecordResponse<'static>>, nullable = false)]
     ended: Option<Box<RawValue>>,

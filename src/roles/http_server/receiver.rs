@@ -68,7 +68,7 @@ struct HealthResponse {
     errors: Vec<FailureCount>,
 }
 
-/// How many attempts took at most so long, and longer than the range before.
+/// How many attempts took this long: at most the time of this range, and longer than that of the range before.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 struct DurationRange {
     /// Null in the last range, which has no end.
@@ -77,7 +77,7 @@ struct DurationRange {
     attempts: u64,
 }
 
-/// How many attempts failed in a way.
+/// How many attempts failed in one way.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 struct FailureCount {
     /// `connect`, `timeout`, `broken`, `answer`, or a status such as `503`. `4xx` stands for the statuses of this class

@@ -68,8 +68,8 @@ pub(super) struct RecordResponse<'a> {
     #[serde(skip_serializing_if = "Tags::is_empty")]
     #[schema(value_type = Vec<String>, required = false)]
     tags: &'a Tags,
-    /// The jobs that follow when the job is accepted, each with its id. A record whose topic keeps no bodies has their
-    /// topics and ids alone.
+    /// The jobs that follow when the job is accepted, each with its id. If the topic keeps no bodies, a record has only
+    /// their topics and ids.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<schema::Follower>, required = false)]
     then: Vec<Box<RawValue>>,
@@ -120,7 +120,7 @@ pub(super) fn described(records: &[JobRecord]) -> Vec<RecordResponse<'_>> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = JobRecords)]
 pub(super) struct RecordList<'a> {
-    /// The records, those of the jobs that ended last first.
+    /// The records. Those of the jobs that ended last come first.
     pub records: Vec<RecordResponse<'a>>,
     /// The value of `cursor` for the next page. Null: this is the last page.
     #[schema(required = true)]

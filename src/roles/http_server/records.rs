@@ -35,7 +35,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 /// What is kept of the jobs with one id.
 #[derive(Serialize, ToSchema)]
 struct Story<'a> {
-    /// The records, the last one first.
+    /// The records, the latest first.
     records: Vec<RecordResponse<'a>>,
 }
 
@@ -50,14 +50,14 @@ struct Erased {
 #[into_params(parameter_in = Query)]
 #[allow(dead_code)]
 struct RecordsQuery {
-    /// Only jobs that ended like this.
+    /// Only jobs that ended in this way.
     #[param(inline, required = false)]
     outcome: schema::EndingWord,
     /// Only jobs whose last attempt was answered with this status.
     #[param(required = false, minimum = 100, maximum = 999)]
     status: u16,
-    /// Only jobs where the last answer, or the error of the last attempt, contains this text. Upper and lower case are
-    /// the same. Without the scope `read` for the topic, answers are not searched.
+    /// Only jobs where the last answer, or the error of the last attempt, contains this text. Upper and lower case make
+    /// no difference. Without the scope `read` for the topic, answers are not searched.
     #[param(required = false)]
     text: String,
     /// Only jobs whose id begins with this text.
@@ -182,7 +182,7 @@ impl Api {
     }
 }
 
-/// Shows how the jobs with one id ended, the last one first. An id without records has an empty list.
+/// Shows how the jobs with one id ended, the latest first. An id without records has an empty list.
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}/records", tag = "records", operation_id = "get_job_records",
     params(schema::JobPath),
     responses((status = 200, body = Story, description = "The records of the id"), schema::FindProblems))]
@@ -213,7 +213,7 @@ async fn forget(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<Api
     Ok(ApiResponse::new(StatusCode::OK, &Erased { erased }).noting(noted))
 }
 
-/// Lists the records of a topic: of each id the last one, those of the jobs that ended last first.
+/// Lists the records of a topic: for each id only the latest record. Those of the jobs that ended last come first.
 #[utoipa::path(get, path = "/v1/topics/{topic}/records", tag = "records", operation_id = "list_topic_records",
     params(schema::TopicPath, RecordsQuery),
     responses((status = 200, description = "A page of records", content(

@@ -248,7 +248,8 @@ async fn delete(
 ) -> Result<ApiResponse, Problem> {
     let decision = decision(query.as_deref().unwrap_or_default())?;
     let condition = Condition::from_headers(&headers)?;
-    // A topic that is not registered may have left jobs. To purge those, it need not be writable.
+    // A topic that is not registered may have left jobs. These may be purged even if the topic itself cannot be
+    // changed.
     if decision != Some(Decision::Purge) || api.topics.borrow().get(name.as_str()).is_some() {
         api.check_writable(&name)?;
     }

@@ -51,7 +51,7 @@ pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     }
 }
 
-/// Who makes a request, its path, and its key. A caller never sees the answer to another one.
+/// Who makes a request, its path, and its key. A caller never sees the answer to another caller.
 type RequestKey = (Option<Caller>, Box<str>, Box<str>);
 
 /// A final answer, which is repeated for the same request.
@@ -165,7 +165,7 @@ fn holds_secret(path: &str, caller: Option<&Caller>) -> bool {
     matches!(path, "/v1/tokens" | "/console/session") || (is_anybody && path.ends_with("/rotate-secret"))
 }
 
-/// Answers a POST whose key is known with the answer that was given then.
+/// Answers a POST again with its earlier answer, if its key is known.
 pub(super) async fn replay(replays: &Replays, api: &Api, request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>();
     let is_kept = !holds_secret(request.uri().path(), caller);

@@ -29,7 +29,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 struct JobAck {
     /// The `token` of the reserved job.
     token: String,
-    /// What came of it. The first 200 characters are kept as the answer of the attempt.
+    /// What the client says about the result. The first 200 characters are kept as the answer of the attempt.
     answer: Option<String>,
 }
 
@@ -43,7 +43,7 @@ struct JobNack {
     /// The delay until the next attempt, if the job has attempts left. Default: as the topic's `retry` says.
     #[schema(schema_with = schema::span, required = false)]
     delay: Option<Span>,
-    /// Why. The first 200 characters are kept with the job.
+    /// Why the client could not do the job. The first 200 characters are kept with the job.
     reason: Option<String>,
 }
 
@@ -54,7 +54,7 @@ struct JobNack {
 struct JobExtend {
     /// The `token` of the reserved job.
     token: String,
-    /// How long the lease holds from now on. Default: `ttr` of the topic.
+    /// How long the lease holds from now on. Default: `ttr` of the job, or of its topic if the job has none.
     #[schema(schema_with = schema::span, required = false)]
     lease: Option<Span>,
 }

@@ -59,7 +59,8 @@ struct ReserveRequest {
     /// How long to wait for a job, at most one minute. Default: not at all.
     #[schema(schema_with = schema::span, required = false)]
     wait: Option<Span>,
-    /// How long the lease of each job holds, from 100 milliseconds to one day. Default: `ttr` of the topic.
+    /// How long the lease of each job holds, from 100 milliseconds to one day. Default: `ttr` of the job, or of the
+    /// topic if the job has none.
     #[schema(schema_with = schema::span, required = false)]
     lease: Option<Span>,
 }
@@ -78,7 +79,8 @@ struct ReserveOfSeveralRequest {
     /// How long to wait for a job, at most one minute. Default: not at all.
     #[schema(schema_with = schema::span, required = false)]
     wait: Option<Span>,
-    /// How long the lease of each job holds, from 100 milliseconds to one day. Default: `ttr` of the topic of the job.
+    /// How long the lease of each job holds, from 100 milliseconds to one day. Default: `ttr` of the job, or of its
+    /// topic if the job has none.
     #[schema(schema_with = schema::span, required = false)]
     lease: Option<Span>,
 }
@@ -151,7 +153,7 @@ impl<'a> ReservedJob<'a> {
     }
 }
 
-/// Where the handler waits for its answer. If the client goes away, the jobs of an answer that has come are handed back.
+/// Where the handler waits for its answer. If the client goes away, and the answer has come, its jobs are handed back.
 struct AnswerSlot {
     answer: oneshot::Receiver<ReserveAnswer>,
     pull: Pull,
@@ -265,7 +267,7 @@ async fn reserve(
     api.reserved(reader, &place, Reserve { topics, ..reserve }).await
 }
 
-/// Reserves jobs of several topics, of the first one that has some.
+/// Reserves jobs of several topics, in the order of preference.
 #[utoipa::path(post, path = "/v1/reserve", tag = "jobs", operation_id = "reserve_jobs_of_several",
     params(schema::IdempotencyKey), request_body = ReserveOfSeveralRequest,
     responses((status = 200, body = ReservedJobs, description = "The jobs; none if no job came in time"), schema::ReserveProblems))]

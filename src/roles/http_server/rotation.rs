@@ -1,5 +1,5 @@
 //! The route that gives a topic a new secret. Its old secrets sign callbacks for some more time, and then end by
-//! themselves: the topic says until when they sign, and each process that signs looks at its clock.
+//! themselves: the topic says until when they sign, and each process that signs compares that with its clock.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use model::json_time;
 use model::topic::{Moment, Topic, new_secret};
 use registry::{Expected, Registry, RegistryError};
 
-/// How long the old secrets sign, if the request does not say it.
+/// How long the old secrets sign, if the request names no time.
 const KEEP: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) fn routes() -> OpenApiRouter<Api> {

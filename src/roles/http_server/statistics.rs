@@ -69,7 +69,7 @@ struct TopicStats {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<schema::DaySums>>, nullable = false)]
     days: Option<Vec<Day>>,
-    /// With `lateness`: how late attempts of this host began, since its counters exist.
+    /// With `lateness`: how late attempts of this host began, since its counters were made.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     lateness: Option<Vec<LatenessRange>>,

@@ -19,7 +19,7 @@ use model::job::JobKey;
 use role::submit::{Request, RequestSource, STORE_TIMEOUT, Submitter};
 use role::{Context, lock};
 
-/// The HTTP port, as the store's threads know it.
+/// The part of the HTTP port that the store's threads use.
 struct HttpRequestSource {
     answers: Arc<Notify>,
 }
@@ -68,12 +68,13 @@ impl Reply<Result<ApiResponse, Problem>> {
     }
 }
 
-/// How many long reads each client has at a time. Its further ones wait.
+/// How many long reads each client has at a time. Further reads of the client wait.
 const READS_MAX: usize = 2;
 
-/// While further reads of a client wait, the next one begins this many times later than its last one took. So a client
-/// that always has more to read than it may uses about half of the time of the reading thread, and leaves the rest of the
-/// processor to adds and deliveries. A client that reads one page after the other never waits like this.
+/// While more reads of a client wait, the next one begins only after a pause, which depends on how long its last read
+/// took: it begins this many times later. So a client that always has more reads than it may have at a time uses about
+/// half of the time of the reading thread. The rest of the processor is left to adds and deliveries. A client that
+/// reads one page after the other never has this pause.
 const PAUSES: u32 = 3;
 
 /// The longest such pause.
@@ -85,7 +86,7 @@ pub(super) struct StoreClient {
     submits: Arc<Mutex<Submitter<HttpRequestSource>>>,
     /// For long reads.
     reads: Arc<Mutex<Submitter<HttpRequestSource>>>,
-    /// The turns of each client for long reads. Those of a client without one are removed.
+    /// The turns of each client for long reads. A client without a long read has no entry.
     turns: Arc<Mutex<HashMap<Holder, Arc<Semaphore>>>>,
     answers: Arc<Notify>,
     asked: Arc<Notify>,
@@ -113,7 +114,7 @@ impl StoreClient {
         }
     }
 
-    /// Asks the store, for a request of `bytes` bytes. `make` gets where the answer goes.
+    /// Asks the store, for a request of `bytes` bytes. `make` gets the [`Reply`] to which the answer goes.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         bytes: usize,

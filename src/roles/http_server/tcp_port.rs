@@ -56,7 +56,7 @@ pub(super) async fn run<F>(
 
 /// Waits until this process drains.
 pub(super) async fn closed(closing: &mut watch::Receiver<bool>) {
-    // Without its sender, the process ends.
+    // If the sender is gone, the process is ending.
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
@@ -71,7 +71,7 @@ pub(super) async fn read(stream: &TcpStream, buffer: &mut [u8]) -> io::Result<us
     }
 }
 
-/// Writes the responses, and empties `out`. The client may take nothing for as long as `timeout`.
+/// Writes the responses, and empties `out`. Fails if the client reads nothing for longer than `timeout`.
 pub(super) async fn write(stream: &TcpStream, out: &mut Vec<u8>, timeout: Duration) -> anyhow::Result<()> {
     let mut rest = &out[..];
     while !rest.is_empty() {

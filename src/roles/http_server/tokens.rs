@@ -49,7 +49,9 @@ struct NewToken {
     /// The name of the token: 1 to 128 letters, digits, `_`, `.`, `-`.
     #[schema(value_type = String, required = true, pattern = "^[A-Za-z0-9_.-]+$", min_length = 1, max_length = 128)]
     name: Option<String>,
-    /// What the token allows: `admin`, `read`, `produce:<topic>`, `consume:<topic>`. A `*` stands for all topics.
+    /// What the token allows: `admin`, `metrics`, `read`, and for topics `read:<topic>`, `manage:<topic>`,
+    /// `produce:<topic>`, `consume:<topic>`. A `*` stands for all topics, and `shop7.*` for all topics whose names
+    /// begin with `shop7.`.
     #[schema(value_type = Vec<String>, required = true, min_items = 1, max_items = 100)]
     scopes: Option<Vec<String>>,
     /// How long the token is valid. If it is missing, the token never expires.
@@ -208,7 +210,7 @@ async fn revoke(
 }
 
 impl Api {
-    /// Waits until this process uses a change. If that takes too long, the change holds all the same.
+    /// Waits until this process uses a change. If that takes too long, the change is made all the same.
     pub(super) async fn known(&self, is_known: impl Fn(&Tokens) -> bool) {
         let mut tokens = self.tokens.clone();
         let _ = tokio::time::timeout(KNOWN_WITHIN, tokens.wait_for(|now| is_known(now))).await;

@@ -49,7 +49,7 @@ impl<'a> RawFields<'a> {
     }
 }
 
-/// The settings of a topic in a request. What they do not name stays, or has its default.
+/// The settings of a topic in a request. A setting that the request does not name stays as it is, or gets its default.
 pub(super) struct TopicPatch<'a>(RawFields<'a>);
 
 impl<'a> TopicPatch<'a> {

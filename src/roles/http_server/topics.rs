@@ -27,7 +27,7 @@ use registry::{Expected, Registry, RegistryError, Revision};
 /// How long an answer waits at most until this process uses what was written.
 const SEEN: Duration = Duration::from_secs(2);
 
-/// How often a change is tried at most, when other changes come in between.
+/// How many times a change is tried at most, when others change the topic at the same time.
 pub(super) const TRIES: usize = 5;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -105,7 +105,8 @@ struct WrittenTopic {
     created: bool,
 }
 
-/// The result of a write that the registry could make. It may be refused because of what the topic was before.
+/// The result of a write, if the registry has answered. A write may be refused because of the topic that was there
+/// before.
 type WriteResult = Result<WrittenTopic, Problem>;
 
 impl WrittenTopic {
@@ -218,7 +219,7 @@ async fn list(State(api): State<Api>, reader: Reader) -> Result<ApiResponse, Pro
     let may_see = |shown: &TopicResponse| reader.permits(RequiredAccess::Topic(shown.name()));
     let topics = topics.into_iter().filter(may_see).map(|shown| shown.with(&paused));
     let mut topics: Vec<TopicResponse> = topics.collect();
-    // An entry that is not usable may be of any topic.
+    // An entry that is not usable may belong to any topic, so only a reader of all topics sees it.
     unusable.retain(|_| reader.permits(RequiredAccess::Read));
     topics.sort_by(|a, b| a.name().cmp(b.name()));
     Ok(ApiResponse::new(StatusCode::OK, &Topics { topics, unusable, away }))
@@ -375,7 +376,7 @@ async fn patch(
             let before = there.topic.clone();
             let mut topic = there.topic;
             topic.drop_ended_secrets(host::now_ms());
-            // The change may be invalid together with the fields that it leaves.
+            // The change may be invalid in combination with the fields that it does not change.
             let patched = TopicPatch::read(&json).and_then(|parts| parts.topic(topic));
             let checked = patched.and_then(|topic| checks.can_give(topic)).and_then(|mut topic| {
                 if !sees_credentials {

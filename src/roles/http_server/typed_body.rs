@@ -1,5 +1,5 @@
 //! Reads the bodies of requests as types. The same types describe the bodies in `/openapi.json`. An error names the
-//! field, its value, and what would do.
+//! field, its value, and the valid values.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use super::problem::Problem;
 use model::json_time;
 use model::strict_json::UniqueFields;
 
-/// Reads a body, which is one JSON object. A null counts as a missing field, unless its type takes it.
+/// Reads a body, which is one JSON object. A null counts as a missing field, unless the type of the field accepts null.
 pub(super) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Problem> {
-    // Without this, a list of its values would be taken for the type.
+    // Without this, a list of the values would be accepted in place of the object.
     if json.trim_ascii_start().first() != Some(&b'{') {
         return Err(Problem::bad_json("it begins with something else than {"));
     }
@@ -29,7 +29,7 @@ pub(super) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Problem>
     })
 }
 
-/// Reads a body that may be left out. It then has none of its fields.
+/// Reads a body that may be left out. A body that is left out counts as an object without fields.
 pub(super) fn read_or_empty<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Problem> {
     read(super::input::or_empty(json))
 }
@@ -40,8 +40,8 @@ pub(super) fn without_place(error: &serde_json::Error) -> String {
     message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message).to_owned()
 }
 
-/// Returns the problem of a body that is no JSON object, or has not the fields of its type. `at` is the field where the
-/// error was found, and whether it was found in a part of its value.
+/// Returns the problem of a body that is not a JSON object, or whose fields are not those of its type. `at` is the
+/// field where the error was found, and whether it was found in a part of its value.
 fn problem(json: &[u8], at: Option<(&str, bool)>, error: &serde_json::Error) -> Problem {
     let fields = match serde_json::from_slice::<UniqueFields<&RawValue>>(json) {
         Ok(UniqueFields(fields)) => fields,
@@ -72,7 +72,7 @@ fn problem(json: &[u8], at: Option<(&str, bool)>, error: &serde_json::Error) -> 
     }
 }
 
-/// Reads a field that takes null as a value. Use it with `#[serde(default, deserialize_with = "given")]`.
+/// Reads a field in which null is a value. Use it with `#[serde(default, deserialize_with = "given")]`.
 pub(super) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }
@@ -81,7 +81,8 @@ pub(super) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> 
 pub(super) fn word<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     match Value::deserialize(from)? {
         Value::Null => Ok(None),
-        // The error of serde for what is not a text does not name the words. Its error for another text does.
+        // If the value is not a text, the error of serde does not name the valid words. If it is another text, the
+        // error does. So this value is read as the empty text.
         value => {
             let text = value.as_str().unwrap_or_default().to_owned();
             T::deserialize(Value::String(text)).map(Some).map_err(D::Error::custom)

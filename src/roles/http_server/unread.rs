@@ -9,10 +9,10 @@ use axum::response::{IntoResponse, Response};
 use super::pool::{Holder, Pool, PoolPart};
 use super::problem::Problem;
 
-/// A smaller answer does not count, in bytes: each connection has at most one.
+/// An answer of up to this many bytes does not count: each connection has at most one.
 const SMALL: u64 = 64 << 10;
 
-/// How many bytes all large answers have together at most, and those to one address.
+/// How many bytes the large answers may have together: all of them, and those for one holder.
 const LIMITS: (usize, usize) = (64 << 20, 32 << 20);
 
 /// The memory for large answers.
@@ -39,7 +39,7 @@ pub(super) enum Answer {
     Shows,
     /// It says what was changed, so it is never replaced.
     Changed,
-    /// It says so of each job of a batch, so it can be large.
+    /// It says what was changed for each job of a batch, so it can be large.
     ChangedBatch,
 }
 
@@ -52,7 +52,7 @@ impl Answer {
         }
     }
 
-    /// Returns the refusal of a batch if the pool has no room for its answer. Nothing was changed then.
+    /// Returns the refusal of a batch if the pool has no room for its answer. If it is refused, nothing was changed.
     pub(super) fn refusal(self, pool: &Pool, holder: Option<&Holder>) -> Option<Response> {
         let is_full =
             self == Answer::ChangedBatch && pool.take(holder.cloned(), SMALL as usize + 1).is_none();
@@ -65,10 +65,10 @@ fn busy(advice: &str) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
 }
 
-/// Returns the answer to a request, counted in the pool until it is written. If there is no room for an answer that only
-/// shows something, refuses instead. The answer about a change is kept, and counts even beyond the limit: then the next
-/// batches are refused before they begin. So beyond the limit are at most the answers of batches that ran already, and
-/// the memory for bodies bounds those.
+/// Returns the answer to a request, counted in the pool until it is written. If there is no room for an answer that
+/// only shows something, refuses instead. The answer about a change is kept, and counts even beyond the limit: then the
+/// next batches are refused before they begin. So the answers exceed the limit at most by those of the batches that
+/// were already running. The limit of memory for bodies also limits how many these are.
 pub(super) async fn bound(
     kind: Answer,
     answer: Response,

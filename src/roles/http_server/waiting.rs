@@ -24,7 +24,7 @@ use telemetry::history;
 /// How long the registry may take to say who paused a topic, and the store how far limits are used.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// In how many of the last entries of the audit log the pause is looked for.
+/// How many of the latest entries of the audit log are searched for the pause.
 const ENTRIES: usize = 1000;
 
 /// Why a job waits: the most decisive reason, and the other reasons.
@@ -85,7 +85,7 @@ impl Api {
         WaitingTopic { undelivered, pause, circuit: circuit.map(circuit_reason), ..WaitingTopic::default() }
     }
 
-    /// Returns what the audit log knows of the pause of a topic. Only administrators see who made it.
+    /// Returns what the audit log says about the pause of a topic. Only administrators see who paused it.
     async fn pause_of(&self, name: &TopicName, reader: &Reader) -> Pause {
         let asked = self.registrar.ask(|registry| registry.audit(None, ENTRIES));
         let entries = match tokio::time::timeout(PATIENCE, asked).await {
@@ -94,7 +94,8 @@ impl Api {
         };
         let of_topic =
             entries.into_iter().map(|(_, entry)| entry).filter(|entry| entry.target == name.as_str());
-        // The log has the latest entry first. Repeated pauses change nothing, so the first of them counts.
+        // The log has the latest entry first. A repeated pause changes nothing, so the earliest pause since the last
+        // resume counts.
         let pauses = of_topic
             .take_while(|entry| entry.action != "topic.resume")
             .filter(|entry| entry.action == "topic.pause");
@@ -123,8 +124,9 @@ impl Api {
         topic.workers = u64::from(consume.processes) * u64::from(consume.concurrency);
     }
 
-    /// Adds the limits of the topic and of the receiver's host, and how far they are used. A job that is not due yet is
-    /// held back only by the limits of a host, if it was postponed: if its topic has `job_hosts`.
+    /// Adds the limits of the topic and of the receiver's host, and how far they are used. A job that is not due yet
+    /// can wait only for the limits of a host, which may have postponed it. dq postpones jobs only if their topic has
+    /// `job_hosts`.
     async fn add_limits(&self, view: &View, topic: &mut WaitingTopic) {
         let name = &view.key.topic;
         let Ok(known) = self.topic(name) else { return };
@@ -163,7 +165,7 @@ impl Api {
         self.settings.consume.host_limits.iter().find(|limit| limit.host.matches(&uri))
     }
 
-    /// Returns how far limits are used. None: the store does not say it in time.
+    /// Returns how far limits are used. None: the store does not answer in time.
     async fn limit_uses(&self, queries: Vec<LimitQuery>) -> Vec<Option<LimitUse>> {
         let count = queries.len();
         if count == 0 {

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A stream whose writes fail when the client takes nothing for too long.
+/// A stream whose writes fail if the client reads nothing for too long.
 pub(super) struct WriteTimeout<S> {
     stream: S,
     patience: Duration,
-    /// The timer that runs since the client takes nothing.
+    /// The timer that runs while the client reads nothing.
     stuck: Option<Pin<Box<Sleep>>>,
 }
 

@@ -334,8 +334,8 @@ fn dead_jobs(settings: &Settings, topic: &str, since_ms: i64, count: u64) -> Res
     Ok(dead.iter().map(dead_job).collect())
 }
 
-/// Returns what an alert says about a dead letter. It leaves out what the receiver answered: whoever may change the
-/// topic chooses who gets its alerts, but may not see answers.
+/// Returns what an alert says about a dead letter. It leaves out what the receiver answered. Those who may change the
+/// topic choose who gets its alerts, but they may not be allowed to see answers.
 fn dead_job(view: &View) -> DeadJob {
     let last = view.attempts_log.last();
     let reason = match last {

@@ -44,7 +44,7 @@ pub(super) enum Change {
 
 impl Findings {
     /// Takes over the findings of the previous process. A finding that this process does not look for any more, because
-    /// the configuration has changed, is over at the first look.
+    /// the configuration has changed, is closed at the first look.
     pub(super) fn take_up(
         findings: Vec<Finding>,
         now_ms: i64,

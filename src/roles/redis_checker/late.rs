@@ -85,7 +85,7 @@ pub(super) fn watch(context: &mut Context) -> Result<LateFindings> {
             if topics.is_whole() {
                 let is_leased = |name: &str| lanes.iter().any(|(_, report)| report.leased.contains(name));
                 now.extend(stranded(&waiting, now_ms(), |name| match known.undelivered(name)? {
-                    // Clients that work on jobs of the topic reserve the others later.
+                    // Clients work on some jobs of the topic, so they will reserve the others later.
                     NotDelivered::Pull if is_leased(name) => None,
                     why => Some(why),
                 }));

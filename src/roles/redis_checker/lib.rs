@@ -54,7 +54,7 @@ const END_ROUND: Duration = Duration::from_millis(20);
 /// Less free room than this is a finding: in bytes, and in percent of the disk.
 const ROOM: (u64, u64) = (256 << 20, 3);
 
-/// A log (WAL) longer than this, in bytes, is not carried over into the file as it should be.
+/// If the log (WAL) is longer than this, in bytes, its changes are not copied into the file as they should be.
 const LOG_MAX: u64 = 512 << 20;
 
 /// Nothing is delivered while jobs are moved. A move that takes longer than this is a finding.
@@ -126,7 +126,7 @@ pub fn run(mut context: Context) -> Result<()> {
         }
         context.wait(&[], Some(Instant::now() + ROUND))?;
     }
-    // Messages that are being sent arrive, so that the next worker does not send them again.
+    // This waits until messages that are being sent have arrived, so that the next worker does not send them again.
     while !alerts.has_ended() {
         context.wait(&[], Some(Instant::now() + END_ROUND))?;
     }

@@ -35,7 +35,8 @@ struct NodeHealth {
     /// How many looks in a row have found that this node has an older set than the other nodes. (While a move begins or
     /// ends, a node may seem older for a moment.)
     older: u32,
-    /// The node does not answer, and has no jobs: it was forgotten, or is not one of the nodes yet. Nobody misses it.
+    /// The node does not answer, and has no jobs: it was forgotten, or is not one of the nodes yet. So nothing about it
+    /// is a finding.
     is_outside: bool,
 }
 
@@ -47,7 +48,7 @@ struct KnownServer {
     found: BTreeMap<NodeCondition, String>,
     /// The most replicas that the server has had since this process started.
     replicas: u64,
-    /// The server has said which node it is.
+    /// The server has reported the name of its node at least once, so the node is in use.
     is_used: bool,
     /// Its configuration, as far as it reports it.
     config: BTreeMap<String, String>,
@@ -101,7 +102,7 @@ impl NodeHealth {
         let asked = (SystemTime::now(), Instant::now());
         let probed = lanes.probe(lane, Probe::Time);
         let way = asked.1.elapsed();
-        // A server that is no longer a master of the Cluster is not missed.
+        // A server that is no longer a master of the Cluster is forgotten, and is not reported as down.
         self.servers.retain(|name, _| probed.iter().any(|p| p.server == *name));
         for ProbeAnswer { server, values } in probed {
             let server = self.servers.entry(server).or_default();
@@ -193,7 +194,7 @@ impl KnownServer {
         }
     }
 
-    /// Returns what is found on the server. Of a server that is down, nothing else is known.
+    /// Returns what is found on the server. If the server is down, this is the only finding.
     fn conditions(&self) -> BTreeMap<NodeCondition, String> {
         if self.misses >= MISSES {
             return BTreeMap::from([(NodeCondition::Down, self.why.clone())]);
@@ -206,12 +207,12 @@ fn number(values: &BTreeMap<String, String>, key: &str) -> u64 {
     values.get(key).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Judges a node's clock. It was read at some moment on the way there and back.
+/// Judges a node's clock. It was read at some time between the request (`asked`) and the answer, `way` later.
 fn judge_clock(now_us: u64, asked: SystemTime, way: Duration) -> Option<String> {
     let asked_us = asked.duration_since(UNIX_EPOCH).ok()?.as_micros() as i128;
     let off = i128::from(now_us) - asked_us;
     let way_us = way.as_micros() as i128;
-    // A difference between 0 and the whole way counts as none.
+    // A difference between 0 and `way` counts as none, because the clock may have been read at any time in between.
     let beyond = if off < 0 { off } else { (off - way_us).max(0) };
     let most = CLOCK_MAX.as_micros() as i128;
     (beyond.abs() > most).then(|| {

@@ -76,7 +76,7 @@ impl Routes<'_> {
         }
     }
 
-    /// Whether mail is sent, or may be sent once more is known.
+    /// Whether mail is sent, or this is not known yet because the registry has not been read.
     fn has_mail(&self) -> bool {
         self.alert.smtp.is_some() || *self.php != PhpMail::Nothing
     }

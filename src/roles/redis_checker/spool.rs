@@ -1,5 +1,5 @@
-//! Checks this host's spool each second, on a thread of its own, because a disk may hold it up. What it reads is judged
-//! purely.
+//! Checks this host's spool each second, on a thread of its own, because a disk may hold it up. Pure functions judge
+//! what it reads.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -50,7 +50,7 @@ struct SpoolJudge<'a> {
 }
 
 impl SpoolJudge<'_> {
-    /// Returns what is wrong now. `before`: what was wrong before. That is over only when the spool is empty.
+    /// Returns what is wrong now. `before`: what was wrong before. A problem is over only when the spool is empty.
     fn judge(
         &self,
         before: Option<String>,

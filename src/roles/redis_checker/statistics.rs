@@ -1,6 +1,6 @@
 //! Carries the counters of this host's processes into the registry, which keeps them by day. The thread is separate,
-//! because a database may hold it up; until then the counts wait in the pages. The registry itself records what it has
-//! got of each page, in the same transaction as the sums. So a process that dies in between, or two at the same time,
+//! because a database may hold it up. Meanwhile, the counts stay in the pages. The registry records which counts of
+//! each page it has, in the same transaction as the sums. So a process that dies in between, or two at the same time,
 //! count nothing twice and lose nothing.
 
 use std::collections::HashMap;

@@ -288,7 +288,7 @@ pub(super) fn reserved(answer: &ReserveAnswer) -> Json {
     }
 }
 
-/// Returns the answer to an `ack`, a `nack` or an `extend`: `data` says what became of the job.
+/// Returns the answer to an `ack`, a `nack` or an `extend`: `data` says what happened to the job.
 pub(super) fn settled(settled: std::result::Result<SettledTicket, TicketError>) -> Json {
     #[derive(Serialize)]
     struct One<'a> {
@@ -315,8 +315,8 @@ pub(super) fn settled(settled: std::result::Result<SettledTicket, TicketError>) 
     }
 }
 
-/// Returns the answer to `stats`: the counts of each topic that ever had a job under its name. A topic that the client
-/// named is always included.
+/// Returns the answer to `stats`: the counts of all topics that the store counts, or of the topic that the client
+/// named. This topic is always included.
 pub(super) fn counted(topic: Option<&TopicName>, counts: Result<Vec<Counts>>) -> Json {
     #[derive(Serialize, Default)]
     struct One {

@@ -21,10 +21,10 @@ use role::submit::Submitter;
 /// How many bytes are read from one connection before the other connections have their turn.
 pub(super) const TURN: usize = 64 << 10;
 
-/// A client with this many bytes of answers that it has not read is not read from until it takes some.
+/// While a client has not read this many bytes of its answers, nothing is read from it.
 const UNREAD_MAX: usize = 1 << 20;
 
-/// A client with this many unanswered requests is not read from until some are answered.
+/// While this many requests of a client are unanswered, nothing is read from it.
 const OWED_MAX: usize = 1024;
 
 /// The assumed size, in bytes, of the answer to a `get` until the store has answered it.
@@ -194,8 +194,8 @@ impl Connection {
         self.counted = 0;
     }
 
-    /// Returns whether the connection may be closed to free its memory. One that is offered to another process may
-    /// already belong to it.
+    /// Returns whether the connection may be closed to free its memory. A connection that is offered to another process
+    /// may already belong to that process.
     pub(super) fn is_closable(&self) -> bool {
         self.input != Input::Offered
     }

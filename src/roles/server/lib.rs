@@ -81,7 +81,7 @@ struct Server {
     next_serial: u64,
     /// Connections whose turn ended while their sockets may hold more bytes. No further event reports those bytes.
     unfinished: Vec<usize>,
-    /// Connections that are not read from until the store has answered some of its requests.
+    /// Connections from which nothing is read until the store has answered some requests.
     stalled: Vec<usize>,
     /// The buffer into which the bytes of clients are read.
     buffer: Box<[u8]>,
@@ -94,7 +94,8 @@ struct Server {
     /// Passes this server's connections on while it drains. `passing` tells whether it still does.
     handoff_sender: Option<HandoffSender>,
     passing: bool,
-    /// Not later than the next moment at which a connection has been silent for too long or the store is overdue.
+    /// When connections are checked next. This is not later than the first time when a connection has been silent for
+    /// too long, or when the store is overdue.
     sweep_at: Option<Instant>,
     turned_away: u64,
     accepting: TroubleLog,

@@ -81,7 +81,8 @@ pub(super) struct Client<'a> {
 }
 
 impl RequestRouter {
-    /// Whether a client is let in while other connections are open, and `more` of them are about to be counted.
+    /// Whether a client may connect while `open` connections are open. `more` further ones are not counted in `open`
+    /// yet.
     pub(super) fn admit(&self, peer: SocketAddr, open: &OpenConnections, more: usize) -> Result<(), String> {
         let server = &self.settings.server;
         if !server.allow.is_empty() && !server.allow.iter().any(|net| net.contains(&peer.ip().to_canonical()))

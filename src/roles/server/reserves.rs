@@ -153,12 +153,12 @@ impl Reserves {
         }
     }
 
-    /// Follows these topics from now on.
+    /// Uses these topics from now on.
     pub(super) fn serve(&self, topics: Topics) {
         self.pull.serve(topics);
     }
 
-    /// Answers all clients that wait, and lets nobody wait from now on.
+    /// Begins to drain: all clients get an answer as soon as possible, and new clients do not wait.
     pub(super) fn drain(&self) {
         self.pull.drain();
     }

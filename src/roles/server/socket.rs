@@ -1,4 +1,4 @@
-//! A client's socket: whether a read is worth its call, and when a byte last moved. With TLS, it also encrypts.
+//! A client's socket: whether there may be bytes to read, and when a byte last moved. With TLS, it also encrypts.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::Shutdown;
@@ -138,7 +138,7 @@ impl Socket {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         let mut done = 0;
         loop {
-            // It takes nothing if too much is encrypted already.
+            // The writer accepts no more bytes while too many encrypted bytes wait.
             done += tls.writer().write(&outbox[done..])?;
             if !tls.wants_write() {
                 break;

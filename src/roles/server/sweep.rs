@@ -68,7 +68,7 @@ impl Server {
 
 impl Connection {
     /// Returns when the connection is closed if no byte moves until then, or if its client shows no token in time.
-    /// `proof_patience` is how long that may take. None: the client needs no token.
+    /// `proof_patience` is how long the client may take to show it. None: the client needs no token.
     pub(super) fn closes_at(&self, idle: Duration, proof_patience: Option<Duration>) -> Instant {
         let handshake = self.socket.is_handshaking().then_some(HANDSHAKE);
         let unproved_at = proof_patience.filter(|_| self.pass.is_none()).or(handshake);

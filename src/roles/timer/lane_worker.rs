@@ -25,7 +25,8 @@ const BATCH: usize = 256;
 /// have sent it died.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// The longest sleep if a process that dies can lose rings. So a lost ring is repeated after this time at the latest.
+/// The longest sleep with a store where a ring is lost if a process dies at that moment. So a lost ring is repeated
+/// after this time at the latest.
 const SHORTER_SLEEP: Duration = Duration::from_secs(10);
 
 /// How long a step may take.
@@ -50,7 +51,7 @@ pub(super) struct LaneWorker {
     trouble: TroubleLog,
     /// The topics whose jobs are spread after an outage, and over how long.
     spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
-    /// Since when the worker has been at a step. `None`: it waits.
+    /// When the worker began its present step. `None`: it waits.
     busy_since: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -151,7 +152,7 @@ impl LaneWorker {
         while let Some((owner, _)) = self.dead.last() {
             let jobs = self.store.hand_back(owner)?;
             if self.bell.loses_rings() {
-                // The owner may have heard of jobs and died before it leased them.
+                // The owner may have got a ring and died before it leased the jobs. So the bell rings again.
                 self.store.announce();
             }
             if jobs > 0 {
@@ -175,7 +176,8 @@ impl LaneWorker {
             log::warn!("{} leases expired", expired.jobs);
         }
         if self.store.has_followers()? {
-            // A full channel: the thread will wake up anyway. If the thread ends, it ends the process.
+            // If the channel is full, the thread will wake up anyway. If the thread has ended, it also ends the
+            // process.
             let _ = self.followers.try_send(());
         }
         Ok([promoted.next_ms, expired.next_ms].into_iter().flatten().min())

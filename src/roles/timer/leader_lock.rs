@@ -1,5 +1,5 @@
 //! Decides which timer of a `run_dir` is active: the one that holds the lock. When it dies, the kernel gives the lock
-//! to another.
+//! to another timer.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};

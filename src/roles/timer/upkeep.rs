@@ -16,8 +16,8 @@ const EVERY: Duration = Duration::from_secs(60);
 /// start, and after a restore, the topics of the registry come a moment later than those of the configuration file.
 const SETTLED: Duration = Duration::from_secs(5);
 
-/// `STEP`: how many are removed in one step, so that others have their turn at the store. `GO`: for how long in one
-/// round.
+/// `STEP`: how many are removed in one step, so that others have their turn at the store. `GO`: how long one round may
+/// remove them.
 const STEP: usize = 256;
 const GO: Duration = Duration::from_secs(10);
 
@@ -64,7 +64,7 @@ fn keep_records(store: &mut dyn Store, topics: &Topics, records_max: u64) {
     let keeping: Vec<_> = topics.iter().map(|topic| (topic.name.clone(), topic.record_keeping())).collect();
     match store.keep_records(&keeping, records_max) {
         Ok(()) => {}
-        // Others report a node that is down. It gets this when it is back.
+        // Other parts report a node that is down. The node gets these settings in a later round.
         Err(StoreError::NodeDown(e) | StoreError::Moving(e)) => {
             log::debug!("cannot say what is kept of ended jobs: {e}");
         }

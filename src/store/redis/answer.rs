@@ -100,7 +100,7 @@ pub(super) fn over_quota(bytes: [u8; 7]) -> Result<OverQuota, StoreError> {
 /// What is stored of a job. The layout: rank, plus 4 if there is a limit (1 byte), the stamp (7), the limit (4, if
 /// there is one), the body.
 pub(super) struct Record {
-    /// Its level. The number of a job that has one is in its notes: see [`priority`].
+    /// Its level. If the job has a number as its priority, the number is in its notes: see [`priority`].
     pub level: Priority,
     pub stamp_us: i64,
     pub max_attempts: Option<u32>,
@@ -115,7 +115,7 @@ impl Record {
             let stamp_us = stamp.iter().fold(0, |n, b| n << 8 | i64::from(*b));
             let (limit, body) = rest.split_at_checked(if *bits >= 4 { 4 } else { 0 })?;
             let max_attempts = limit.try_into().ok().map(u32::from_be_bytes);
-            // 0: the release before has changed the body of a job with a number.
+            // 0: the previous release has changed the body of a job that has a number as its priority.
             let level = match bits % 4 {
                 0 => Priority::Normal,
                 rank => Priority::from_number(i64::from(rank))?,
@@ -164,8 +164,8 @@ pub(super) fn attempts_of(log: &[u8]) -> Vec<Attempt> {
     log.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }
 
-/// The letter that begins the first line of a job's log if this line holds the job's own headers. (The release before
-/// this one takes this line for an attempt that it cannot read.)
+/// The letter that begins the first line of a job's log if this line holds the job's own headers. (The previous release
+/// regards this line as an attempt that it cannot read.)
 const HEADERS: u8 = b'h';
 
 /// Returns the text of the headers in a log. Empty: there are none.
@@ -178,8 +178,8 @@ pub(super) fn headers_of(log: &[u8]) -> Headers {
     headers(headers_line(log))
 }
 
-/// Returns the priority of a job of that level. If it has a number, the number is the first member of its headers, with
-/// the order of arrival behind it: `part/numbered.lua`.
+/// Returns the priority of a job of that level. If it has a number, the number is the first member of its headers,
+/// followed by the order of arrival: `part/numbered.lua`.
 pub(super) fn priority(level: Priority, headers: &[u8]) -> JobPriority {
     let number = || {
         let member =
@@ -223,7 +223,7 @@ pub(super) fn due(due: Due) -> String {
 }
 
 /// Returns the flags of a job as `add.lua` takes them: rank, what happens when the id is taken, the job's own limit,
-/// attempts that were made before, the number of its priority if it is no level, and headers.
+/// attempts that were made before, the number of its priority if the priority is not a level, and headers.
 pub(super) fn flags(job: &NewJob) -> String {
     let rule = match job.on_conflict {
         OnConflict::Replace => 'r',

@@ -30,15 +30,15 @@ pub(super) fn argument_writer<T>(one: impl Fn(&T, &mut redis::Cmd)) -> impl Fn(&
 }
 
 impl RedisStore {
-    /// Makes calls on many shards, one round trip for each node. If a shard refuses a call because it has another set
-    /// of nodes, this process adopts that set, and the answer is [`StoreError::Moving`].
+    /// Makes calls on many shards, one round trip for each node. If a shard refuses a call because the shard has
+    /// another set of nodes, this process adopts that set, and the answer is [`StoreError::Moving`].
     pub(super) fn ask_all_by(&self, calls: Vec<(Place, Call)>) -> Vec<(Place, Result<Value>)> {
         let answers = self.run_all(calls).into_iter();
         answers.map(|(place, _, answer)| (place, self.parse_answer(place, answer))).collect()
     }
 
-    /// Makes calls on many shards. A call that a shard refuses is made once more at the same shard, by the shard's own
-    /// set. For calls that concern only that shard.
+    /// Makes calls on many shards. A call that a shard refuses is made once more at the same shard, with the shard's
+    /// own set. This is for calls that concern only that shard.
     pub(super) fn ask_all(&self, calls: Vec<(Place, Call)>) -> Vec<(Place, Result<Value>)> {
         let again = |(place, call, answer): (Place, Call, Answer)| match answer {
             Err(Failure::OtherSet(set)) => (place, self.ask_again(place, &call, &set)),
@@ -73,7 +73,7 @@ impl RedisStore {
         answer.map_err(Failure::into_error)
     }
 
-    /// Makes a call once more that a shard has refused, by the set of that shard.
+    /// Repeats a call that a shard has refused, with the set of that shard.
     fn ask_again(&self, place: Place, call: &Call, set: &str) -> Result<Value> {
         self.nodes.refused(place.node, set)?;
         let only_looks = call.script.is_none_or(Script::is_read_only);

@@ -2,9 +2,9 @@
 //! answers when the bell rings. A thread waits for this answer, and wakes the process that watches the bell.
 //!
 //! A ring goes to one listener only, so that one ring wakes one process, however many wait. So a process listens only
-//! while it could take work. A process that hears of a topic that it may not take passes the ring on, and rests for a
-//! moment before it listens again. Rings for clients that wait for jobs are different: they are entries of a stream, and
-//! reach every listener.
+//! while it could take work. A process that gets a ring for a topic that it may not take passes the ring on, and rests
+//! for a moment before it listens again. Rings for clients that wait for jobs are different: they are entries of a
+//! stream, and reach every listener.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -23,7 +23,7 @@ use model::job::TopicName;
 /// How long to wait before the bell of a node that is down is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a process does not listen after it has passed on a ring, so that another process hears it.
+/// How long a process does not listen after it has passed on a ring, so that another process gets it.
 const REST: Duration = Duration::from_millis(10);
 
 /// The stack of a listener thread. A Cluster has many of them. The part that a thread does not touch costs only address
@@ -48,7 +48,7 @@ struct Shared {
     waiting: Mutex<BTreeMap<usize, (Arc<Endpoint>, i64)>>,
 }
 
-/// What the bell's owner wants of its listeners.
+/// What the bell's owner wants from its listeners.
 #[derive(Debug, Clone, Copy, Default)]
 struct ListenerState {
     listens: bool,
@@ -224,7 +224,7 @@ impl Listener {
             if state.listens && !state.over && !state.is_resting() {
                 self.wake(answer::text(score.clone()).ok().zip(std::str::from_utf8(what).ok()));
             } else {
-                // The owner cannot use this ring now. It goes back, so that another process hears it.
+                // The owner cannot use this ring now. The ring is given back, so that another process gets it.
                 let mut again = redis::cmd("ZADD");
                 again
                     .arg(&self.key)
@@ -243,7 +243,7 @@ impl Listener {
         newest.arg(&self.key).arg("+").arg("-").arg("COUNT").arg(1);
         let found = connection.req_command(&newest)?.extract_error()?;
         let mut last = entries(found).pop().map_or_else(|| "0-0".to_owned(), |(id, _)| id);
-        // An entry that came before this one was read may be for work that nobody has looked for.
+        // Entries up to this one are not read. They may be for work that nobody has looked for.
         self.wake(None);
         while self.may_listen() {
             let mut wait = redis::cmd("XREAD");
@@ -287,7 +287,8 @@ impl Listener {
         }
     }
 
-    /// Wakes the owner of the bell: one topic has rung, with its score, or anything may have rung.
+    /// Wakes the owner of the bell. `rung`: the number of the ring, and the topic that rang. None: any topic may have
+    /// rung.
     fn wake(&self, rung: Option<(String, &str)>) {
         let mut heard = self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner);
         match rung.and_then(|(number, topic)| Some((number, TopicName::new(topic).ok()?))) {

@@ -32,7 +32,7 @@ impl Breaker {
         }
     }
 
-    /// Lets one more request go now: the request before it got a connection, but the node was not asked.
+    /// Lets one more request go now: the previous request got a connection, but did not ask the node.
     pub(super) fn let_next(&mut self, now: Instant) {
         if let Breaker::Open { retry_at } = self {
             *retry_at = now;

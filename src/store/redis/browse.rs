@@ -100,7 +100,7 @@ impl RedisStore {
         format!("{}.{}", self.nodes.names[place.node], place.shard)
     }
 
-    /// Returns the cursor of a listing that continues there.
+    /// Returns the cursor of a listing that continues at these positions, one for each shard.
     pub(super) fn cursor_of<'a>(
         &self,
         stands: impl Iterator<Item = (Place, &'a ListPosition)>,
@@ -124,7 +124,7 @@ impl RedisStore {
             Some(text) => serde_json::from_str(text).ok(),
         };
         let Some(mut positions) = positions else { return Ok(MergedPage::default()) };
-        // A shard that has joined since the page before is listed from its beginning.
+        // A shard that has joined since the previous page is listed from its beginning.
         let mut stand = |place: &Place| {
             positions
                 .remove(&self.place_name(*place))

@@ -14,7 +14,7 @@ use model::job::{JobId, JobKey, State, TopicName};
 /// How many jobs a shard is asked for at least: with many shards, each of them gives a small part of a page.
 const SHARE: usize = 16;
 
-/// The bytes behind the id in the name of a dead letter.
+/// How many bytes follow the id in the name of a dead letter.
 const LETTER: usize = 4;
 
 /// A place in the order of a state's jobs, which is the same on all shards: score and member.

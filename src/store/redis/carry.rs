@@ -141,9 +141,9 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         }
     }
 
-    /// Applies the notes that the release before the sets has left beside its jobs, and then removes the notes. A job
-    /// may have been added on another node instead of at its home, and may have ended there. For such a job, the
-    /// version that the home had before is removed.
+    /// Applies the notes that an earlier release, which did not know sets, has left beside its jobs. Then removes the
+    /// notes. A job may have been added on another node instead of at its home, and may have ended there. For such a
+    /// job, the version that the home had before is removed.
     pub(super) fn take_up_notes(&mut self, places: &[Place]) -> RoundResult<()> {
         for place in places {
             for home in self.nodes.names.clone() {

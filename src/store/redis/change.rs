@@ -44,8 +44,8 @@ pub(super) fn add_words(jobs: &[&NewJob], shards: u32, cmd: &mut redis::Cmd) {
 }
 
 impl RedisStore {
-    /// Runs `act` on items by the set of nodes. Items that a shard refuses because it has a newer set are tried again
-    /// by that set.
+    /// Runs `act` on items, with the set of nodes that this process knows. If a shard refuses items because it has a
+    /// newer set, these items are tried again with that set.
     pub(super) fn run_by_homes<T, R>(
         &self,
         items: &[T],

@@ -37,7 +37,7 @@ pub(super) fn missing_or_older<'a>(
         .map(|(n, f)| (n.as_str(), *f))
 }
 
-/// Reads the flags of a node. An entry that is no flag is left out.
+/// Reads the flags of a node. An entry that is not a flag is left out.
 pub(super) fn read(hash: Value) -> Result<Flags> {
     let texts: BTreeMap<String, String> =
         redis::from_redis_value(hash).map_err(|_| unexpected("an answer"))?;

@@ -39,7 +39,7 @@ impl RedisStore {
         Place { node, shard: rendezvous::first_of(shards, &[name.as_bytes()]) as usize }
     }
 
-    /// Returns the homes of topics and hosts, each with the indices of those that have it.
+    /// Returns the homes of topics and hosts. Each home has the indices of the names that belong to it.
     fn by_home<'a>(&self, names: impl Iterator<Item = &'a LimitName>) -> BTreeMap<Place, Vec<usize>> {
         let mut groups: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
         for (i, name) in names.enumerate() {

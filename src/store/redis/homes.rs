@@ -10,7 +10,8 @@ pub(super) struct Homes {
     pub set: NodeSet,
     /// The position of each of [`NodeSet::homes`]. None: the configuration does not name this node.
     nodes: Vec<Option<usize>>,
-    /// The position of each of the set's names. Only while jobs are moved, these are other nodes.
+    /// The position of each of the set's names. While jobs are moved, these are the homes before the move. Otherwise
+    /// they are the same as `nodes`.
     before: Vec<Option<usize>>,
 }
 

@@ -47,7 +47,7 @@ fn each<R>(count: usize, error: StoreError) -> Vec<Result<R>> {
 }
 
 impl RedisStore {
-    /// Refuses a request for a job of which a change waits in the spool: it would overtake that change.
+    /// Refuses a request for a job if a change of this job waits in the spool: the request would overtake that change.
     pub(super) fn check_nothing_spooled(&self, keys: &[&JobKey]) -> Result<()> {
         let Some(spool) = &self.spool else { return Ok(()) };
         let held = spool.holds(keys.iter().copied())?;

@@ -38,7 +38,7 @@ fn hold_of(wanted: &[LeaseRequest], topic: &TopicName) -> i64 {
 /// How many jobs of a topic are leased on a shard.
 type LeasedByPlace = BTreeMap<(TopicName, Place), usize>;
 
-/// Returns what a lease asks of one shard: as much of the limits as the other shards leave.
+/// Returns what a lease requests from one shard: the part of the limits that the other shards have not used.
 fn wanted_here(
     wanted: &[LeaseRequest],
     leased: &LeasedByPlace,
@@ -56,7 +56,8 @@ fn wanted_here(
     wanted.iter().map(of).collect()
 }
 
-/// Returns the text of the headers of the leased jobs that have some, by the number of the job in the answer.
+/// Returns the texts of the headers of those leased jobs that have headers. Each key is the number of a job in the
+/// answer.
 fn headers(packed: Option<Value>) -> Result<BTreeMap<u32, Vec<u8>>> {
     let mut values = packed.map_or_else(|| Ok(Vec::new()), array)?.into_iter();
     let mut headers = BTreeMap::new();
@@ -200,7 +201,7 @@ impl RedisStore {
         leased
     }
 
-    /// Returns the shards in an order that begins with another one each time.
+    /// Returns the shards in an order that begins with another shard each time.
     pub(super) fn in_turn(&mut self, mut places: Vec<Place>) -> Vec<Place> {
         self.turn = (self.turn + 1) % places.len().max(1);
         places.rotate_left(self.turn);
@@ -259,7 +260,7 @@ impl LeaseProgress {
         match answer {
             Ok((_, left, closed)) => {
                 self.worked = true;
-                // Of several waits for a topic, the shortest counts.
+                // If a topic has several waits, the shortest counts.
                 for (topic, wait) in closed {
                     let known = self.waiting.entry(topic).or_insert(wait);
                     *known = wait.min(*known);

@@ -12,7 +12,7 @@ pub(super) const SCRIPT_TOKEN: usize = 20;
 pub(super) type LeaseCallPrefix = [u8; 16];
 
 impl Nodes {
-    /// Returns the shard of a token's lease, or none if it is no token of these nodes.
+    /// Returns the shard of a token's lease. None: the token does not belong to these nodes.
     pub(super) fn place_of(&self, token: &Token) -> Option<Place> {
         let parts =
             token.0.split_at_checked(SCRIPT_TOKEN).and_then(|(_, rest)| rest.split_first_chunk::<2>());

@@ -1,6 +1,6 @@
 //! The store on nodes of Redis: for more than one host, and for more throughput. A node has shards. All keys of a shard
-//! carry its hash tag. Each transition of a job is one script on one shard. The home of a job follows from its name
-//! alone (rendezvous): first the node, then the shard.
+//! carry its hash tag. Each transition of a job is one script on one shard. Only the name of a job decides where its
+//! home is (rendezvous hashing): first the node, then the shard.
 //!
 //! Calls go out in batches: one call for each shard and operation, one round trip for each node.
 
@@ -136,7 +136,8 @@ impl RedisStore {
         places.collect::<Vec<_>>().into_iter()
     }
 
-    /// Returns the shards as [`RedisStore::places`] does, by the newest set. For calls that look at all shards.
+    /// Returns the shards as [`RedisStore::places`] does, according to the newest set. This is for calls that look at
+    /// all shards.
     fn all_places(&self) -> impl Iterator<Item = Place> + use<> {
         if self.lane.is_none()
             && self.nodes.count() > 1
@@ -164,13 +165,13 @@ impl RedisStore {
         }
     }
 
-    /// Makes a call on a shard, by the set of nodes that this process knows.
+    /// Makes a call on a shard, with the set of nodes that this process knows.
     fn call(&self, script: Script, place: Place) -> Call {
         let known = self.nodes.known();
         self.nodes.nodes[place.node].call(script, place.shard, known.as_ref().map(|homes| &homes.set))
     }
 
-    /// Rings for those of these topics that have ready jobs. Without topics: rings all bells.
+    /// Rings for each of these topics that has ready jobs. Without topics: rings all bells.
     fn ring(&self, topics: &[TopicName]) {
         let call = |place| {
             let mut call = self.call(Script::Announce, place);

@@ -18,9 +18,9 @@ pub struct MoveRequest {
 /// The progress of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MoveProgress {
-    /// The move begins. It has to look at so many live jobs and dead letters.
+    /// The move begins. It has to look at this many live jobs and dead letters.
     Begins(u64),
-    /// So many jobs and dead letters were looked at since the last report.
+    /// This many jobs and dead letters were looked at since the last report.
     Searched(u64),
     /// The move begins a new round, because a node stopped answering or another server answers for it.
     Again,
@@ -41,7 +41,7 @@ pub struct MovedJobs {
     pub counts: [u64; 2],
 }
 
-/// Returns the error of a run that has found another one.
+/// Returns the error of a run that has found another run.
 pub(super) fn other_mover() -> StoreError {
     StoreError::Unavailable(
         "another run has begun to change the nodes: dq nodes list shows their state".into(),

@@ -139,8 +139,8 @@ impl Nodes {
         }))
     }
 
-    /// Changes the set, and moves jobs to their homes by the new set. Begins a new round each time a node fails that
-    /// may come back. None: there is nothing to do.
+    /// Changes the set, and moves jobs to their homes in the new set. Each time that a node fails but may come back, a
+    /// new round begins. None: there is nothing to do.
     pub fn move_jobs(
         &self,
         ask: &MoveRequest,

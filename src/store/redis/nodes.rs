@@ -150,7 +150,7 @@ impl Nodes {
         }
     }
 
-    /// Returns the set by which jobs may be changed now, or an error while jobs are being moved.
+    /// Returns the set with which jobs may be changed now, or an error while jobs are being moved.
     pub(super) fn open_homes(&self) -> Result<Arc<Homes>> {
         let homes = self.homes()?;
         if !homes.is_moving() {
@@ -279,7 +279,7 @@ impl Nodes {
                 )));
             }
         }
-        // Of several processes, the one that first writes to the node with the first name wins.
+        // If several processes do this, the first process that writes to the node with the first name wins.
         let set = NodeSet::open(0, &self.names)?;
         let first = (0..self.count()).min_by_key(|node| &self.names[*node]).unwrap_or(0);
         let taken = self.write_set(Place { node: first, shard: 0 }, &["stamp", set.text(), "1"])?;

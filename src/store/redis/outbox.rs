@@ -27,7 +27,7 @@ const PAGE_BYTES: usize = 1 << 20;
 /// How many pages of a shard are sent before others have their turn.
 const PAGES: usize = 8;
 
-/// For how long a sender is alone after it has read entries.
+/// For how long no other sender may send, after a sender has read entries.
 const ALONE: Duration = Duration::from_secs(2);
 
 /// How long entries that could not be sent wait: the first time, and at most. Each pause is twice as long as the one before.
@@ -62,7 +62,7 @@ impl Outboxes {
 enum Page {
     /// Another one sends for this long.
     Busy(Duration),
-    /// The set by which entries were last sent, and the entries with their numbers. None: one cannot be read.
+    /// The set under which entries were last sent, and the entries with their numbers. None: the entry cannot be read.
     Read(String, Vec<(i64, Option<OutboxEntry>)>),
 }
 
@@ -78,7 +78,7 @@ enum ReadyCounts {
     Busy(Duration),
 }
 
-/// The name under which a source sends by a set.
+/// The name that a source uses to send entries under a set.
 fn sender_name(node: &str, source: Place, set: &str) -> String {
     let mut words = set.split(' ');
     let (number, tag) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -152,7 +152,7 @@ impl RedisStore {
                         done.extend(&batch.entries);
                     }
                     Ok(_) => {
-                        // Another one has sent meanwhile.
+                        // Another sender has sent meanwhile.
                         marks.remove(&target);
                         blocked.insert(target);
                     }
@@ -166,7 +166,7 @@ impl RedisStore {
             let is_done: BTreeSet<i64> = done.iter().copied().collect();
             if targets.iter().any(|(number, _)| !is_done.contains(number)) {
                 is_all = false;
-                // Later entries for a target wait behind earlier ones.
+                // Later entries for a target must wait for the earlier entries.
                 let waits = targets.iter().filter(|(number, _)| !is_done.contains(number));
                 blocked.extend(waits.map(|(_, target)| *target));
             }
@@ -191,7 +191,7 @@ impl RedisStore {
         }
     }
 
-    /// Reads the marks of targets that are not known. A target that does not answer has none.
+    /// Reads the marks of targets that are not known. A target that does not answer has no mark.
     fn read_marks(&self, sender: &str, targets: &[(i64, Place)], marks: &mut BTreeMap<Place, i64>) {
         let unknown: BTreeSet<Place> =
             targets.iter().map(|(_, target)| *target).filter(|target| !marks.contains_key(target)).collect();
@@ -232,9 +232,9 @@ impl RedisStore {
         self.ask_by(source, call).map(drop)
     }
 
-    /// Removes the entries that were taken by an earlier set of nodes, and notes that entries are sent by the present set
-    /// from now on. No entry is taken by the earlier set any more: the fence of its target refuses it. Returns false if a
-    /// target cannot say yet what it took.
+    /// Removes the entries that their targets took under an earlier set of nodes, and notes that entries are sent under
+    /// the present set from now on. No entry is taken under the earlier set any more: the fence of its target refuses
+    /// it. Returns false if a target cannot say yet what it took.
     fn settle_earlier_set(
         &self,
         homes: &Homes,
@@ -257,7 +257,7 @@ impl RedisStore {
                         if homes.set.names.contains(name) {
                             return Ok(false);
                         }
-                        // No server can tell what a node took that the configuration does not name.
+                        // If the configuration does not name a node, no server can tell what this node took.
                         continue;
                     };
                     let target = self.nodes.place(node, &job.key);
@@ -283,7 +283,7 @@ impl RedisStore {
         Ok(true)
     }
 
-    /// Returns the last entry that a target took by an earlier set. None: it cannot say so yet.
+    /// Returns the last entry that a target took under an earlier set. None: the target cannot say it yet.
     fn earlier_mark(&self, homes: &Homes, target: Place, sender: &str, last_set: &str) -> Option<i64> {
         let node = &self.nodes.nodes[target.node];
         let calls = [
@@ -311,8 +311,8 @@ impl RedisStore {
 impl Outbox for RedisStore {
     fn has_followers(&mut self) -> Result<bool> {
         let is_outside = || self.lane.zip(self.nodes.known()).is_some_and(|(lane, homes)| !homes.has(lane));
-        // The jobs of a node outside the set were moved away. What follows earlier jobs may still be there, and no promotion
-        // sees it.
+        // The jobs of a node outside the set were moved away. Entries of its outbox may still be there, and no
+        // promotion sees them.
         let is_outside = is_outside();
         Ok(std::mem::take(&mut self.outboxes.is_seen) || is_outside)
     }

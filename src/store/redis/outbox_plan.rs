@@ -1,8 +1,9 @@
 //! Decides what is sent from an outbox, and what is removed from it. docs/internals/FOLLOW.md has the rules. Pure.
 //!
-//! A target is a shard that gets jobs. It keeps a mark for each source: the number of the last entry that it took from it.
-//! A batch for a target has all entries for it, from the one after its mark to the last one of the batch. The target takes the batch only if
-//! its mark still is the one that the sender has read. So it takes each entry once.
+//! A target is a shard that gets jobs. It keeps a mark for each source: the number of the last entry that the target
+//! took from the source. A batch for a target has all entries for this target, from the one after its mark to the last
+//! one of the batch. The target takes the batch only if its mark is still the one that the sender has read. So it takes
+//! each entry once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct OutboxBatch {
     /// The mark that the target must have.
     pub expected: i64,
-    /// The mark that it then has: the number of the last entry.
+    /// The mark that the target has after that: the number of the last entry.
     pub number: i64,
     /// The numbers of the entries.
     pub entries: Vec<i64>,
 }
 
-/// What is to do with a page of entries.
+/// What to do with a page of entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OutboxPlan<T> {
     /// Entries that their targets took before.
@@ -136,7 +137,8 @@ mod tests {
                         rest.remove(n);
                         let t = usize::from(*target);
                         if self.marks[t] != *expected || self.marks[t] >= *number {
-                            // The target refuses the batch: another one has sent. Its entries wait for the next round.
+                            // The target refuses the batch: another sender has sent. Its entries wait for the next
+                            // round.
                             then(Sender::Planned { batches: rest, done: done.clone() }, &|_| {});
                             continue;
                         }
@@ -148,7 +150,7 @@ mod tests {
                         sent.extend(entries);
                         then(Sender::Planned { batches: rest.clone(), done: sent }, &take);
                         if self.outages > 0 {
-                            // The target does not answer. It may have taken the batch all the same.
+                            // The target does not answer. It may have taken the batch anyway.
                             let failed = Sender::Planned { batches: rest, done: done.clone() };
                             then(failed.clone(), &|w| w.outages -= 1);
                             then(failed, &|w| {

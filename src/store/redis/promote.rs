@@ -138,7 +138,8 @@ impl Promotion for RedisStore {
             let soon = now_ms() + SOON.as_millis() as i64;
             moved.next_ms = Some(moved.next_ms.map_or(soon, |at| at.min(soon)));
         } else if was_partial {
-            // A consumer may have been rung for jobs that it could not get then. No other process rings it again.
+            // The bell of a consumer may have rung for jobs that the consumer could not get at that time. No other
+            // process rings it again.
             self.announce();
         }
         Ok((moved, counts.into_iter().collect()))

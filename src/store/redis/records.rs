@@ -110,7 +110,7 @@ impl RedisStore {
         }
     }
 
-    /// Erases records. `what`: the arguments of the script behind the topic. Returns how many, and whether there are
+    /// Erases records. `what`: the arguments of the script after the topic. Returns how many, and whether there are
     /// more.
     fn erase(&self, place: Place, topic: &TopicName, what: &[&str]) -> Result<(usize, bool)> {
         let mut call = self.call(Script::RecordForget, place);
@@ -121,7 +121,8 @@ impl RedisStore {
         }
     }
 
-    /// Returns of how many ids a shard has erased records, and the shortest age that its topics keep.
+    /// Makes a shard erase records: those that are too old, or those that must make room (`what`). Returns how many ids
+    /// it has erased records of, and the shortest age that its topics keep.
     fn trim(&self, place: Place, what: &str) -> Result<(usize, Option<Duration>)> {
         let mut call = self.call(Script::RecordTrim, place);
         call.cmd.arg(CHUNK).arg(what);
@@ -143,7 +144,7 @@ impl RedisStore {
         places.into_iter().filter(|place| matches!(self.trim(*place, "room"), Ok((1.., _)))).count() > 0
     }
 
-    /// Tells a shard what topics keep, as far as it does not know it.
+    /// Tells a shard what topics keep. What the shard knows already is not sent.
     fn send_keeping(&self, place: Place, wanted: &BTreeMap<&str, String>) -> Result<()> {
         let known = self.nodes.nodes[place.node].plain("HGETALL", place.shard, "keeping");
         let known = array(self.ask(place, known)?).unwrap_or_default();

@@ -21,7 +21,7 @@ use model::job::{JobId, JobKey, TopicName};
 const WAIT: Duration = Duration::from_millis(50);
 const WAIT_IN_ALL: Duration = Duration::from_secs(30);
 
-/// What is moved: live jobs, dead letters, and records. Each is the beginning of its key.
+/// What is moved: live jobs, dead letters, and records. Each text is the beginning of a key.
 const KINDS: [&str; 3] = ["b", "X", "H"];
 
 /// Why a round ends early.
@@ -219,7 +219,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
             let mut wait = redis::cmd("WAIT");
             wait.arg(replicas).arg(WAIT.as_millis() as u64);
             let wait = Call::plain(place.shard, wait);
-            // With the hash alone, a server that does not know the script would run it only after the wait.
+            // If only the hash was sent, a server that does not know the script would run it only after the wait.
             let mut answers = self.run(place, vec![call().whole(), wait])?;
             let (reached, answer) = (answers.pop().unwrap_or_default(), answers.pop().unwrap_or_default());
             if number(&reached)? >= replicas as i64 {
@@ -254,8 +254,8 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         Ok(number(&self.run_one(place, older)?)? > 0)
     }
 
-    /// Drops the jobs of an older shard whose home by the old names is another node: they were moved away once. Then
-    /// removes the mark.
+    /// Drops those jobs of an older shard whose home, by the old names, is another node: they were moved away before.
+    /// Then removes the mark.
     fn clear(&mut self, place: Place) -> RoundResult<()> {
         for topic in self.nodes.counts_at(place)?.into_keys() {
             for kind in KINDS {

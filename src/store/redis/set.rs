@@ -14,8 +14,8 @@ pub(super) const SET: &str = "set";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NodeSet {
     text: String,
-    /// When the set was made, Unix milliseconds. If the number of the set before it is not smaller, this is that number
-    /// plus one.
+    /// When the set was made, Unix milliseconds. If the number of the previous set is the same or greater, this is that
+    /// number plus one.
     pub number: u64,
     /// The names of the nodes that are homes of jobs.
     pub names: Vec<String>,
@@ -56,7 +56,7 @@ impl NodeSet {
         NodeSet::new(after, names, Some(MoveGoal { from, names: goal }))
     }
 
-    /// Reads the text that a shard keeps. None: it is no set.
+    /// Reads the text that a shard keeps. None: the text is not a set.
     pub(super) fn parse(text: &str) -> Option<NodeSet> {
         let mut words = text.split(' ');
         let list = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
@@ -97,7 +97,7 @@ impl NodeSet {
     }
 }
 
-/// Returns the parts of a key from which the place of a job follows.
+/// Returns the parts of a key that decide the place of a job.
 pub(super) fn parts(key: &JobKey) -> [&[u8]; 2] {
     [key.topic.as_str().as_bytes(), key.id.as_str().as_bytes()]
 }

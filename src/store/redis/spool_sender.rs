@@ -36,7 +36,7 @@ pub struct SpoolSender {
     spool: Spool,
     /// The name under which this process sends.
     name: String,
-    /// The number of the set by which entries were last sent.
+    /// The number of the set under which entries were last sent.
     set: u64,
     /// All entries up to this one were looked at. Those of them that still wait are for shards that are held up.
     done_to: i64,
@@ -106,7 +106,7 @@ impl SpoolSender {
             let was_taken = match place {
                 Some(place) if stays(place) => self.send_again(homes, place, &batch, &entries),
                 Some(place) => self.was_taken(homes, place, &batch),
-                // No server can tell what a node took that the configuration does not name.
+                // If the configuration does not name a node, no server can tell what this node took.
                 None if homes.set.names.contains(&batch.node) => None,
                 None => Some(false),
             };
@@ -138,8 +138,8 @@ impl SpoolSender {
         answer.is_ok().then_some(true)
     }
 
-    /// Returns whether a shard has taken a batch that was sent by an earlier set, and whose jobs have another home now.
-    /// None: the result is not known yet.
+    /// Returns whether a shard has taken a batch that was sent under an earlier set, and whose jobs have another home
+    /// now. None: the result is not known yet.
     fn was_taken(&mut self, homes: &Homes, place: Place, batch: &SentBatch) -> Option<bool> {
         let node = &self.store.nodes.nodes[place.node];
         let key = format!("{BATCH}{}", batch.sender);

@@ -28,7 +28,7 @@ const REFUSED: Duration = Duration::from_secs(20 * 60);
 #[derive(Debug)]
 pub(super) struct UnansweredLease {
     place: Place,
-    /// The set of nodes by which the call was made. Leases move with their jobs, so a newer set means that all shards
+    /// The set of nodes with which the call was made. Leases move with their jobs, so a newer set means that all shards
     /// are searched.
     homes: Arc<Homes>,
     prefix: LeaseCallPrefix,
@@ -113,7 +113,8 @@ impl RedisStore {
             let mut call = self.nodes.call(Script::TakeBack, place, homes);
             call.cmd.arg(&lease.owner.0).arg(&lease.prefix[..]).arg(REFUSED.as_millis() as u64);
             call.cmd.arg(&cursor).arg(CHUNK);
-            // If the shard refuses the call by another set, the leases may be elsewhere. Then the next try begins anew.
+            // If the shard refuses the call because of another set, the leases may be elsewhere. Then the next try
+            // starts again from the beginning.
             let mut values = array(self.ask_by(place, call)?)?.into_iter();
             let (Some(next), Some(jobs)) = (values.next(), values.next()) else {
                 return Err(unexpected("an answer"));

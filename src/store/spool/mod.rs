@@ -125,7 +125,8 @@ impl Spool {
         !files_at(&self.path).is_ok_and(|files| files == self.files)
     }
 
-    /// Refuses to continue with a file that was removed or replaced: what it says about jobs means nothing to others.
+    /// Refuses to continue with a file that was removed or replaced: other processes do not see what it says about
+    /// jobs.
     fn check_files(&self) -> Result<()> {
         match self.is_replaced() {
             true => Err(StoreError::Gone(format!("the spool {}", self.path.display()))),
@@ -340,7 +341,7 @@ fn connect(path: &Path, bytes: usize) -> std::result::Result<Connection, Box<dyn
     db.pragma_update(None, "journal_size_limit", LOG_BYTES as i64)?;
     // Through this connection, SQLite makes the file no longer than this many pages. Each connection needs the setting.
     db.pragma_update(None, "max_page_count", (bytes / PAGE) as i64)?;
-    // An older release may open the file of a newer one. A migration that it does not know is no error.
+    // An older release may open the file of a newer one. A migration that it does not know is not an error.
     migrations::runner().set_abort_missing(false).set_grouped(true).run(&mut db)?;
     Ok(db)
 }

@@ -1,10 +1,10 @@
 //! Bells: Unix datagrams that wake the processes of a host when there is work, sent after the commit that made it.
 //!
 //! Each process that waits hangs a bell of its own into `run_dir/bells`. Its name says what the process waits for, and
-//! which process it is. A process that has work to announce rings all bells of that kind. Each process that hears it
-//! decides by its own free workers whether to look for work. A ring is not lost if the socket of a bell is full: the
-//! rings in it wake the process as well. It is no error if nobody listens: a process looks for work after it has hung
-//! its bell and before it waits. The listening side of a bell is `hung_bell`.
+//! which process it is. A process that has work to announce rings all bells of that kind. Each process that gets the
+//! ring decides by its own free workers whether to look for work. A ring is not lost if the socket of a bell is full:
+//! the rings in it wake the process as well. It is not an error if nobody listens: a process looks for work after it
+//! has hung its bell and before it waits. The listening side of a bell is `hung_bell`.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixDatagram;
@@ -84,7 +84,7 @@ impl BellRinger {
                     drop(std::fs::remove_file(entry.path()))
                 }
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound) => {}
-                // The other bells are rung all the same.
+                // The other bells are still rung.
                 Err(e) => failed = Err(e),
                 Ok(_) => {}
             }

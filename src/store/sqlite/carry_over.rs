@@ -22,7 +22,7 @@ const READERS: Duration = Duration::from_millis(10);
 
 /// The result of a checkpoint.
 struct Pages {
-    /// Whether a reader kept the checkpoint from its end.
+    /// Whether a reader prevented the checkpoint from finishing.
     has_reader: bool,
     /// How many pages are in the log.
     log: i64,
@@ -39,7 +39,7 @@ fn checkpoint(db: &Connection, mode: &str) -> rusqlite::Result<Pages> {
 /// What happens to the log when all of it is in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LogReuse {
-    /// It is written again from its beginning. What it had stays in it until then.
+    /// It is written again from its beginning. Its old content stays in it until then.
     Reused,
     /// It becomes empty.
     Emptied,

@@ -16,7 +16,7 @@ use crate::{Result, StoreError};
 pub(super) enum Durability {
     /// Before it is answered.
     Full,
-    /// After the next one that is `Full`, or the next checkpoint.
+    /// After the next transaction that is `Full`, or the next checkpoint.
     Normal,
 }
 

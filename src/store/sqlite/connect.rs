@@ -19,7 +19,7 @@ pub(crate) const BUSY: Duration = Duration::from_millis(500);
 /// The log's file is cut to this size when it starts again from its beginning.
 const LOG_BYTES: i64 = 64 << 20;
 
-/// Returns device and inode of a file, from its metadata alone.
+/// Returns device and inode of a file, and uses only its metadata.
 pub(crate) fn file_at(path: &Path) -> std::io::Result<(u64, u64)> {
     std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
 }
@@ -53,7 +53,7 @@ pub(super) fn connect(path: &Path, is_new: bool, log_pages: &Arc<AtomicI32>) -> 
         }))
     };
     settings(&mut db).map_err(refused)?;
-    // An older release may open the file of a newer one. A migration that it does not know is no error.
+    // An older release may open the file of a newer one. A migration that it does not know is not an error.
     let mut migrations = migrations::runner().set_abort_missing(false);
     migrations = migrations.set_grouped(true);
     migrations

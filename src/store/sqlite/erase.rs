@@ -26,8 +26,8 @@ use crate::Result;
 const READER: Duration = Duration::from_secs(1);
 
 impl SqliteStore {
-    /// Repeats a step that deletes rows until it says that there is no more to do, and has their text erased. Returns
-    /// the sum of what the steps did.
+    /// Repeats a step that deletes rows until the step says that there is no more to do. Ensures that the text of the
+    /// rows is erased. Returns the sum of what the steps did.
     pub(super) fn erase(
         &mut self,
         mut step: impl FnMut(&mut Write<'_>) -> rusqlite::Result<(usize, More)>,

@@ -176,7 +176,7 @@ impl ReadyTopics {
     }
 }
 
-/// Notes that a job of a topic was let through as a probe. The next job may go when the lease of this one has ended.
+/// Notes that a job of a topic was let through as a probe. The next job may go when the lease of this job has ended.
 pub(super) fn probe(w: &Write<'_>, topic: &TopicName, deadline_ms: i64) -> rusqlite::Result<()> {
     w.db.prepare_cached("UPDATE circuit SET probe_ms = ?2, noted_ms = ?3 WHERE name = ?1")?
         .execute(params![topic.as_str(), deadline_ms, w.now_ms()])

@@ -24,7 +24,8 @@ use crate::{Bell, BellKind};
 /// How long after a failure to try again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Where a process waits for work. It is readable when it rang, and when it may have to be hung again.
+/// Where a process waits for work. Its descriptor is readable after a ring, and when the bell may have to be hung
+/// again.
 #[derive(Debug)]
 pub struct HungBell {
     path: PathBuf,
@@ -66,8 +67,7 @@ impl HungBell {
         self.hung.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hangs the bell again if it is not where it was hung. Returns whether it did: rings in the meantime were not
-    /// heard.
+    /// Hangs the bell again if it is not where it was hung. Returns whether it did: rings in the meantime were lost.
     fn rehang(&self, hung: &mut HungBellState) -> io::Result<bool> {
         let is_due = self.take_clock_event()?;
         if !hung.has_changed()? && !is_due || hung.is_there(&self.path) {
@@ -201,7 +201,7 @@ impl AsFd for HungBell {
 
 impl Drop for HungBell {
     fn drop(&mut self) {
-        // If the file stays behind, the next ring removes it.
+        // If the file cannot be removed, the next ring removes it.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -22,8 +22,8 @@ impl SqliteStore {
         limit: usize,
         pace: Pace,
     ) -> Result<usize> {
-        // Named dead letters are gone through only once. A further step would find an id again if it has a dead letter
-        // and no live job by then.
+        // The list of named dead letters is processed only once. A further step would find an id again if it has a dead
+        // letter and no live job by then.
         let parts: Vec<DeadLetterSelection> = match which {
             DeadLetterSelection::All => vec![DeadLetterSelection::All],
             DeadLetterSelection::Ids(ids) => {

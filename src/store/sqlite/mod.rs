@@ -151,8 +151,8 @@ impl SqliteStore {
         Ok(store)
     }
 
-    /// Completes a file that was restored from a backup, which no other process has open: hands back all leases of
-    /// processes, because none of them lives, and gives the file another identity (see
+    /// Completes a file that was restored from a backup. No other process may have the file open. Hands back all leases
+    /// of processes, because none of these processes is alive. Gives the file another identity (see
     /// [`restored_as`](SqliteStore::restored_as)). Leases whose receivers answer later go on.
     pub fn complete_restore(&mut self) -> Result<()> {
         let identity = fastrand::i32(1..);
@@ -168,8 +168,9 @@ impl SqliteStore {
         carry_over_all(&self.db)
     }
 
-    /// Returns the identity that the file got when it was restored from a backup. None: it was not, or there is no file.
-    /// What others have noted about the file before, such as an import, may not hold for it.
+    /// Returns the identity that the file got when it was restored from a backup. None: it was not, or there is no
+    /// file. Notes that others have made about the file before the restore, such as those of an import, may be wrong
+    /// for it.
     pub fn restored_as(path: &Path) -> Result<Option<i32>> {
         if !path.exists() {
             return Ok(None);

@@ -121,7 +121,8 @@ impl Outbox for SqliteStore {
         if !self.has_followers()? {
             return Ok(SentFollowers::default());
         }
-        // What ended the jobs is not on the disk yet, and neither need this be: the order of the log keeps both or none.
+        // The transactions that ended the jobs may not be on the disk yet, so this one need not be either. The log
+        // keeps the order: if this transaction survives a power cut, those do too.
         let (added, more) = self.write(Durability::Normal, |w| send(w, make))?;
         Ok(SentFollowers { added, again: more.then_some(Duration::ZERO) })
     }

@@ -10,7 +10,7 @@ use model::record::JobRecord;
 /// The condition for the records of the topic ?1.
 pub(super) const IN_TOPIC: &str = "rid > ?1 << 40 AND rid < (?1 + 1) << 40";
 
-/// The records of a topic have the numbers from its own number times this one.
+/// The row numbers of a topic's records begin at the number of the topic times this number.
 pub(super) const OF_A_TOPIC: i64 = 1 << 40;
 
 const COLUMNS: &str =
@@ -47,7 +47,8 @@ pub(super) fn of_id(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result
         .collect()
 }
 
-/// Returns a page of the records of a topic, the last ones first. The cursor is the number of the last row before.
+/// Returns a page of the records of a topic, the last ones first. The cursor is the number of the last row of the
+/// previous page.
 pub(super) fn list(
     db: &Connection,
     tid: i64,

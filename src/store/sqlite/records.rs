@@ -1,5 +1,5 @@
-//! Records of jobs that have ended. The transaction that ends a job also writes its record, and removes old records as
-//! far as the limits ask for it.
+//! Records of jobs that have ended. The transaction that ends a job also writes its record, and removes old records if
+//! the limits require it.
 
 use std::collections::btree_map::Entry;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use model::record::{Ending, JobRecord, NOTE_NUMBER, RECORD_BODY_MAX, RECORDS_MAX
 /// lowered is reached in the end.
 const SURPLUS: i64 = 2;
 
-/// The bytes of a row of `record`, and those of them that are not in its texts.
+/// The SQL expression for the bytes of a row of `record`. `ROW_BYTES` is the part of them that is not in its texts.
 const BYTES: &str =
     "octet_length(id) + coalesce(octet_length(attempts_log), 0) + coalesce(octet_length(body), 0)
                      + coalesce(octet_length(headers), 0) + 64";
@@ -49,7 +49,7 @@ pub(super) struct EndedRow {
     pub log: Option<String>,
     /// The body, if the topic keeps it.
     pub body: Option<String>,
-    /// The headers. Without the body, the tags and the links alone.
+    /// The headers. If the body is not kept, only the tags and the links.
     pub headers: Option<String>,
     /// What follows the job.
     pub then: Then,
@@ -140,8 +140,8 @@ impl Write<'_> {
         self.record_row(tid, id, ending, row, note.as_ref())
     }
 
-    /// Writes the record of a job whose row is known, if its topic keeps records, and what follows into the outbox.
-    /// `attempt`: one that is not in the row yet.
+    /// Writes the record of a job whose row is known, if its topic keeps records. Also writes what follows the job into
+    /// the outbox. `attempt`: an attempt that is not in the row yet.
     pub(super) fn record_row(
         &mut self,
         tid: i64,

@@ -38,7 +38,7 @@ impl Turn {
     pub(crate) fn beside(database: &Path) -> io::Result<Turn> {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).read(true).write(true);
-        // Whoever can open the files can hold the turn.
+        // Anyone who can open the files can hold the turn. So only their owner can open them.
         options.mode(0o600);
         let open = |suffix| options.open(beside(database, suffix));
         Ok(Turn { gate: open("-gate")?, lock: open("-turn")? })
@@ -69,8 +69,8 @@ impl Turn {
     }
 }
 
-/// The turn of a store that nobody opens or writes to while this is held, because each does so in its turn. It is for
-/// whoever puts another file in its place. The kernel gives the turn up when this is dropped.
+/// The turn of a store. While it is held, no process opens the store or writes to it, because each process does so in
+/// its turn. A process holds it while it replaces the store's file. The kernel releases the turn when this is dropped.
 #[derive(Debug)]
 pub struct HeldTurn {
     turn: Turn,
@@ -93,7 +93,8 @@ impl HeldTurn {
         File::open(note.parent().unwrap_or(Path::new(".")))?.sync_all()
     }
 
-    /// Notes that the file is in place. Forgets what is noted about the log, which has gone with the old file.
+    /// Notes that the file is in place. Forgets what is noted about the log, because that log
+    /// belongs to the old file.
     pub fn end_replacement(&self) -> io::Result<()> {
         self.turn.lock.write_all_at(&[LogNote::None as u8], 0)?;
         std::fs::remove_file(replacement_note(&self.database))

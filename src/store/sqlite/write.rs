@@ -25,7 +25,7 @@ pub(super) struct Write<'c> {
     pub now_ns: i128,
     /// The topics known before the transaction.
     known: &'c TopicIds,
-    /// The topics that it was the first to look up. They become known when it is committed.
+    /// The topics that this transaction has looked up for the first time. They become known when it is committed.
     pub met: TopicIds,
     deltas: BTreeMap<i64, [i64; 4]>,
     due: BTreeMap<i64, i64>,
@@ -77,8 +77,9 @@ impl<'c> Write<'c> {
         (if at_ms <= now_ms { State::Ready } else { State::Delayed }, at_ms)
     }
 
-    /// Returns the state and the moment of a job that a client adds or changes. A due time in the past means now. So the
-    /// lateness and the oldest ready job count from the add or the change, and not from that time.
+    /// Returns the state and the moment of a job that a client adds or changes. A due time in the past means now. So
+    /// the lateness and the age of the oldest ready job count from the add or the change, and not from the past due
+    /// time.
     pub(super) fn place_from_now(&self, due: Due) -> (State, i64) {
         let (state, at_ms) = self.place(due);
         (state, at_ms.max(self.now_ms()))
@@ -137,12 +138,12 @@ impl<'c> Write<'c> {
         }
     }
 
-    /// Has the timer rung after the commit, because there may be work.
+    /// Makes the commit ring the bell of the timer, because there may be work.
     pub(super) fn ring_timer(&mut self) {
         self.rings.timer = true;
     }
 
-    /// Has the consumers rung after the commit, because there may be work.
+    /// Makes the commit ring the bells of the consumers, because there may be work.
     pub(super) fn ring_push(&mut self) {
         self.rings.push = true;
     }

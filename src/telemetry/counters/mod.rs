@@ -5,7 +5,7 @@
 //! A page that cannot be used, because it is damaged or of another release, stays as it is, and a new one is made
 //! beside it. The numbers of a page that the release before this one writes are read too, so that no sum falls at an
 //! upgrade. If the disk is full or the folder cannot be made, a process counts in its own memory, which nobody reads.
-//! It works all the same.
+//! Apart from that, it works as usual.
 
 mod mapping;
 
@@ -100,7 +100,8 @@ impl Counters {
         )
     }
 
-    /// Returns the counters of a name that may not be a topic's name. A new name does not get a row of its own.
+    /// Returns the counters for a name that is perhaps not a topic. A name without a row gets none, and is counted
+    /// under `(other)`.
     pub fn known_topic(&self, name: &str) -> TopicCells<'_> {
         let page = self.0.mapping.page();
         TopicCells(page.topic(name).unwrap_or_else(|| page.other_topics()))
@@ -286,13 +287,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("metrics");
         std::fs::create_dir(&folder).unwrap();
-        // Version 1: the header, the indexes and the rows of nodes are those of today; a row of a topic has 128 words.
+        // Version 1: the header, the indexes and the rows of nodes are the same as in the current version; a row of a
+        // topic has 128 words.
         let mut words = vec![0_u64; BYTES_1 / 8];
         let topics_at = FIXED_BYTES / 8;
         words[..5].copy_from_slice(&[u64::from_be_bytes(*b"dqcounts"), 1, 7, 2, 1]);
         words[topics_at + 128..][..2].copy_from_slice(&[1, u64::from_ne_bytes(*b"t\0\0\0\0\0\0\0")]);
         let cells = topics_at + 128 + 17;
-        // Five jobs were added. Three attempts began up to an hour late, five hours in all.
+        // Five jobs were added. Three attempts are in the last range, up to an hour. The sum of the lateness is five
+        // hours, which is only a number for this test.
         (words[cells], words[cells + 32 + 16], words[cells + 32 + 18]) = (5, 3, 18_000_000_000);
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         std::fs::write(folder.join("dq-server"), &bytes).unwrap();

@@ -215,7 +215,7 @@ mod tests {
         let after = [(Some(60), 20), (Some(10_000), 10)];
         let point = sample(6000, 25, &after).since(&before).unwrap();
         assert_eq!((point.at_ms, point.span_ms, point.sums.delivered), (6000, 5000, 20));
-        // Ten of up to 60 µs, and ten in the range that ends at 10 ms.
+        // Ten attempts were up to 60 µs late, and ten are in the range that ends at 10 ms.
         let (p50, p99) = point.late_us.unwrap();
         assert!(p50 == 60 && (9_400..=10_000).contains(&p99), "{p50} {p99}");
         assert_eq!(before.since(&sample(0, 6, &[])), None, "the sums have begun anew");

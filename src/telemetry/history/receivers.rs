@@ -1,5 +1,6 @@
 //! Samples of what the receivers of topics did, for their health over ten minutes, a day and a week. The counts since a
-//! sample are those of now minus those of the sample. So one sample is read for an answer, and samples can be far apart.
+//! sample are the current counts minus the counts of the sample. So one sample is read for an answer, and samples can
+//! be far apart.
 //!
 //! A sample is a file with the counts of all topics that had attempts. It has at most [`SAMPLE_MAX`] bytes, and there are
 //! at most 113 files: 57 MiB, whatever the number of topics. A topic takes about 200 bytes of a sample.
@@ -209,7 +210,7 @@ pub fn read_receiver(
         let Some(sample) = Sample::read(run_dir, span, step)?.filter(|sample| sample.at_ms >= from_ms) else {
             continue;
         };
-        // If the counters have begun anew since a sample, a later sample is used.
+        // If the counters were reset to 0 after a sample, a later sample is used.
         if let Some(counts) = sample.counts(topic).and_then(|before| now.since(&before)) {
             return Ok(ReceiverPoint { since_ms: sample.at_ms, counts });
         }
@@ -276,7 +277,7 @@ mod tests {
             assert!(last_hour.contains(&rare.unwrap().1), "{span:?}: {rare:?}");
             assert_eq!(counts.duration_us(0.99), Some(5000));
         }
-        // A week later, with nobody who writes samples in between, all is too old.
+        // More than a week later, if nobody has written samples in between, all samples are too old.
         let later = health(run_dir, now_ms + 8 * 24 * HOUR_MS, ReceiverSpan::Week);
         assert_eq!(later.counts, ReceiverCounts::default());
         let files = fs::read_dir(folder(run_dir)).unwrap().count();

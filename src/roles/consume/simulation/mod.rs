@@ -1,10 +1,10 @@
 //! A seeded simulation: several consumers over a simulated store whose lanes fail, hang and lose answers, with topics
 //! that come and go, limits, circuits and drains, in simulated time. Tests only.
 //!
-//! It checks that no order is given twice or for too much, that nothing polls, and that in the end every job that
-//! somebody serves has been delivered. `SIMULATION_SEED=…` repeats one sequence; `SIMULATION_SEQUENCES=…` plays so many
-//! others.
-//! `world` has what happens and when, `threads` the lane threads and the bells, `store` a lane of the store.
+//! It checks that no lane gets two exchanges at once, that no lease asks for more jobs than there are free workers,
+//! that nothing polls, and that in the end every job that somebody serves has been delivered. `SIMULATION_SEED=…`
+//! repeats one sequence; `SIMULATION_SEQUENCES=…` plays this many random sequences. `world` has what happens and when,
+//! `threads` the lane threads and the bells, `store` a lane of the store.
 
 mod lane_thread;
 mod store;
@@ -22,9 +22,9 @@ use model::job::TopicName;
 /// How many sequences a test plays, unless the environment sets another number. (Twenty take a second.)
 const SEQUENCES: u64 = 150;
 
-/// Within what time after that all jobs must be delivered: an exchange that hangs takes 5 s, and a circuit whose probe
-/// was lost waits for up to 20 s, and a home forgets after 30 s what a process held. Each job may need one more second,
-/// if its topic has one callback at a time.
+/// How long after the time of trouble all jobs must be delivered: an exchange that hangs takes 5 s, a circuit whose
+/// probe was lost waits for up to 20 s, and a home forgets after 30 s what a process held. Each job may need one more
+/// second, if its topic has one callback at a time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl World {
@@ -83,7 +83,7 @@ fn every_served_job_is_delivered_and_nothing_polls() {
         let leaving = |c: &SimulatedConsumer| c.is_draining && !c.is_gone;
         while world.consumers.iter().any(leaving) && world.step(end) {}
         assert!(!world.consumers.iter().any(leaving), "a drain does not end: {}", world.story());
-        // What is left to do is little: rings and topics that are for others, and reports to homes.
+        // Only a little work is left: rings and topics that are for other processes, and reports to homes.
         let (exchanges, now) = (world.exchanges, world.now);
         while world.step(now + Duration::from_secs(20)) {}
         let idle = world.exchanges - exchanges;

@@ -20,7 +20,7 @@ pub(super) type JobNumber = u64;
 
 #[derive(Default)]
 pub(super) struct SimulatedLane {
-    /// The ready jobs, each with the moment since when it is.
+    /// The ready jobs, each with the time when it became ready.
     ready: BTreeMap<TopicName, VecDeque<(JobNumber, Instant)>>,
     leases: BTreeMap<Token, (JobNumber, TopicName, usize)>,
     /// The rings that no process has heard yet: topics, each with the number of its ring. `None`: any work.
@@ -74,7 +74,7 @@ impl SimulatedLane {
         }
     }
 
-    /// Rings for all work there may be.
+    /// Rings for any work that there may be.
     pub(super) fn announce(&mut self) {
         self.rings += 1;
         self.bell.entry(None).or_insert(self.rings);

@@ -12,7 +12,8 @@ use model::job::TopicName;
 pub(super) const REST: Duration = Duration::from_millis(10);
 
 impl World {
-    /// A lane has rung: bells for every process note it, and one listener hears the others.
+    /// A lane has rung. If a ring reaches one process, one of those that listen gets it. Otherwise, the thread of each
+    /// process notes it.
     pub(super) fn ring(&mut self, lane: usize) {
         if self.rings_reach_one {
             return self.after(MS / 10, SimulatedEvent::Ring(lane));
@@ -171,7 +172,8 @@ impl World {
         }
     }
 
-    /// Settles and leases in a lane. If it fails, nothing may have been done, or all of it and the answer is lost.
+    /// Settles and leases in a lane. If it fails, either nothing was done, or everything was done and the answer was
+    /// lost.
     pub(super) fn exchange(
         &mut self,
         number: usize,

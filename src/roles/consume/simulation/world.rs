@@ -73,7 +73,8 @@ pub(super) struct World {
     pub(super) names: Vec<TopicName>,
     pub(super) topics: Vec<Topic>,
     pub(super) host_limits: Vec<HostLimit>,
-    /// Each ring reaches one listener, as with Redis. Otherwise all processes, as with the embedded store.
+    /// Whether each ring reaches only one process that listens, as with Redis. Otherwise it reaches all processes, as
+    /// with the embedded store.
     pub(super) rings_reach_one: bool,
     /// Whether stores fail and topics change during the simulation.
     pub(super) has_trouble: bool,
@@ -160,7 +161,7 @@ impl World {
 
     /// Plans the jobs and the changes of a sequence.
     pub(super) fn plan(&mut self) {
-        // In a short sequence nothing comes later that would bring on what was forgotten.
+        // Some sequences are short. Then no later event hides that something was forgotten.
         let most = [4, 4, 20, 300][self.rng.usize(..4)];
         for _ in 0..self.rng.u64(1..most) {
             let at = if self.rng.bool() { MS } else { millis(&mut self.rng, 1..TROUBLE.as_millis() as u64) };
@@ -222,7 +223,7 @@ impl World {
         self.has_trouble && self.now < self.start + TROUBLE
     }
 
-    /// Plays the next happening. Returns whether there was one before `until`.
+    /// Plays the next event. Returns whether there was one before `until`.
     pub(super) fn step(&mut self, until: Instant) -> bool {
         let Some(entry) = self.happenings.first_entry() else { return false };
         if entry.key().0 > until {

@@ -21,8 +21,8 @@ use role::pull::MAX_TOPICS;
 use role::submit::Request;
 use store::{Deleted, Outcome, Settled, Settlement, View};
 
-/// How long the jobs of a connection that has ended are tried to be given back, while the store does not answer. After
-/// that they come back at the ends of their leases.
+/// When a connection has ended and the store does not answer, dq tries for this long to hand back the jobs of the
+/// connection. After that, the jobs come back at the ends of their leases.
 const GIVE_BACK: Duration = Duration::from_secs(60);
 
 /// The state of a connection.
@@ -139,7 +139,7 @@ impl Session {
         });
     }
 
-    /// Counts a command that was refused: beanstalkd counts puts of bodies that are too big.
+    /// Counts a refused put, because beanstalkd also counts puts whose body is too big.
     pub(super) fn note_error(&mut self, error: CommandError) {
         if matches!(error, CommandError::JobTooBig | CommandError::ExpectedCrlf) {
             self.note_puts(1);
@@ -347,7 +347,7 @@ impl Session {
         Response::Deleted
     }
 
-    /// Returns the job with a number. If two topics have one, the number means none of them.
+    /// Returns the job with a number. If two topics have a job with this number, none is returned.
     pub(super) async fn find(&self, number: u64) -> Result<Option<View>, Problem> {
         let held = self.held.get(number).map(|job| vec![job.key.clone()]);
         let mut found = None;

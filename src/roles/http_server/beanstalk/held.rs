@@ -61,7 +61,7 @@ impl HeldJobs {
         }
     }
 
-    /// Returns from when the client is warned that a lease ends. Leases that have ended do not count.
+    /// Returns the time from which the client is warned that a lease ends. Leases that have ended do not count.
     pub(super) fn warns_from(&self, now: Instant) -> Option<Instant> {
         let (ends, _) = self.ends.iter().find(|(ends, _)| *ends > now)?;
         Some(ends.checked_sub(MARGIN).unwrap_or(now))

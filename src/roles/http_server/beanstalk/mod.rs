@@ -81,7 +81,7 @@ async fn serve(port: Port, stream: TcpStream, ip: IpAddr, place: Place) {
 /// An open connection.
 struct Connection {
     stream: TcpStream,
-    /// How long the connection may be idle, and how long its client may take nothing of a response.
+    /// How long the connection may be idle, and how long a response may wait while its client reads none of it.
     idle_timeout: Duration,
     holder: Holder,
     /// What has arrived, and is not decoded yet: at most [`READ`] bytes.
@@ -106,7 +106,7 @@ impl Connection {
                 }
                 let may_end = !session.has_jobs();
                 tokio::select! {
-                    // Nothing of a command that is still incomplete was done.
+                    // A command that has not arrived completely has had no effect.
                     () = closed(&mut closing), if may_end => return Ok(()),
                     () = tokio::time::sleep(self.idle_timeout), if may_end => anyhow::bail!("it was idle"),
                     read = read(&self.stream, &mut buffer) => match read? {
@@ -189,7 +189,7 @@ impl Connection {
 
     /// Reserves a job. None: the client waits without limit. Returns whether the connection goes on.
     async fn reserve(&mut self, session: &mut Session, timeout: Option<Duration>) -> anyhow::Result<bool> {
-        // The client gets the responses to its earlier commands before it waits.
+        // The client gets the responses to its earlier commands before the reserve begins to wait.
         self.write().await?;
         let mut reserved = None;
         if !self.is_half_closed {
@@ -212,7 +212,7 @@ impl Connection {
         let Some((response, place)) = reserved else { return Ok(false) };
         response.append(&mut self.out);
         self.write().await?;
-        // The place bounds the responses that clients do not read.
+        // The place was kept until now, so that it limits how many responses wait for clients that do not read.
         drop::<Option<PoolPart>>(place);
         Ok(true)
     }

@@ -6,10 +6,11 @@
 //! | 18 to 47 | the second in which the job was put. It repeats after 34 years |
 //! | 0 to 17 | a count that begins at random in each process |
 //!
-//! The number in decimal digits is the job's id. So a number leads to the topics with its tag, which are nearly always
-//! one, and nobody keeps a table of numbers. In a topic, a number is unique, because the job is added only if its id is
-//! free. Topics with the same tag share the count: the n-th of k such topics uses only numbers that are n modulo k.
-//! After a second, a number is never used again, so a late command about an old job does not hit a new one.
+//! The number in decimal digits is the job's id. So the tag in a number tells which topics may have the job. This is
+//! nearly always one topic, and no table of numbers is needed. In a topic, a number is unique, because the job is added
+//! only if its id is free. Topics with the same tag share the count: the n-th of k such topics uses only numbers that
+//! are n modulo k. After a second, a number is never used again, so a late command about an old job does not hit a new
+//! one.
 
 use std::collections::HashMap;
 

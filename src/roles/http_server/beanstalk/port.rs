@@ -19,7 +19,7 @@ use model::topic::{Topic, Topics};
 use protocol::beanstalk::{ServerStats, TubeName};
 use role::lock;
 
-/// The port, as its connections share it. It is cheap to clone.
+/// What the connections of the port share. It is cheap to clone.
 #[derive(Clone)]
 pub(super) struct Port {
     pub api: Api,
@@ -197,7 +197,7 @@ impl Port {
         self.with_numbers(|numbers| numbers.next = fastrand::u64(..));
     }
 
-    /// Returns the number of a job. One that was added in another way gets a number of this process.
+    /// Returns the number of a job. A job that was added in another way gets a number that only this process knows.
     pub(super) fn number_of(&self, key: &JobKey) -> u64 {
         number_of(key).unwrap_or_else(|| {
             self.with_numbers(|numbers| match numbers.aliases.number(key) {

@@ -25,16 +25,16 @@ use registry::{Expected, RegistryError};
 use role::submit::Request;
 use store::StoreError;
 
-/// How often a job is added at most, if its number is taken or the home of its number does not answer.
+/// How many times dq tries to add a job, if its number is taken or the home of its number does not answer.
 const TRIES: usize = 8;
 
 /// How many numbers are tried to find one whose home answers.
 const NUMBERS: usize = 64;
 
-/// How many topics dq may know so that a put still registers another one.
+/// A put registers a new topic only while dq knows fewer topics than this.
 const TOPICS_MAX: usize = 10_000;
 
-/// The attempts of jobs in a new tube that are added in another way.
+/// The limit of attempts that a new tube gets, for jobs that are added in another way.
 const TOPIC_ATTEMPTS: u32 = 1000;
 
 /// A job that is not stored yet, and the place of its response.
@@ -85,7 +85,7 @@ impl Session {
 }
 
 impl Port {
-    /// Adds jobs under new numbers. Those whose number is taken stay, and are tried again.
+    /// Adds jobs under new numbers. Jobs whose number is taken stay in `pending`, and are tried again.
     async fn add(&self, topic: &Topic, pending: &mut Vec<Pending>, responses: &mut [Response<'static>]) {
         let (mut jobs, mut bytes) = (Vec::new(), 0);
         let quota = Quota::of(topic, None);

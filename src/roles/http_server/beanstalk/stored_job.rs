@@ -24,13 +24,13 @@ const BASE64: &str = "base64";
 /// What the store notes if a lease ended at its deadline.
 const RAN_OUT: &str = "the lease ran out";
 
-/// How many attempts a job of beanstalkd has. There it has no limit.
+/// The limit of attempts for a job of beanstalkd. beanstalkd itself has no such limit.
 pub(super) const ATTEMPTS: u32 = 1_000_000_000;
 
 /// Returns the body and the headers of a job that a client puts.
 pub(super) fn stored(put: &Put) -> (Body, Headers) {
     let text = std::str::from_utf8(&put.body).ok().filter(|text| {
-        // Control characters have long escapes, and say that the body is no text.
+        // In JSON, control characters have long escapes. They also show that the body is not text.
         text.chars().all(|c| !c.is_control() || matches!(c, '\t' | '\n' | '\r'))
     });
     let mut pairs = vec![(TTR.to_owned(), put.ttr_s.to_string())];
@@ -50,7 +50,8 @@ pub(super) fn stored(put: &Put) -> (Body, Headers) {
     (Body::trusted(json.to_string()), headers)
 }
 
-/// Returns the body as a client gets it. A body that is no string, which was added in another way, is its JSON text.
+/// Returns the body as a client gets it. If the job was added in another way and its body is not a string, the client
+/// gets the JSON text.
 pub(super) fn body_bytes(body: &Body, headers: &Headers) -> Vec<u8> {
     let Ok(text) = serde_json::from_str::<String>(body.as_str()) else {
         return body.as_str().as_bytes().to_vec();
@@ -112,7 +113,7 @@ pub(super) struct JobFacts {
 }
 
 impl JobFacts {
-    /// `ttr`: that of the topic, for jobs that bring none.
+    /// `ttr` is the TTR of the topic, for jobs that have none of their own.
     pub(super) fn new(view: &View, ttr: Duration) -> JobFacts {
         let own_ttr = self::ttr(&view.headers).unwrap_or(ttr);
         let mut facts = JobFacts {
@@ -135,7 +136,7 @@ impl JobFacts {
                 None => {}
             }
         }
-        // A buried job that is not buried any more was kicked.
+        // If the last bury is over, a kick has ended it.
         facts.kicks = facts.buries.saturating_sub(u64::from(view.state == State::Dead));
         facts
     }

@@ -1,14 +1,14 @@
 //! Which topic a tube is, and which tube a topic is. Pure.
 //!
-//! A tube has the name of its topic, if dq takes it as the name of a topic. Any other tube has a topic whose name begins
-//! with `tube--`:
+//! If the name of a tube is valid as the name of a topic, the topic has the same name. Any other tube has a topic whose
+//! name begins with `tube--`:
 //!
-//! - The other bytes of the tube's name follow. A byte that is no letter, digit, `_` or `.` is written as `-` and two hex
-//!   digits: `a/b` is `tube--a-2fb`. So no `-` follows another one.
-//! - If this is too long for a topic, its first bytes, `--` and a hash of the tube's name follow. Then the title of the
-//!   topic has the tube's name.
+//! - The other bytes of the tube's name follow. A byte that is not a letter, digit, `_` or `.` is written as `-` and
+//!   two hex digits: `a/b` is `tube--a-2fb`. So no `-` follows another one.
+//! - If the result is too long for a topic, it is cut, and `--` and a hash of the tube's name are appended. In this
+//!   case the tube's name is kept in the title of the topic.
 //!
-//! So each tube has one topic, and two tubes never have the same one, but for a clash of 64 bits of the hash.
+//! So each tube has one topic, and two tubes never have the same one, unless two hashes of 64 bits are equal.
 
 use sha2::{Digest as _, Sha256};
 

@@ -1,5 +1,5 @@
-//! Signing in to the console and out of it. Passwords are checked on a separate thread, one at a time: a check takes
-//! long, on purpose.
+//! Signing in to the console and out of it. Passwords are checked on a separate thread, one at a time: a check is slow
+//! on purpose.
 
 use std::fs::{self, OpenOptions};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -62,7 +62,7 @@ static WRONG_PASSWORDS: LazyLock<Mutex<WrongPasswords>> = LazyLock::new(|| {
 });
 
 impl WrongPasswords {
-    /// Returns until when no password of an account is checked for a source. None: it is checked.
+    /// Returns until when passwords of an account are not checked if they come from a source. None: they are checked.
     fn blocked_until(&self, (source, account): (Source, u64), now: Instant) -> Option<Instant> {
         self.of_account.blocked_until((source, account), now).max(self.of_source.blocked_until(source, now))
     }
@@ -179,7 +179,7 @@ async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Pr
     let _turn = CHECKING.acquire().await.map_err(|_| busy())?;
     let tokens = api.tokens.borrow().clone();
     let account = TokenName::of_account(&shown.name).ok().and_then(|name| tokens.named(&name).cloned());
-    // Other sign-ins from there may have failed while this one waited.
+    // Other sign-ins from the same source may have failed while this one waited.
     if let Some(until) = lock(&WRONG_PASSWORDS).blocked_until(key, Instant::now()) {
         return Ok(too_many_failures("passwords", peer, until));
     }
@@ -319,8 +319,8 @@ pub(in super::super) async fn first_account(api: Api) {
 /// Writes the password to its file, and returns the file's path.
 fn keep_first_password(run_dir: &Path, password: &str) -> io::Result<PathBuf> {
     let path = run_dir.join(FIRST_PASSWORD);
-    // Whoever sees the file finds the whole password in it. A file that is there may be open to others. A new one is
-    // not.
+    // The password is written to a new file, because an old file may be readable by others. The new file is renamed
+    // when it is complete, so nobody reads a part of the password.
     let new = path.with_extension("new");
     match fs::remove_file(&new) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -345,7 +345,8 @@ pub(in super::super) fn forget_first_password(run_dir: &Path, account: &TokenNam
     }
 }
 
-/// Hashes a password where nobody waits for it, and gives the memory back that this took. None: the thread failed.
+/// Hashes a password on a thread for slow work, and then gives the memory that this took back to the system. None: the
+/// thread failed.
 pub(in super::super) async fn hash_in_background<T: Send + 'static>(
     hash: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {

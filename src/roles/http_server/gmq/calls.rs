@@ -36,7 +36,7 @@ const TTR: &str = "gmq-ttr";
 /// The header that keeps the delay of a job, in seconds.
 const DELAY: &str = "gmq-delay";
 
-/// The port, as its connections share it. It is cheap to clone.
+/// What the connections of the port share. It is cheap to clone.
 #[derive(Clone)]
 pub(super) struct Port {
     pub api: Api,
@@ -81,7 +81,7 @@ impl PoppedReserve {
         self.reserved.as_ref().is_some_and(|reserved| reserved.ticket.is_none())
     }
 
-    /// The client has the job.
+    /// Notes that the client has the job, so that the job is not handed back.
     pub(super) fn take_by_client(mut self) {
         self.reserved = None;
     }
@@ -157,7 +157,7 @@ impl Port {
         Err(Problem::conflict("not_pull", format!("the jobs of topic {name} cannot be popped: {why}")))
     }
 
-    /// Stores a job. An id that the topic has already is refused.
+    /// Stores a job. If the topic already has a job with this id, the push is refused.
     pub(super) async fn push(&self, push: Push) -> Result<(), Problem> {
         let (name, id, length) = (push.topic.clone(), push.id.clone(), push.body.len());
         let job = self.api.count_refusal(&name, self.new_job(push))?;

@@ -1,4 +1,5 @@
-//! The last lease of each id that was popped. An ack of gmq-redis names an id, and no topic and no lease. Pure.
+//! The last lease of each id that was popped. An ack of gmq-redis names only an id, and neither a topic nor a lease.
+//! Pure.
 //!
 //! A process that ends passes the leases on as text (`succession`).
 
@@ -99,8 +100,8 @@ impl LastReserves {
         self.by_id.values().map(line).collect()
     }
 
-    /// Notes the leases of another process, which [`LastReserves::to_text`] wrote. Those of ids that are known here are
-    /// older. Lines that cannot be read are skipped.
+    /// Notes the leases of another process, which [`LastReserves::to_text`] wrote. If an id is already known here, the
+    /// lease in the text is older and is skipped. Lines that cannot be read are skipped too.
     pub(super) fn note_text(&mut self, text: &str, now_ms: i64) {
         for line in text.lines() {
             let row = serde_json::from_str::<Row>(line);

@@ -1,8 +1,9 @@
 //! The port for clients of gmq-redis (docs/GMQ.md). They push, pop and ack jobs of pull topics.
 //!
 //! `calls` carries out the calls. `last_reserves` knows which lease an ack means. This file has the connections. A
-//! connection has no state: after it is closed, all that it could do can be done on another one. When this process drains,
-//! it closes each connection as soon as no call is in progress on it. Before, it passes on the last leases (`succession`).
+//! connection has no state: after it is closed, all that it could do can be done on another one. When this process
+//! drains, it closes each connection as soon as no call is in progress on it. Before that, it passes on the last leases
+//! (`succession`).
 //!
 //! Pushes and acks of a connection are carried out in their order. A pop that waits delays no other call, because
 //! clients in Go use one connection for many calls at a time.
@@ -66,7 +67,7 @@ async fn serve(port: Port, stream: TcpStream, ip: IpAddr, place: Place, idle_tim
 /// An open connection.
 struct Connection {
     stream: TcpStream,
-    /// How long the connection may be idle, and how long its client may take nothing of an answer.
+    /// How long the connection may be idle, and how long an answer may wait while its client reads none of it.
     idle_timeout: Duration,
     port: Port,
     holder: Holder,
@@ -90,7 +91,7 @@ impl Connection {
                     let (id, popped) = popped?;
                     self.answer_pop(&id, popped).await?;
                 }
-                // Nothing of a request that is still incomplete was done.
+                // A request that has not arrived completely has had no effect.
                 () = closed(&mut closing), if is_idle => {
                     self.port.succession.pass_on().await;
                     return Ok(());

@@ -41,7 +41,7 @@ impl Succession {
         &self.last
     }
 
-    /// Learns the leases of the process before, if it has written a file since the last look.
+    /// Learns the leases of the previous process, if it has written the file since this process last read it.
     pub(super) async fn learn(&self) {
         let mut state = Arc::clone(&self.file).lock_owned().await;
         let this = self.clone();
@@ -83,7 +83,7 @@ impl Succession {
         if state.written == Some(noted) {
             return Ok(());
         }
-        // The file may have leases of the process before that nobody has asked for here.
+        // The file may have leases of the previous process that this process has not read yet.
         self.read(state)?;
         let (text, noted) = {
             let last = lock(&self.last);

@@ -114,7 +114,7 @@ fn in_request(setting: &Setting) -> Schema {
     }
 }
 
-/// A number in a span of time.
+/// How many things may happen in a given time.
 pub(in super::super) fn rate() -> Schema {
     let text = ObjectBuilder::new().schema_type(Type::String).examples(["50/s"]);
     let number = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1)).maximum(Some(999_999));

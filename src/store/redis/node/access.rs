@@ -4,7 +4,7 @@ use redis::{ConnectionAddr, ConnectionInfo, RedisError, TlsCertificates};
 
 use model::settings::TlsSettings;
 
-/// All that a URL and the certificates say.
+/// The content of a URL and of the certificates.
 #[derive(Clone)]
 pub(super) struct Access(ConnectionInfo);
 

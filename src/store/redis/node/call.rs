@@ -53,9 +53,9 @@ pub(in super::super) enum Failure {
     NoScript,
     /// The server does not have the shard, and has not run the call.
     Elsewhere(String),
-    /// The shard has another set of nodes (this one; empty: none), and has not run the call.
+    /// The shard has another set of nodes, and has not run the call. Holds that set. Empty: the shard has none.
     OtherSet(String),
-    /// This process has not met the server of this name since it was last down. The call was not sent.
+    /// The server with this name was down, and this process has not met it again. The call was not sent.
     Unmet(String),
     /// The call may or may not have been done.
     Unknown(StoreError),

@@ -1,4 +1,4 @@
-//! A Redis Cluster: which of its masters has which shard. Any of its servers can tell. The map is read again when a
+//! A Redis Cluster: which of its masters has which shard. Any of its servers knows this. The map is read again when a
 //! server says that a shard has moved, or when a server does not answer.
 
 use std::collections::BTreeMap;
@@ -126,8 +126,8 @@ impl Cluster {
         after
     }
 
-    /// Asks one server after the other: first the one that has said that a shard has moved, then masters that are not
-    /// taken for down, then the other masters, then the seeds.
+    /// Asks one server after the other: first the one that has said that a shard has moved, then masters that do not
+    /// count as down, then the other masters, then the seeds.
     fn ask(&self, map: &Map, because: RefreshReason<'_>) -> Option<Vec<Range>> {
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");

@@ -13,8 +13,7 @@ use super::server::{ServerId, connect, identify};
 /// Opens the connections of a node, or of one master of a Cluster.
 pub(super) struct Connector {
     leads: Route,
-    /// Counts how often the server behind this connector was found to be another one. Connections of an earlier era are
-    /// not used.
+    /// Counts how often the connector has found another server than before. Connections of an earlier era are not used.
     era: AtomicU64,
     /// The address of the last connection.
     address: Mutex<String>,
@@ -119,8 +118,9 @@ impl Connector {
         let mut known = self.address.lock().unwrap_or_else(PoisonError::into_inner);
         let moved = !known.is_empty() && *known != address;
         let era = began + u64::from(moved);
-        // If another thread has begun a new era meanwhile, that one holds, and this address is not noted. A master that
-        // hung and was replaced answers the threads that waited for it when it wakes.
+        // If another thread has begun a new era meanwhile, that era counts, and this address is not noted. This address
+        // may be that of a former master: a master that hung and was replaced may wake, and then still answers the
+        // threads that waited for it.
         if self.era.compare_exchange(began, era, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return began;
         }
@@ -187,16 +187,17 @@ impl Sentinels {
         if server.is_replica {
             return Err(no_master("no master", format!("{} is a replica", there.address())));
         }
-        // A master that hung and was replaced meanwhile takes itself for the master when it wakes. So the Sentinels are
-        // asked once more.
+        // A master that hung and was replaced meanwhile still reports that it is the master when it wakes. So the
+        // Sentinels are asked once more.
         if !self.newest_views(timeout)?.contains(view) {
             return Err(no_master("no master", format!("{} is not the master any more", there.address())));
         }
         Ok((connection, server, there.address()))
     }
 
-    /// Asks Sentinels until more than half have answered, or all were asked, and returns the newest of their views. One
-    /// that was cut off, or has not heard of the last failover, would lead to a server that is not the master any more.
+    /// Asks Sentinels until more than half have answered, or all were asked, and returns the newest of their views. A
+    /// Sentinel that was cut off, or does not know of the last failover, would lead to a server that is not the master
+    /// any more.
     fn newest_views(&self, timeout: Duration) -> Result<Vec<MasterView>, RedisError> {
         let (mut views, mut whys) = (Vec::new(), Vec::new());
         for sentinel in self.in_order() {

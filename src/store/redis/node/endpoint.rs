@@ -16,8 +16,8 @@ use crate::{Capability, StoreError};
 use model::excerpt::Excerpt;
 use model::topic::Durability;
 
-/// How long a connection may be idle before it is checked. What is sent on a connection that the server has closed
-/// meanwhile has an unknown outcome.
+/// How long a connection may be idle before it is checked. If the server has closed the connection meanwhile, a call
+/// that is sent on it has an unknown outcome.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// How long to wait for a connection before looking whether the server refuses connections. Doubles each time.
@@ -44,7 +44,7 @@ pub(in super::super) struct Endpoint {
     pub(super) known: CachedCapability,
     breaker: Mutex<Breaker>,
     refusals: Arc<FailedConnects>,
-    /// Why the server was last taken for down.
+    /// Why the server last counted as down.
     why: Mutex<String>,
     news: Mutex<LastLogged>,
 }

@@ -60,8 +60,8 @@ impl Node {
         Ok((unmarked, away))
     }
 
-    /// Checks the name of the node that the server keeps. Without it, two servers whose URLs were swapped would both
-    /// look empty. (In a Cluster, any server tells where the others are.)
+    /// Checks the name of the node that the server keeps. Without this check, two servers whose URLs were swapped would
+    /// both look empty. (In a Cluster, any server knows where the others are.)
     fn know_name(&self) -> Result<(), StoreError> {
         if matches!(self.servers, Servers::Many(_)) {
             return Ok(());

@@ -218,7 +218,7 @@ impl Node {
         self.ask(&calls.iter().collect::<Vec<_>>())
     }
 
-    /// Makes one call alone.
+    /// Makes a single call.
     pub(super) fn run_one(&self, call: Call) -> Answer {
         self.run(&[call]).pop().unwrap_or_else(|| Err(Failure::NotRun(self.down("no answer"))))
     }
@@ -253,7 +253,7 @@ impl Node {
         answers
     }
 
-    /// Asks the master of each shard. Also returns whether one of them is silent, or a shard has none.
+    /// Asks the master of each shard. Also returns whether one of them is silent, or a shard has no master.
     fn ask_masters(&self, cluster: &Cluster, calls: &[&Call]) -> (Vec<Answer>, bool) {
         let map = cluster.map();
         let mut answers: Vec<Answer> =
@@ -299,7 +299,7 @@ impl Node {
         failed
     }
 
-    /// Ends the waits of connections, by the numbers that their servers know them by.
+    /// Ends the waits of connections. Each connection is given as its server and the id that this server gave to it.
     pub(super) fn unblock<'a>(&self, waiting: impl Iterator<Item = &'a (Arc<Endpoint>, i64)>) {
         // A server that does not answer is not asked again: it also gives no ring to its listeners.
         let mut silent: Vec<&str> = Vec::new();

@@ -20,7 +20,8 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// A write that changes only its own key. WAIT and WAITAOF wait for the last write of their own connection, and for all
 /// writes before it. But a job may have been written on another connection (`keep`, several calls). So each wait has a
-/// write of its own before it. The removal comes first, so that the write passes when the memory is full.
+/// write of its own before it. The key is removed first, so that the server accepts the write even if its memory is
+/// full.
 const MARK: &str = "redis.call('DEL', KEYS[1] .. 'mark') redis.call('SET', KEYS[1] .. 'mark', '')";
 
 /// The position of the shard's base in a call's words: after EVALSHA, the script, and the number of keys.
@@ -85,7 +86,8 @@ impl Wait {
         }
     }
 
-    /// If the changes are not as safe as asked, makes the answers of the calls that succeeded unknown.
+    /// If the changes are not as safe as asked, replaces the answers of the calls that succeeded with
+    /// [`StoreError::Unknown`].
     pub(super) fn judge(
         &self,
         name: &str,
@@ -153,8 +155,8 @@ impl Node {
     }
 }
 
-/// Asks a server what it can promise. If it does not allow a question, that part stays unknown, and this is logged
-/// once.
+/// Asks a server what it can promise. If it does not allow one of the commands, that part stays unknown, and this is
+/// logged once.
 fn read_capability(wire: &mut PooledConnection) -> Result<Capability, RedisError> {
     let mut ask = |cmd: &Cmd, what: &str| -> Result<Option<Value>, RedisError> {
         match cmd.query(&mut wire.connection) {

@@ -22,7 +22,7 @@ pub(super) struct PooledConnection {
     pub used_at: Instant,
     /// Whether the connection must not be used again.
     pub broken: bool,
-    /// The run id of the server, which changes at each start. Empty: the server does not tell it.
+    /// The run id of the server, which changes at each start. Empty: the server does not report it.
     pub server: Arc<str>,
     /// The era in which the connection was made: see [`Connector::era`].
     era: u64,
