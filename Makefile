@@ -194,4 +194,5 @@ clients-tools:
 		|| { npm install --silent --no-save --prefix . $(NODE_PACKAGES) && echo '$(NODE_PACKAGES)' > packages; }; }
 	@command -v go >/dev/null || $(APT) --no-install-recommends golang-go
 	@command -v cc >/dev/null || $(APT) gcc libc6-dev
+	@command -v openssl >/dev/null || $(APT) openssl
 	@command -v javac >/dev/null || $(APT) --no-install-recommends default-jdk-headless

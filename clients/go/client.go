@@ -301,7 +301,7 @@ func noAnswer(ctx context.Context, err error) error {
 	var wrongHost x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	if errors.As(err, &unknown) || errors.As(err, &wrongHost) || errors.As(err, &invalid) {
-		return err // nobody becomes trusted by waiting
+		return &Error{Code: "untrusted", Detail: err.Error(), cause: err} // nobody becomes trusted by waiting
 	}
 	return &Error{Code: "no_answer", Detail: err.Error(), cause: err}
 }

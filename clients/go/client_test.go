@@ -6,6 +6,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -229,6 +231,25 @@ func TestAServerThatDoesNotAnswerIsAnErrorInTime(t *testing.T) {
 	cancel()
 	_, err = connect(t, config).Add(ended, "t", dq.Job{Body: 1})
 	same(t, errors.Is(err, context.Canceled), true)
+}
+
+func TestAServerMustBeTrusted(t *testing.T) {
+	_, topic := setUp(t)
+	url := os.Getenv("DQ_TLS_URL")
+	var e *dq.Error
+	_, err := connect(t, dq.Config{URL: url}).Get(ctx, topic, "1")
+	same(t, errors.As(err, &e) && e.Code == "untrusted" && !e.IsTransient(), true)
+	trusted := x509.NewCertPool()
+	pem, err := os.ReadFile(os.Getenv("DQ_CA_FILE"))
+	check(t, err)
+	same(t, trusted.AppendCertsFromPEM(pem), true)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}}
+	trusting := connect(t, dq.Config{URL: url, Transport: transport})
+	for _, outcome := range []string{"new", "replaced"} {
+		added, err := trusting.Add(ctx, topic, dq.Job{ID: "1", Body: 1, Delay: time.Hour})
+		check(t, err)
+		same(t, added.Outcome, outcome)
+	}
 }
 
 func TestARetryAfterALostAnswerAddsNoSecondJob(t *testing.T) {

@@ -8,7 +8,7 @@ import { uuid7 } from './uuid.js';
 // The pause before the second try, and the longest one. Each pause is twice as long as the one before it.
 const FIRST_PAUSE_MS = 100;
 const LONGEST_PAUSE_MS = 2000;
-// Nobody becomes trusted by waiting.
+// The codes of certificates that are not trusted. Nobody becomes trusted by waiting.
 const UNTRUSTED = /CERT|UNABLE_TO_VERIFY|SELF_SIGNED/;
 
 // index.d.ts describes the methods.
@@ -100,7 +100,7 @@ export class Client {
     this.#agent.destroy();
   }
 
-  /** Makes one try. Throws only what must not be tried again. */
+  /** Makes one try. Throws only if the signal aborts. */
   async #try(method, path, text, headers, timeoutMs, signal) {
     let received;
     try {
@@ -109,8 +109,8 @@ export class Client {
       // dq closes connections that are idle, and those of a process that ends: once more on a new connection.
       if (e.wasKept) return this.#try(method, path, text, headers, timeoutMs, signal);
       if (signal?.aborted) throw e;
-      const error = new DqError('no_answer', `${method} ${path}: ${e.message || e.code}`, 0, undefined, { cause: e });
-      if (UNTRUSTED.test(e.code)) throw error;
+      const code = UNTRUSTED.test(e.code) ? 'untrusted' : 'no_answer';
+      const error = new DqError(code, `${method} ${path}: ${e.message || e.code}`, 0, undefined, { cause: e });
       return { error, retryAfterMs: 0 };
     }
     const { status, retryAfter } = received;

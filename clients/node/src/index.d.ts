@@ -115,7 +115,8 @@ export class Client {
 export class DqError extends Error {
   /**
    * One of docs/HTTP.md ("Errors"), or one of the client's own: "no_answer" (after all tries there was no complete
-   * answer, so the change may or may not have happened) and "bad_answer" (something that is not dq answered).
+   * answer, so the change may or may not have happened), "bad_answer" (something that is not dq answered) and
+   * "untrusted" (the certificate of the server is not trusted).
    */
   readonly code: string;
   readonly detail: string;

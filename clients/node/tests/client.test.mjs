@@ -174,6 +174,17 @@ test('an answer counts only if it is complete', async (t) => {
   assert.equal(answers.length, 0);
 });
 
+test('a server must be trusted', async () => {
+  const url = process.env.DQ_TLS_URL;
+  const e = await refusal(new Client({ url }).get(topic, '1'));
+  assert.deepEqual([e.code, e.isTransient], ['untrusted', false]);
+  const trusting = new Client({ url, tls: { ca: fs.readFileSync(process.env.DQ_CA_FILE) } });
+  for (const outcome of ['new', 'replaced']) {
+    assert.equal((await trusting.add(topic, 1, { id: '1', delay: '1h' })).outcome, outcome);
+  }
+  trusting.close();
+});
+
 test('a retry after a lost answer adds no second job', async () => {
   const lossy = new Client({ url: process.env.DQ_LOSSY_URL });
   const options = { delay: '1h', tags: [topic] };

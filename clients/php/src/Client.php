@@ -235,12 +235,9 @@ final class Client
         }
         $received = curl_exec($this->curl);
         if ($received === false) {
-            $error = new DqError('no_answer', "$method $path: " . curl_error($this->curl));
-            if (in_array(curl_errno($this->curl), [CURLE_SSL_CACERT, CURLE_SSL_CACERT_BADFILE], true)) {
-                // Nobody becomes trusted by waiting.
-                throw $error;
-            }
-            return [[], $error, 0];
+            $untrusted = [CURLE_SSL_CACERT, CURLE_SSL_PEER_CERTIFICATE, CURLE_SSL_CACERT_BADFILE];
+            $code = in_array(curl_errno($this->curl), $untrusted, true) ? 'untrusted' : 'no_answer';
+            return [[], new DqError($code, "$method $path: " . curl_error($this->curl)), 0];
         }
         $status = curl_getinfo($this->curl, CURLINFO_RESPONSE_CODE);
         $answer = $received === '' ? [] : json_decode($received, true);

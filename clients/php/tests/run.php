@@ -228,6 +228,17 @@ final class Tests
         isTrue($took > 0.2 && $took < 2, "in time: $took s");
     }
 
+    public function aServerMustBeTrusted(): void
+    {
+        $url = getenv('DQ_TLS_URL');
+        $e = refusal(fn () => (new Client($url))->get($this->topic, '1'));
+        same(['untrusted', false], [$e->errorCode, $e->isTransient()]);
+        $trusting = new Client($url, null, ['ca_file' => getenv('DQ_CA_FILE')]);
+        foreach (['new', 'replaced'] as $outcome) {
+            same($outcome, $trusting->add($this->topic, 1, ['id' => '1', 'delay' => '1h'])['outcome']);
+        }
+    }
+
     public function aRetryAfterALostAnswerAddsNoSecondJob(): void
     {
         $lossy = new Client(getenv('DQ_LOSSY_URL'));

@@ -8,11 +8,16 @@ import random
 import ssl
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 from urllib.parse import quote, urlsplit
 
 from .errors import DqError
 from .jobs import Added, Job, NewJob, ReservedJob, Span, moment, span, uuid7
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .jobs import JobOptions
 
 log = logging.getLogger("dq")
 
@@ -45,12 +50,9 @@ class Client:
             self._headers["authorization"] = f"Bearer {token}"
         self._kept = threading.local()
 
-    def add(
-        self, topic: str, body: Any, *, id: Optional[str] = None, delay: Optional[Span] = None, **options: Any
-    ) -> Added:
-        """Stores a job. The options are the fields of NewJob."""
-        job = NewJob(body, id=id, delay=delay, **options)
-        answer = self.request("POST", _jobs(topic), job.to_json(), key=uuid7())
+    def add(self, topic: str, body: Any, **options: "Unpack[JobOptions]") -> Added:
+        """Stores a job. The options are the other fields of NewJob, such as id, delay and tags."""
+        answer = self.request("POST", _jobs(topic), NewJob(body, **options).to_json(), key=uuid7())
         return _added(answer)
 
     def add_many(self, topic: str, jobs: Iterable[NewJob]) -> List[Union[Added, DqError]]:
@@ -132,7 +134,7 @@ class Client:
             except _StaleConnection:
                 continue
             except ssl.SSLCertVerificationError as e:
-                raise DqError("no_answer", f"{method} {path}: {e}") from e
+                raise DqError("untrusted", f"{method} {path}: {e}") from e
             except (OSError, http.client.HTTPException) as e:
                 error = DqError("no_answer", f"{method} {path}: {e or type(e).__name__}")
             if not error.is_transient or time.monotonic() + wait > started + self._retry_for:

@@ -5,7 +5,7 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, TypedDict, Union
 
 Span = Union[str, int, float, timedelta]
 """A duration: a text such as "30m", seconds, or a timedelta."""
@@ -45,6 +45,23 @@ class NewJob:
             job["id"] = uuid7()
             job.setdefault("on_conflict", "keep")
         return {**job, "body": self.body}
+
+
+class JobOptions(TypedDict, total=False):
+    """The fields of NewJob beside its body, as keywords of Client.add."""
+
+    id: Optional[str]
+    delay: Optional[Span]
+    run_at: Union[datetime, str, int, None]
+    priority: Union[str, int, None]
+    on_conflict: Optional[str]
+    max_attempts: Optional[int]
+    ttr: Optional[Span]
+    headers: Optional[Mapping[str, str]]
+    tags: Optional[Sequence[str]]
+    path: Optional[str]
+    url: Optional[str]
+    then: Any
 
 
 @dataclass(frozen=True)

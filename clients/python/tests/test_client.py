@@ -8,6 +8,7 @@ import os
 import queue
 import runpy
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -150,6 +151,15 @@ class ClientTest(unittest.TestCase):
             client.add(self.topic, 1)
         self.assertEqual((caught.exception.code, caught.exception.is_transient), ("no_answer", True))
         self.assertTrue(0.2 < time.monotonic() - started < 2)
+
+    def test_a_server_must_be_trusted(self):
+        url = os.environ["DQ_TLS_URL"]
+        with self.assertRaises(dq.DqError) as caught:
+            dq.Client(url).get(self.topic, "1")
+        self.assertEqual((caught.exception.code, caught.exception.is_transient), ("untrusted", False))
+        trusting = dq.Client(url, tls=ssl.create_default_context(cafile=os.environ["DQ_CA_FILE"]))
+        for outcome in ["new", "replaced"]:
+            self.assertEqual(trusting.add(self.topic, 1, id="1", delay="1h").outcome, outcome)
 
     def test_a_retry_after_a_lost_answer_adds_no_second_job(self):
         lossy = dq.Client(os.environ["DQ_LOSSY_URL"])

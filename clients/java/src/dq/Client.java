@@ -20,7 +20,6 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.stream.Collectors;
 import javax.net.ssl.SSLContext;
-import javax.net.ssl.SSLHandshakeException;
 
 /** A client of dq over HTTP, for any number of threads. It keeps its connections. */
 public final class Client {
@@ -217,8 +216,7 @@ public final class Client {
                 error = e;
             }
             boolean isTooLate = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(wait) > deadline;
-            boolean isUntrusted = error.getCause() instanceof SSLHandshakeException;
-            if (!error.isTransient() || isTooLate || isUntrusted || Thread.currentThread().isInterrupted()) {
+            if (!error.isTransient() || isTooLate || Thread.currentThread().isInterrupted()) {
                 throw error;
             }
             pause(wait);

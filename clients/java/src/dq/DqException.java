@@ -2,6 +2,7 @@ package dq;
 
 import java.util.Map;
 import java.util.Set;
+import javax.net.ssl.SSLHandshakeException;
 
 /** A request was refused, or no answer came. */
 public final class DqException extends RuntimeException {
@@ -21,7 +22,8 @@ public final class DqException extends RuntimeException {
     }
 
     static DqException noAnswer(String detail, Throwable cause) {
-        return new DqException("no_answer", detail, 0, null, cause);
+        String code = cause instanceof SSLHandshakeException ? "untrusted" : "no_answer";
+        return new DqException(code, detail, 0, null, cause);
     }
 
     static DqException of(int status, Object answer) {
@@ -37,7 +39,8 @@ public final class DqException extends RuntimeException {
 
     /**
      * One of docs/HTTP.md ("Errors"), or one of the client's own: "no_answer" (after all tries there was no complete
-     * answer, so the change may or may not have happened) and "bad_answer" (something that is not dq answered).
+     * answer, so the change may or may not have happened), "bad_answer" (something that is not dq answered) and
+     * "untrusted" (the certificate of the server is not trusted).
      */
     public String code() {
         return code;

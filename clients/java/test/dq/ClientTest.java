@@ -2,6 +2,7 @@ package dq;
 
 import com.sun.net.httpserver.HttpServer;
 import java.io.BufferedReader;
+import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.io.UncheckedIOException;
 import java.lang.reflect.InvocationTargetException;
@@ -17,6 +18,8 @@ import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.security.KeyStore;
+import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
@@ -37,6 +40,8 @@ import java.util.logging.Handler;
 import java.util.logging.LogRecord;
 import java.util.logging.Logger;
 import java.util.stream.Collectors;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.TrustManagerFactory;
 
 /** Tests against a daemon. clients/run starts it and sets the environment. */
 final class ClientTest {
@@ -259,6 +264,25 @@ final class ClientTest {
             same("no_answer true", e.code() + " " + e.isTransient());
             long tookMs = (System.nanoTime() - started) / 1_000_000;
             isTrue(tookMs > 200 && tookMs < 2000);
+        }
+    }
+
+    void testAServerMustBeTrusted() throws Exception {
+        Client.Builder builder = Client.builder().url(System.getenv("DQ_TLS_URL"));
+        DqException e = refusal(DqException.class, () -> builder.build().get(topic, "1"));
+        same("untrusted false", e.code() + " " + e.isTransient());
+        KeyStore trusted = KeyStore.getInstance(KeyStore.getDefaultType());
+        trusted.load(null, null);
+        try (InputStream pem = Files.newInputStream(Path.of(System.getenv("DQ_CA_FILE")))) {
+            trusted.setCertificateEntry("dq", CertificateFactory.getInstance("X.509").generateCertificate(pem));
+        }
+        TrustManagerFactory factory = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        factory.init(trusted);
+        SSLContext tls = SSLContext.getInstance("TLS");
+        tls.init(null, factory.getTrustManagers(), null);
+        Client trusting = builder.tls(tls).build();
+        for (String outcome : List.of("new", "replaced")) {
+            same(outcome, trusting.add(topic, new NewJob(1).id("1").delay(HOUR)).outcome);
         }
     }
 
