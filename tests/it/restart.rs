@@ -423,8 +423,8 @@ fn usr2_runs_the_newest_executable_unless_it_is_broken() {
     let refusals = [
         (Path::new("/bin/false").to_owned(), "ended with code 1"),
         (Path::new("/bin/true").to_owned(), "ended with code 0, and does not say that it is dq"),
-        (script("text", "no program"), "dq is no executable of dq"),
-        (script("script", "#!/bin/sh\n"), "dq is no executable of dq"),
+        (script("text", "no program"), "is no executable of dq"),
+        (script("script", "#!/bin/sh\n"), "is no executable of dq"),
         (endless(dir.path()), "is given up: it has not come to an end in time"),
     ];
     for (program, reason) in &refusals {

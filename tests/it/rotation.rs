@@ -91,7 +91,7 @@ fn a_topic_of_the_file_is_rotated_in_the_file() {
     let refused = rotate(&daemon, &["t"]);
     assert_eq!(refused.status.code(), Some(4));
     assert!(
-        text(&refused.stderr).contains("as the configuration file has it: change it there"),
+        text(&refused.stderr).contains("as the configuration file has it: change its secrets there"),
         "{refused:?}"
     );
     assert_eq!(rotate(&daemon, &["unknown"]).status.code(), Some(3));
