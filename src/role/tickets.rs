@@ -172,9 +172,8 @@ impl Tickets {
             return Err(Err(TicketError::NoTicket));
         }
         let (signature, verb) = (shown.signature(), report.verb);
-        if let Some((before, settled)) = lock(&self.settled).all.get(&signature).cloned() {
-            let is_same = discriminant(&before) == discriminant(&verb);
-            return Err(if is_same { Ok(settled) } else { Err(TicketError::Gone(ticket.key)) });
+        if let Some(answer) = self.earlier_answer(&signature, verb) {
+            return Err(answer.ok_or(TicketError::Gone(ticket.key)));
         }
         let topic = topic.unwrap_or_else(|| Topic::new(ticket.key.topic.clone(), "").into());
         let at_ms = now_ms();
@@ -185,6 +184,12 @@ impl Tickets {
         Ok((settlement, ProvedReport { ticket, signature, verb, became, until_ms, why }))
     }
 
+    /// Returns the answer to an earlier report with this ticket. The inner `None`: that report was another one.
+    fn earlier_answer(&self, signature: &[u8; 32], verb: ReportVerb) -> Option<Option<SettledTicket>> {
+        let (before, settled) = lock(&self.settled).all.get(signature).cloned()?;
+        Some((discriminant(&before) == discriminant(&verb)).then_some(settled))
+    }
+
     /// Returns the answer to a report about the lease that the store was asked to settle.
     pub(crate) fn settled(
         &self,
@@ -193,7 +198,9 @@ impl Tickets {
     ) -> Result<SettledTicket, TicketError> {
         let ProvedReport { ticket, signature, verb, became, until_ms, why } = report;
         if answer? != Settled::Done {
-            return Err(TicketError::Gone(ticket.key));
+            // The same report may have been settled since this one was prepared.
+            let earlier = self.earlier_answer(&signature, verb).flatten();
+            return earlier.ok_or(TicketError::Gone(ticket.key));
         }
         log_outcome(&ticket, became, &why);
         let settled = SettledTicket { key: ticket.key, became, until_ms };

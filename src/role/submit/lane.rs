@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::refused::UnreportedRefusals;
-use super::request::{Add, JobResponder, Request, Responder, SettlementMaker, StoreQuestion, Target, Work};
+use super::request::{Add, JobResponder, Request, Responder, SettlementMaker, StoreQuestion, Work};
 use super::{QueuedRequest, RequestSource, STORE_TIMEOUT};
 use crate::lock;
 use model::job::{JobKey, NewJob};
@@ -150,7 +150,7 @@ type Origin<A> = (<A as RequestSource>::Ticket, usize);
 
 type AddRequest<A> = (Origin<A>, Add<<A as RequestSource>::Response>);
 type DeleteRequest<A> = (Origin<A>, JobKey, JobResponder<Result<Deleted>, <A as RequestSource>::Response>);
-type SettleRequest<A> = (Origin<A>, Target, SettlementMaker<<A as RequestSource>::Response>);
+type SettleRequest<A> = (Origin<A>, SettlementMaker<<A as RequestSource>::Response>);
 type OtherRequest<A> = (Origin<A>, StoreQuestion<<A as RequestSource>::Response>);
 
 /// The origin of an add, and the function that makes its response.
@@ -176,7 +176,7 @@ impl<A: RequestSource> RequestBatch<A> {
         match work {
             Work::Add(add) => RequestBatch::Add(vec![(origin, add)]),
             Work::Delete(key, respond) => RequestBatch::Delete(vec![(origin, key, respond)]),
-            Work::Settle(target, make) => RequestBatch::Settle(vec![(origin, target, make)]),
+            Work::Settle(_, make) => RequestBatch::Settle(vec![(origin, make)]),
             Work::Other(_, ask) => RequestBatch::Other(vec![(origin, ask)]),
         }
     }
@@ -186,7 +186,7 @@ impl<A: RequestSource> RequestBatch<A> {
         match (self, work) {
             (RequestBatch::Add(all), Work::Add(add)) => all.push((origin, add)),
             (RequestBatch::Delete(all), Work::Delete(key, respond)) => all.push((origin, key, respond)),
-            (RequestBatch::Settle(all), Work::Settle(target, make)) => all.push((origin, target, make)),
+            (RequestBatch::Settle(all), Work::Settle(_, make)) => all.push((origin, make)),
             (RequestBatch::Other(all), Work::Other(_, ask)) => all.push((origin, ask)),
             (_, work) => return Some((origin, work)),
         }
@@ -315,17 +315,15 @@ impl<A: RequestSource> Worker<A> {
         }
     }
 
-    /// Settles leases. Two reports about a job are settled one after the other, and so is one whose ticket is not proved
-    /// yet: its job is not known.
+    /// Settles leases. Two reports about a job are settled one after the other.
     fn settle(&mut self, settles: Vec<SettleRequest<A>>) {
         let mut group = SettleGroup { keys: HashSet::new(), settlements: Vec::new(), respond: Vec::new() };
-        for ((ticket, bytes), target, make) in settles {
-            let is_another_job = target.key().is_some_and(|key| !group.keys.contains(key));
-            if !is_another_job || group.settlements.len() >= GROUP {
-                self.settle_group(&mut group);
-            }
+        for ((ticket, bytes), make) in settles {
             match make(self.store.as_mut()) {
                 Ok((settlement, respond)) => {
+                    if group.keys.contains(&settlement.key) || group.settlements.len() >= GROUP {
+                        self.settle_group(&mut group);
+                    }
                     group.keys.insert(settlement.key.clone());
                     group.settlements.push(settlement);
                     group.respond.push(((ticket, bytes), respond));
@@ -421,7 +419,7 @@ mod tests {
         match batch {
             RequestBatch::Add(all) => ("add", all.iter().map(|((ticket, _), _)| *ticket).collect()),
             RequestBatch::Delete(all) => ("del", all.iter().map(|((ticket, _), ..)| *ticket).collect()),
-            RequestBatch::Settle(all) => ("settle", all.iter().map(|((ticket, _), ..)| *ticket).collect()),
+            RequestBatch::Settle(all) => ("settle", all.iter().map(|((ticket, _), _)| *ticket).collect()),
             RequestBatch::Other(all) => ("get", all.iter().map(|((ticket, _), _)| *ticket).collect()),
         }
     }

@@ -61,7 +61,7 @@ pub(super) enum Target {
 
 impl Target {
     /// Returns the job; none: it is not known yet, or there are several.
-    pub(super) fn key(&self) -> Option<&JobKey> {
+    fn key(&self) -> Option<&JobKey> {
         match self {
             Target::Job(key) => Some(key),
             Target::Lane(_) | Target::AllLanes => None,
