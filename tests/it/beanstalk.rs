@@ -472,6 +472,107 @@ fn kills_during_a_restart_lose_no_job_and_repeat_no_delete() {
 }
 
 #[test]
+fn without_a_new_process_clients_finish_their_jobs() {
+    let server = Beanstalk::start_ordered(&["default"]);
+    let (mut worker, mut waiting, mut idle) = (server.client(), server.client(), server.client());
+    let (first, second) = (worker.put(0, 0, 3600, "1"), worker.put(0, 0, 3600, "2"));
+    assert_eq!(worker.job("reserve").unwrap().0, first);
+    assert_eq!(worker.job("reserve").unwrap().0, second);
+    waiting.send("list-tube-used\r\nreserve\r\n");
+    assert_eq!(waiting.line(), "USING default");
+    assert_eq!(idle.ask("list-tube-used"), "USING default");
+    let before = server.daemon.wait_all_up(SLOTS);
+    kill(before["dq-http-server"], Signal::SIGTERM).unwrap();
+    assert_eq!((waiting.line(), idle.line()), (String::new(), String::new()), "these connections are closed");
+    assert_eq!(worker.ask(&format!("delete {first}")), "DELETED", "this one still has jobs");
+    assert_eq!(worker.ask("put 0 0 1 1\r\nx"), "DRAINING");
+    assert_eq!(worker.stats("stats")["draining"], "true");
+    assert_eq!(worker.ask("reserve"), "", "it is closed instead of waiting");
+    eventually(20 * SECOND, "another process", || {
+        let now = server.daemon.wait_all_up(SLOTS);
+        (now["dq-http-server"] != before["dq-http-server"]).then_some(())
+    });
+    let mut client = server.client();
+    assert_eq!(client.reserve(10).unwrap().0, second, "its job is given back");
+    assert_eq!(client.ask(&format!("delete {second}")), "DELETED");
+    assert_eq!(server.client().reserve(0), None);
+}
+
+#[test]
+fn a_node_that_is_down_loses_no_job_of_this_port() {
+    const JOBS: usize = 60;
+    let (a, mut b) = (RedisServer::start(), RedisServer::start());
+    let nodes: String = [("a", a.url()), ("b", b.url())]
+        .map(|(name, url)| format!("[[store.node]]\nname = \"{name}\"\nurl = \"{url}\"\n"))
+        .concat();
+    let port = free_port();
+    let text = format!(
+        "[beanstalk]\nlisten = \"127.0.0.1:{port}\"\n[store]\nbackend = \"redis\"\n{nodes}\
+         [[topic]]\nname = \"default\"\nmode = \"pull\"\n"
+    );
+    let server = Beanstalk { daemon: Daemon::start(&text), port, _redis: None };
+    let mut client = server.client();
+    let put = |client: &mut Client, body: &str| {
+        client.ask(&format!("put 5 0 3600 {}\r\n{body}", body.len())).split(' ').next().unwrap().to_owned()
+    };
+    // The jobs that must come, and those of a put without success, which may come.
+    let (mut stored, mut perhaps): (HashSet<Vec<u8>>, HashSet<Vec<u8>>) = Default::default();
+    for n in 0..2 * JOBS {
+        assert_eq!(put(&mut client, &format!("before {n}")), "INSERTED");
+        stored.insert(format!("before {n}").into_bytes());
+    }
+    let (mut worker, mut leaver) = (server.client(), server.client());
+    let mut held: Vec<(u64, Vec<u8>)> = (0..JOBS).map(|_| worker.reserve(20).unwrap()).collect();
+    for _ in 0..JOBS / 2 {
+        leaver.reserve(20).unwrap();
+    }
+    b.kill();
+    for n in 0..JOBS {
+        let body = format!("while down {n}");
+        match put(&mut client, &body).as_str() {
+            "INSERTED" => stored.insert(body.into_bytes()),
+            "INTERNAL_ERROR" => perhaps.insert(body.into_bytes()),
+            other => panic!("{other}"),
+        };
+    }
+    assert!(perhaps.len() < JOBS / 2, "{} puts failed, although a node answers", perhaps.len());
+    held.retain(|(number, body)| match worker.ask(&format!("delete {number}")).as_str() {
+        "DELETED" => !stored.remove(body),
+        "INTERNAL_ERROR" => true,
+        other => panic!("{other}"),
+    });
+    assert!(!held.is_empty() && held.len() < JOBS, "{} jobs are on the node that is down", held.len());
+    // Its jobs on this node cannot be given back now.
+    drop(leaver);
+    let mut others = 0;
+    while let Some((number, body)) = client.reserve(2) {
+        assert!(stored.contains(&body) || perhaps.contains(&body));
+        if client.ask(&format!("delete {number}")) == "DELETED" {
+            stored.remove(&body);
+            others += 1;
+        }
+    }
+    assert!(others > 0, "jobs of the other node come");
+    b.start_again();
+    // The jobs whose delete failed are still reserved by this connection.
+    eventually(20 * SECOND, "the node", || {
+        held.retain(|(number, body)| match worker.ask(&format!("delete {number}")).as_str() {
+            "DELETED" => !stored.remove(body),
+            "INTERNAL_ERROR" => true,
+            other => panic!("{other}"),
+        });
+        held.is_empty().then_some(())
+    });
+    let until = Instant::now() + 60 * SECOND;
+    while !stored.is_empty() {
+        assert!(Instant::now() < until, "{} jobs are not back; log:\n{}", stored.len(), server.daemon.log());
+        let Some((number, body)) = client.reserve(1) else { continue };
+        assert!(stored.remove(&body) || perhaps.remove(&body), "{} comes again", body.escape_ascii());
+        assert_eq!(client.ask(&format!("delete {number}")), "DELETED");
+    }
+}
+
+#[test]
 fn what_a_client_makes_grow_is_bounded() {
     let server = Beanstalk::start(
         "max_job_size = 100\nmax_connections_per_source = 3\nidle_timeout = \"2s\"",
