@@ -1,5 +1,8 @@
 //! Owners of leases. A process locks a file in `run_dir/owners` as long as it lives; the file's name is a random tag.
 //! So other processes can tell a living owner from a dead one without a clock.
+//!
+//! A process may pass the descriptor of its lock to another one, together with some of its leases. The lock is free when
+//! both have closed the descriptor.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -20,12 +23,15 @@ pub fn random_name() -> io::Result<String> {
     Ok(format!("{:016x}", u64::from_ne_bytes(random)))
 }
 
-/// The calling process as an owner of leases. When this is dropped, the process counts as dead.
+/// The calling process as an owner of leases. When this is dropped, the process counts as dead, unless another process
+/// has got the lock too.
 #[derive(Debug)]
 pub struct Owner {
     tag: String,
-    path: PathBuf,
-    _lock: File,
+    folder: PathBuf,
+    lock: Option<OwnedFd>,
+    /// Whether another process has made it.
+    is_passed: bool,
 }
 
 impl Owner {
@@ -40,9 +46,18 @@ impl Owner {
         let mut lock = File::create_new(&draft)?;
         lock.lock()?;
         write!(lock, "{}", std::process::id())?;
-        let path = folder.join(&tag);
-        std::fs::rename(&draft, &path)?;
-        Ok(Owner { tag, path, _lock: lock })
+        std::fs::rename(&draft, folder.join(&tag))?;
+        Ok(Owner { tag, folder, lock: Some(lock.into()), is_passed: false })
+    }
+
+    /// Takes the lock of an owner that another process has passed.
+    pub fn take_over(run_dir: &Path, tag: String, lock: OwnedFd) -> Owner {
+        Owner { tag, folder: folder(run_dir), lock: Some(lock), is_passed: true }
+    }
+
+    /// Returns its lock, to pass it to another process.
+    pub fn lock(&self) -> BorrowedFd<'_> {
+        self.lock.as_ref().expect("it is there until the drop").as_fd()
     }
 
     /// Returns the tag.
@@ -52,9 +67,31 @@ impl Owner {
 
     /// Removes the tag. There must be no leases under it any more.
     pub fn retire(self) -> io::Result<()> {
-        std::fs::remove_file(&self.path)
+        std::fs::remove_file(self.folder.join(&self.tag))
     }
 }
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        drop(self.lock.take());
+        // The process lives on, so nothing reports that this owner has ended. A new file makes the timer look at all
+        // owners.
+        if self.is_passed
+            && let Some(run_dir) = self.folder.parent()
+            && let Err(e) = Owner::claim(run_dir)
+        {
+            log::warn!("the leases of an earlier process are looked at later: {e}");
+        }
+    }
+}
+
+impl PartialEq for Owner {
+    fn eq(&self, other: &Owner) -> bool {
+        self.tag == other.tag
+    }
+}
+
+impl Eq for Owner {}
 
 /// An owner whose process is gone. This value holds the lock of its file.
 #[derive(Debug)]
@@ -161,6 +198,24 @@ fn watch(pid: libc::pid_t) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_owner_lives_while_one_of_two_processes_has_its_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut owners = Owners::watch(dir.path()).unwrap();
+        let mut dead = || owners.dead().unwrap().into_iter().map(|one| one.tag.clone()).collect::<Vec<_>>();
+        let first = Owner::claim(dir.path()).unwrap();
+        let tag = first.tag().to_owned();
+        let lock = first.lock().try_clone_to_owned().unwrap();
+        let second = Owner::take_over(dir.path(), tag.clone(), lock);
+        drop(first);
+        assert_eq!(dead(), Vec::<String>::new());
+        let waker = Inotify::init(InitFlags::IN_NONBLOCK).unwrap();
+        waker.add_watch(&folder(dir.path()), AddWatchFlags::IN_MOVED_TO).unwrap();
+        drop(second);
+        assert!(!waker.read_events().unwrap().is_empty(), "the timer looks at the owners");
+        assert!(dead().contains(&tag));
+    }
 
     #[test]
     fn a_living_owner_is_watched_and_a_dead_one_found() {

@@ -37,6 +37,10 @@ impl BoundedBuffer {
         self.bytes.len()
     }
 
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Empties the buffer, and gives its memory to the caller.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)

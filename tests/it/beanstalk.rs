@@ -12,6 +12,7 @@ use crate::support::http::Http;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, SLOTS, all_new, eventually, free_port, on_redis};
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 
 #[path = "../beanstalk/conversation.rs"]
@@ -108,6 +109,12 @@ impl Client {
 
     fn ask(&mut self, command: &str) -> String {
         self.send(&format!("{command}\r\n"));
+        self.line()
+    }
+
+    /// Does the same. Empty: the connection is closed.
+    fn try_ask(&mut self, command: &str) -> String {
+        let _ = self.lines.get_mut().write_all(format!("{command}\r\n").as_bytes());
         self.line()
     }
 
@@ -322,8 +329,150 @@ fn a_killed_process_loses_no_job_and_repeats_no_delete() {
     assert_eq!(inserted, deleted);
 }
 
+/// Begins a rolling restart, and waits until all processes are new.
+fn restart(server: &Beanstalk) {
+    let before = server.daemon.wait_all_up(SLOTS);
+    server.daemon.signal(Signal::SIGUSR2);
+    all_new(&server.daemon, &before);
+}
+
 #[test]
-fn a_restart_finishes_what_clients_have_reserved() {
+fn a_restart_keeps_connections_and_what_they_have() {
+    let server = Beanstalk::start_ordered(&["default", "t"]);
+    let [mut worker, mut waiting, mut timed, mut idle, mut half, mut body, mut piped] =
+        std::array::from_fn(|_| server.client());
+    let mut http = Http::tcp(&server.daemon);
+    let (first, second) = (worker.put(1, 0, 3600, "1"), worker.put(2, 0, 3600, "2"));
+    // This job gets a number of the process.
+    let job = json!({"id": "foreign", "body": 5, "delay": 0, "priority": 0});
+    http.ask("POST", "/v1/topics/default/jobs", &job).is(201);
+    let short = worker.put(3, 0, 20, "3");
+    let foreign = worker.job("reserve").unwrap().0;
+    for expected in [first, second, short] {
+        assert_eq!(worker.job("reserve").unwrap().0, expected);
+    }
+    waiting.send("use t\r\nwatch t\r\nignore default\r\nreserve\r\nlist-tube-used\r\n");
+    assert_eq!([waiting.line(), waiting.line(), waiting.line()], ["USING t", "WATCHING 2", "WATCHING 1"]);
+    timed.send("ignore default\r\nreserve-with-timeout 12\r\n");
+    assert_eq!(timed.line(), "NOT_IGNORED");
+    let asked = Instant::now();
+    assert_eq!(idle.ask("list-tube-used"), "USING default");
+    half.send("list-tube-used\r\nlist-tu");
+    body.send("list-tube-used\r\nput 9 30 60 5\r\nab");
+    assert_eq!((half.line(), body.line()), ("USING default".to_owned(), "USING default".to_owned()));
+    let pid = |client: &mut Client| client.stats("stats")["pid"].clone();
+    let old = pid(&mut idle);
+    restart(&server);
+    half.send("be-used\r\n");
+    body.send("cde\r\n");
+    assert_eq!(half.line(), "USING default");
+    assert!(body.line().starts_with("INSERTED "));
+    assert_eq!(timed.line(), "TIMED_OUT");
+    let took = asked.elapsed();
+    assert!((12 * SECOND..20 * SECOND).contains(&took), "the timeout counts from its begin: {took:?}");
+    let new = pid(&mut idle);
+    assert_ne!(old, new, "the connection is with the new process");
+    assert_eq!(worker.ask(&format!("touch {short}")), "TOUCHED");
+    assert_eq!(worker.ask(&format!("delete {first}")), "DELETED");
+    assert_eq!(worker.ask(&format!("release {foreign} 0 0")), "RELEASED");
+    assert_eq!(worker.reserve(5).unwrap().0, foreign, "a number of the process before is kept");
+    // The jobs are in the hands of a second process, and then of a third one.
+    let reserved_here = worker.put(0, 0, 3600, "6");
+    assert_eq!(worker.reserve(5).unwrap().0, reserved_here);
+    piped.send(&"put 5 100 60 1\r\nx\r\n".repeat(2000));
+    restart(&server);
+    for _ in 0..2000 {
+        assert!(piped.line().starts_with("INSERTED "));
+    }
+    assert_ne!(new, pid(&mut worker));
+    assert_eq!(worker.stats("stats")["draining"], "false");
+    assert_eq!(worker.ask(&format!("delete {second}")), "DELETED");
+    assert_eq!(worker.ask(&format!("delete {reserved_here}")), "DELETED");
+    // What waited since before the first restart gets its job, and the next command is answered.
+    idle.ask("use t");
+    let late = idle.put(0, 0, 60, "late");
+    let line = waiting.line();
+    assert_eq!(waiting.read_job(&line).unwrap(), (late, b"late".to_vec()));
+    assert_eq!(waiting.line(), "USING t");
+    // A killed process gives back what it got from the processes before.
+    let before = server.daemon.wait_all_up(SLOTS);
+    kill(before["dq-http-server"], Signal::SIGKILL).unwrap();
+    assert_eq!(worker.line(), "");
+    eventually(20 * SECOND, "another process", || {
+        let now = server.daemon.wait_all_up(SLOTS);
+        (now["dq-http-server"] != before["dq-http-server"]).then_some(())
+    });
+    let mut client = server.client();
+    let mut back = HashSet::new();
+    back.extend([client.reserve(10).unwrap().1, client.reserve(10).unwrap().1]);
+    assert_eq!(back, HashSet::from([b"5".to_vec(), b"3".to_vec()]));
+}
+
+#[test]
+fn kills_during_a_restart_lose_no_job_and_repeat_no_delete() {
+    const CLIENTS: usize = 60;
+    let server = Beanstalk::start("", &["default"]);
+    let (mut alive, mut deleted, mut unsure) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    for round in 0..6 {
+        let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.client()).collect();
+        for client in &mut clients {
+            alive.insert(client.put(0, 0, 3600, "x"));
+        }
+        let held: Vec<u64> = clients.iter_mut().map(|client| client.reserve(20).unwrap().0).collect();
+        assert!(held.iter().all(|number| alive.contains(number)), "round {round}: a deleted job is back");
+        let before = server.daemon.wait_all_up(SLOTS);
+        server.daemon.signal(Signal::SIGUSR2);
+        // The old process, or the new one as soon as there is one, is killed while connections are passed on.
+        let victim = match round % 2 {
+            0 => before["dq-http-server"],
+            _ => eventually(20 * SECOND, "a new process", || {
+                let is_new = |pid: &Pid| {
+                    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                    name.trim() == "dq-http-server" && *pid != before["dq-http-server"]
+                };
+                server.daemon.processes().into_iter().find(is_new)
+            }),
+        };
+        // The moment is random.
+        std::thread::sleep(random.u32(0..1500) * MS);
+        let _ = kill(victim, Signal::SIGKILL);
+        for (client, number) in clients.iter_mut().zip(&held) {
+            match client.try_ask(&format!("delete {number}")).as_str() {
+                "DELETED" => assert!(alive.remove(number) && deleted.insert(*number)),
+                // The lease has ended with the process. Or it is another client's now.
+                "NOT_FOUND" => {}
+                "INTERNAL_ERROR" | "" => drop(unsure.insert(*number)),
+                other => panic!("round {round}: {other}"),
+            }
+        }
+        drop(clients);
+        server.daemon.wait_all_up(SLOTS);
+    }
+    // Their TTR is an hour. They are back soon, although processes were killed that had got leases of others.
+    let mut back = HashSet::new();
+    let mut client = server.client();
+    let until = Instant::now() + 60 * SECOND;
+    // A delete whose answer was lost may have been done.
+    while !alive.iter().all(|number| back.contains(number) || unsure.contains(number)) {
+        assert!(
+            Instant::now() < until,
+            "{} of {} are back; log:\n{}",
+            back.len(),
+            alive.len(),
+            server.daemon.log()
+        );
+        let Some((number, _)) = client.reserve(1) else { continue };
+        assert!(!deleted.contains(&number), "{number} comes again");
+        assert!(alive.contains(&number) && back.insert(number), "{number} comes twice");
+        assert_eq!(client.ask(&format!("delete {number}")), "DELETED");
+    }
+}
+
+#[test]
+fn without_a_new_process_clients_finish_their_jobs() {
     let server = Beanstalk::start_ordered(&["default"]);
     let (mut worker, mut waiting, mut idle) = (server.client(), server.client(), server.client());
     let (first, second) = (worker.put(0, 0, 3600, "1"), worker.put(0, 0, 3600, "2"));
@@ -333,17 +482,94 @@ fn a_restart_finishes_what_clients_have_reserved() {
     assert_eq!(waiting.line(), "USING default");
     assert_eq!(idle.ask("list-tube-used"), "USING default");
     let before = server.daemon.wait_all_up(SLOTS);
-    server.daemon.signal(Signal::SIGUSR2);
+    kill(before["dq-http-server"], Signal::SIGTERM).unwrap();
     assert_eq!((waiting.line(), idle.line()), (String::new(), String::new()), "these connections are closed");
     assert_eq!(worker.ask(&format!("delete {first}")), "DELETED", "this one still has jobs");
     assert_eq!(worker.ask("put 0 0 1 1\r\nx"), "DRAINING");
     assert_eq!(worker.stats("stats")["draining"], "true");
     assert_eq!(worker.ask("reserve"), "", "it is closed instead of waiting");
+    eventually(20 * SECOND, "another process", || {
+        let now = server.daemon.wait_all_up(SLOTS);
+        (now["dq-http-server"] != before["dq-http-server"]).then_some(())
+    });
     let mut client = server.client();
     assert_eq!(client.reserve(10).unwrap().0, second, "its job is given back");
     assert_eq!(client.ask(&format!("delete {second}")), "DELETED");
-    all_new(&server.daemon, &before);
     assert_eq!(server.client().reserve(0), None);
+}
+
+#[test]
+fn a_node_that_is_down_loses_no_job_of_this_port() {
+    const JOBS: usize = 60;
+    let (a, mut b) = (RedisServer::start(), RedisServer::start());
+    let nodes: String = [("a", a.url()), ("b", b.url())]
+        .map(|(name, url)| format!("[[store.node]]\nname = \"{name}\"\nurl = \"{url}\"\n"))
+        .concat();
+    let port = free_port();
+    let text = format!(
+        "[beanstalk]\nlisten = \"127.0.0.1:{port}\"\n[store]\nbackend = \"redis\"\n{nodes}\
+         [[topic]]\nname = \"default\"\nmode = \"pull\"\n"
+    );
+    let server = Beanstalk { daemon: Daemon::start(&text), port, _redis: None };
+    let mut client = server.client();
+    let put = |client: &mut Client, body: &str| {
+        client.ask(&format!("put 5 0 3600 {}\r\n{body}", body.len())).split(' ').next().unwrap().to_owned()
+    };
+    // The jobs that must come, and those of a put without success, which may come.
+    let (mut stored, mut perhaps): (HashSet<Vec<u8>>, HashSet<Vec<u8>>) = Default::default();
+    for n in 0..2 * JOBS {
+        assert_eq!(put(&mut client, &format!("before {n}")), "INSERTED");
+        stored.insert(format!("before {n}").into_bytes());
+    }
+    let (mut worker, mut leaver) = (server.client(), server.client());
+    let mut held: Vec<(u64, Vec<u8>)> = (0..JOBS).map(|_| worker.reserve(20).unwrap()).collect();
+    for _ in 0..JOBS / 2 {
+        leaver.reserve(20).unwrap();
+    }
+    b.kill();
+    for n in 0..JOBS {
+        let body = format!("while down {n}");
+        match put(&mut client, &body).as_str() {
+            "INSERTED" => stored.insert(body.into_bytes()),
+            "INTERNAL_ERROR" => perhaps.insert(body.into_bytes()),
+            other => panic!("{other}"),
+        };
+    }
+    assert!(perhaps.len() < JOBS / 2, "{} puts failed, although a node answers", perhaps.len());
+    held.retain(|(number, body)| match worker.ask(&format!("delete {number}")).as_str() {
+        "DELETED" => !stored.remove(body),
+        "INTERNAL_ERROR" => true,
+        other => panic!("{other}"),
+    });
+    assert!(!held.is_empty() && held.len() < JOBS, "{} jobs are on the node that is down", held.len());
+    // Its jobs on this node cannot be given back now.
+    drop(leaver);
+    let mut others = 0;
+    while let Some((number, body)) = client.reserve(2) {
+        assert!(stored.contains(&body) || perhaps.contains(&body));
+        if client.ask(&format!("delete {number}")) == "DELETED" {
+            stored.remove(&body);
+            others += 1;
+        }
+    }
+    assert!(others > 0, "jobs of the other node come");
+    b.start_again();
+    // The jobs whose delete failed are still reserved by this connection.
+    eventually(20 * SECOND, "the node", || {
+        held.retain(|(number, body)| match worker.ask(&format!("delete {number}")).as_str() {
+            "DELETED" => !stored.remove(body),
+            "INTERNAL_ERROR" => true,
+            other => panic!("{other}"),
+        });
+        held.is_empty().then_some(())
+    });
+    let until = Instant::now() + 60 * SECOND;
+    while !stored.is_empty() {
+        assert!(Instant::now() < until, "{} jobs are not back; log:\n{}", stored.len(), server.daemon.log());
+        let Some((number, body)) = client.reserve(1) else { continue };
+        assert!(stored.remove(&body) || perhaps.remove(&body), "{} comes again", body.escape_ascii());
+        assert_eq!(client.ask(&format!("delete {number}")), "DELETED");
+    }
 }
 
 #[test]

@@ -52,6 +52,19 @@ impl Decoder {
         matches!(&self.state, State::Line(line) if line.is_empty())
     }
 
+    /// Returns bytes with which another decoder begins that goes on in the place of this one. None: an input is skipped,
+    /// and nothing of it is kept.
+    pub fn unread(&self) -> Option<Vec<u8>> {
+        match &self.state {
+            State::Line(line) => Some(line.clone()),
+            State::Body { put: Put { priority, delay_s, ttr_s, .. }, size, bytes } => {
+                let line = format!("put {priority} {delay_s} {ttr_s} {size}\r\n").into_bytes();
+                Some([&line, bytes.as_slice()].concat())
+            }
+            State::LongLine { .. } | State::Skipping(_) => None,
+        }
+    }
+
     fn read_line(&self, mut line: Vec<u8>, input: &mut &[u8]) -> Step {
         if line.capacity() < LINE_MAX {
             line.reserve_exact(LINE_MAX - line.len());
@@ -243,6 +256,22 @@ mod tests {
                 rest = after;
             }
             prop_assert_eq!(&decode_all(pieces.into_iter()), &whole);
+        }
+
+        #[test]
+        fn another_decoder_goes_on_with_what_is_unread(bytes in any_input(), cut in 0usize..2000) {
+            let whole = one(&bytes);
+            let (before, after) = bytes.split_at(cut.min(bytes.len()));
+            let mut decoder = Decoder::new(MAX);
+            let (mut decoded, mut input) = (Vec::new(), before);
+            while let Some(command) = decoder.decode(&mut input) {
+                decoded.push(command);
+            }
+            if let Some(unread) = decoder.unread() {
+                prop_assert_eq!(decoder.is_empty(), unread.is_empty());
+                decoded.extend(one(&[&unread, after].concat()));
+                prop_assert_eq!(decoded, whole);
+            }
         }
 
         #[test]

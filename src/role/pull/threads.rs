@@ -98,8 +98,8 @@ impl Pull {
     }
 
     /// The owner of owned leases.
-    pub fn owner(&self) -> Option<OwnerTag> {
-        self.owner.as_ref().map(|owner| OwnerTag(owner.tag().to_owned()))
+    pub fn owner(&self) -> Option<Arc<Owner>> {
+        self.owner.clone()
     }
 
     /// Notes that a lease of a topic was settled.

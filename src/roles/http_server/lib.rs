@@ -276,9 +276,12 @@ async fn serve(
         connections.open.spawn(gmq::run(api.clone(), gmq));
     }
     if let Some(beanstalk) = beanstalk {
+        // The process before passes its connections on as soon as this one is ready.
+        let handoffs = beanstalk::listen(&context.settings.run_dir);
+        let handoffs = handoffs.context("cannot listen for connections of the process before")?;
         let beanstalk =
             tokio::net::TcpListener::from_std(TcpListener::from(beanstalk)).context("cannot listen")?;
-        connections.open.spawn(beanstalk::run(api.clone(), beanstalk));
+        connections.open.spawn(beanstalk::run(api.clone(), beanstalk, handoffs));
     }
     let mut listeners = Some(Listeners { tcp, unix });
     let store_client = api.store_client.clone();

@@ -1,6 +1,7 @@
 //! The places of a TCP port: which clients may connect, and how many at the same time.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ipnet::IpNet;
@@ -9,19 +10,20 @@ use model::failure_limiter::Source;
 use model::open_connections::OpenConnections;
 use role::lock;
 
-/// The places of a port.
+/// The places of a port. All clones have the same ones.
+#[derive(Clone)]
 pub(super) struct Places {
     /// The section of the configuration.
     name: &'static str,
     allow: Vec<IpNet>,
     open: Arc<Mutex<OpenConnections>>,
-    turned_away: u64,
+    turned_away: Arc<AtomicU64>,
 }
 
 impl Places {
     pub(super) fn new(name: &'static str, allow: &[IpNet], most: usize, per_source: usize) -> Places {
         let open = Arc::new(Mutex::new(OpenConnections::new(most, per_source)));
-        Places { name, allow: allow.to_vec(), open, turned_away: 0 }
+        Places { name, allow: allow.to_vec(), open, turned_away: Arc::default() }
     }
 
     /// Returns the section of the configuration that describes the port.
@@ -34,10 +36,10 @@ impl Places {
         match self.find(ip) {
             Ok(place) => Some(place),
             Err(why) => {
-                self.turned_away += 1;
+                let turned_away = self.turned_away.fetch_add(1, Ordering::Relaxed) + 1;
                 // Only every power of two is logged, so that a flood of connections does not flood the log.
-                if self.turned_away.is_power_of_two() {
-                    log::warn!("{ip} is turned away: {why} ({} so far)", self.turned_away);
+                if turned_away.is_power_of_two() {
+                    log::warn!("{ip} is turned away: {why} ({turned_away} so far)");
                 }
                 None
             }

@@ -1,43 +1,23 @@
-//! Carries out the commands of a connection, and knows its state: the used tube, the watched tubes, and the jobs that its
-//! client has reserved.
+//! Carries out the commands of a connection.
 
 use std::time::{Duration, Instant};
 
-use super::super::pool::Holder;
 use super::super::problem::Problem;
 use super::super::store_client::Reply;
-use super::held::{HeldJob, HeldJobs};
+use super::held::HeldJob;
 use super::kicks::shown;
-use super::port::{Port, default_tube};
 use super::reserving::tube_named;
+use super::session::Session;
 use super::stored_job::Note;
 use host::now_ms;
 use model::job::{Attempt, Due, State, TopicName};
 use model::job_priority::JobPriority;
 use model::scope::RequiredAccess;
 use model::topic::LEASES;
-use protocol::beanstalk::{Command, CommandError, Document, Response, TubeName};
+use protocol::beanstalk::{Command, Document, Response, TubeName};
 use role::pull::MAX_TOPICS;
 use role::submit::Request;
 use store::{Deleted, Outcome, Settled, Settlement, View};
-
-/// When a connection has ended and the store does not answer, dq tries for this long to hand back the jobs of the
-/// connection. After that, the jobs come back at the ends of their leases.
-const GIVE_BACK: Duration = Duration::from_secs(60);
-
-/// The state of a connection.
-pub(super) struct Session {
-    port: Port,
-    holder: Holder,
-    used: TubeName,
-    /// In the order in which they were first watched.
-    watched: Vec<TubeName>,
-    held: HeldJobs,
-    is_producer: bool,
-    is_worker: bool,
-    /// How many reserves there were.
-    reserves: usize,
-}
 
 /// Notes a problem, and returns the response. The protocol has no words for a problem of the server.
 pub(super) fn failed(problem: &Problem) -> Response<'static> {
@@ -46,118 +26,6 @@ pub(super) fn failed(problem: &Problem) -> Response<'static> {
 }
 
 impl Session {
-    pub(super) fn new(port: Port, holder: Holder) -> Session {
-        let default = default_tube();
-        port.with_tube(&default, |tube| {
-            tube.using += 1;
-            tube.watching += 1;
-        });
-        port.with_state(|state| {
-            state.counts.current_connections += 1;
-            state.counts.total_connections += 1;
-        });
-        Session {
-            port,
-            holder,
-            used: default.clone(),
-            watched: vec![default],
-            held: HeldJobs::default(),
-            is_producer: false,
-            is_worker: false,
-            reserves: 0,
-        }
-    }
-
-    /// Gives back the jobs that the client has reserved.
-    pub(super) async fn end(mut self) {
-        self.port.with_tube(&self.used, |tube| tube.using -= 1);
-        self.watched.iter().for_each(|tube| self.port.with_tube(tube, |known| known.watching -= 1));
-        self.port.with_state(|state| {
-            state.counts.current_connections -= 1;
-            state.counts.current_producers -= u64::from(self.is_producer);
-            state.counts.current_workers -= u64::from(self.is_worker);
-        });
-        let until = Instant::now() + GIVE_BACK;
-        let mut pause = Duration::from_millis(50);
-        let mut held = self.held.take_all();
-        loop {
-            let mut left = Vec::new();
-            for job in held {
-                if self.settle(&job, Outcome::HandBack, String::new()).await.is_err() {
-                    left.push(job);
-                }
-            }
-            let now = Instant::now();
-            left.retain(|job| job.ends > now);
-            if left.is_empty() || now >= until {
-                return;
-            }
-            tokio::time::sleep(pause).await;
-            pause = (2 * pause).min(Duration::from_secs(2));
-            held = left;
-        }
-    }
-
-    pub(super) fn port(&self) -> &Port {
-        &self.port
-    }
-
-    pub(super) fn holder(&self) -> &Holder {
-        &self.holder
-    }
-
-    pub(super) fn used(&self) -> &TubeName {
-        &self.used
-    }
-
-    pub(super) fn watched(&self) -> &[TubeName] {
-        &self.watched
-    }
-
-    pub(super) fn held(&self) -> &HeldJobs {
-        &self.held
-    }
-
-    pub(super) fn turn(&self) -> usize {
-        self.reserves
-    }
-
-    pub(super) fn has_jobs(&mut self) -> bool {
-        self.held.forget_ended(Instant::now());
-        self.held.len() > 0
-    }
-
-    pub(super) fn hold(&mut self, number: u64, job: HeldJob) {
-        self.held.insert(number, job);
-    }
-
-    pub(super) fn note_puts(&mut self, count: u64) {
-        let is_new = !std::mem::replace(&mut self.is_producer, true);
-        self.port.with_state(|state| {
-            state.counts.cmd_put += count;
-            state.counts.current_producers += u64::from(is_new);
-        });
-    }
-
-    /// Counts a refused put, because beanstalkd also counts puts whose body is too big.
-    pub(super) fn note_error(&mut self, error: CommandError) {
-        if matches!(error, CommandError::JobTooBig | CommandError::ExpectedCrlf) {
-            self.note_puts(1);
-        }
-    }
-
-    /// Counts a reserve. `is_timed`: it has a timeout.
-    pub(super) fn note_reserve(&mut self, is_timed: bool) {
-        self.reserves += 1;
-        self.held.forget_ended(Instant::now());
-        let is_new = !std::mem::replace(&mut self.is_worker, true);
-        self.port.with_state(|state| {
-            let counts = &mut state.counts;
-            *(if is_timed { &mut counts.cmd_reserve_with_timeout } else { &mut counts.cmd_reserve }) += 1;
-            counts.current_workers += u64::from(is_new);
-        });
-    }
-
     /// Carries out a command that is neither a put nor a reserve with a wait.
     pub(super) async fn carry_out(&mut self, command: Command) -> Response<'static> {
         self.count(&command);

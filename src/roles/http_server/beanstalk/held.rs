@@ -1,8 +1,10 @@
 //! The jobs that a connection has reserved, and the numbers of jobs that were added in another way. Pure.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use host::Owner;
 use model::job::JobKey;
 use store::Token;
 
@@ -25,6 +27,8 @@ pub(super) struct HeldJob {
     pub began_ms: i64,
     pub ttr: Duration,
     pub ends: Instant,
+    /// The owner of its lease: this process, or an earlier one that has passed the connection on.
+    pub owner: Option<Arc<Owner>>,
 }
 
 /// The jobs that a connection has reserved, by their numbers.
@@ -75,6 +79,11 @@ impl HeldJobs {
         self.ends.clear();
         self.by_number.drain().map(|(_, job)| job).collect()
     }
+
+    /// Returns all jobs with their numbers.
+    pub(super) fn all(&self) -> Vec<(u64, HeldJob)> {
+        self.by_number.iter().map(|(number, job)| (*number, job.clone())).collect()
+    }
 }
 
 /// How many jobs that were added in another way have a number. The oldest numbers are forgotten first.
@@ -124,7 +133,8 @@ mod tests {
     }
 
     fn job(ends: Instant) -> HeldJob {
-        HeldJob { key: key("a"), token: Token(Box::from([1])), attempt: 1, began_ms: 0, ttr: SECOND, ends }
+        let token = Token(Box::from([1]));
+        HeldJob { key: key("a"), token, attempt: 1, began_ms: 0, ttr: SECOND, ends, owner: None }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::super::problem::Problem;
 use super::super::store_client::Reply;
-use super::commands::Session;
+use super::session::Session;
 use super::stored_job::body_bytes;
 use super::tube_topic::topic_of;
 use model::job::{JobKey, State, TopicName};

@@ -1,8 +1,9 @@
 //! The port for clients of beanstalkd (docs/BEANSTALK.md). Its tubes are pull topics.
 //!
-//! `commands` carries out the commands of a connection, `puts` stores jobs, `reserving` waits for them, and `kicks` shows
-//! and kicks them. `port` is what the connections share. `number`, `tube_topic`, `stored_job` and `held` are pure: the
-//! numbers of jobs, the names of tubes, the form of a stored job, and the leases of a connection. This file has the
+//! `session` is the state of a connection. `commands` carries out its commands, `puts` stores jobs, `reserving` waits for
+//! them, and `kicks` shows and kicks them. `port` is what the connections share. `handoff` passes them to the next
+//! process. `number`, `tube_topic`, `stored_job`, `held` and `passed_state` are pure: the numbers of jobs, the names of
+//! tubes, the form of a stored job, the leases of a connection, and a connection that is passed. This file has the
 //! connections.
 //!
 //! The commands of a connection are carried out one after the other. Puts that arrive together are stored together.
@@ -10,12 +11,15 @@
 //! docs/internals/BEANSTALK.md says what happens to jobs when a client, a process or a node fails at any moment.
 
 mod commands;
+mod handoff;
 mod held;
 mod kicks;
 mod number;
+mod passed_state;
 mod port;
 mod puts;
 mod reserving;
+mod session;
 mod statistics;
 mod stored_job;
 mod tube_topic;
@@ -24,25 +28,29 @@ mod unregistered;
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
 
-use self::commands::Session;
+pub(super) use self::handoff::listen;
+use self::passed_state::{ConnectionState, ReserveLimit};
 use self::port::Port;
+use self::session::Session;
 use super::access::Peer;
 use super::api::Api;
 use super::places::{Place, Places};
 use super::pool::{Holder, PoolPart};
 use super::tcp_port::{self, READ, WRITE, closed, read};
+use host::PassListener;
 use model::excerpt::Excerpt;
 use protocol::beanstalk::{Command, CommandError, Decoder, Put, Response};
 
 /// The most puts that are stored together, and their most bytes.
 const PUTS: (usize, usize) = (256, 1 << 20);
 
-/// Serves the port until this process drains and its connections are closed.
-pub(super) async fn run(api: Api, listener: TcpListener) {
+/// Serves the port until this process drains and its connections are closed, or belong to the next process.
+/// `handoffs`: where draining processes pass connections on.
+pub(super) async fn run(api: Api, listener: TcpListener, handoffs: PassListener) {
     let settings = &api.settings.beanstalk;
     let places = Places::new(
         "beanstalk",
@@ -52,65 +60,123 @@ pub(super) async fn run(api: Api, listener: TcpListener) {
     );
     let port = Port::new(api.clone());
     let closing = api.closing.subscribe();
-    let serve = |stream, ip, place| serve(port.clone(), stream, ip, place);
-    tcp_port::run(listener, places, closing, serve).await;
+    let serve = |stream, ip, place| serve(port.clone(), stream, ip, place, None);
+    tokio::join!(
+        tcp_port::run(listener, places.clone(), closing, serve),
+        handoff::receive(port.clone(), handoffs, places)
+    );
 }
 
-/// Serves a connection to its end, and gives back the jobs that its client has reserved.
-async fn serve(port: Port, stream: TcpStream, ip: IpAddr, place: Place) {
+/// Serves a connection to its end, and gives back the jobs that its client has reserved; or passes it to the next
+/// process. `passed`: its state, if an earlier process has passed it on.
+async fn serve(port: Port, stream: TcpStream, ip: IpAddr, place: Place, passed: Option<ConnectionState>) {
     let _place = place;
-    let idle_timeout = port.api.settings.beanstalk.idle_timeout;
     let holder = Holder::Source(Peer::Address(ip).source());
-    let mut session = Session::new(port, holder.clone());
     let mut connection = Connection {
         stream,
-        idle_timeout,
-        holder,
+        peer: ip,
+        idle_timeout: port.api.settings.beanstalk.idle_timeout,
+        holder: holder.clone(),
         input: VecDeque::new(),
+        decoder: Decoder::new(port.api.settings.beanstalk.max_job_size),
         out: Vec::new(),
         is_half_closed: false,
+        may_be_passed: true,
+        waiting: None,
     };
-    if let Err(e) = connection.serve(&mut session).await {
-        log::debug!("beanstalk: the connection of {ip} is closed: {}", Excerpt(e));
+    let mut session = match passed {
+        None => Session::new(port, holder),
+        Some(mut state) => {
+            connection.input = std::mem::take(&mut state.input).into();
+            connection.is_half_closed = state.is_half_closed;
+            connection.waiting = state.waiting;
+            Session::resume(port, holder, state)
+        }
+    };
+    loop {
+        match connection.serve(&mut session).await {
+            Ok(ConnectionEnd::Draining) => match connection.pass_on(&session).await {
+                Ok(None) => return session.forget(),
+                Ok(Some(stays)) => connection = stays,
+                Err(e) => {
+                    log::warn!("beanstalk: the connection of {ip} is lost: {e}");
+                    return session.end().await;
+                }
+            },
+            Ok(ConnectionEnd::Closed) => break,
+            Err(e) => {
+                log::debug!("beanstalk: the connection of {ip} is closed: {}", Excerpt(e));
+                break;
+            }
+        }
     }
     // The client sees the end before its jobs are given back, however long that takes.
     drop(connection);
     session.end().await;
 }
 
+/// How the service of a connection ends.
+enum ConnectionEnd {
+    Closed,
+    /// This process drains, and the next one may take the connection.
+    Draining,
+}
+
+/// What the connection does after commands.
+enum AfterCommands {
+    Continues,
+    Ends,
+    /// This process drains, and the next one may carry out the other commands.
+    Draining,
+}
+
 /// An open connection.
 struct Connection {
     stream: TcpStream,
+    peer: IpAddr,
     /// How long the connection may be idle, and how long a response may wait while its client reads none of it.
     idle_timeout: Duration,
     holder: Holder,
-    /// What has arrived, and is not decoded yet: at most [`READ`] bytes.
+    /// What has arrived, and is not decoded yet: at most [`READ`] bytes, or what was passed on.
     input: VecDeque<u8>,
+    decoder: Decoder,
     /// The responses that are not written yet.
     out: Vec<u8>,
     /// Whether the client has closed its side.
     is_half_closed: bool,
+    /// Whether the connection is passed on when this process drains.
+    may_be_passed: bool,
+    /// The reserve that waits when this process begins to drain, or was passed on.
+    waiting: Option<ReserveLimit>,
 }
 
 impl Connection {
-    async fn serve(&mut self, session: &mut Session) -> anyhow::Result<()> {
+    async fn serve(&mut self, session: &mut Session) -> anyhow::Result<ConnectionEnd> {
         let api = session.port().api.clone();
-        let mut decoder = Decoder::new(api.settings.beanstalk.max_job_size);
         let mut closing = api.closing.subscribe();
         let mut memory = api.bodies.take_beyond(Some(self.holder.clone()), 0);
         let mut buffer = vec![0; READ];
+        if let Some(limit) = self.waiting.take() {
+            // A reserve that this process could not pass on.
+            if !self.may_be_passed {
+                return Ok(ConnectionEnd::Closed);
+            }
+            if let AfterCommands::Draining = self.reserve(session, limit).await? {
+                return Ok(ConnectionEnd::Draining);
+            }
+        }
         loop {
             if self.input.is_empty() {
                 if self.is_half_closed {
-                    return Ok(());
+                    return Ok(ConnectionEnd::Closed);
                 }
                 let may_end = !session.has_jobs();
                 tokio::select! {
                     // A command that has not arrived completely has had no effect.
-                    () = closed(&mut closing), if may_end => return Ok(()),
+                    () = closed(&mut closing), if may_end || self.may_be_passed => return Ok(self.drained()),
                     () = tokio::time::sleep(self.idle_timeout), if may_end => anyhow::bail!("it was idle"),
                     read = read(&self.stream, &mut buffer) => match read? {
-                        0 => return Ok(()),
+                        0 => return Ok(ConnectionEnd::Closed),
                         count => self.input.extend(&buffer[..count]),
                     },
                 }
@@ -118,22 +184,49 @@ impl Connection {
             if !memory.grow(self.input.len()) {
                 anyhow::bail!("the memory for requests is used up");
             }
-            if !self.carry_out(session, &mut decoder).await? {
-                return self.write().await;
-            }
-            if decoder.is_empty() {
+            let after = self.carry_out(session).await?;
+            if self.decoder.is_empty() {
                 memory = api.bodies.take_beyond(Some(self.holder.clone()), 0);
             }
             self.write().await?;
+            match after {
+                AfterCommands::Continues => {}
+                AfterCommands::Ends => return Ok(ConnectionEnd::Closed),
+                AfterCommands::Draining => return Ok(self.drained()),
+            }
         }
     }
 
-    /// Carries out the commands that have arrived. Returns whether the connection goes on.
-    async fn carry_out(&mut self, session: &mut Session, decoder: &mut Decoder) -> anyhow::Result<bool> {
+    fn drained(&self) -> ConnectionEnd {
+        if self.may_be_passed { ConnectionEnd::Draining } else { ConnectionEnd::Closed }
+    }
+
+    /// Passes the connection to the next process. Returns it if it stays here.
+    async fn pass_on(mut self, session: &Session) -> anyhow::Result<Option<Connection>> {
+        self.may_be_passed = false;
+        // What is skipped is not kept. The next process could not go on with it.
+        let Some(mut input) = self.decoder.unread() else { return Ok(Some(self)) };
+        input.extend(&self.input);
+        let state = ConnectionState {
+            is_half_closed: self.is_half_closed,
+            waiting: self.waiting,
+            ..session.state(self.peer, input)
+        };
+        let port = session.port();
+        let passed = port.handoff.pass_on(&port.api.settings.run_dir, self.stream, &state).await?;
+        Ok(passed.map(|stream| Connection { stream, ..self }))
+    }
+
+    /// Carries out the commands that have arrived.
+    async fn carry_out(&mut self, session: &mut Session) -> anyhow::Result<AfterCommands> {
+        let closing = session.port().api.closing.subscribe();
         let mut puts: Vec<Put> = Vec::new();
         let mut bytes = 0;
         loop {
-            let decoded = self.decode(decoder);
+            if puts.is_empty() && self.may_be_passed && *closing.borrow() {
+                return Ok(AfterCommands::Draining);
+            }
+            let decoded = self.decode();
             let is_full = puts.len() >= PUTS.0 || bytes >= PUTS.1;
             if !puts.is_empty() && (is_full || !matches!(decoded, Some(Ok(Command::Put(_))))) {
                 for response in session.put(std::mem::take(&mut puts)).await {
@@ -142,23 +235,18 @@ impl Connection {
                 bytes = 0;
             }
             match decoded {
-                None => return Ok(true),
+                None => return Ok(AfterCommands::Continues),
                 Some(Ok(Command::Put(put))) => {
                     bytes += put.body.len();
                     puts.push(put);
                 }
-                Some(Ok(Command::Quit)) => return Ok(false),
-                Some(Ok(Command::Reserve)) => {
-                    session.note_reserve(false);
-                    if !self.reserve(session, None).await? {
-                        return Ok(false);
-                    }
-                }
-                Some(Ok(Command::ReserveWithTimeout(timeout))) => {
-                    let timeout = timeout.map(|seconds| Duration::from_secs(seconds.into()));
-                    session.note_reserve(true);
-                    if !self.reserve(session, timeout).await? {
-                        return Ok(false);
+                Some(Ok(Command::Quit)) => return Ok(AfterCommands::Ends),
+                Some(Ok(command @ (Command::Reserve | Command::ReserveWithTimeout(_)))) => {
+                    let limit = ReserveLimit::new(&command, Instant::now());
+                    session.note_reserve(command != Command::Reserve);
+                    match self.reserve(session, limit).await? {
+                        AfterCommands::Continues => {}
+                        end => return Ok(end),
                     }
                 }
                 Some(Ok(command)) => session.carry_out(command).await.append(&mut self.out),
@@ -167,7 +255,8 @@ impl Connection {
                     self.refuse(error);
                 }
             }
-            if self.out.len() > WRITE {
+            // (Between the look at `closing` and the puts, nothing is awaited.)
+            if self.out.len() > WRITE && puts.is_empty() {
                 self.write().await?;
             }
         }
@@ -178,25 +267,25 @@ impl Connection {
     }
 
     /// Decodes the next command of what has arrived.
-    fn decode(&mut self, decoder: &mut Decoder) -> Option<Result<Command, CommandError>> {
+    fn decode(&mut self) -> Option<Result<Command, CommandError>> {
         let all = self.input.make_contiguous();
         let mut rest: &[u8] = all;
-        let decoded = decoder.decode(&mut rest);
+        let decoded = self.decoder.decode(&mut rest);
         let used = all.len() - rest.len();
         self.input.drain(..used);
         decoded
     }
 
-    /// Reserves a job. None: the client waits without limit. Returns whether the connection goes on.
-    async fn reserve(&mut self, session: &mut Session, timeout: Option<Duration>) -> anyhow::Result<bool> {
-        // The client gets the responses to its earlier commands before the reserve begins to wait.
+    /// Reserves a job.
+    async fn reserve(&mut self, session: &mut Session, limit: ReserveLimit) -> anyhow::Result<AfterCommands> {
+        // The client gets the responses to its earlier commands before it waits.
         self.write().await?;
         let mut reserved = None;
         if !self.is_half_closed {
             let (stream, input) = (&self.stream, &mut self.input);
             tokio::select! {
                 biased;
-                done = session.reserve(timeout) => reserved = Some(done),
+                done = session.reserve(limit.until()) => reserved = Some(done),
                 ended = wait_for_end(stream, input) => ended?,
             }
         }
@@ -206,15 +295,18 @@ impl Connection {
             // commands that have arrived are still carried out.
             None => {
                 self.is_half_closed = true;
-                session.reserve(Some(Duration::ZERO)).await
+                session.reserve(Some(Instant::now())).await
             }
         };
-        let Some((response, place)) = reserved else { return Ok(false) };
+        let Some((response, place)) = reserved else {
+            self.waiting = Some(limit);
+            return Ok(AfterCommands::Draining);
+        };
         response.append(&mut self.out);
         self.write().await?;
         // The place was kept until now, so that it limits how many responses wait for clients that do not read.
         drop::<Option<PoolPart>>(place);
-        Ok(true)
+        Ok(AfterCommands::Continues)
     }
 
     async fn write(&mut self) -> anyhow::Result<()> {

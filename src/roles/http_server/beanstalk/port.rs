@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::super::api::Api;
+use super::handoff::HandoffSender;
 use super::held::Aliases;
 use super::number::{TopicTags, number_of};
 use super::tube_topic::{topic_of, tube_of};
@@ -28,6 +29,8 @@ pub(super) struct Port {
     /// Changes when a tube is paused or resumed.
     pauses: watch::Sender<()>,
     pub started: Instant,
+    /// Passes connections to the next process.
+    pub handoff: HandoffSender,
 }
 
 /// The numbers of jobs.
@@ -93,6 +96,7 @@ impl Port {
             numbers: Arc::new(Mutex::new(numbers)),
             pauses: watch::Sender::new(()),
             started: Instant::now(),
+            handoff: HandoffSender::default(),
         }
     }
 
@@ -212,6 +216,17 @@ impl Port {
                 }
             })
         })
+    }
+
+    /// Keeps the number that an earlier process gave to a job that was added in another way.
+    pub(super) fn keep_number(&self, number: u64, key: &JobKey) {
+        if number_of(key).is_none() {
+            self.with_numbers(|Numbers { aliases, .. }| {
+                if aliases.number(key).is_none() && aliases.find(number).is_none() {
+                    aliases.insert(number, key);
+                }
+            });
+        }
     }
 
     /// Returns the keys that the job with a number may have.

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use super::super::pool::PoolPart;
 use super::super::problem::Problem;
 use super::super::store_client::Reply;
-use super::commands::{Session, failed};
+use super::commands::failed;
 use super::held::{HELD_MAX, HeldJob};
+use super::session::Session;
 use super::stored_job::{body_bytes, ttr};
 use super::tube_topic::{topic_of, tube_of};
 use host::now_ms;
@@ -22,7 +23,7 @@ use model::topic::LEASES;
 use protocol::beanstalk::{Response, TubeName};
 use role::pull::{Pull, Reserve, Reserved};
 use role::submit::Request;
-use store::{DeadLetterSelection, Leased};
+use store::{DeadLetterSelection, Leased, OwnerTag};
 
 /// How long one wait lasts. Then it begins again.
 const WAIT: Duration = Duration::from_secs(3600);
@@ -84,11 +85,11 @@ enum WaitResult {
 }
 
 impl Session {
-    /// Reserves a job of a watched tube, and waits for one. None as the timeout: without limit. Returns the response, and
-    /// the place among the clients that reserve. None: this process drains, so the connection ends.
+    /// Reserves a job of a watched tube, and waits for one until then. None: without limit. Returns the response, and
+    /// the place among the clients that reserve. None: this process drains.
     pub(super) async fn reserve(
         &mut self,
-        timeout: Option<Duration>,
+        until: Option<Instant>,
     ) -> Option<(Response<'static>, Option<PoolPart>)> {
         let place = match self.port().api.reserve_place(Some(self.holder().clone())) {
             Ok(place) => place,
@@ -100,7 +101,6 @@ impl Session {
         if self.held().len() >= HELD_MAX {
             return Some((Response::OutOfMemory, None));
         }
-        let until = timeout.map(|timeout| Instant::now() + timeout);
         let waited = {
             let count = WaitCount::new(self);
             count.session.wait(until).await
@@ -220,7 +220,8 @@ impl Session {
             return Ok(Response::NotFound);
         }
         let ttr = ttr(&view.headers).unwrap_or(known.ttr);
-        let (hold, owner, now) = (ttr.min(LEASES.1), self.port().api.pull.owner(), Instant::now());
+        let owner = self.port().api.pull.owner().map(|owner| OwnerTag(owner.tag().to_owned()));
+        let (hold, now) = (ttr.min(LEASES.1), Instant::now());
         let ask = |reply: Reply<_>| {
             Request::lease_job(view.key, hold, known.max_attempts, owner, |leased| reply.with(leased))
         };
@@ -234,14 +235,14 @@ impl Session {
     pub(super) fn take(&mut self, leased: Leased, ttr: Duration, ends: Instant) -> Response<'static> {
         let number = self.port().number_of(&leased.key);
         let body = body_bytes(&leased.body, &leased.headers);
-        self.hold(number, held_job(leased, ttr, ends));
+        self.hold(number, self.held_job(leased, ttr, ends));
         Response::Reserved { id: number, body: body.into() }
     }
-}
 
-pub(super) fn held_job(leased: Leased, ttr: Duration, ends: Instant) -> HeldJob {
-    let Leased { key, token, attempt, .. } = leased;
-    HeldJob { key, token, attempt, began_ms: now_ms(), ttr, ends }
+    fn held_job(&self, leased: Leased, ttr: Duration, ends: Instant) -> HeldJob {
+        let Leased { key, token, attempt, .. } = leased;
+        HeldJob { key, token, attempt, began_ms: now_ms(), ttr, ends, owner: self.port().api.pull.owner() }
+    }
 }
 
 /// Returns the tube of a topic.

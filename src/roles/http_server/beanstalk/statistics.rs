@@ -9,8 +9,8 @@ use nix::unistd::gethostname;
 
 use super::super::problem::Problem;
 use super::super::store_client::Reply;
-use super::commands::Session;
 use super::reserving::tube_named;
+use super::session::Session;
 use super::stored_job::JobFacts;
 use super::tube_topic::topic_of;
 use host::now_ms;

@@ -1,0 +1,190 @@
+//! The state of a connection: the used tube, the watched tubes, and the jobs that its client has reserved; and how a
+//! connection begins and ends.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::super::pool::Holder;
+use super::held::{HeldJob, HeldJobs};
+use super::passed_state::ConnectionState;
+use super::port::{Port, default_tube};
+use protocol::beanstalk::{CommandError, TubeName};
+use store::Outcome;
+
+/// How long the jobs of a connection that has ended are tried to be given back, while the store does not answer. After
+/// that they come back at the ends of their leases.
+const GIVE_BACK: Duration = Duration::from_secs(60);
+
+/// The state of a connection.
+pub(super) struct Session {
+    pub(super) port: Port,
+    holder: Holder,
+    pub(super) used: TubeName,
+    /// In the order in which they were first watched.
+    pub(super) watched: Vec<TubeName>,
+    pub(super) held: HeldJobs,
+    is_producer: bool,
+    is_worker: bool,
+    /// How many reserves there were.
+    reserves: usize,
+}
+
+impl Session {
+    pub(super) fn new(port: Port, holder: Holder) -> Session {
+        let default = default_tube();
+        Session {
+            port,
+            holder,
+            used: default.clone(),
+            watched: vec![default],
+            held: HeldJobs::default(),
+            is_producer: false,
+            is_worker: false,
+            reserves: 0,
+        }
+        .counted()
+    }
+
+    /// Goes on with the state of a connection that another process has passed on.
+    pub(super) fn resume(port: Port, holder: Holder, state: ConnectionState) -> Session {
+        let mut held = HeldJobs::default();
+        for (number, job) in state.held {
+            port.keep_number(number, &job.key);
+            held.insert(number, job);
+        }
+        Session {
+            port,
+            holder,
+            used: state.used,
+            watched: state.watched,
+            held,
+            is_producer: state.is_producer,
+            is_worker: state.is_worker,
+            reserves: state.reserves,
+        }
+        .counted()
+    }
+
+    fn counted(self) -> Session {
+        self.port.with_tube(&self.used, |tube| tube.using += 1);
+        self.watched.iter().for_each(|tube| self.port.with_tube(tube, |known| known.watching += 1));
+        self.port.with_state(|state| {
+            state.counts.current_connections += 1;
+            state.counts.total_connections += 1;
+            state.counts.current_producers += u64::from(self.is_producer);
+            state.counts.current_workers += u64::from(self.is_worker);
+        });
+        self
+    }
+
+    /// Forgets the connection, which belongs to the next process now.
+    pub(super) fn forget(&self) {
+        self.port.with_tube(&self.used, |tube| tube.using -= 1);
+        self.watched.iter().for_each(|tube| self.port.with_tube(tube, |known| known.watching -= 1));
+        self.port.with_state(|state| {
+            state.counts.current_connections -= 1;
+            state.counts.current_producers -= u64::from(self.is_producer);
+            state.counts.current_workers -= u64::from(self.is_worker);
+        });
+    }
+
+    /// Returns the state to pass on.
+    pub(super) fn state(&self, peer: IpAddr, input: Vec<u8>) -> ConnectionState {
+        ConnectionState {
+            peer,
+            used: self.used.clone(),
+            watched: self.watched.clone(),
+            held: self.held.all(),
+            is_producer: self.is_producer,
+            is_worker: self.is_worker,
+            is_half_closed: false,
+            reserves: self.reserves,
+            waiting: None,
+            input,
+        }
+    }
+
+    /// Gives back the jobs that the client has reserved.
+    pub(super) async fn end(mut self) {
+        self.forget();
+        let until = Instant::now() + GIVE_BACK;
+        let mut pause = Duration::from_millis(50);
+        let mut held = self.held.take_all();
+        loop {
+            let mut left = Vec::new();
+            for job in held {
+                if self.settle(&job, Outcome::HandBack, String::new()).await.is_err() {
+                    left.push(job);
+                }
+            }
+            let now = Instant::now();
+            left.retain(|job| job.ends > now);
+            if left.is_empty() || now >= until {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(Duration::from_secs(2));
+            held = left;
+        }
+    }
+
+    pub(super) fn port(&self) -> &Port {
+        &self.port
+    }
+
+    pub(super) fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
+    pub(super) fn used(&self) -> &TubeName {
+        &self.used
+    }
+
+    pub(super) fn watched(&self) -> &[TubeName] {
+        &self.watched
+    }
+
+    pub(super) fn held(&self) -> &HeldJobs {
+        &self.held
+    }
+
+    pub(super) fn turn(&self) -> usize {
+        self.reserves
+    }
+
+    pub(super) fn has_jobs(&mut self) -> bool {
+        self.held.forget_ended(Instant::now());
+        self.held.len() > 0
+    }
+
+    pub(super) fn hold(&mut self, number: u64, job: HeldJob) {
+        self.held.insert(number, job);
+    }
+
+    pub(super) fn note_puts(&mut self, count: u64) {
+        let is_new = !std::mem::replace(&mut self.is_producer, true);
+        self.port.with_state(|state| {
+            state.counts.cmd_put += count;
+            state.counts.current_producers += u64::from(is_new);
+        });
+    }
+
+    /// Counts a command that was refused: beanstalkd counts puts of bodies that are too big.
+    pub(super) fn note_error(&mut self, error: CommandError) {
+        if matches!(error, CommandError::JobTooBig | CommandError::ExpectedCrlf) {
+            self.note_puts(1);
+        }
+    }
+
+    /// Counts a reserve. `is_timed`: it has a timeout.
+    pub(super) fn note_reserve(&mut self, is_timed: bool) {
+        self.reserves += 1;
+        self.held.forget_ended(Instant::now());
+        let is_new = !std::mem::replace(&mut self.is_worker, true);
+        self.port.with_state(|state| {
+            let counts = &mut state.counts;
+            *(if is_timed { &mut counts.cmd_reserve_with_timeout } else { &mut counts.cmd_reserve }) += 1;
+            counts.current_workers += u64::from(is_new);
+        });
+    }
+}
