@@ -132,3 +132,35 @@ fn a_retry_of_a_callback_never_begins_after_the_expiry() {
     let late = |attempt: &&Value| attempt["at_ms"].as_i64().unwrap() > expires_ms + 20;
     assert_eq!(log[..made].iter().filter(late).count(), 0, "{dead}");
 }
+
+#[test]
+fn a_leased_job_says_who_has_it_and_since_when() {
+    let daemon = Daemon::start(&pulled("t", ""));
+    let (mut unix, mut http, mut tcp) = (Http::unix(&daemon), Http::tcp(&daemon), daemon.client());
+    (0..4).for_each(|n| put(&mut unix, "t", &n.to_string(), &json!({})));
+    let before = now_ms();
+    let named = reserve(&mut http, "t", &json!({"wait": "10s", "consumer": "shop 7"}));
+    let asked = json!({"cmd": "reserve", "topic": "t", "wait": "10s", "consumer": "tcp"});
+    assert_eq!(tcp.ask(&asked).unwrap()["data"].as_array().unwrap().len(), 1);
+    reserve(&mut unix, "t", &json!({"wait": "10s", "consumer": "local"}));
+    reserve(&mut unix, "t", &json!({"wait": "10s"}));
+    let shown = eventually(10 * SECOND, "three names", || {
+        let page = unix.get("/v1/topics/t/jobs?state=leased").is(200);
+        let all = page["jobs"].as_array().unwrap().clone();
+        let names = all.iter().filter(|job| job["consumer"]["name"].is_string()).count();
+        (all.len() == 4 && names == 3).then_some(all)
+    });
+    let of = |name: &str| shown.iter().find(|job| job["consumer"]["name"] == name).unwrap();
+    let addresses = ["shop 7", "tcp", "local"].map(|name| of(name)["consumer"]["address"].clone());
+    assert_eq!(addresses, [json!("127.0.0.1"), json!("127.0.0.1"), Value::Null]);
+    let job = of("shop 7");
+    assert_eq!((&job["id"], &job["attempts"]), (&named[0]["id"], &json!(1)));
+    let since = job["consumer"]["since_ms"].as_i64().unwrap();
+    assert!((before - 1000..=now_ms()).contains(&since) && job["until_ms"].is_i64(), "{job}");
+    for name in ["", "a\nb", &"x".repeat(129)] {
+        let refused = http.ask("POST", "/v1/topics/t/reserve", &json!({"consumer": name}));
+        refused.is_problem(422, "bad_field", Some("consumer"));
+        let refused = tcp.ask(&json!({"cmd": "reserve", "topic": "t", "consumer": name})).unwrap();
+        assert_eq!(refused["err"], "bad_field", "{refused}");
+    }
+}

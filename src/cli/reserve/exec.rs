@@ -19,7 +19,7 @@ use super::super::api::Api;
 use super::super::failure::Failure;
 use super::super::show::plain;
 use super::super::target::TargetOptions;
-use super::{MARGIN, Reserved, WAIT_MAX, reserve, span};
+use super::{MARGIN, Reserved, WAIT_MAX, Wanted, reserve, span};
 use host::{Signals, now_ms, wait_readable};
 
 /// How long a worker waits for a job before it looks whether it must stop.
@@ -32,13 +32,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 const OUTPUT_KEPT: usize = 4096;
 
 /// Runs commands until a signal comes. Returns whether all is well.
-pub(super) fn run(
-    at: &TargetOptions,
-    topics: &[String],
-    lease: Option<Duration>,
-    command: &str,
-    workers: u32,
-) -> Result<bool> {
+pub(super) fn run(at: &TargetOptions, wanted: Wanted, command: &str, workers: u32) -> Result<bool> {
+    let consumer = wanted.consumer.clone().or_else(own_name);
+    let wanted = Wanted { consumer, ..wanted };
     let mut signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGINT]).context("cannot catch signals")?;
     let stop = Arc::new(AtomicBool::new(false));
     let (failed, failures) = channel::<anyhow::Error>();
@@ -47,8 +43,7 @@ pub(super) fn run(
     for _ in 0..workers {
         let worker = Worker {
             api: Api::patient(at, WAIT_MAX + MARGIN)?,
-            topics: topics.to_vec(),
-            lease,
+            wanted: wanted.clone(),
             command: command.to_owned(),
             stop: Arc::clone(&stop),
         };
@@ -76,10 +71,15 @@ pub(super) fn run(
     }
 }
 
+/// The name of this client: its host and its process.
+fn own_name() -> Option<String> {
+    let host = nix::unistd::gethostname().ok()?.into_string().ok()?;
+    Some(format!("{host}:{}", std::process::id()))
+}
+
 struct Worker {
     api: Api,
-    topics: Vec<String>,
-    lease: Option<Duration>,
+    wanted: Wanted,
     command: String,
     stop: Arc<AtomicBool>,
 }
@@ -88,7 +88,7 @@ impl Worker {
     /// Works until it must stop. Fails if the daemon refuses its requests.
     fn work(&self) -> Result<()> {
         while !self.stop.load(Ordering::Relaxed) {
-            let jobs = match reserve(&self.api, &self.topics, 1, WAIT, self.lease) {
+            let jobs = match reserve(&self.api, &self.wanted, 1, WAIT) {
                 Ok(jobs) => jobs,
                 Err(e) if is_final(&e) => return Err(e),
                 Err(e) => {
@@ -159,7 +159,7 @@ impl Worker {
     fn keep_lease(&self, job: &Reserved, ends: &std::sync::mpsc::Receiver<()>) {
         let (Some(token), Some(until_ms)) = (&job.token, job.lease_until_ms) else { return };
         let left = |until_ms: i64| Duration::from_millis((until_ms - now_ms()).max(100) as u64);
-        let hold = self.lease.unwrap_or_else(|| left(until_ms));
+        let hold = self.wanted.lease.unwrap_or_else(|| left(until_ms));
         while ends.recv_timeout(hold / 2) == Err(RecvTimeoutError::Timeout) {
             if let Err(e) = job.report(&self.api, token, "extend", &[("lease", span(hold))]) {
                 eprintln!("{}:{}: cannot extend the lease: {e:#}", job.topic, plain(&job.id));

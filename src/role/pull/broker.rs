@@ -9,6 +9,7 @@
 //! | a client comes | its topics are hot on all lanes |
 //! | the bell rings | the topic is hot on that lane, if somebody waits for it |
 //! | a lease brings jobs | the clients that it was for get them, in the order in which they came; what is left is handed back |
+//! | a client with a name gets jobs | its lane is asked to note the name with the leases |
 //! | a client leaves | its place is free; jobs of a lease under way go to others of that lease, or are handed back |
 //! | a lease fails | its topics stay hot, and the lane pauses |
 //! | a lane does not answer | the clients that wait for it are free for other lanes; a late answer is used or handed back |
@@ -18,12 +19,11 @@ use std::time::{Duration, Instant};
 
 use super::plan::{LeaseCall, PlannedCall};
 use super::rates::Rates;
-use super::{Reserve, ReserveAnswer, Reserved};
+use super::{Reserve, ReserveAnswer, Reserved, lease_orders};
 use crate::TroubleLog;
-use model::excerpt::Excerpt;
 use model::job::TopicName;
 use model::topic::Topics;
-use store::{Outcome, Permit, PermitRequest, ReadyCounts, Ring, Settlement, StoreError};
+use store::{Permit, PermitRequest, ReadyCounts, Ring, Settlement, StoreError};
 
 /// How long clients wait for a lane that does not answer before they are free for other lanes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -54,6 +54,8 @@ pub(super) enum LaneOrder {
     Permits(Vec<PermitRequest>),
     /// Hand back leases that nobody uses.
     HandBack(Vec<Settlement>),
+    /// Note the clients that have the leases.
+    Name(Vec<Settlement>),
 }
 
 /// What a call has leased, and what it has left.
@@ -214,21 +216,10 @@ impl Broker {
 
     /// Takes jobs that a client did not take, for example because it is gone.
     pub(super) fn refuse(&mut self, lane: usize, jobs: Vec<Reserved>) {
-        let (jobs, removed): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.ticket.is_some());
-        for Reserved { leased, .. } in removed {
-            let (topic, id) = (&leased.key.topic, Excerpt(&leased.key.id));
-            log::warn!(target: "notify", "{topic}:{id} was removed when it was reserved, and its client is gone");
+        let back = lease_orders::hand_backs(jobs);
+        if !back.is_empty() {
+            self.orders.push((lane, LaneOrder::HandBack(back)));
         }
-        if jobs.is_empty() {
-            return;
-        }
-        let back = |job: Reserved| Settlement {
-            key: job.leased.key,
-            token: job.leased.token,
-            outcome: Outcome::HandBack,
-            attempt: None,
-        };
-        self.orders.push((lane, LaneOrder::HandBack(jobs.into_iter().map(back).collect())));
     }
 
     /// Takes the answers of a lane to the calls of its last order, or the error because of which it made none.
@@ -301,6 +292,7 @@ impl Broker {
                 self.held.remove(&want.topic);
             }
         }
+        let mut named = Vec::new();
         for id in waiters {
             let Some(waiter) = self.waiters.get(id).filter(|w| w.on.is_none_or(|lane| lane == number)) else {
                 continue;
@@ -312,10 +304,14 @@ impl Broker {
                 own.extend(jobs.extract_if(.., is_own).take(room));
             }
             if !own.is_empty() {
+                named.extend(lease_orders::names(&waiter.reserve, &own));
                 self.answer(*id, Ok(own));
             }
         }
         self.refuse(number, jobs);
+        if !named.is_empty() {
+            self.orders.push((number, LaneOrder::Name(named)));
+        }
     }
 
     /// Frees clients whose call is over.

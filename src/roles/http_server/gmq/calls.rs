@@ -206,7 +206,8 @@ impl Port {
         let until = now + POP_WAIT;
         let mut place = self.api.reserve_place(Some(holder.clone()))?;
         loop {
-            let reserve = Reserve { topics: names.clone(), max: 1, lease: None, is_owned: false, until };
+            let reserve =
+                Reserve { topics: names.clone(), max: 1, lease: None, is_owned: false, client: None, until };
             let Some(reserved) = self.api.wait_for_jobs(reserve).await?.pop() else { return Ok(None) };
             let popped = self.popped(reserved, place);
             if self.set_ttr(&popped).await? {
