@@ -13,9 +13,11 @@ use crate::settling::{Report, ReportVerb, Settling, SettlingResult};
 use host::now_ms;
 use model::excerpt::Excerpt;
 use model::job::JobKey;
+use model::metrics::AttemptOutcome;
 use model::ticket::{PresentedTicket, Ticket, TicketSecret};
 use model::topic::Topic;
 use store::{Settled, Store, StoreError};
+use telemetry::counters::Counters;
 
 /// The store is asked for a lane's secret again, at most this often, when no known secret proves a ticket.
 const ANEW: Duration = Duration::from_secs(10);
@@ -98,13 +100,19 @@ impl RecentReports {
 }
 
 /// What a process knows of tickets. It is cheap to clone.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Tickets {
+    counters: Counters,
     secrets: Arc<Mutex<HashMap<usize, LaneSecrets>>>,
     settled: Arc<Mutex<RecentReports>>,
 }
 
 impl Tickets {
+    /// Knows no ticket yet. `counters` are those of this process.
+    pub fn new(counters: Counters) -> Tickets {
+        Tickets { counters, secrets: Arc::default(), settled: Arc::default() }
+    }
+
     /// Returns the ticket, if a known secret of the lane proves it. The error says whether to ask the store for another
     /// secret.
     pub fn proved(&self, lane: usize, shown: &PresentedTicket) -> Result<Ticket, bool> {
@@ -166,11 +174,17 @@ impl Tickets {
         let Settling { settlement, became, hold } =
             Settling::new(&ticket, &topic, report, fastrand::f64(), now);
         let why = settlement.attempt.as_ref().map_or(String::new(), |attempt| attempt.error.clone());
+        let took_ms = settlement.attempt.as_ref().map(|attempt| attempt.took_ms);
         let no_answer = || Err(StoreError::Unknown("no answer".to_owned()));
         if store.settle(&[settlement]).pop().unwrap_or_else(no_answer)? != Settled::Done {
             return Err(TicketError::Gone(ticket.key));
         }
         log_outcome(&ticket, became, &why);
+        if let Some(took_ms) = took_ms.filter(|_| ticket.is_reserved()) {
+            let is_done = became == SettlingResult::Done;
+            let outcome = if is_done { AttemptOutcome::Accepted } else { AttemptOutcome::Failed };
+            self.counters.topic(ticket.key.topic.as_str()).reported(outcome, took_ms.saturating_mul(1000));
+        }
         let until_ms = hold.map(|hold| now.saturating_add(hold.as_millis() as i64));
         let settled = SettledTicket { key: ticket.key, became, until_ms };
         if became != SettlingResult::Extended {

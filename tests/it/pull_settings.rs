@@ -164,3 +164,37 @@ fn a_leased_job_says_who_has_it_and_since_when() {
         assert_eq!(refused["err"], "bad_field", "{refused}");
     }
 }
+
+#[test]
+fn attempts_and_lateness_of_reserved_jobs_are_counted() {
+    let daemon = Daemon::start(&(pulled("t", "") + &pulled("plain", "on_reserve = \"remove\"")));
+    let (mut http, mut tcp) = (Http::unix(&daemon), daemon.client());
+    (0..3).for_each(|n| put(&mut http, "t", &n.to_string(), &json!({})));
+    put(&mut http, "plain", "1", &json!({}));
+    for verb in ["ack", "nack"] {
+        let job = reserve(&mut http, "t", &json!({"wait": "10s"})).remove(0);
+        let path = format!("/v1/topics/t/jobs/{}/{verb}", job["id"].as_str().unwrap());
+        let report = json!({"token": job["token"]});
+        http.ask("POST", &path, &report).is(200);
+        // A report that is repeated is counted once.
+        http.ask("POST", &path, &report).is(200);
+    }
+    let answer = tcp.ask(&json!({"cmd": "reserve", "topic": "t", "wait": "10s"})).unwrap();
+    let job = &answer["data"][0];
+    let ack = json!({"cmd": "ack", "topic": "t", "id": job["id"], "token": job["token"]});
+    assert_eq!(tcp.ask(&ack).unwrap()["data"]["outcome"], "done");
+    assert_eq!(reserve(&mut http, "plain", &json!({"wait": "10s"})).len(), 1);
+    let text = http.get("/metrics").is(200).as_str().unwrap().to_owned();
+    for line in [
+        "dq_attempts_total{topic=\"t\",outcome=\"accepted\",code_class=\"none\"} 2",
+        "dq_attempts_total{topic=\"t\",outcome=\"failed\",code_class=\"none\"} 1",
+        "dq_attempts_total{topic=\"plain\",outcome=\"accepted\",code_class=\"none\"} 1",
+        "dq_schedule_lateness_seconds_count{topic=\"t\"} 3",
+        "dq_schedule_lateness_seconds_count{topic=\"plain\"} 1",
+        "dq_attempt_duration_seconds_count{topic=\"t\"} 3",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    let health = http.get("/v1/topics/t/health").is(200);
+    assert_eq!((&health["accepted"], &health["failed"]), (&json!(2), &json!(1)), "{health}");
+}

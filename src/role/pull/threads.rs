@@ -361,6 +361,7 @@ impl LaneThread {
         if call.lease.is_none() {
             own_ttr::hold(self.store(), &mut jobs, &call.removed);
         }
+        checkout::count(self.opener.counters(), &jobs, &call.removed);
         let Some((secret, _)) = &self.secret else { return Ok(CallAnswer::default()) };
         let limits: HashMap<&TopicName, u32> =
             call.wanted.iter().map(|want| (&want.topic, want.max_attempts)).collect();

@@ -82,12 +82,13 @@ impl Reserves {
         most: usize,
     ) -> std::io::Result<Reserves> {
         let places = OpenConnections::new(most, most.div_ceil(2));
+        let counters = store.counters().clone();
         Ok(Reserves {
             lanes: store.lanes().clone(),
             pull: Pull::start(store, topics, None)?,
             queue: Arc::new(AnswerQueue { answers: Mutex::default(), waker }),
             places: Rc::new(RefCell::new(places)),
-            tickets: Tickets::default(),
+            tickets: Tickets::new(counters),
         })
     }
 
