@@ -198,3 +198,20 @@ fn attempts_and_lateness_of_reserved_jobs_are_counted() {
     let health = http.get("/v1/topics/t/health").is(200);
     assert_eq!((&health["accepted"], &health["failed"]), (&json!(2), &json!(1)), "{health}");
 }
+
+#[test]
+fn a_host_at_its_limit_postpones_no_job_beyond_its_expiry() {
+    let (own, limited) = (Sink::start(), Sink::start());
+    let host = limited.address;
+    let limit = format!("[[callback.host]]\nname = \"{host}\"\nrate = \"1/m\"\n");
+    let more = format!("expire_after = \"2s\"\njob_hosts = [\"{host}\"]");
+    let daemon = Daemon::start(&(topic("t", &own, &more) + &limit));
+    let mut http = Http::unix(&daemon);
+    (0..5).for_each(|n| put(&mut http, "t", &n.to_string(), &json!({"url": limited.url()})));
+    // At the latest after the first permit, the others would begin after their expiry.
+    eventually(20 * SECOND, "the dead letters", || {
+        let page = http.get("/v1/topics/t/jobs?state=dead").is(200);
+        (page["jobs"].as_array().unwrap().len() == 4).then_some(())
+    });
+    assert_eq!((limited.count(), own.count()), (1, 0));
+}
