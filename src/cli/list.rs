@@ -84,7 +84,11 @@ struct Counts {
 /// Runs `dq list`.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let path = format!("/v1/topics/{}/jobs?state={}", part(&arguments.topic), arguments.state);
-    let table = if arguments.state == "dead" { dead_table } else { table };
+    let table = match arguments.state.as_str() {
+        "dead" => dead_table,
+        "leased" => leased_table,
+        _ => table,
+    };
     let shown = show(&arguments.at, &path, &arguments.how_many, table)?;
     if shown == 0 && !arguments.at.json {
         // The counts need another scope of a token. Without them, only the first half is known.
@@ -169,6 +173,25 @@ fn table(jobs: &[Box<RawValue>], now_ms: i64) -> Result<String> {
     Ok(table.text())
 }
 
+/// Returns the table of leased jobs: until when each is leased, and to which client since when, if it has named itself.
+fn leased_table(jobs: &[Box<RawValue>], now_ms: i64) -> Result<String> {
+    let mut table = Table::new(&["ID", "LEASED UNTIL", "HELD BY", "SINCE", ">ATTEMPTS", "BODY"]);
+    for job in jobs {
+        let job: Job = serde_json::from_str(job.get())?;
+        let holder = job.consumer.as_ref();
+        let address = holder.and_then(|one| one.address.as_ref()).map(|address| format!(" at {address}"));
+        table.row([
+            cut(&job.id, 60),
+            moment_from(job.until_ms.unwrap_or(job.due_ms), now_ms),
+            holder.map_or(String::new(), |one| cut(&one.name, 60) + &address.unwrap_or_default()),
+            holder.map_or(String::new(), |one| moment_from(one.since_ms, now_ms)),
+            job.attempts.to_string(),
+            cut(job.body.get(), 60),
+        ]);
+    }
+    Ok(table.text())
+}
+
 /// Returns the table of dead letters: when each died, why its last attempt failed, and what the receiver answered then.
 pub(super) fn dead_table(jobs: &[Box<RawValue>], now_ms: i64) -> Result<String> {
     let mut table = Table::new(&["ID", "DIED", ">ATTEMPTS", "REASON", "ANSWER", "BODY"]);
@@ -217,6 +240,19 @@ mod tests {
         );
         let all = none_in("ready", Some(&counts(1, 2, 0, 3)));
         assert_eq!(all, "no ready jobs; 1 is delayed: --state delayed; 3 are dead: --state dead");
+    }
+
+    #[test]
+    fn leased_jobs_show_who_has_them_and_since_when() {
+        let job = r#"{"topic":"t","id":"a","state":"leased","due_ms":0,"until_ms":180000,"added_ms":0,"priority":"low",
+            "attempts":1,"log":[],"body":7,"consumer":{"name":"w1","address":"::1","since_ms":60000}}"#;
+        let unnamed = job.replace(r#","consumer":{"name":"w1","address":"::1","since_ms":60000}"#, "");
+        let jobs = [job.to_owned(), unnamed].map(|job| RawValue::from_string(job).unwrap());
+        let text = leased_table(&jobs, 120_000).unwrap();
+        let [head, first, second] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+        assert!(head.contains("LEASED UNTIL") && first.contains("w1 at ::1"), "{text}");
+        assert!(first.contains("(1m ago)") && first.contains("(in 1m)") && first.ends_with("1  7"), "{text}");
+        assert!(!second.contains("w1") && second.ends_with("1  7"), "{text}");
     }
 
     #[test]

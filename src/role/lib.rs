@@ -280,6 +280,11 @@ impl StoreOpener {
         &self.lanes
     }
 
+    /// Returns the counters of this process.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
     /// Opens a handle to one lane.
     pub fn open_lane(&self, lane: usize) -> store::Result<Box<dyn Store>> {
         let store = store::open_lane(&self.settings.store, &self.settings.run_dir, lane)?;

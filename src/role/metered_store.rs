@@ -100,7 +100,11 @@ impl MeteredStore {
                 }
                 Outcome::Retry(_) | Outcome::RetryAs(..) => topic.retried(),
                 Outcome::DeadLetter | Outcome::DeadLetterAs(_) => topic.died(DeathCause::Callback),
-                Outcome::Extend(_) | Outcome::Later(_) | Outcome::HandBack | Outcome::Postpone(_) => {}
+                Outcome::Extend(_)
+                | Outcome::Later(_)
+                | Outcome::Name(_)
+                | Outcome::HandBack
+                | Outcome::Postpone(_) => {}
             }
         }
     }

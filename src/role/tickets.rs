@@ -14,9 +14,11 @@ use crate::settling::{Report, ReportVerb, Settling, SettlingResult};
 use host::now_ms;
 use model::excerpt::Excerpt;
 use model::job::JobKey;
+use model::metrics::AttemptOutcome;
 use model::ticket::{PresentedTicket, Ticket, TicketSecret};
 use model::topic::Topic;
 use store::{Settled, Settlement, Store, StoreError};
+use telemetry::counters::Counters;
 
 /// When no known secret of a lane proves a ticket, the store is asked for the secret of the lane again, but not more
 /// often than once in this time.
@@ -63,6 +65,8 @@ pub(crate) struct ProvedReport {
     verb: ReportVerb,
     became: SettlingResult,
     until_ms: Option<i64>,
+    /// How long the attempt took. None: the report does not end the attempt.
+    took_ms: Option<u64>,
     /// The reason of a failed attempt, for the log.
     why: String,
 }
@@ -112,13 +116,19 @@ impl RecentReports {
 }
 
 /// What a process knows of tickets. It is cheap to clone.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Tickets {
+    counters: Counters,
     secrets: Arc<Mutex<HashMap<usize, LaneSecrets>>>,
     settled: Arc<Mutex<RecentReports>>,
 }
 
 impl Tickets {
+    /// Knows no ticket yet. `counters` are those of this process.
+    pub fn new(counters: Counters) -> Tickets {
+        Tickets { counters, secrets: Arc::default(), settled: Arc::default() }
+    }
+
     /// Returns the ticket, if a known secret of the lane proves it. The error says whether to ask the store for another
     /// secret.
     pub fn proved(&self, lane: usize, shown: &PresentedTicket) -> Result<Ticket, bool> {
@@ -179,9 +189,10 @@ impl Tickets {
         let at_ms = now_ms();
         let Settling { settlement, became, hold } =
             Settling::new(&ticket, &topic, &report, fastrand::f64(), at_ms);
+        let took_ms = settlement.attempt.as_ref().map(|attempt| attempt.took_ms);
         let why = settlement.attempt.as_ref().map_or(String::new(), |attempt| attempt.error.clone());
         let until_ms = hold.map(|hold| at_ms.saturating_add(hold.as_millis() as i64));
-        Ok((settlement, ProvedReport { ticket, signature, verb, became, until_ms, why }))
+        Ok((settlement, ProvedReport { ticket, signature, verb, became, until_ms, took_ms, why }))
     }
 
     /// Returns the answer to an earlier report with this ticket. The inner `None`: that report was another one.
@@ -196,13 +207,18 @@ impl Tickets {
         report: ProvedReport,
         answer: Result<Settled, StoreError>,
     ) -> Result<SettledTicket, TicketError> {
-        let ProvedReport { ticket, signature, verb, became, until_ms, why } = report;
+        let ProvedReport { ticket, signature, verb, became, until_ms, took_ms, why } = report;
         if answer? != Settled::Done {
             // The same report may have been settled since this one was prepared.
             let earlier = self.earlier_answer(&signature, verb).flatten();
             return earlier.ok_or(TicketError::Gone(ticket.key));
         }
         log_outcome(&ticket, became, &why);
+        if let Some(took_ms) = took_ms.filter(|_| ticket.is_reserved()) {
+            let is_done = became == SettlingResult::Done;
+            let outcome = if is_done { AttemptOutcome::Accepted } else { AttemptOutcome::Failed };
+            self.counters.topic(ticket.key.topic.as_str()).reported(outcome, took_ms.saturating_mul(1000));
+        }
         let settled = SettledTicket { key: ticket.key, became, until_ms };
         if became != SettlingResult::Extended {
             lock(&self.settled).keep(signature, verb, settled.clone(), Instant::now());

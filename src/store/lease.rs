@@ -3,7 +3,7 @@
 use crate::{MoveCounts, Rescheduled};
 use std::time::Duration;
 
-use super::{ReadyCounts, Result, Store, WaitingTopics};
+use super::{ReadyCounts, Reserver, Result, Store, WaitingTopics};
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobKey, TopicName};
 use model::job_priority::JobPriority;
@@ -104,6 +104,8 @@ pub enum Outcome {
     /// The receiver answers later. From now on the lease belongs to no process. It ends this long after the store's
     /// present time.
     Later(Duration),
+    /// The lease goes on, and shows that this client has it. (A lease that has an owner shows none.)
+    Name(Reserver),
     /// The attempt was not begun. The job is ready again, and the attempt does not count.
     HandBack,
     /// The attempt was not begun. The job is due again, and the attempt does not count.

@@ -23,6 +23,7 @@ mod outbox;
 mod outcome;
 mod records;
 mod redis;
+mod reserver;
 mod spool;
 mod sqlite;
 
@@ -48,6 +49,7 @@ pub use outbox::{FollowerMaker, Outbox, OutboxCause, OutboxEntry, OutboxState, S
 pub use outcome::{Added, Changed, Deleted, Jobs};
 pub use records::{RecordPage, Records};
 pub use redis::{MoveProgress, MoveRequest, MovedJobs, NodeState, Part, RedisStore, SetState, SpoolSender};
+pub use reserver::{RESERVER_NAME_MAX, Reserver};
 pub use spool::{Spool, SpoolState};
 pub use sqlite::{HeldTurn, SqliteStore, unfinished_replacement};
 
@@ -209,6 +211,8 @@ pub struct View {
     pub attempts_log: Vec<Attempt>,
     /// Its own headers.
     pub headers: Headers,
+    /// Leased: the client that has reserved it, if it has named itself.
+    pub reserver: Option<Reserver>,
     /// Whether the job waits in the spool of this host until its home answers.
     pub is_spooled: bool,
 }

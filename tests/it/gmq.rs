@@ -236,3 +236,16 @@ fn scopes_and_places_bound_what_clients_do() {
     assert_eq!(second.line(), "");
     assert!(idle.elapsed() >= SECOND, "{:?}", idle.elapsed());
 }
+
+#[test]
+fn a_topic_that_removes_is_popped_as_with_ttr_0() {
+    let plain = "[[topic]]\nname = \"plain\"\nmode = \"pull\"\non_reserve = \"remove\"\n";
+    let gmq = Gmq::start("", plain);
+    let (mut client, mut http) = (gmq.client(), Http::tcp(&gmq.daemon));
+    client.push("plain", "1", 0, 60);
+    let popped = client.pop(&["a", "plain"]);
+    assert_eq!((&popped["id"], &popped["TTR"], &popped["body"]), (&json!("1"), &json!("0"), &json!("x")));
+    http.get("/v1/topics/plain/jobs/1").is_problem(404, "not_found", None);
+    assert!(client.ack("1")["error"].as_str().unwrap().contains("not popped"));
+    client.is_empty(&["plain"]);
+}

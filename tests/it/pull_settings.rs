@@ -132,3 +132,86 @@ fn a_retry_of_a_callback_never_begins_after_the_expiry() {
     let late = |attempt: &&Value| attempt["at_ms"].as_i64().unwrap() > expires_ms + 20;
     assert_eq!(log[..made].iter().filter(late).count(), 0, "{dead}");
 }
+
+#[test]
+fn a_leased_job_says_who_has_it_and_since_when() {
+    let daemon = Daemon::start(&pulled("t", ""));
+    let (mut unix, mut http, mut tcp) = (Http::unix(&daemon), Http::tcp(&daemon), daemon.client());
+    (0..4).for_each(|n| put(&mut unix, "t", &n.to_string(), &json!({})));
+    let before = now_ms();
+    let named = reserve(&mut http, "t", &json!({"wait": "10s", "consumer": "shop 7"}));
+    let asked = json!({"cmd": "reserve", "topic": "t", "wait": "10s", "consumer": "tcp"});
+    assert_eq!(tcp.ask(&asked).unwrap()["data"].as_array().unwrap().len(), 1);
+    reserve(&mut unix, "t", &json!({"wait": "10s", "consumer": "local"}));
+    reserve(&mut unix, "t", &json!({"wait": "10s"}));
+    let shown = eventually(10 * SECOND, "three names", || {
+        let page = unix.get("/v1/topics/t/jobs?state=leased").is(200);
+        let all = page["jobs"].as_array().unwrap().clone();
+        let names = all.iter().filter(|job| job["consumer"]["name"].is_string()).count();
+        (all.len() == 4 && names == 3).then_some(all)
+    });
+    let of = |name: &str| shown.iter().find(|job| job["consumer"]["name"] == name).unwrap();
+    let addresses = ["shop 7", "tcp", "local"].map(|name| of(name)["consumer"]["address"].clone());
+    assert_eq!(addresses, [json!("127.0.0.1"), json!("127.0.0.1"), Value::Null]);
+    let job = of("shop 7");
+    assert_eq!((&job["id"], &job["attempts"]), (&named[0]["id"], &json!(1)));
+    let since = job["consumer"]["since_ms"].as_i64().unwrap();
+    assert!((before - 1000..=now_ms()).contains(&since) && job["until_ms"].is_i64(), "{job}");
+    for name in ["", "a\nb", &"x".repeat(129)] {
+        let refused = http.ask("POST", "/v1/topics/t/reserve", &json!({"consumer": name}));
+        refused.is_problem(422, "bad_field", Some("consumer"));
+        let refused = tcp.ask(&json!({"cmd": "reserve", "topic": "t", "consumer": name})).unwrap();
+        assert_eq!(refused["err"], "bad_field", "{refused}");
+    }
+}
+
+#[test]
+fn attempts_and_lateness_of_reserved_jobs_are_counted() {
+    let daemon = Daemon::start(&(pulled("t", "") + &pulled("plain", "on_reserve = \"remove\"")));
+    let (mut http, mut tcp) = (Http::unix(&daemon), daemon.client());
+    (0..3).for_each(|n| put(&mut http, "t", &n.to_string(), &json!({})));
+    put(&mut http, "plain", "1", &json!({}));
+    for verb in ["ack", "nack"] {
+        let job = reserve(&mut http, "t", &json!({"wait": "10s"})).remove(0);
+        let path = format!("/v1/topics/t/jobs/{}/{verb}", job["id"].as_str().unwrap());
+        let report = json!({"token": job["token"]});
+        http.ask("POST", &path, &report).is(200);
+        // A report that is repeated is counted once.
+        http.ask("POST", &path, &report).is(200);
+    }
+    let answer = tcp.ask(&json!({"cmd": "reserve", "topic": "t", "wait": "10s"})).unwrap();
+    let job = &answer["data"][0];
+    let ack = json!({"cmd": "ack", "topic": "t", "id": job["id"], "token": job["token"]});
+    assert_eq!(tcp.ask(&ack).unwrap()["data"]["outcome"], "done");
+    assert_eq!(reserve(&mut http, "plain", &json!({"wait": "10s"})).len(), 1);
+    let text = http.get("/metrics").is(200).as_str().unwrap().to_owned();
+    for line in [
+        "dq_attempts_total{topic=\"t\",outcome=\"accepted\",code_class=\"none\"} 2",
+        "dq_attempts_total{topic=\"t\",outcome=\"failed\",code_class=\"none\"} 1",
+        "dq_attempts_total{topic=\"plain\",outcome=\"accepted\",code_class=\"none\"} 1",
+        "dq_schedule_lateness_seconds_count{topic=\"t\"} 3",
+        "dq_schedule_lateness_seconds_count{topic=\"plain\"} 1",
+        "dq_attempt_duration_seconds_count{topic=\"t\"} 3",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    let health = http.get("/v1/topics/t/health").is(200);
+    assert_eq!((&health["accepted"], &health["failed"]), (&json!(2), &json!(1)), "{health}");
+}
+
+#[test]
+fn a_host_at_its_limit_postpones_no_job_beyond_its_expiry() {
+    let (own, limited) = (Sink::start(), Sink::start());
+    let host = limited.address;
+    let limit = format!("[[callback.host]]\nname = \"{host}\"\nrate = \"1/m\"\n");
+    let more = format!("expire_after = \"2s\"\njob_hosts = [\"{host}\"]");
+    let daemon = Daemon::start(&(topic("t", &own, &more) + &limit));
+    let mut http = Http::unix(&daemon);
+    (0..5).for_each(|n| put(&mut http, "t", &n.to_string(), &json!({"url": limited.url()})));
+    // At the latest after the first permit, the others would begin after their expiry.
+    eventually(20 * SECOND, "the dead letters", || {
+        let page = http.get("/v1/topics/t/jobs?state=dead").is(200);
+        (page["jobs"].as_array().unwrap().len() == 4).then_some(())
+    });
+    assert_eq!((limited.count(), own.count()), (1, 0));
+}

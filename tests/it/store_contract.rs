@@ -17,7 +17,8 @@ use model::topic::Rate;
 use store::{
     Added, Batch, Bell, BellKind, Change, Changed, CircuitOpening, CircuitState, Counts, DeadLetter,
     DeadLetterOperation, DeadLetterSelection, Deleted, HELD_MS, Lanes, LeaseRequest, Leased, LimitQuery,
-    LimitUse, OUTAGE, Outcome, OwnerTag, PermitRequest, Ring, Settled, Settlement, Store, StoreError, Token,
+    LimitUse, OUTAGE, Outcome, OwnerTag, PermitRequest, Reserver, Ring, Settled, Settlement, Store,
+    StoreError, Token,
 };
 
 mod bulk;
@@ -34,7 +35,8 @@ use self::bulk::{
     many_listed_jobs_are_changed_at_once,
 };
 use self::named_leases::{
-    a_named_job_is_leased_although_others_come_first, a_named_lease_ends_with_its_owner_or_at_its_deadline,
+    a_lease_shows_the_client_that_has_it, a_named_job_is_leased_although_others_come_first,
+    a_named_lease_ends_with_its_owner_or_at_its_deadline,
 };
 use self::numbered::{
     a_settlement_may_change_the_priority, jobs_of_one_number_come_by_due_time_and_arrival,
@@ -2115,6 +2117,7 @@ contract! {
     dead_letters_that_were_kept_long_enough_go_and_the_oldest_first
     a_lease_keeps_to_its_quotas_and_tells_what_is_left
     a_named_job_is_leased_although_others_come_first
+    a_lease_shows_the_client_that_has_it
     a_named_lease_ends_with_its_owner_or_at_its_deadline
     a_lease_of_none_reports_how_many_jobs_are_ready
     leases_go_by_priority_and_then_by_due_time

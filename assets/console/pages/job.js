@@ -137,6 +137,8 @@ function detail(job, { shown, size }) {
         [t('job.due'), when(job.due_ms)],
         job.state === 'dead' && [t('job.died'), when(job.until_ms)],
         job.state === 'leased' && [t('job.until'), when(job.until_ms)],
+        job.consumer && [t('job.held_by'), [job.consumer.name, job.consumer.address].filter(Boolean).join(' · ')],
+        job.consumer && [t('job.since'), when(job.consumer.since_ms)],
         job.expires_ms !== undefined && [t('job.expires'), when(job.expires_ms)],
         job.ttr_ms !== undefined && [t('job.ttr'), span(job.ttr_ms)],
         job.path && [t('job.path'), job.path],

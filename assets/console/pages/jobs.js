@@ -36,6 +36,7 @@ function columns(name, state, jobs) {
   return [
     { key: 'id', label: t('job.id'), main: true, view: (job) => h('a', { class: 'mono name', href: jobHref(name, job.id) }, job.id) },
     { key: 'due', label: t('job.due'), view: (job) => h('span', { class: 'two-lines' }, ago(job.due_ms), h('span', { class: 'soft' }, at(job.due_ms))) },
+    state === 'leased' && jobs.some((job) => job.consumer) && { key: 'holder', label: t('job.held_by'), view: (job) => job.consumer && h('span', { class: 'two-lines' }, job.consumer.name, h('span', { class: 'soft' }, job.consumer.address, job.consumer.address && ' · ', ago(job.consumer.since_ms))) },
     state === 'leased' && { key: 'until', label: t('job.until'), view: (job) => ago(job.until_ms) },
     { key: 'attempts', label: t('job.attempts'), right: true, view: (job) => h('span', { class: job.attempts === 0 ? 'zero' : '' }, count(job.attempts)) },
     { key: 'priority', label: t('job.priority'), view: (job) => h('span', { class: job.priority === 'normal' ? 'soft' : '' }, priorityText(job.priority)) },

@@ -309,6 +309,8 @@ export default {
   'job.headers': 'Own headers',
   'job.path': 'Own path',
   'job.url': 'Own URL',
+  'job.held_by': 'Reserved by',
+  'job.since': 'Reserved',
   'job.ttr': 'Lease',
   'job.ttr.help': 'How long a client may work on it. Empty: as the topic says.',
   'job.expires': 'Expires',

@@ -309,6 +309,8 @@ export default {
   'job.headers': '任务请求头',
   'job.path': '任务路径',
   'job.url': '任务 URL',
+  'job.held_by': '领取者',
+  'job.since': '领取时间',
   'job.ttr': '租约时长',
   'job.ttr.help': '客户端可以处理多久。留空则按主题设置。',
   'job.expires': '失效时间',

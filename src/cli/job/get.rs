@@ -13,7 +13,7 @@ use super::super::failure;
 use super::super::records::record::links;
 use super::super::records::record::{Record, story};
 use super::super::show::{lines, moment, moment_from};
-use super::{Job, Key};
+use super::{Consumer, Job, Key};
 use host::now_ms;
 use model::job::State;
 
@@ -91,6 +91,10 @@ fn page(job: &Job, now_ms: i64) -> String {
         ("due", moment_from(job.due_ms, now_ms)),
     ];
     facts.extend(job.until_ms.map(|ms| (until, moment_from(ms, now_ms))));
+    facts.extend(job.consumer.iter().map(|Consumer { name, address, since_ms }| {
+        let from = address.as_ref().map_or(String::new(), |address| format!(" at {address}"));
+        ("held by", format!("{name}{from}, since {}", moment_from(*since_ms, now_ms)))
+    }));
     let reason = job.log.last().filter(|_| job.state == State::Dead).map(|last| last.error.clone());
     facts.extend(reason.map(|reason| ("reason", reason)));
     let waiting = job.waiting.iter().flat_map(|first| std::iter::once(first).chain(&first.also));

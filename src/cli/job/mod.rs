@@ -41,6 +41,7 @@ pub(super) struct Job {
     pub state: State,
     pub due_ms: i64,
     pub until_ms: Option<i64>,
+    pub consumer: Option<Consumer>,
     #[serde(default)]
     pub added_ms: i64,
     pub priority: JobPriority,
@@ -62,6 +63,14 @@ pub(super) struct Job {
     pub body: Box<RawValue>,
     #[serde(default)]
     pub waiting: Option<Waiting>,
+}
+
+/// The client that has reserved a job, as the API shows it.
+#[derive(Debug, Deserialize)]
+pub(super) struct Consumer {
+    pub name: String,
+    pub address: Option<String>,
+    pub since_ms: i64,
 }
 
 /// Why a job waits, as the API shows it.

@@ -20,7 +20,7 @@ use super::super::api::Api;
 use super::super::failure::Failure;
 use super::super::show::plain;
 use super::super::target::TargetOptions;
-use super::{MARGIN, Reserved, WAIT_MAX, reserve, span};
+use super::{MARGIN, Reserved, WAIT_MAX, Wanted, reserve, span};
 use host::{Signals, now_ms, wait_readable};
 
 /// How long a request for a job waits.
@@ -33,13 +33,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 const OUTPUT_KEPT: usize = 4096;
 
 /// Runs commands until a signal comes. Returns whether all is well.
-pub(super) fn run(
-    at: &TargetOptions,
-    topics: &[String],
-    lease: Option<Duration>,
-    command: &str,
-    workers: u32,
-) -> Result<bool> {
+pub(super) fn run(at: &TargetOptions, wanted: Wanted, command: &str, workers: u32) -> Result<bool> {
+    let consumer = wanted.consumer.clone().or_else(own_name);
+    let wanted = Wanted { consumer, ..wanted };
     let mut signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGINT]).context("cannot catch signals")?;
     let stop = Arc::new(AtomicBool::new(false));
     let (failed, failures) = channel::<anyhow::Error>();
@@ -51,8 +47,7 @@ pub(super) fn run(
         let worker = Worker {
             api: Api::patient(at, WAIT_MAX + MARGIN)?,
             reserves: Arc::clone(&reserves),
-            topics: topics.to_vec(),
-            lease,
+            wanted: wanted.clone(),
             command: command.to_owned(),
             stop: Arc::clone(&stop),
         };
@@ -81,11 +76,16 @@ pub(super) fn run(
     }
 }
 
+/// The name of this client: its host and its process.
+fn own_name() -> Option<String> {
+    let host = nix::unistd::gethostname().ok()?.into_string().ok()?;
+    Some(format!("{host}:{}", std::process::id()))
+}
+
 struct Worker {
     api: Api,
     reserves: Arc<Api>,
-    topics: Vec<String>,
-    lease: Option<Duration>,
+    wanted: Wanted,
     command: String,
     stop: Arc<AtomicBool>,
 }
@@ -95,7 +95,7 @@ impl Worker {
     fn work(&self) -> Result<()> {
         let must_stop = || self.stop.load(Ordering::SeqCst);
         while !must_stop() {
-            let jobs = match reserve(&self.reserves, &self.topics, 1, WAIT, self.lease) {
+            let jobs = match reserve(&self.reserves, &self.wanted, 1, WAIT) {
                 Ok(jobs) => jobs,
                 // The request was ended, and has taken no job.
                 Err(_) if must_stop() => break,
@@ -168,7 +168,7 @@ impl Worker {
     fn keep_lease(&self, job: &Reserved, ends: &std::sync::mpsc::Receiver<()>) {
         let (Some(token), Some(until_ms)) = (&job.token, job.lease_until_ms) else { return };
         let left = |until_ms: i64| Duration::from_millis((until_ms - now_ms()).max(100) as u64);
-        let hold = self.lease.unwrap_or_else(|| left(until_ms));
+        let hold = self.wanted.lease.unwrap_or_else(|| left(until_ms));
         while ends.recv_timeout(hold / 2) == Err(RecvTimeoutError::Timeout) {
             if let Err(e) = job.report(&self.api, token, "extend", &[("lease", span(hold))]) {
                 eprintln!("{}:{}: cannot extend the lease: {e:#}", job.topic, plain(&job.id));

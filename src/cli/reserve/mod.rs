@@ -50,6 +50,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "SPAN", value_parser = humantime::parse_duration)]
     lease: Option<Duration>,
 
+    /// The name of this client, which is shown with the leased jobs. Default: none; with --exec, the host and the process
+    #[arg(long, value_name = "NAME")]
+    consumer: Option<String>,
+
     /// A command for each job, run by sh -c
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
@@ -104,21 +108,26 @@ fn span(span: Duration) -> Value {
     json!(format!("{}ms", span.as_millis()))
 }
 
-/// Asks for jobs once. Returns them as they were sent.
-fn reserve(
-    api: &Api,
-    topics: &[String],
-    max: u32,
-    wait: Duration,
+/// What is reserved, beside how many jobs.
+#[derive(Clone, Debug)]
+struct Wanted {
+    topics: Vec<String>,
     lease: Option<Duration>,
-) -> Result<Vec<Box<RawValue>>> {
+    consumer: Option<String>,
+}
+
+/// Asks for jobs once. Returns them as they were sent.
+fn reserve(api: &Api, wanted: &Wanted, max: u32, wait: Duration) -> Result<Vec<Box<RawValue>>> {
     #[derive(Deserialize)]
     struct Answer {
         jobs: Vec<Box<RawValue>>,
     }
-    let mut body = json!({"topics": topics, "max": max, "wait": span(wait)});
-    if let Some(lease) = lease {
+    let mut body = json!({"topics": wanted.topics, "max": max, "wait": span(wait)});
+    if let Some(lease) = wanted.lease {
         body["lease"] = span(lease);
+    }
+    if let Some(consumer) = &wanted.consumer {
+        body["consumer"] = json!(consumer);
     }
     let Answer { jobs } = api.ask("POST", "/v1/reserve", &body)?.json()?;
     Ok(jobs)
@@ -127,11 +136,13 @@ fn reserve(
 /// Runs `dq reserve`. Returns whether there were jobs.
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let api = Api::patient(&arguments.at, WAIT_MAX + MARGIN)?;
+    let (topics, lease) = (arguments.topics.clone(), arguments.lease);
+    let wanted = Wanted { topics, lease, consumer: arguments.consumer.clone() };
     if let Some(command) = &arguments.exec {
-        return exec::run(&arguments.at, &arguments.topics, arguments.lease, command, arguments.workers);
+        return exec::run(&arguments.at, wanted, command, arguments.workers);
     }
     let wait = arguments.wait.unwrap_or_default();
-    let jobs = reserve(&api, &arguments.topics, arguments.max, wait, arguments.lease)?;
+    let jobs = reserve(&api, &wanted, arguments.max, wait)?;
     if arguments.at.json {
         jobs.iter().try_for_each(json_line)?;
         return Ok(!jobs.is_empty());

@@ -77,6 +77,18 @@ impl TopicCells<'_> {
         Histogram::note(self.0, DURATION, &ATTEMPT_BOUNDS, took_us);
     }
 
+    /// Counts how late a client has reserved a job, in microseconds.
+    pub fn reserved(self, late_us: u64) {
+        Histogram::note(self.0, LATENESS, &LATENESS_BOUNDS, late_us);
+    }
+
+    /// Counts an attempt of a client that has reserved the job, and how long it took, in microseconds. How late it began
+    /// is counted by [`TopicCells::reserved`].
+    pub fn reported(self, outcome: AttemptOutcome, took_us: u64) {
+        self.0.add(ATTEMPTS + outcome as usize * CODE_CLASSES.len(), 1);
+        Histogram::note(self.0, DURATION, &ATTEMPT_BOUNDS, took_us);
+    }
+
     /// Counts an attempt whose receiver answers later. The times are as in [`TopicCells::attempted`].
     pub fn answered_later(self, late_us: u64, took_us: u64) {
         self.0.add(LATER, 1);
@@ -269,7 +281,7 @@ impl Totals {
         text.family(
             "dq_attempts_total",
             MetricKind::Counter,
-            "Callbacks that ended, by outcome and by the class of the HTTP status.",
+            "Attempts that ended, by outcome and by the class of the HTTP status.",
         );
         for (topic, cells) in topics() {
             let outcomes = AttemptOutcome::NAMES.iter().zip(cells[ATTEMPTS..].chunks(CODE_CLASSES.len()));
@@ -297,13 +309,17 @@ impl Totals {
         text.family(
             "dq_schedule_lateness_seconds",
             MetricKind::Histogram,
-            "The time from the due time of an attempt, or from the add if that is later, to the beginning of its callback.",
+            "The time from the due time of an attempt, or from the add if that is later, to the beginning of its callback or to its reserve.",
         );
         for (topic, cells) in topics() {
             let lateness = Histogram::new(&cells[LATENESS..], &LATENESS_BOUNDS);
             text.coarse_histogram(&[topic], &lateness, &LATENESS_SHOWN);
         }
-        text.family("dq_attempt_duration_seconds", MetricKind::Histogram, "How long callbacks took.");
+        text.family(
+            "dq_attempt_duration_seconds",
+            MetricKind::Histogram,
+            "How long callbacks, and clients with reserved jobs, took.",
+        );
         topics().for_each(|(t, c)| text.histogram(&[t], &Histogram::new(&c[DURATION..], &ATTEMPT_BOUNDS)));
 
         text.family(

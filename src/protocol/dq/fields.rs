@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::Refusal;
 
 /// The fields that a request may have.
-const KNOWN: [&str; 27] = [
+const KNOWN: [&str; 28] = [
     "cmd",
     "topic",
     "id",
@@ -38,6 +38,7 @@ const KNOWN: [&str; 27] = [
     "reason",
     "ttr",
     "expire_after",
+    "consumer",
 ];
 
 /// The fields that give the due time. An add has at most one of them.

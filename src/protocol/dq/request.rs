@@ -54,6 +54,8 @@ pub struct Reserve {
     pub wait: Duration,
     /// How long the leases hold. None: as long as the topic of the job says.
     pub lease: Option<Duration>,
+    /// The name of the client.
+    pub consumer: Option<String>,
 }
 
 /// A report about a job that the client has reserved.
@@ -234,7 +236,9 @@ impl<'a> Request<'a> {
         };
         let max = self.get("max").map_or(Ok(1), |raw| number("max", raw, 1..=i64::from(u32::MAX)))?;
         let (wait, lease) = (self.span("wait")?.unwrap_or_default(), self.span("lease")?);
-        Ok(Reserve { topics, max: max as u32, wait, lease })
+        let consumer =
+            self.get("consumer").map(|raw| string("consumer", raw).map(Cow::into_owned)).transpose()?;
+        Ok(Reserve { topics, max: max as u32, wait, lease, consumer })
     }
 
     fn report(&self, verb: &str) -> Result<JobReport, Refusal> {

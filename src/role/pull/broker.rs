@@ -10,6 +10,7 @@
 //! | a client comes | its topics are hot on all lanes |
 //! | the bell rings | the topic is hot on that lane, if somebody waits for it |
 //! | a lease brings jobs | the clients that it was for get them, in the order in which they came; what is left is handed back |
+//! | a client with a name gets jobs | its lane is asked to note the name with the leases |
 //! | a client leaves | its place is free; jobs of a lease under way go to others of that lease, or are handed back |
 //! | a lease fails | its topics stay hot, and the lane pauses |
 //! | a lane does not answer | the clients that wait for it are free for other lanes; a late answer is used or handed back |
@@ -19,11 +20,10 @@ use std::time::{Duration, Instant};
 
 use super::calls::{CallAnswer, Lane, LaneOrder, LeaseCall, PATIENCE, PlannedCall, REGISTER};
 use super::rates::Rates;
-use super::{Reserve, ReserveAnswer, Reserved};
-use model::excerpt::Excerpt;
+use super::{Reserve, ReserveAnswer, Reserved, lease_orders};
 use model::job::TopicName;
 use model::topic::Topics;
-use store::{Outcome, Permit, PermitRequest, Ring, Settlement, StoreError};
+use store::{Permit, PermitRequest, Ring, StoreError};
 
 /// How long after its time a client waits for a lease that is under way.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
@@ -166,21 +166,10 @@ impl Broker {
 
     /// Hands back jobs that a client did not take, for example because it is gone.
     pub(super) fn refuse(&mut self, lane: usize, jobs: Vec<Reserved>) {
-        let (jobs, removed): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.ticket.is_some());
-        for Reserved { leased, .. } in removed {
-            let (topic, id) = (&leased.key.topic, Excerpt(&leased.key.id));
-            log::warn!(target: "notify", "{topic}:{id} was removed when it was reserved, and its client is gone");
+        let back = lease_orders::hand_backs(jobs);
+        if !back.is_empty() {
+            self.orders.push((lane, LaneOrder::HandBack(back)));
         }
-        if jobs.is_empty() {
-            return;
-        }
-        let back = |job: Reserved| Settlement {
-            key: job.leased.key,
-            token: job.leased.token,
-            outcome: Outcome::HandBack,
-            attempt: None,
-        };
-        self.orders.push((lane, LaneOrder::HandBack(jobs.into_iter().map(back).collect())));
     }
 
     /// Takes the answers of a lane to the calls of its last order, or the error that kept the lane from making any
@@ -254,6 +243,7 @@ impl Broker {
                 self.held.remove(&want.topic);
             }
         }
+        let mut named = Vec::new();
         for id in waiters {
             let Some(waiter) = self.waiters.get(id).filter(|w| w.on.is_none_or(|lane| lane == number)) else {
                 continue;
@@ -265,10 +255,14 @@ impl Broker {
                 own.extend(jobs.extract_if(.., is_own).take(room));
             }
             if !own.is_empty() {
+                named.extend(lease_orders::names(&waiter.reserve, &own));
                 self.answer(*id, Ok(own));
             }
         }
         self.refuse(number, jobs);
+        if !named.is_empty() {
+            self.orders.push((number, LaneOrder::Name(named)));
+        }
     }
 
     /// Frees clients whose call is over.

@@ -27,6 +27,8 @@ pub(super) enum LaneOrder {
     Permits(Vec<PermitRequest>),
     /// Hand back leases that nobody uses.
     HandBack(Vec<Settlement>),
+    /// Note the clients that have the leases.
+    Name(Vec<Settlement>),
 }
 
 /// What a call has leased, and what it has left.

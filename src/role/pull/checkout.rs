@@ -13,7 +13,9 @@ use crate::expiry::expired;
 use host::now_ms;
 use model::excerpt::Excerpt;
 use model::job::{Attempt, TopicName};
+use model::metrics::AttemptOutcome;
 use store::{Batch, Leased, Outcome, OwnerTag, Settled, Settlement, Store, StoreError};
+use telemetry::counters::Counters;
 
 /// How many times a call leases again, if all jobs that it got had expired.
 const ROUNDS: usize = 32;
@@ -77,6 +79,17 @@ pub(super) fn remove(store: &mut dyn Store, jobs: &mut Vec<Leased>, topics: &BTr
     }
     let mut results = store.settle(&settlements).into_iter();
     jobs.retain(|job| !is_removed(job) || matches!(results.next(), Some(Ok(Settled::Done))));
+}
+
+/// Counts how late jobs were reserved, and the attempts of those that are done.
+pub(super) fn count(counters: &Counters, jobs: &[Leased], removed: &BTreeSet<TopicName>) {
+    for job in jobs {
+        let of_topic = counters.topic(job.key.topic.as_str());
+        of_topic.reserved(job.late().as_micros() as u64);
+        if removed.contains(&job.key.topic) {
+            of_topic.reported(AttemptOutcome::Accepted, 0);
+        }
+    }
 }
 
 fn settlement(job: &Leased, outcome: Outcome, attempt: Attempt) -> Settlement {

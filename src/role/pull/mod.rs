@@ -14,6 +14,7 @@
 mod broker;
 mod calls;
 mod checkout;
+mod lease_orders;
 mod plan;
 mod rates;
 #[cfg(test)]
@@ -49,8 +50,19 @@ pub struct Reserve {
     pub lease: Option<Duration>,
     /// Whether this process owns the leases, so that they end with it.
     pub is_owned: bool,
+    /// The client, if it has named itself. Its leases show this.
+    pub client: Option<Client>,
     /// Until when the client waits if there is no job for it.
     pub until: Instant,
+}
+
+/// A client that has named itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Client {
+    /// Its name, which [`Reserver::is_name`](store::Reserver::is_name) has checked.
+    pub name: String,
+    /// Its address. Empty: it came over the Unix socket.
+    pub address: String,
 }
 
 /// A job that a client has reserved.

@@ -94,8 +94,14 @@ impl World {
         let mut topics: Vec<TopicName> = all.into_iter().map(name).collect();
         self.rng.shuffle(&mut topics);
         topics.truncate(count);
-        let reserve =
-            Reserve { topics, max: self.rng.u32(1..4), lease: None, is_owned: false, until: self.now + wait };
+        let reserve = Reserve {
+            topics,
+            max: self.rng.u32(1..4),
+            lease: None,
+            is_owned: false,
+            client: None,
+            until: self.now + wait,
+        };
         self.next_client += 1;
         self.come_as(self.next_client, reserve);
     }
@@ -168,6 +174,9 @@ impl World {
                     let hangs = !self.is_calm && self.rng.u8(0..60) == 0;
                     let takes = MS * if hangs { 3000 } else { self.rng.u32(0..5) };
                     self.lanes[lane].order = Some((self.now + takes, calls));
+                }
+                LaneOrder::Name(settlements) => {
+                    assert!(settlements.is_empty(), "no client has named itself");
                 }
                 LaneOrder::HandBack(settlements) => {
                     for settlement in settlements {
@@ -328,8 +337,10 @@ fn the_order_of_preference_holds_over_all_lanes() {
         let topics: Vec<TopicName> = ["slow", "a", "few", "b"].into_iter().map(name).collect();
         for id in 0..4 {
             let until = world.now + Duration::from_millis(if id < 2 { 0 } else { 1000 });
-            world
-                .come_as(id, Reserve { topics: topics.clone(), max: 1, lease: None, is_owned: false, until });
+            world.come_as(
+                id,
+                Reserve { topics: topics.clone(), max: 1, lease: None, is_owned: false, client: None, until },
+            );
             (0..200).for_each(|_| world.step(false));
             assert_eq!(world.done.len() as u64, id + 1, "{places:b}");
             assert!(world.done.contains(&(id as u32)), "{places:b}: {:?}", world.done);
@@ -345,7 +356,14 @@ fn a_lane_that_hangs_holds_up_no_other_topic() {
     let until = world.now + Duration::from_secs(5);
     world.come_as(
         1,
-        Reserve { topics: vec![name("a"), name("b")], max: 1, lease: None, is_owned: false, until },
+        Reserve {
+            topics: vec![name("a"), name("b")],
+            max: 1,
+            lease: None,
+            is_owned: false,
+            client: None,
+            until,
+        },
     );
     world.act();
     let (at, _) = world.lanes[0].order.as_mut().expect("it is asked for the first topic");

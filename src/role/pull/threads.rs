@@ -290,7 +290,14 @@ impl LaneThread {
                     Event::Permitted(asks, permits)
                 }
                 LaneOrder::HandBack(settlements) => {
-                    self.hand_back(&settlements);
+                    self.settle(
+                        &settlements,
+                        "hand back jobs that nobody took, so they come back at their deadlines",
+                    );
+                    continue;
+                }
+                LaneOrder::Name(settlements) => {
+                    self.settle(&settlements, "note who has reserved jobs");
                     continue;
                 }
             };
@@ -353,6 +360,7 @@ impl LaneThread {
         }
         let mut jobs = batch.jobs;
         checkout::remove(self.store(), &mut jobs, &call.removed);
+        checkout::count(self.opener.counters(), &jobs, &call.removed);
         let Some((secret, _)) = &self.secret else { return Ok(CallAnswer::default()) };
         let limits: HashMap<&TopicName, u32> =
             call.wanted.iter().map(|want| (&want.topic, want.max_attempts)).collect();
@@ -375,14 +383,14 @@ impl LaneThread {
         Ok(CallAnswer { jobs: jobs.into_iter().map(reserved).collect(), left: batch.left, expired })
     }
 
-    /// Hands back leases. If a job cannot be handed back, it comes back at the deadline of its lease.
-    fn hand_back(&mut self, settlements: &[Settlement]) {
+    /// Settles leases. If that fails, they end at their deadlines, as all leases do.
+    fn settle(&mut self, settlements: &[Settlement], what: &str) {
         let failed = match self.open() {
             Ok(()) => self.store().settle(settlements).into_iter().find_map(Result::err),
             Err(e) => Some(e),
         };
         if let Some(e) = failed {
-            log::warn!("cannot hand back jobs that nobody took, so they come back at their deadlines: {e}");
+            log::warn!("cannot {what}: {e}");
         }
     }
 }

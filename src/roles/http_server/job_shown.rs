@@ -16,7 +16,7 @@ use model::job::{Attempt, JobId, JobKey, State, TopicName};
 use model::job_priority::JobPriority;
 use model::json_time;
 use model::tags::Tags;
-use store::View;
+use store::{Reserver, View};
 
 /// A job.
 #[derive(Serialize, ToSchema)]
@@ -33,6 +33,10 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     until_ms: Option<i64>,
+    /// The client that has reserved the job, if it has named itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    consumer: Option<ConsumerResponse<'a>>,
     /// When the job was added, Unix milliseconds.
     added_ms: i64,
     #[schema(schema_with = schema::job_priority)]
@@ -93,6 +97,26 @@ pub(super) struct JobResponse<'a> {
     waiting: Option<WaitingResponse>,
 }
 
+/// A client that has reserved a job.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Consumer)]
+pub(super) struct ConsumerResponse<'a> {
+    /// The name that it gave itself.
+    name: &'a str,
+    /// The address that it came from. Null: the Unix socket.
+    #[schema(required = true)]
+    address: Option<&'a str>,
+    /// When it got the job, Unix milliseconds.
+    since_ms: i64,
+}
+
+impl<'a> From<&'a Reserver> for ConsumerResponse<'a> {
+    fn from(Reserver { name, address, since_ms }: &'a Reserver) -> ConsumerResponse<'a> {
+        let address = Some(address.as_str()).filter(|address| !address.is_empty());
+        ConsumerResponse { name, address, since_ms: *since_ms }
+    }
+}
+
 /// Topic and id of a job.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 pub(super) struct JobLink<'a> {
@@ -127,6 +151,7 @@ impl<'a> JobResponse<'a> {
             state: view.state,
             due_ms: view.due_ms,
             until_ms: view.until_ms,
+            consumer: view.reserver.as_ref().map(ConsumerResponse::from),
             added_ms: view.stamp_us / 1000,
             priority: view.priority,
             attempts: view.attempts,

@@ -147,7 +147,7 @@ pub fn run(mut context: Context) -> Result<()> {
         counters: context.counters.clone(),
         zone: context.zone()?,
         document: OnceLock::new(),
-        tickets: Tickets::default(),
+        tickets: Tickets::new(context.counters.clone()),
         pull: Pull::start(context.opener()?, topics.now().borrow().clone(), owner)
             .context("cannot start the thread for clients that reserve")?,
         // No client can take all places.

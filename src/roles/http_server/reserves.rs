@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::access::Peer;
 use super::api::{Api, Reader, TopicInPath};
 use super::api_response::ApiResponse;
 use super::body::JsonBody;
@@ -26,8 +27,10 @@ use model::scope::RequiredAccess;
 use model::tags::Tags;
 use model::topic::LEASES;
 use role::lock;
-use role::pull::{self, MAX_TOPICS, MAX_WAIT, NotPulled, Pull, Reserve, ReserveAnswer, Reserved, Waiting};
-use store::StoreError;
+use role::pull::{
+    self, Client, MAX_TOPICS, MAX_WAIT, NotPulled, Pull, Reserve, ReserveAnswer, Reserved, Waiting,
+};
+use store::{RESERVER_NAME_MAX, Reserver, StoreError};
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(reserve)).routes(routes!(reserve_of_several))
@@ -63,6 +66,9 @@ struct ReserveRequest {
     /// topic if the job has none.
     #[schema(schema_with = schema::span, required = false)]
     lease: Option<Span>,
+    /// The name of the client, which is shown with the leased jobs. 1 to 128 bytes.
+    #[schema(min_length = 1, max_length = 128)]
+    consumer: Option<String>,
 }
 
 /// What a client reserves of several topics.
@@ -83,6 +89,9 @@ struct ReserveOfSeveralRequest {
     /// topic if the job has none.
     #[schema(schema_with = schema::span, required = false)]
     lease: Option<Span>,
+    /// The name of the client, which is shown with the leased jobs. 1 to 128 bytes.
+    #[schema(min_length = 1, max_length = 128)]
+    consumer: Option<String>,
 }
 
 /// A job that the client has reserved.
@@ -174,17 +183,27 @@ fn without_topics(
     max: Option<Count<1, 100>>,
     wait: Option<Span>,
     lease: Option<Span>,
+    (consumer, peer): (Option<String>, Peer),
 ) -> Result<Reserve, Problem> {
     let wait = wait.map_or(Duration::ZERO, |Span(wait)| wait);
     if wait > MAX_WAIT {
         return Err(Problem::field("wait", "wait is at most \"1m\""));
     }
     let max = max.map_or(1, |Count(max)| max);
+    let address = match peer {
+        Peer::Address(ip) => ip.to_canonical().to_string(),
+        Peer::User(_) => String::new(),
+    };
+    if consumer.as_deref().is_some_and(|name| !Reserver::is_name(name)) {
+        let wanted = format!("1 to {RESERVER_NAME_MAX} bytes without control characters");
+        return Err(Problem::field("consumer", format!("consumer is not a name of {wanted}")));
+    }
     Ok(Reserve {
         topics: Vec::new(),
         max,
         lease: lease_of(lease)?,
         is_owned: false,
+        client: consumer.map(|name| Client { name, address }),
         until: Instant::now() + wait,
     })
 }
@@ -255,14 +274,15 @@ impl Api {
 async fn reserve(
     State(api): State<Api>,
     Extension(place): Extension<RequestPlace>,
+    Extension(peer): Extension<Peer>,
     reader: Reader,
     TopicInPath(topic): TopicInPath,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
-    let ReserveRequest { max, wait, lease } = typed_body::read_or_empty(&json)?;
+    let ReserveRequest { max, wait, lease, consumer } = typed_body::read_or_empty(&json)?;
     // The memory of the body is free for others while the client waits.
     drop(json);
-    let reserve = without_topics(max, wait, lease)?;
+    let reserve = without_topics(max, wait, lease, (consumer, peer))?;
     let topics = api.pulled(vec![topic])?;
     api.reserved(reader, &place, Reserve { topics, ..reserve }).await
 }
@@ -274,12 +294,13 @@ async fn reserve(
 async fn reserve_of_several(
     State(api): State<Api>,
     Extension(place): Extension<RequestPlace>,
+    Extension(peer): Extension<Peer>,
     reader: Reader,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
-    let ReserveOfSeveralRequest { topics, max, wait, lease } = typed_body::read(&json)?;
+    let ReserveOfSeveralRequest { topics, max, wait, lease, consumer } = typed_body::read(&json)?;
     drop(json);
-    let reserve = without_topics(max, wait, lease)?;
+    let reserve = without_topics(max, wait, lease, (consumer, peer))?;
     if topics.is_empty() || topics.len() > MAX_TOPICS {
         let detail = format!("topics names {} topics, and not 1 to {MAX_TOPICS}", topics.len());
         return Err(Problem::field("topics", detail));

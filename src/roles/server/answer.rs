@@ -161,6 +161,8 @@ pub(super) fn job_found(
         due_ms: i64,
         #[serde(skip_serializing_if = "Option::is_none")]
         until_ms: Option<i64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        consumer: Option<&'a str>,
         added_ms: i64,
         attempts: u32,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -199,6 +201,7 @@ pub(super) fn job_found(
         state: view.state,
         due_ms: view.due_ms,
         until_ms: view.until_ms,
+        consumer: view.reserver.as_ref().map(|client| client.name.as_str()),
         added_ms: daemon_fields.added_ms,
         attempts: view.attempts,
         ttr_ms: view.headers.ttr().map(|ttr| ttr.as_millis() as u64),

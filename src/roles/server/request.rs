@@ -217,7 +217,7 @@ impl RequestRouter {
         for topic in &reserve.topics {
             check(token, RequiredAccess::Consume(topic.as_str()))?;
         }
-        self.reserves.begin(reserve, self.topics.now(), Source::address(peer.ip()), ticket)
+        self.reserves.begin(reserve, self.topics.now(), peer.ip(), ticket)
     }
 
     /// Returns the request for the store.

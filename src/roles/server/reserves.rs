@@ -5,6 +5,7 @@
 //! back while their leases run. docs/internals/PULL.md has the events and states.
 
 use std::cell::RefCell;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,12 +19,12 @@ use model::open_connections::OpenConnections;
 use model::ticket::PresentedTicket;
 use model::topic::{LEASES, Topics};
 use protocol::dq::{JobReport, Refusal, ReportKind, Reserve};
-use role::pull::{self, MAX_JOBS, MAX_TOPICS, MAX_WAIT, NotPulled, Pull, Reserved, Waiting};
+use role::pull::{self, Client, MAX_JOBS, MAX_TOPICS, MAX_WAIT, NotPulled, Pull, Reserved, Waiting};
 use role::settling::{Report, ReportVerb};
 use role::submit::Request;
 use role::tickets::{TicketReport, Tickets};
 use role::{StoreOpener, lock};
-use store::{Lanes, Token};
+use store::{Lanes, RESERVER_NAME_MAX, Reserver, Token};
 
 /// An answer to a reserve. Its jobs are handed back if the client does not get it.
 pub(super) struct ReserveAnswered {
@@ -81,12 +82,13 @@ impl Reserves {
         most: usize,
     ) -> std::io::Result<Reserves> {
         let places = OpenConnections::new(most, most.div_ceil(2));
+        let counters = store.counters().clone();
         Ok(Reserves {
             lanes: store.lanes().clone(),
             pull: Pull::start(store, topics, None)?,
             queue: Arc::new(AnswerQueue { answers: Mutex::default(), waker }),
             places: Rc::new(RefCell::new(places)),
-            tickets: Tickets::default(),
+            tickets: Tickets::new(counters),
         })
     }
 
@@ -95,10 +97,11 @@ impl Reserves {
         &self,
         reserve: Reserve,
         topics: &Topics,
-        source: Source,
+        ip: IpAddr,
         ticket: Ticket,
     ) -> Result<WaitingReserve, Refusal> {
-        let reserve = checked(reserve, topics)?;
+        let source = Source::address(ip);
+        let reserve = checked(reserve, topics, ip)?;
         let until = reserve.until;
         if self.places.borrow().check(source, 0).is_err() {
             let problem = "too many clients reserve, or half of the allowed number are from this address \
@@ -170,9 +173,9 @@ impl Reserves {
 }
 
 /// Checks the bounds and the topics of a reserve.
-fn checked(reserve: Reserve, topics: &Topics) -> Result<pull::Reserve, Refusal> {
+fn checked(reserve: Reserve, topics: &Topics, ip: IpAddr) -> Result<pull::Reserve, Refusal> {
     let bad = |problem: String| Err(Refusal::new("bad_field", problem));
-    let Reserve { topics: given, max, wait, lease } = reserve;
+    let Reserve { topics: given, max, wait, lease, consumer } = reserve;
     if given.len() > MAX_TOPICS {
         return bad(format!("topics names {} topics, and not 1 to {MAX_TOPICS}", given.len()));
     }
@@ -183,6 +186,12 @@ fn checked(reserve: Reserve, topics: &Topics) -> Result<pull::Reserve, Refusal> 
         return bad("wait is at most \"1m\"".to_owned());
     }
     let lease = lease_of(lease)?;
+    if consumer.as_deref().is_some_and(|name| !Reserver::is_name(name)) {
+        return bad(format!(
+            "consumer is not a name of 1 to {RESERVER_NAME_MAX} bytes without control characters"
+        ));
+    }
+    let client = consumer.map(|name| Client { name, address: ip.to_canonical().to_string() });
     let mut names: Vec<TopicName> = Vec::new();
     for name in given {
         if !names.contains(&name) {
@@ -193,7 +202,7 @@ fn checked(reserve: Reserve, topics: &Topics) -> Result<pull::Reserve, Refusal> 
         NotPulled::Unknown(_) => Refusal::new("unknown_topic", e.to_string()),
         NotPulled::Other(..) => Refusal::new("not_pull", e.to_string()),
     })?;
-    Ok(pull::Reserve { topics, max, lease, is_owned: false, until: Instant::now() + wait })
+    Ok(pull::Reserve { topics, max, lease, is_owned: false, client, until: Instant::now() + wait })
 }
 
 fn lease_of(lease: Option<Duration>) -> Result<Option<Duration>, Refusal> {

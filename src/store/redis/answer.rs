@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::{Outcome, StoreError, View};
+use crate::{Outcome, Reserver, StoreError, View};
 use model::headers::{self, Headers};
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use model::job_priority::JobPriority;
@@ -127,9 +127,9 @@ impl Record {
     }
 }
 
-/// Reads the jobs that `part/views.lua` describes, seven values each.
+/// Reads the jobs that `part/views.lua` describes, eight values each.
 pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, StoreError> {
-    let mut views = Vec::with_capacity(values.len() / 7);
+    let mut views = Vec::with_capacity(values.len() / 8);
     let mut values = values.into_iter();
     while let Some(first) = values.next() {
         let mut next = || values.next().ok_or_else(|| unexpected("a job"));
@@ -140,6 +140,8 @@ pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, 
         let attempts = u32::try_from(number(&next()?)?).map_err(|_| unexpected("a count"))?;
         let log = bytes(next()?)?;
         let Record { level, stamp_us, max_attempts, body } = Record::parse(&bytes(next()?)?)?;
+        // A name that cannot be read does not hide the job.
+        let reserver = String::from_utf8(bytes(next()?)?).ok().and_then(|text| Reserver::parse(&text));
         views.push(View {
             is_spooled: false,
             key,
@@ -153,6 +155,7 @@ pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, 
             max_attempts,
             attempts_log: attempts_of(&log),
             headers: headers_of(&log),
+            reserver,
         });
     }
     Ok(views)
@@ -249,6 +252,7 @@ pub(super) fn outcome(outcome: &Outcome) -> String {
         Outcome::DeadLetterAs(priority) => format!("B{}", priority_word(*priority)),
         Outcome::Extend(span) => format!("e{}", span.as_millis()),
         Outcome::Later(span) => format!("l{}", span.as_millis()),
+        Outcome::Name(reserver) => format!("n{}", reserver.to_text()),
         Outcome::HandBack => "h".to_owned(),
         Outcome::Postpone(at) => format!("p{}", due(*at)),
     }

@@ -239,6 +239,7 @@ impl Spool {
         let due_ms = job.due.resolve(i128::from(now.unix_us) * 1000);
         let is_due = due_ms * 1000 <= now.unix_us;
         Ok(Some(Spooled::Job(Box::new(View {
+            reserver: None,
             key: job.key,
             state: if is_due { State::Ready } else { State::Delayed },
             body: job.body,

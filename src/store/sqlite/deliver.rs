@@ -134,9 +134,9 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
         .optional()?;
     let Some(mut held) = found else { return Ok(Settled::Stale) };
     if let Some(due_ms) = held.replaced_due_ms {
-        // An extension would make the replacement wait, so it does nothing. Any other outcome ends the lease, and
+        // An extension would make the replacement wait, so it does nothing, and neither does a name. Any other outcome ends the lease, and
         // settles nothing.
-        if !matches!(settlement.outcome, Outcome::Extend(_)) {
+        if !matches!(settlement.outcome, Outcome::Extend(_) | Outcome::Name(_)) {
             end(w, &held, w.place(Due::At(due_ms)))?;
         }
         return Ok(Settled::Stale);
@@ -144,25 +144,30 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
     if let Some(attempt) = &settlement.attempt {
         held.log = Some(appended(held.log.take(), attempt));
     }
-    match settlement.outcome {
+    match &settlement.outcome {
         Outcome::Ack => unreachable!("an ack of a lease that holds has deleted the row"),
-        Outcome::Retry(due) => end(w, &held, w.place(due))?,
+        Outcome::Retry(due) => end(w, &held, w.place(*due))?,
         Outcome::RetryAs(due, priority) => {
-            set_priority(w, &held, priority)?;
-            end(w, &held, w.place(due))?;
+            set_priority(w, &held, *priority)?;
+            end(w, &held, w.place(*due))?;
         }
         Outcome::DeadLetter => end(w, &held, (State::Dead, w.now_ms()))?,
         Outcome::DeadLetterAs(priority) => {
-            set_priority(w, &held, priority)?;
+            set_priority(w, &held, *priority)?;
             end(w, &held, (State::Dead, w.now_ms()))?;
         }
         Outcome::Extend(span) | Outcome::Later(span) => {
-            let deadline_ms = Due::In(span).resolve(w.now_ns);
+            let deadline_ms = Due::In(*span).resolve(w.now_ns);
             let is_later = matches!(settlement.outcome, Outcome::Later(_));
             let sql =
                 "UPDATE job SET at_ms = ?2, owner = CASE WHEN ?3 THEN NULL ELSE owner END WHERE seq = ?1";
             w.db.prepare_cached(sql)?.execute(params![held.seq, deadline_ms, is_later])?;
             w.deadline(deadline_ms);
+        }
+        Outcome::Name(reserver) => {
+            let sql = "UPDATE job SET reserver = ?2 WHERE seq = ?1 AND owner IS NULL";
+            let text = format!("{} {}", held.attempts, reserver.to_text());
+            w.db.prepare_cached(sql)?.execute(params![held.seq, text])?;
         }
         Outcome::HandBack => {
             held.attempts = held.attempts.saturating_sub(1);
@@ -170,7 +175,7 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
         }
         Outcome::Postpone(due) => {
             held.attempts = held.attempts.saturating_sub(1);
-            end(w, &held, w.place(due))?;
+            end(w, &held, w.place(*due))?;
         }
     }
     Ok(Settled::Done)
@@ -187,7 +192,7 @@ fn end(w: &mut Write<'_>, held: &LeasedRow, (state, at_ms): (State, i64)) -> rus
     let due_ms = if state == State::Dead { held.due_ms } else { at_ms };
     w.db.prepare_cached(
         "UPDATE job SET state = ?2, at_ms = ?3, due_ms = ?4, attempts = ?5, crashes = ?6, attempts_log = ?7,
-                token = NULL, owner = NULL, lease_limit = NULL, replaced_due_ms = NULL
+                token = NULL, owner = NULL, lease_limit = NULL, replaced_due_ms = NULL, reserver = NULL
          WHERE seq = ?1",
     )?
     .execute(params![held.seq, state as i64, at_ms, due_ms, held.attempts, held.crashes, held.log])?;

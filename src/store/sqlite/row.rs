@@ -3,20 +3,25 @@
 use rusqlite::Row;
 use rusqlite::types::Type;
 
-use crate::View;
+use crate::{Reserver, View};
 use model::headers::Headers;
 use model::job::{Attempt, Body, JobId, JobKey, State, TopicName};
 use model::job_priority::JobPriority;
 use model::record::Ending;
 
 /// The columns that [`view`] reads, in its order.
-pub(super) const COLUMNS: &str =
-    "id, state, at_ms, due_ms, stamp_us, priority, attempts, max_attempts, attempts_log, body, seq, headers";
+pub(super) const COLUMNS: &str = "id, state, at_ms, due_ms, stamp_us, priority, attempts, max_attempts, attempts_log, body, seq, headers, reserver";
 
 pub(super) fn view(topic: &TopicName, row: &Row<'_>) -> rusqlite::Result<View> {
     let state = state(row, 1)?;
-    let at_ms: i64 = row.get(2)?;
+    let (at_ms, attempts): (i64, u32) = (row.get(2)?, row.get(6)?);
+    let named: Option<String> = if state == State::Leased { row.get(12)? } else { None };
+    let reserver = named.as_deref().and_then(|text| text.split_once(' '));
     Ok(View {
+        reserver: reserver
+            // If the job was replaced while it was leased, its attempts are counted from 0 again.
+            .filter(|(attempt, _)| attempts == 0 || *attempt == attempts.to_string())
+            .and_then(|(_, text)| Reserver::parse(text)),
         is_spooled: false,
         key: JobKey { topic: topic.clone(), id: id(row, 0)? },
         state,
@@ -25,7 +30,7 @@ pub(super) fn view(topic: &TopicName, row: &Row<'_>) -> rusqlite::Result<View> {
         stamp_us: row.get(4)?,
         headers: headers(row, 11, row.get(4)?)?,
         priority: priority(row, 5)?,
-        attempts: row.get(6)?,
+        attempts,
         max_attempts: row.get(7)?,
         attempts_log: attempts_log(row.get(8)?),
         body: Body::trusted(row.get::<_, String>(9)?),

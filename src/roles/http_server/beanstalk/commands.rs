@@ -12,6 +12,7 @@ use super::stored_job::Note;
 use host::now_ms;
 use model::job::{Attempt, Due, State, TopicName};
 use model::job_priority::JobPriority;
+use model::metrics::AttemptOutcome;
 use model::scope::RequiredAccess;
 use model::topic::LEASES;
 use protocol::beanstalk::{Command, Document, Response, TubeName};
@@ -149,12 +150,18 @@ impl Session {
             error,
             late: None,
         });
+        let took_us = attempt.as_ref().map(|attempt| attempt.took_ms.saturating_mul(1000));
+        let is_done = outcome == Outcome::Ack;
         let ends_lease = !matches!(outcome, Outcome::Extend(_));
         let settlement = Settlement { key: job.key.clone(), token: job.token.clone(), outcome, attempt };
         let ask = |reply: Reply<_>| Request::settle(settlement, |settled| reply.with(settled));
         let settled = self.port.api.store_client.ask(0, ask).await??;
         if ends_lease && settled == Settled::Done {
             self.port.api.pull.settled(&job.key.topic);
+            if let Some(took_us) = took_us {
+                let outcome = if is_done { AttemptOutcome::Accepted } else { AttemptOutcome::Failed };
+                self.port.api.counters.topic(job.key.topic.as_str()).reported(outcome, took_us);
+            }
         }
         Ok(settled)
     }

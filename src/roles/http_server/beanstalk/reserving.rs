@@ -163,7 +163,8 @@ impl Session {
                 tokio::time::sleep_until(until.into()).await;
                 return Ok(Vec::new());
             }
-            api.wait_for_jobs(Reserve { topics, max: 1, lease: None, is_owned: true, until }).await
+            api.wait_for_jobs(Reserve { topics, max: 1, lease: None, is_owned: true, client: None, until })
+                .await
         };
         tokio::select! {
             biased;

@@ -19,6 +19,7 @@ use host::now_ms;
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};
 use model::job_priority::JobPriority;
+use model::metrics::AttemptOutcome;
 use model::quota::Quota;
 use model::scope::{RequiredAccess, Scope};
 use model::topic::{LEASES, Topic};
@@ -212,7 +213,8 @@ impl Port {
         let until = now + POP_WAIT;
         let mut place = self.api.reserve_place(Some(holder.clone()))?;
         loop {
-            let reserve = Reserve { topics: names.clone(), max: 1, lease: None, is_owned: false, until };
+            let reserve =
+                Reserve { topics: names.clone(), max: 1, lease: None, is_owned: false, client: None, until };
             let Some(reserved) = self.api.wait_for_jobs(reserve).await?.pop() else { return Ok(None) };
             let popped = self.popped(reserved, place);
             let last = LastReserve::new(popped.leased(), now_ms(), popped.hold);
@@ -291,10 +293,14 @@ impl Port {
             error: String::new(),
             late: None,
         });
+        let took_ms = attempt.as_ref().map(|attempt| attempt.took_ms);
         let settlement = Settlement { key, token, outcome, attempt };
         let ask = |reply: Reply<_>| Request::settle(settlement, |settled| reply.with(settled));
         let is_done = self.api.store_client.ask(0, ask).await?? == Settled::Done;
         if is_done && is_over {
+            let took_us = took_ms.unwrap_or_default().saturating_mul(1000);
+            let counters = self.api.counters.topic(last.key.topic.as_str());
+            counters.reported(AttemptOutcome::Accepted, took_us);
             self.api.pull.settled(&last.key.topic);
         }
         Ok(is_done)

@@ -5,15 +5,16 @@
 -- ARGV  for each topic: topic, n, and n times: id, token, outcome, attempt
 --         outcome  a (ack), r and a due time (retry: 'r+60000', 'r1767225600000'), b (bury), e and milliseconds
 --                  (extend: 'e30000'), l and milliseconds (answered later: as extend, and the lease has no owner from
---                  then on), h (hand back), p and a due time (postpone, as for retry). R and B: as r and b, and the job
---                  has another priority from then on: 1 2 3, or 'p' and a number ('R2 +60000', 'Bp5')
+--                  then on), h (hand back), p and a due time (postpone, as for retry), n and a text (the client that has
+--                  the job, which is shown). R and B: as r and b, and the job has another priority from then on: 1 2 3, or
+--                  'p' and a number ('R2 +60000', 'Bp5')
 --         attempt  a line to be kept with the job, without a newline; '' for none
 -- Returns one letter for each settlement, in their order: d done, s stale (the token is not that of the job's lease, or
 -- the job was replaced)
 --
--- Moves a job: leased -> nothing (ack), delayed or ready (retry), dead (bury), leased (extend, later), ready with its
+-- Moves a job: leased -> nothing (ack), delayed or ready (retry), dead (bury), leased (extend, later, name), ready with its
 -- attempt not counted (hand back), delayed or ready with its attempt not counted (postpone). If it was replaced while it
--- was leased -> delayed, ready; extend leaves it leased.
+-- was leased -> delayed, ready; extend and name leave it leased.
 
 local letters, sum = {}, 0
 
@@ -26,7 +27,7 @@ local function settle(m, id, packed, outcome, attempt)
     what = what + 32
   end
   if lease.replaced then
-    if what ~= 101 then restore(m, id, lease) end
+    if what ~= 101 and what ~= 110 then restore(m, id, lease) end
     return 's'
   end
   if what == 97 then -- a
@@ -57,6 +58,10 @@ local function settle(m, id, packed, outcome, attempt)
       local owned = owned_by(m, lease.owner)
       owned[#owned + 1] = m.topic .. '\0' .. id
       call('HSET', base .. 'L:' .. m.topic, id, string.sub(packed, 1, OWNER - 1))
+    end
+  elseif what == 110 then -- n
+    if lease.owner == '' then
+      call('HSET', base .. 'L:' .. m.topic, id, string.sub(packed, 1, OWNER - 1) .. '\0' .. argument)
     end
   elseif what == 112 then -- p: the notes of the job are from before the lease
     unlease(m, id, lease)
@@ -106,7 +111,7 @@ while ARGV[i] do
               ends(m, ids[k], DELIVERED, due, attempts, line, stamp)
             end
           end
-          if #lease >= OWNER then
+          if (string.byte(lease, OWNER) or 0) ~= 0 then
             if string.sub(lease, OWNER) ~= owner then
               owner = string.sub(lease, OWNER)
               owned = owned_by(m, owner)

@@ -1,6 +1,7 @@
 -- The layout of a lease (a value of L:): token (20 bytes), due_ms (6), rank and marks (1), number of attempts with
 -- this one (4), number of attempts that were forgiven (1), limit of attempts (4), when the job was added, us (7; 0 if
--- the release before this one made the lease), zeros (22), owner (the rest). The zeros make it longer than 64 bytes:
+-- the release before this one made the lease), zeros (22), owner (the rest; if it
+-- begins with a zero, there is no owner, and behind the zero is the client that has reserved the job). The zeros make it longer than 64 bytes:
 -- Redis then stores the leases in a hash table, and does not search a list for them.
 local TOKEN, OWNER = 20, 66
 local ZEROS = string.rep('\0', 22)
@@ -10,6 +11,7 @@ local NOTED, REPLACED = 4, 8
 
 local function lease_of(packed)
   local due, bits, attempts, crashes, limit, stamp = struct.unpack('>I6BI4BI4I7', packed, TOKEN + 1)
+  local named = string.byte(packed, OWNER) == 0
   return {
     token = string.sub(packed, 1, TOKEN),
     due = due,
@@ -20,6 +22,7 @@ local function lease_of(packed)
     crashes = crashes,
     limit = limit,
     stamp = stamp,
-    owner = string.sub(packed, OWNER),
+    owner = named and '' or string.sub(packed, OWNER),
+    reserver = named and string.sub(packed, OWNER + 1) or '',
   }
 end

@@ -1,5 +1,6 @@
--- A job as scripts return it, in seven values: id, state (1 delayed, 2 ready, 3 leased, 4 dead), due time in ms, the
--- deadline of the lease or the time of death in ms (otherwise -1), attempts that count, log, record. Needs: clock or
+-- A job as scripts return it, in eight values: id, state (1 delayed, 2 ready, 3 leased, 4 dead), due time in ms, the
+-- deadline of the lease or the time of death in ms (otherwise -1), attempts that count, log, record, and who has reserved
+-- it, in the form of src/store/reserver.rs ('' if nobody has said so). Needs: clock or
 -- `call` and `base`, scores, leases.
 
 -- Reads a dead letter (a value of X:). The layout: due time of its last attempt (6 bytes), the number of the letter
@@ -15,10 +16,10 @@ local function parse_letter(packed)
   }
 end
 
-local function view(out, id, state, due, till, attempts, log, record)
+local function view(out, id, state, due, till, attempts, log, record, reserver)
   local n = #out
   out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, state, due, till
-  out[n + 5], out[n + 6], out[n + 7] = attempts, log, record
+  out[n + 5], out[n + 6], out[n + 7], out[n + 8] = attempts, log, record, reserver or ''
 end
 
 -- Adds the values of a job to `out`. `score` is the job's score in the zset of its state. `packed` is the record, or
@@ -36,7 +37,7 @@ local function view_of(out, id, state, score, packed, noted, lease)
     view(out, id, 2, (from_ready(score)), -1, attempts, log, packed)
   elseif state == 3 then
     lease = lease_of(lease)
-    view(out, id, 3, lease.due, score, lease.attempts, log, packed)
+    view(out, id, 3, lease.due, score, lease.attempts, log, packed, lease.reserver)
   else
     local letter = parse_letter(packed)
     view(out, id, 4, letter.due, score, letter.attempts, letter.log, letter.record)

@@ -1,0 +1,31 @@
+//! What the broker asks of the leases that it has brought: to hand back those that nobody uses, and to note the clients
+//! that have the others. Pure, except for the log.
+
+use super::{Client, Reserve, Reserved};
+use model::excerpt::Excerpt;
+use store::{Outcome, Reserver, Settlement};
+
+/// Returns the settlements that hand jobs back. A job that was removed when it was reserved cannot be handed back.
+pub(super) fn hand_backs(jobs: Vec<Reserved>) -> Vec<Settlement> {
+    let back = |Reserved { leased, ticket }: Reserved| {
+        if ticket.is_none() {
+            let (topic, id) = (&leased.key.topic, Excerpt(&leased.key.id));
+            log::warn!(target: "notify", "{topic}:{id} was removed when it was reserved, and its client is gone");
+            return None;
+        }
+        let (key, token) = (leased.key, leased.token);
+        Some(Settlement { key, token, outcome: Outcome::HandBack, attempt: None })
+    };
+    jobs.into_iter().filter_map(back).collect()
+}
+
+/// Returns the settlements that note a client with its leases. There are none if it has not named itself.
+pub(super) fn names(reserve: &Reserve, jobs: &[Reserved]) -> Vec<Settlement> {
+    let Some(Client { name, address }) = &reserve.client else { return Vec::new() };
+    let note = |Reserved { leased, .. }: &Reserved| {
+        let (name, address, since_ms) = (name.clone(), address.clone(), leased.leased_ms);
+        let outcome = Outcome::Name(Reserver { name, address, since_ms });
+        Settlement { key: leased.key.clone(), token: leased.token.clone(), outcome, attempt: None }
+    };
+    jobs.iter().filter(|job| job.ticket.is_some()).map(note).collect()
+}
