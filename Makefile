@@ -42,7 +42,7 @@ check: fmt clippy doc deny tests
 OTHERS := $(filter-out it,$(patsubst tests/%.rs,%,$(wildcard tests/*.rs)) $(patsubst tests/%/main.rs,%,$(wildcard tests/*/main.rs)))
 
 # The tests of tests/it wait more than they compute.
-IT_THREADS ?= 3
+IT_THREADS ?= 4
 
 # Everything; and the daemon's tests once more, on two nodes of Redis.
 tests:
