@@ -67,6 +67,9 @@ pub(super) struct Broker {
     pub(super) rates: Rates,
     pub(super) home_of: HomeOf,
     pub(super) look_at: Instant,
+    /// The lane that is planned first: the one after the last lane that got calls. So all lanes get their turn, even if
+    /// one of them always has jobs.
+    pub(super) first_lane: usize,
     pub(super) drains: bool,
     pub(super) orders: Vec<(usize, LaneOrder)>,
     pub(super) answers: Vec<(u64, ReserveAnswer)>,
@@ -85,6 +88,7 @@ impl Broker {
             rates: Rates::default(),
             home_of,
             look_at: now,
+            first_lane: 0,
             drains: false,
             orders: Vec::new(),
             answers: Vec::new(),
@@ -296,7 +300,8 @@ impl Broker {
             (0..self.lanes.len()).for_each(|lane| self.note_ring(lane, vec![Ring::All]));
         }
         self.ask_permits(now);
-        for number in 0..self.lanes.len() {
+        let (first, count) = (self.first_lane, self.lanes.len());
+        for number in (0..count).map(|step| (first + step) % count) {
             self.plan(number, now);
         }
         self.end_waits(now);

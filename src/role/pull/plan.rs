@@ -70,6 +70,9 @@ impl Broker {
         if register.is_empty() && calls.is_empty() {
             return;
         }
+        if !calls.is_empty() {
+            self.first_lane = (number + 1) % self.lanes.len();
+        }
         let lane = &mut self.lanes[number];
         lane.registered.extend(register.iter().map(|topic| (topic.clone(), now)));
         let orders = calls.iter().map(|planned| planned.call.clone()).collect();

@@ -349,6 +349,24 @@ fn the_order_of_preference_holds_over_all_lanes() {
 }
 
 #[test]
+fn no_lane_starves_beside_one_that_always_has_jobs() {
+    let mut world = World { is_calm: true, ..World::new(4) };
+    for id in 0..100 {
+        for lane in 0..2 {
+            world.jobs += 1;
+            world.lanes[lane].ready.entry(name("a")).or_default().push_back(world.jobs);
+        }
+        let (topics, until) = (vec![name("a")], world.now + Duration::from_secs(5));
+        world.come_as(id, Reserve { topics, max: 1, lease: None, is_owned: false, client: None, until });
+        while world.clients.contains_key(&id) {
+            world.step(false);
+        }
+    }
+    let left = [0, 1].map(|lane: usize| world.lanes[lane].ready[&name("a")].len());
+    assert!(left.iter().all(|left| (40..=60).contains(left)), "{left:?}");
+}
+
+#[test]
 fn a_lane_that_hangs_holds_up_no_other_topic() {
     let mut world = World { is_calm: true, ..World::new(3) };
     world.lanes[1].ready.entry(name("b")).or_default().push_back(7);
