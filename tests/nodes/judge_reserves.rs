@@ -27,15 +27,15 @@ impl Of<'_> {
             (nacked == version && asked > o.answered && at < until).then(|| until - at)
         };
         let is_hurried = |since: Micros| {
-            let hurries = |o: &&Operation| {
+            let hurries = |o: &Operation| {
                 o.operation_kind == OperationKind::Run
                     && o.is_possible()
                     && self.latest(o) >= since
                     && o.sent <= at
             };
-            self.operations.iter().any(|o| hurries(&o))
+            self.operations.iter().any(|o| hurries(o))
         };
-        if let Some((nack, early)) = after.find_map(|o| Some((o, too_early(&o)?)))
+        if let Some((nack, early)) = after.find_map(|o| Some((o, too_early(o)?)))
             && !is_hurried(nack.sent)
         {
             let early = early / MILLISECOND;

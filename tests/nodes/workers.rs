@@ -106,7 +106,7 @@ impl Worker {
     /// Reports as the fate of the version says. Returns whether it is acked.
     fn report(&mut self, id: Id, version: Version, token: &Value, fate: &str) -> bool {
         if fate == Fate::SecondAttempt.word() && self.refused.lock().unwrap().insert(version) {
-            if version % 2 == 0 {
+            if version.is_multiple_of(2) {
                 let delay = format!("{}ms", NACK_DELAY / MILLISECOND);
                 let kind = OperationKind::Nack { version, delay: NACK_DELAY };
                 self.note(id, kind, "nack", json!({"token": token, "delay": delay}));

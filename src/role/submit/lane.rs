@@ -156,11 +156,14 @@ type OtherRequest<A> = (Origin<A>, StoreQuestion<<A as RequestSource>::Response>
 /// The origin of an add, and the function that makes its response.
 type AddResponder<A> = (Origin<A>, Responder<Result<Added>, <A as RequestSource>::Response>);
 
+/// The origin of a settlement, and the function that makes its response.
+type SettleResponder<A> = (Origin<A>, Responder<Result<Settled>, <A as RequestSource>::Response>);
+
 /// Settlements that share a transaction, each of another job.
 struct SettleGroup<A: RequestSource> {
     keys: HashSet<JobKey>,
     settlements: Vec<Settlement>,
-    respond: Vec<(Origin<A>, Responder<Result<Settled>, A::Response>)>,
+    respond: Vec<SettleResponder<A>>,
 }
 
 /// Requests of one kind, which go to the store together.
