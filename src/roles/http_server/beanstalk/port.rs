@@ -148,7 +148,11 @@ impl Port {
 
     /// Keeps a pause of an earlier process, unless the tube was paused here meanwhile.
     pub(super) fn keep_pause(&self, tube: &TubeName, span: Duration, until: Instant) {
-        self.with_tube(tube, |known| known.pause = known.pause.or(Some((span, until))));
+        // The connections that use the tube come later, so its entry stays. One message bounds how many these are.
+        self.with_state(|state| {
+            let known = state.tubes.entry(tube.clone()).or_default();
+            known.pause = known.pause.or(Some((span, until)));
+        });
         self.pauses.send_replace(());
     }
 
