@@ -362,7 +362,10 @@ fn a_restart_keeps_connections_and_what_they_have() {
     assert_eq!((half.line(), body.line()), ("USING default".to_owned(), "USING default".to_owned()));
     let pid = |client: &mut Client| client.stats("stats")["pid"].clone();
     let old = pid(&mut idle);
+    assert_eq!(idle.ask("pause-tube t 1000"), "PAUSED");
     restart(&server);
+    let left = |client: &mut Client| client.stats("stats-tube t")["pause-time-left"].parse::<u64>().unwrap();
+    assert!((900..1000).contains(&left(&mut idle)), "the tube is still paused");
     half.send("be-used\r\n");
     body.send("cde\r\n");
     assert_eq!(half.line(), "USING default");
@@ -391,6 +394,8 @@ fn a_restart_keeps_connections_and_what_they_have() {
     // What waited since before the first restart gets its job, and the next command is answered.
     idle.ask("use t");
     let late = idle.put(0, 0, 60, "late");
+    assert!((900..1000).contains(&left(&mut idle)), "after two restarts");
+    assert_eq!(idle.ask("pause-tube t 0"), "PAUSED");
     let line = waiting.line();
     assert_eq!(waiting.read_job(&line).unwrap(), (late, b"late".to_vec()));
     assert_eq!(waiting.line(), "USING t");

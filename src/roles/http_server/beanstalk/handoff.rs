@@ -1,40 +1,40 @@
-//! Passes the connections of clients from the draining dq-http-server to the next one: the open socket, the state of the
-//! connection, and the locks of the owners of its leases. A client notices nothing.
+//! Passes the connections of clients from the draining dq-http-server to the next one (`takeover`): the open socket, the
+//! state of the connection, and the locks of the owners of its leases. A client notices nothing.
 //!
 //! A connection belongs to exactly one process at any moment. After the draining process has offered a connection, it
 //! does nothing with the connection. The next process does nothing with it until it has answered that it takes it.
 //! docs/internals/BEANSTALK.md says what a crash between two steps does.
 //!
-//! The socket is `run_dir/beanstalk.succession`. Messages: `O`, a tag, and the lock of this owner; `B`, the socket of a
-//! connection, and as much of its state as fits; `M`, more of its state. Each state gets one byte as the answer.
+//! The pauses of tubes are passed first, because they are known to the process alone.
+//!
+//! The socket is `run_dir/beanstalk.succession`. Messages: `P`, and the pauses, without an answer; `O`, a tag, and the
+//! lock of this owner; `B`, the socket of a connection, and as much of its state as fits; `M`, more of its state. Each
+//! state gets one byte as the answer.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tokio::io::unix::AsyncFd;
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 
-use super::super::followed::watched;
-use super::super::places::Places;
-use super::super::tcp_port::closed;
 use super::passed_state::ConnectionState;
 use super::port::Port;
-use super::serve;
 use host::{Owner, PASSED_MAX, PassListener, PassSocket, wait_readable};
+use protocol::beanstalk::TubeName;
 
-const OWNER: u8 = b'O';
-const BEGIN: u8 = b'B';
+pub(super) const PAUSES: u8 = b'P';
+pub(super) const OWNER: u8 = b'O';
+pub(super) const BEGIN: u8 = b'B';
 const MORE: u8 = b'M';
 
-const TAKEN: u8 = 1;
-const REFUSED: u8 = 0;
+pub(super) const TAKEN: u8 = 1;
+pub(super) const REFUSED: u8 = 0;
 
 fn path(run_dir: &Path) -> PathBuf {
     run_dir.join("beanstalk.succession")
@@ -43,6 +43,22 @@ fn path(run_dir: &Path) -> PathBuf {
 /// Listens for connections of a draining process. Call it before this process says that it is ready.
 pub(in super::super) fn listen(run_dir: &Path) -> io::Result<PassListener> {
     PassListener::bind(&path(run_dir))
+}
+
+/// A paused tube, as it is passed.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct PassedPause {
+    pub tube: String,
+    /// How long the client has paused it.
+    pub span_ms: u64,
+    pub left_ms: u64,
+}
+
+/// What the thread gets.
+enum HandoffRequest {
+    Offer(Offer),
+    /// Tells when the pauses are passed.
+    Begin(oneshot::Sender<()>),
 }
 
 /// A connection that is offered to the next process.
@@ -64,17 +80,30 @@ enum OfferResult {
 
 /// Offers connections to the next process, on a thread of its own.
 #[derive(Clone, Default)]
-pub(super) struct HandoffSender(Arc<OnceLock<Option<Sender<Offer>>>>);
+pub(super) struct HandoffSender(Arc<OnceLock<Option<Sender<HandoffRequest>>>>);
 
 impl HandoffSender {
+    fn requests(&self, port: &Port) -> Option<&Sender<HandoffRequest>> {
+        self.0.get_or_init(|| start(port.api.settings.run_dir.clone(), pauses_message(port))).as_ref()
+    }
+
+    /// Passes the pauses of tubes. Call it when this process drains.
+    pub(super) async fn begin(&self, port: &Port) {
+        let (passed, done) = oneshot::channel();
+        let begin = HandoffRequest::Begin(passed);
+        if self.requests(port).is_some_and(|requests| requests.send(begin).is_ok()) {
+            let _ = done.await;
+        }
+    }
+
     /// Offers a connection. Returns its socket if it stays with this process.
     pub(super) async fn pass_on(
         &self,
-        run_dir: &Path,
+        port: &Port,
         stream: TcpStream,
         state: &ConnectionState,
     ) -> io::Result<Option<TcpStream>> {
-        let offers = self.0.get_or_init(|| start(run_dir.to_owned()));
+        let requests = self.requests(port);
         let state_bytes = match state.to_bytes(Instant::now()) {
             Ok(bytes) => bytes,
             Err(e) => {
@@ -82,12 +111,12 @@ impl HandoffSender {
                 return Ok(Some(stream));
             }
         };
-        let Some(offers) = offers else { return Ok(Some(stream)) };
+        let Some(requests) = requests else { return Ok(Some(stream)) };
         let owners = state.held.iter().filter_map(|(_, job)| job.owner.clone()).collect();
         let (result, answered) = oneshot::channel();
         let offer = Offer { socket: stream.into_std()?, state: state_bytes, owners, result };
-        if let Err(unsent) = offers.send(offer) {
-            return TcpStream::from_std(unsent.0.socket).map(Some);
+        if let Err(SendError(HandoffRequest::Offer(unsent))) = requests.send(HandoffRequest::Offer(offer)) {
+            return TcpStream::from_std(unsent.socket).map(Some);
         }
         match answered.await {
             Ok(OfferResult::Stays(socket)) => TcpStream::from_std(socket).map(Some),
@@ -96,11 +125,22 @@ impl HandoffSender {
     }
 }
 
-fn start(run_dir: PathBuf) -> Option<Sender<Offer>> {
-    let (offers, received) = channel();
-    let run = move || offer_all(&run_dir, &received);
+fn pauses_message(port: &Port) -> Vec<u8> {
+    let now = Instant::now();
+    let pause = |(tube, span, until): (TubeName, Duration, Instant)| PassedPause {
+        tube: tube.to_string(),
+        span_ms: span.as_millis() as u64,
+        left_ms: until.saturating_duration_since(now).as_millis() as u64,
+    };
+    let pauses: Vec<PassedPause> = port.pauses(now).into_iter().map(pause).collect();
+    serde_json::to_vec(&pauses).expect("they are plain values")
+}
+
+fn start(run_dir: PathBuf, pauses: Vec<u8>) -> Option<Sender<HandoffRequest>> {
+    let (requests, received) = channel();
+    let run = move || offer_all(&run_dir, &pauses, &received);
     match std::thread::Builder::new().name("beanstalk-handoff".to_owned()).spawn(run) {
-        Ok(_) => Some(offers),
+        Ok(_) => Some(requests),
         Err(e) => {
             log::warn!("beanstalk: no connection is passed on: cannot start a thread: {e}");
             None
@@ -109,15 +149,22 @@ fn start(run_dir: PathBuf) -> Option<Sender<Offer>> {
 }
 
 /// Offers one connection after the other, until all senders are gone.
-fn offer_all(run_dir: &Path, offers: &Receiver<Offer>) {
-    let mut passage = match Passage::open(run_dir) {
+fn offer_all(run_dir: &Path, pauses: &[u8], requests: &Receiver<HandoffRequest>) {
+    let mut passage = match Passage::open(run_dir, pauses) {
         Ok(passage) => Some(passage),
         Err(e) => {
-            log::info!("beanstalk: no process takes the connections over: {e}");
+            log::debug!("beanstalk: no process takes the connections over: {e}");
             None
         }
     };
-    for Offer { socket, state, owners, result } in offers {
+    for request in requests {
+        let Offer { socket, state, owners, result } = match request {
+            HandoffRequest::Offer(offer) => offer,
+            HandoffRequest::Begin(passed) => {
+                let _ = passed.send(());
+                continue;
+            }
+        };
         let offered = passage.as_mut().map(|passage| passage.offer(&socket, &state, &owners));
         let done = match offered {
             Some(Ok(true)) => OfferResult::Gone,
@@ -147,10 +194,15 @@ struct Passage {
 }
 
 impl Passage {
-    fn open(run_dir: &Path) -> io::Result<Passage> {
+    fn open(run_dir: &Path, pauses: &[u8]) -> io::Result<Passage> {
         let socket = PassSocket::connect(&path(run_dir))?;
         if socket.listener_pid()? == std::process::id() {
             return Err(io::Error::other("there is no other one"));
+        }
+        if pauses.len() < PASSED_MAX {
+            socket.send(&[&[PAUSES], pauses].concat(), None)?;
+        } else {
+            log::warn!("beanstalk: there are too many paused tubes, so their pauses end now");
         }
         Ok(Passage { socket, owners: HashSet::new() })
     }
@@ -192,162 +244,5 @@ impl Passage {
             kind = MORE;
         }
         Ok(())
-    }
-}
-
-/// Takes connections of draining processes until this process drains, and serves them to their ends.
-pub(super) async fn receive(port: Port, listener: PassListener, places: Places) {
-    let mut closing = port.api.closing.subscribe();
-    let events = match listener.as_fd().try_clone_to_owned().and_then(watched) {
-        Ok(events) => events,
-        Err(e) => return log::error!("beanstalk: cannot take connections over: {e}"),
-    };
-    let mut passages = JoinSet::new();
-    loop {
-        let mut ready = tokio::select! {
-            () = closed(&mut closing) => break,
-            Some(_) = passages.join_next() => continue,
-            ready = events.readable() => match ready {
-                Ok(ready) => ready,
-                Err(e) => {
-                    log::error!("beanstalk: cannot take connections over: {e}");
-                    break;
-                }
-            },
-        };
-        match listener.accept() {
-            Ok(Some(passage)) => {
-                passages.spawn(receive_from(port.clone(), passage, places.clone()));
-            }
-            Ok(None) => ready.clear_ready(),
-            Err(e) => {
-                log::error!("beanstalk: cannot take connections over: {e}");
-                break;
-            }
-        }
-    }
-    drop((listener, events));
-    while passages.join_next().await.is_some() {}
-}
-
-/// Takes the connections of one draining process, and serves them to their ends.
-async fn receive_from(port: Port, passage: PassSocket, places: Places) {
-    let mut open = JoinSet::new();
-    if let Err(e) = take_all(&port, passage, places, &mut open).await
-        && e.kind() != ErrorKind::UnexpectedEof
-    {
-        log::error!("beanstalk: cannot take connections over: {e}");
-    }
-    while open.join_next().await.is_some() {}
-}
-
-/// Takes connections until the other side ends, or this process drains.
-async fn take_all(
-    port: &Port,
-    passage: PassSocket,
-    mut places: Places,
-    open: &mut JoinSet<()>,
-) -> io::Result<()> {
-    let mut closing = port.api.closing.subscribe();
-    let events = watched(passage.as_fd().try_clone_to_owned()?)?;
-    let mut arriving = Arriving::new(&port.api.settings.run_dir);
-    loop {
-        tokio::select! {
-            biased;
-            () = closed(&mut closing) => return Ok(()),
-            ready = events.readable() => {
-                let mut ready = ready?;
-                let Some((message, fd)) = passage.receive()? else {
-                    ready.clear_ready();
-                    continue;
-                };
-                let answer = match arriving.take(&message, fd) {
-                    None => continue,
-                    Some(arrived) => arrived.and_then(|(state, socket)| {
-                        let place = places.admit(state.peer).ok_or_else(|| io::Error::other("it has no place"))?;
-                        Ok((state, TcpStream::from_std(socket.into())?, place))
-                    }),
-                };
-                match answer {
-                    Ok((state, stream, place)) => {
-                        reply(&passage, &events, TAKEN).await;
-                        let ip = state.peer;
-                        open.spawn(serve(port.clone(), stream, ip, place, Some(state)));
-                    }
-                    Err(e) => {
-                        log::warn!("beanstalk: a connection is not taken over: {e}");
-                        reply(&passage, &events, REFUSED).await;
-                    }
-                }
-            }
-            Some(_) = open.join_next() => {}
-        }
-    }
-}
-
-/// Answers for a connection. An error means that the other side is gone, and does nothing with its connections any more.
-async fn reply(passage: &PassSocket, events: &AsyncFd<OwnedFd>, answer: u8) {
-    loop {
-        match passage.reply(&[answer]) {
-            Err(e) if e.kind() == ErrorKind::WouldBlock => match events.writable().await {
-                Ok(mut ready) => ready.clear_ready(),
-                Err(_) => return,
-            },
-            _ => return,
-        }
-    }
-}
-
-/// What has arrived of the connections of a draining process.
-struct Arriving {
-    run_dir: PathBuf,
-    owners: HashMap<String, Arc<Owner>>,
-    /// The first bytes of a state, and the socket of the connection.
-    begun: Option<(Vec<u8>, OwnedFd)>,
-}
-
-impl Arriving {
-    fn new(run_dir: &Path) -> Arriving {
-        Arriving { run_dir: run_dir.to_owned(), owners: HashMap::new(), begun: None }
-    }
-
-    /// Takes a message. Returns a connection when it is whole, or why it is not taken.
-    fn take(
-        &mut self,
-        message: &[u8],
-        fd: Option<OwnedFd>,
-    ) -> Option<io::Result<(ConnectionState, OwnedFd)>> {
-        let (kind, part) = message.split_first()?;
-        match (*kind, fd, self.begun.take()) {
-            (OWNER, Some(fd), begun) => {
-                let tag = String::from_utf8_lossy(part).into_owned();
-                self.owners.insert(tag.clone(), Arc::new(Owner::take_over(&self.run_dir, tag, fd)));
-                self.begun = begun;
-                return None;
-            }
-            // Its jobs cannot be taken over.
-            (OWNER, None, begun) => {
-                self.begun = begun;
-                return None;
-            }
-            (BEGIN, Some(fd), _) => self.begun = Some((part.to_vec(), fd)),
-            // Without its socket the connection cannot be taken, so its later messages are ignored.
-            (BEGIN, None, _) => {
-                return Some(Err(io::Error::other("its socket did not arrive: out of file descriptors")));
-            }
-            (_, _, Some((mut bytes, fd))) => {
-                bytes.extend_from_slice(part);
-                self.begun = Some((bytes, fd));
-            }
-            (_, _, None) => return None,
-        }
-        let (bytes, fd) = self.begun.take()?;
-        match ConnectionState::from_bytes(&bytes, &self.owners, Instant::now()) {
-            Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                self.begun = Some((bytes, fd));
-                None
-            }
-            read => Some(read.map(|state| (state, fd))),
-        }
     }
 }

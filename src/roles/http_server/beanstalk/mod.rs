@@ -1,10 +1,10 @@
 //! The port for clients of beanstalkd (docs/BEANSTALK.md). Its tubes are pull topics.
 //!
 //! `session` is the state of a connection. `commands` carries out its commands, `puts` stores jobs, `reserving` waits for
-//! them, and `kicks` shows and kicks them. `port` is what the connections share. `handoff` passes them to the next
-//! process. `number`, `tube_topic`, `stored_job`, `held` and `passed_state` are pure: the numbers of jobs, the names of
-//! tubes, the form of a stored job, the leases of a connection, and a connection that is passed. This file has the
-//! connections.
+//! them, and `kicks` shows and kicks them. `port` is what the connections share. `handoff` and `takeover` pass
+//! connections to the next process. `number`, `tube_topic`, `stored_job`, `held` and `passed_state` are pure: the numbers
+//! of jobs, the names of tubes, the form of a stored job, the leases of a connection, and a connection that is passed.
+//! This file has the connections.
 //!
 //! The commands of a connection are carried out one after the other. Puts that arrive together are stored together.
 //!
@@ -22,6 +22,7 @@ mod reserving;
 mod session;
 mod statistics;
 mod stored_job;
+mod takeover;
 mod tube_topic;
 mod unregistered;
 
@@ -61,9 +62,15 @@ pub(super) async fn run(api: Api, listener: TcpListener, handoffs: PassListener)
     let port = Port::new(api.clone());
     let closing = api.closing.subscribe();
     let serve = |stream, ip, place| serve(port.clone(), stream, ip, place, None);
+    let mut drains = api.closing.subscribe();
+    let begin = async {
+        closed(&mut drains).await;
+        port.handoff.begin(&port).await;
+    };
     tokio::join!(
         tcp_port::run(listener, places.clone(), closing, serve),
-        handoff::receive(port.clone(), handoffs, places)
+        takeover::receive(port.clone(), handoffs, places),
+        begin
     );
 }
 
@@ -213,7 +220,7 @@ impl Connection {
             ..session.state(self.peer, input)
         };
         let port = session.port();
-        let passed = port.handoff.pass_on(&port.api.settings.run_dir, self.stream, &state).await?;
+        let passed = port.handoff.pass_on(port, self.stream, &state).await?;
         Ok(passed.map(|stream| Connection { stream, ..self }))
     }
 

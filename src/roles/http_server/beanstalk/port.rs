@@ -138,6 +138,27 @@ impl Port {
         self.pauses.send_replace(());
     }
 
+    /// Returns the paused tubes, how long each is paused, and until when.
+    pub(super) fn pauses(&self, now: Instant) -> Vec<(TubeName, Duration, Instant)> {
+        self.with_state(|state| {
+            let paused = |(tube, known): (&TubeName, &TubeState)| {
+                let (span, until) = known.pause.filter(|(_, until)| *until > now)?;
+                Some((tube.clone(), span, until))
+            };
+            state.tubes.iter().filter_map(paused).collect()
+        })
+    }
+
+    /// Keeps a pause of an earlier process, unless the tube was paused here meanwhile.
+    pub(super) fn keep_pause(&self, tube: &TubeName, span: Duration, until: Instant) {
+        // The connections that use the tube come later, so its entry stays. One message bounds how many these are.
+        self.with_state(|state| {
+            let known = state.tubes.entry(tube.clone()).or_default();
+            known.pause = known.pause.or(Some((span, until)));
+        });
+        self.pauses.send_replace(());
+    }
+
     /// Follows the pauses of tubes.
     pub(super) fn follow_pauses(&self) -> watch::Receiver<()> {
         self.pauses.subscribe()

@@ -1,0 +1,197 @@
+//! Takes the connections that a draining dq-http-server passes on (`handoff`), and goes on with them.
+//!
+//! It does nothing with a connection before it has answered that it takes it.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::super::followed::watched;
+use super::super::places::Places;
+use super::super::tcp_port::closed;
+use super::handoff::{BEGIN, OWNER, PAUSES, PassedPause, REFUSED, TAKEN};
+use super::passed_state::ConnectionState;
+use super::port::Port;
+use super::serve;
+use host::{Owner, PassListener, PassSocket};
+use protocol::beanstalk::TubeName;
+
+/// Takes connections of draining processes until this process drains, and serves them to their ends.
+pub(super) async fn receive(port: Port, listener: PassListener, places: Places) {
+    let mut closing = port.api.closing.subscribe();
+    let events = match listener.as_fd().try_clone_to_owned().and_then(watched) {
+        Ok(events) => events,
+        Err(e) => return log::error!("beanstalk: cannot take connections over: {e}"),
+    };
+    let mut passages = JoinSet::new();
+    loop {
+        let mut ready = tokio::select! {
+            () = closed(&mut closing) => break,
+            Some(_) = passages.join_next() => continue,
+            ready = events.readable() => match ready {
+                Ok(ready) => ready,
+                Err(e) => {
+                    log::error!("beanstalk: cannot take connections over: {e}");
+                    break;
+                }
+            },
+        };
+        match listener.accept() {
+            Ok(Some(passage)) => {
+                passages.spawn(receive_from(port.clone(), passage, places.clone()));
+            }
+            Ok(None) => ready.clear_ready(),
+            Err(e) => {
+                log::error!("beanstalk: cannot take connections over: {e}");
+                break;
+            }
+        }
+    }
+    drop((listener, events));
+    while passages.join_next().await.is_some() {}
+}
+
+/// Takes the connections of one draining process, and serves them to their ends.
+async fn receive_from(port: Port, passage: PassSocket, places: Places) {
+    let mut open = JoinSet::new();
+    if let Err(e) = take_all(&port, passage, places, &mut open).await
+        && e.kind() != ErrorKind::UnexpectedEof
+    {
+        log::error!("beanstalk: cannot take connections over: {e}");
+    }
+    while open.join_next().await.is_some() {}
+}
+
+/// Takes connections until the other side ends, or this process drains.
+async fn take_all(
+    port: &Port,
+    passage: PassSocket,
+    mut places: Places,
+    open: &mut JoinSet<()>,
+) -> io::Result<()> {
+    let mut closing = port.api.closing.subscribe();
+    let events = watched(passage.as_fd().try_clone_to_owned()?)?;
+    let mut arriving = Arriving::new(&port.api.settings.run_dir);
+    loop {
+        tokio::select! {
+            biased;
+            () = closed(&mut closing) => return Ok(()),
+            ready = events.readable() => {
+                let mut ready = ready?;
+                let Some((message, fd)) = passage.receive()? else {
+                    ready.clear_ready();
+                    continue;
+                };
+                if message.first() == Some(&PAUSES) {
+                    keep_pauses(port, &message[1..])?;
+                    continue;
+                }
+                let answer = match arriving.take(&message, fd) {
+                    None => continue,
+                    Some(arrived) => arrived.and_then(|(state, socket)| {
+                        let place = places.admit(state.peer).ok_or_else(|| io::Error::other("it has no place"))?;
+                        Ok((state, TcpStream::from_std(socket.into())?, place))
+                    }),
+                };
+                match answer {
+                    Ok((state, stream, place)) => {
+                        reply(&passage, &events, TAKEN).await;
+                        let ip = state.peer;
+                        open.spawn(serve(port.clone(), stream, ip, place, Some(state)));
+                    }
+                    Err(e) => {
+                        log::warn!("beanstalk: a connection is not taken over: {e}");
+                        reply(&passage, &events, REFUSED).await;
+                    }
+                }
+            }
+            Some(_) = open.join_next() => {}
+        }
+    }
+}
+
+/// Goes on with the pauses of a draining process.
+fn keep_pauses(port: &Port, message: &[u8]) -> io::Result<()> {
+    let now = Instant::now();
+    for pause in serde_json::from_slice::<Vec<PassedPause>>(message)? {
+        if let Some(tube) = TubeName::new(pause.tube.as_bytes()) {
+            let [span, left] = [pause.span_ms, pause.left_ms].map(Duration::from_millis);
+            port.keep_pause(&tube, span, now + left);
+        }
+    }
+    Ok(())
+}
+
+/// Answers for a connection. An error means that the other side is gone, and does nothing with its connections any more.
+async fn reply(passage: &PassSocket, events: &AsyncFd<OwnedFd>, answer: u8) {
+    loop {
+        match passage.reply(&[answer]) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => match events.writable().await {
+                Ok(mut ready) => ready.clear_ready(),
+                Err(_) => return,
+            },
+            _ => return,
+        }
+    }
+}
+
+/// What has arrived of the connections of a draining process.
+struct Arriving {
+    run_dir: PathBuf,
+    owners: HashMap<String, Arc<Owner>>,
+    /// The first bytes of a state, and the socket of the connection.
+    begun: Option<(Vec<u8>, OwnedFd)>,
+}
+
+impl Arriving {
+    fn new(run_dir: &Path) -> Arriving {
+        Arriving { run_dir: run_dir.to_owned(), owners: HashMap::new(), begun: None }
+    }
+
+    /// Takes a message. Returns a connection when it is whole, or why it is not taken.
+    fn take(
+        &mut self,
+        message: &[u8],
+        fd: Option<OwnedFd>,
+    ) -> Option<io::Result<(ConnectionState, OwnedFd)>> {
+        let (kind, part) = message.split_first()?;
+        match (*kind, fd, self.begun.take()) {
+            (OWNER, Some(fd), begun) => {
+                let tag = String::from_utf8_lossy(part).into_owned();
+                self.owners.insert(tag.clone(), Arc::new(Owner::take_over(&self.run_dir, tag, fd)));
+                self.begun = begun;
+                return None;
+            }
+            // Its jobs cannot be taken over.
+            (OWNER, None, begun) => {
+                self.begun = begun;
+                return None;
+            }
+            (BEGIN, Some(fd), _) => self.begun = Some((part.to_vec(), fd)),
+            // Without its socket the connection cannot be taken, so its later messages are ignored.
+            (BEGIN, None, _) => {
+                return Some(Err(io::Error::other("its socket did not arrive: out of file descriptors")));
+            }
+            (_, _, Some((mut bytes, fd))) => {
+                bytes.extend_from_slice(part);
+                self.begun = Some((bytes, fd));
+            }
+            (_, _, None) => return None,
+        }
+        let (bytes, fd) = self.begun.take()?;
+        match ConnectionState::from_bytes(&bytes, &self.owners, Instant::now()) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                self.begun = Some((bytes, fd));
+                None
+            }
+            read => Some(read.map(|state| (state, fd))),
+        }
+    }
+}
