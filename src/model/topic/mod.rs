@@ -227,6 +227,9 @@ settings! {
 /// The shortest and the longest lease of a job that is reserved.
 pub const LEASES: (Duration, Duration) = (Duration::from_millis(100), HOUR.saturating_mul(24));
 
+/// The most jobs of one reserve.
+pub const RESERVE_JOBS_MAX: u32 = 100;
+
 /// The greatest value of most numbers.
 const MILLION: u32 = 1_000_000;
 

@@ -166,7 +166,7 @@ const COMMANDS: [(&str, Arguments); 24] = [
     ("list-tube-used", |rest| alone(rest, Command::ListTubeUsed)),
     ("list-tubes", |rest| alone(rest, Command::ListTubes)),
     ("quit", |_| Some(Command::Quit)),
-    ("pause-tube ", pause_tube),
+    ("pause-tube", pause_tube),
 ];
 
 /// Parses a line without its CRLF.

@@ -17,7 +17,7 @@ use model::job_priority::JobPriority;
 use model::json_time;
 use model::tags::Tags;
 use model::token::PresentedToken;
-use model::topic::LEASES;
+use model::topic::{LEASES, RESERVE_JOBS_MAX};
 
 /// The most jobs that one `madd` may hold.
 pub const BATCH_MAX: usize = 10_000;
@@ -234,7 +234,7 @@ impl<'a> Request<'a> {
                 return Err(Refusal::new("bad_field", problem));
             }
         };
-        let max = self.get("max").map_or(Ok(1), |raw| number("max", raw, 1..=i64::from(u32::MAX)))?;
+        let max = self.get("max").map_or(Ok(1), |raw| number("max", raw, 1..=i64::from(RESERVE_JOBS_MAX)))?;
         let (wait, lease) = (self.span("wait")?.unwrap_or_default(), self.span("lease")?);
         let consumer =
             self.get("consumer").map(|raw| string("consumer", raw).map(Cow::into_owned)).transpose()?;
@@ -571,7 +571,7 @@ mod tests {
             (r#"{"cmd":"reserve"}"#.to_owned(), "missing_field", ["topic", "missing"]),
             (r#"{"cmd":"reserve","topics":[]}"#.to_owned(), "bad_field", ["topics is []", "list"]),
             (r#"{"cmd":"reserve","topic":"t","topics":["t"]}"#.to_owned(), "bad_field", ["topic", "exclude"]),
-            (r#"{"cmd":"reserve","topic":"t","max":0}"#.to_owned(), "bad_field", ["max is 0", "1 to"]),
+            (r#"{"cmd":"reserve","topic":"t","max":0}"#.to_owned(), "bad_field", ["max is 0", "1 to 100"]),
             (r#"{"cmd":"reserve","topic":"t","wait":"x"}"#.to_owned(), "bad_field", ["wait", "90s"]),
             (r#"{"cmd":"ack","topic":"t","id":"1"}"#.to_owned(), "missing_field", ["token", "missing"]),
             (r#"{"cmd":"nack","topic":"t","id":"1","token":1}"#.to_owned(), "bad_field", ["token", "string"]),

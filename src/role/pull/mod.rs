@@ -30,9 +30,6 @@ use store::{Leased, StoreError};
 
 pub use self::threads::{Pull, Waiting};
 
-/// The most jobs of one reserve.
-pub const MAX_JOBS: u32 = 100;
-
 /// The most topics of one reserve.
 pub const MAX_TOPICS: usize = 32;
 

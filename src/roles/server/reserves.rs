@@ -19,7 +19,7 @@ use model::open_connections::OpenConnections;
 use model::ticket::PresentedTicket;
 use model::topic::{LEASES, Topics};
 use protocol::dq::{JobReport, Refusal, ReportKind, Reserve};
-use role::pull::{self, Client, MAX_JOBS, MAX_TOPICS, MAX_WAIT, NotPulled, Pull, Reserved, Waiting};
+use role::pull::{self, Client, MAX_TOPICS, MAX_WAIT, NotPulled, Pull, Reserved, Waiting};
 use role::settling::{Report, ReportVerb};
 use role::submit::Request;
 use role::tickets::{TicketReport, Tickets};
@@ -178,9 +178,6 @@ fn checked(reserve: Reserve, topics: &Topics, ip: IpAddr) -> Result<pull::Reserv
     let Reserve { topics: given, max, wait, lease, consumer } = reserve;
     if given.len() > MAX_TOPICS {
         return bad(format!("topics names {} topics, and not 1 to {MAX_TOPICS}", given.len()));
-    }
-    if max > MAX_JOBS {
-        return bad(format!("max is {max}, and not a whole number from 1 to {MAX_JOBS}"));
     }
     if wait > MAX_WAIT {
         return bad("wait is at most \"1m\"".to_owned());

@@ -68,7 +68,7 @@ enum Page {
 
 /// What is left of a source after a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ReadyCounts {
+enum SourceRest {
     Nothing,
     /// There is more to send now.
     More,
@@ -93,23 +93,23 @@ impl RedisStore {
         source: Place,
         make: FollowerMaker<'_>,
         added: &mut Vec<TopicName>,
-    ) -> Result<ReadyCounts> {
+    ) -> Result<SourceRest> {
         let sender = sender_name(&self.nodes.names[source.node], source, homes.set.text());
         let (mut after, mut blocked, mut marks) = (0, BTreeSet::new(), BTreeMap::new());
         let mut is_all = true;
         for _ in 0..PAGES {
             let (last_set, entries) = match self.take_page(homes, source, after)? {
-                Page::Busy(wait) => return Ok(ReadyCounts::Busy(wait)),
+                Page::Busy(wait) => return Ok(SourceRest::Busy(wait)),
                 Page::Read(last_set, entries) => (last_set, entries),
             };
             if last_set != homes.set.text() {
                 if !self.settle_earlier_set(homes, source, &last_set, make)? {
-                    return Ok(ReadyCounts::Blocked);
+                    return Ok(SourceRest::Blocked);
                 }
-                return Ok(ReadyCounts::More);
+                return Ok(SourceRest::More);
             }
             let Some((last, _)) = entries.last() else {
-                return Ok(if is_all { ReadyCounts::Nothing } else { ReadyCounts::Blocked });
+                return Ok(if is_all { SourceRest::Nothing } else { SourceRest::Blocked });
             };
             after = *last;
             let (mut done, mut jobs) = (Vec::new(), BTreeMap::new());
@@ -172,7 +172,7 @@ impl RedisStore {
             }
             self.note_done(homes, source, &done)?;
         }
-        Ok(ReadyCounts::More)
+        Ok(SourceRest::More)
     }
 
     fn take_page(&self, homes: &Homes, source: Place, after: i64) -> Result<Page> {
@@ -340,13 +340,13 @@ impl Outbox for RedisStore {
             let before = sent.added.len();
             let left = self.send_from(&homes, source, make, &mut sent.added);
             let again = match left {
-                Ok(ReadyCounts::Nothing) => {
+                Ok(SourceRest::Nothing) => {
                     self.outboxes.sources.remove(&source);
                     continue;
                 }
-                Ok(ReadyCounts::More) => Waiting { again_at: now, pause: PAUSE.0 },
-                Ok(ReadyCounts::Busy(wait)) => Waiting { again_at: now + wait, pause: PAUSE.0 },
-                Ok(ReadyCounts::Blocked) | Err(_) => {
+                Ok(SourceRest::More) => Waiting { again_at: now, pause: PAUSE.0 },
+                Ok(SourceRest::Busy(wait)) => Waiting { again_at: now + wait, pause: PAUSE.0 },
+                Ok(SourceRest::Blocked) | Err(_) => {
                     let has_sent = sent.added.len() > before;
                     let pause = if has_sent { PAUSE.0 } else { waiting.pause };
                     Waiting { again_at: now + pause, pause: (pause * 2).min(PAUSE.1) }
