@@ -181,7 +181,7 @@ mod tests {
             "title": "", "mode": "push", "callback": "http://h/hook", "method": "POST", "payload": "json",
             "headers": {}, "job_headers": [], "job_hosts": [], "delay_ms": 0, "timeout_ms": 3000, "connect_timeout_ms": 1000, "tls_verify": true, "success": "status",
             "re_notify_flag": "", "max_notifications": null, "retry": {"policy": "2n+1", "base_ms": 60000}, "retry_on": [],
-            "max_attempts": 10, "answer_later_ms": 0, "ttr_ms": 60000, "on_reserve": "lease", "expire_after_ms": 0, "max_in_flight": null, "rate": null,
+            "max_attempts": 10, "answer_later_ms": 0, "ttr_ms": 60000, "on_reserve": "lease", "retried_first": false, "expire_after_ms": 0, "max_in_flight": null, "rate": null,
             "max_pending": null, "max_bytes": null, "add_rate": null, "breaker_failures": 20, "breaker_pause_ms": 10000, "catch_up": "all", "durability": null,
             "priority": "normal", "tenant": "", "alert": [], "creator": "", "status": "online", "secrets": [],
             "old_secrets_until": null,

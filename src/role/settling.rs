@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use model::job::{Attempt, Due};
+use model::job_priority::JobPriority;
 use model::ticket::Ticket;
 use model::topic::{LEASES, Topic};
 use store::{Outcome, Settlement, Token};
@@ -100,7 +101,11 @@ impl Settling {
                     None => (Outcome::DeadLetter, SettlingResult::Dead, attempt, None),
                     Some(by_topic) => {
                         let due = Due::In(delay.unwrap_or(by_topic));
-                        (Outcome::Retry(due), SettlingResult::Retried, attempt, None)
+                        let outcome = match topic.retried_first && is_reserved {
+                            true => Outcome::RetryAs(due, JobPriority::from_number(0)),
+                            false => Outcome::Retry(due),
+                        };
+                        (outcome, SettlingResult::Retried, attempt, None)
                     }
                 }
             }
@@ -162,6 +167,27 @@ mod tests {
         assert_eq!(own.hold, Some(3 * SECOND), "the job has a ttr of its own");
         let long = settling(1, ReportVerb::Extend { lease: Some(1000 * 3600 * SECOND) }, "");
         assert_eq!(long.hold, Some(LEASES.1));
+    }
+
+    #[test]
+    fn a_refused_job_comes_first_if_the_topic_says_so() {
+        let name = TopicName::new("t").unwrap();
+        let topic =
+            Topic { retry: Retry::List(vec![SECOND]), retried_first: true, ..Topic::new(name.clone(), "") };
+        let ticket = |until_ms| Ticket {
+            key: JobKey { topic: name.clone(), id: JobId::new("1").unwrap() },
+            token: Box::from([7]),
+            attempt: 1,
+            limit: 3,
+            began_ms: 1000,
+            until_ms,
+        };
+        let report = Report { verb: ReportVerb::Nack { delay: None }, text: String::new() };
+        let settle =
+            |until_ms| Settling::new(&ticket(until_ms), &topic, &report, 0.0, 3500).settlement.outcome;
+        let first = JobPriority::from_number(0);
+        assert_eq!(settle(Ticket::RESERVED), Outcome::RetryAs(Due::In(SECOND), first));
+        assert_eq!(settle(5000), Outcome::Retry(Due::In(SECOND)), "a receiver that answers later");
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn a_topic_is_shown_as_it_was_given_and_its_secrets_never() {
         "old_secrets_until": "2999-12-01T15:50:50.000Z"
     });
     let kept = json!({"keep_done": "2h", "keep_done_jobs": 500, "keep_done_body": true, "keep_dead": "30days",
-        "on_done": "", "on_done_answer": false, "on_reserve": "remove", "expire_after": "5m"});
+        "on_done": "", "on_done_answer": false, "on_reserve": "remove", "retried_first": true, "expire_after": "5m"});
     given.as_object_mut().unwrap().extend(kept.as_object().unwrap().clone());
     for mut http in Http::doors(&daemon) {
         let answer = http.ask("POST", "/v1/topics", &given);

@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use crate::support::http::Http;
-use crate::support::{Daemon, SECOND, Sink, add, eventually, now_ms, topic};
+use crate::support::redis::RedisServer;
+use crate::support::{Daemon, SECOND, Sink, add, eventually, now_ms, on_redis, topic};
 use serde_json::{Value, json};
 
 fn pulled(name: &str, more: &str) -> String {
@@ -214,4 +215,34 @@ fn a_host_at_its_limit_postpones_no_job_beyond_its_expiry() {
         (page["jobs"].as_array().unwrap().len() == 4).then_some(())
     });
     assert_eq!((limited.count(), own.count()), (1, 0));
+}
+
+#[test]
+fn a_refused_job_comes_first_where_the_topic_says_so() {
+    // One shard, so that all jobs have one order.
+    let server = on_redis().then(RedisServer::start);
+    let store = server.as_ref().map_or(String::new(), |server| {
+        let url = server.url();
+        format!("[store]\nbackend = \"redis\"\nshards_per_node = 1\n[[store.node]]\nname = \"a\"\nurl = \"{url}\"\n")
+    });
+    let daemon = Daemon::start(&(store + &pulled("first", "retried_first = true") + &pulled("last", "")));
+    let (mut http, mut tcp) = (Http::unix(&daemon), daemon.client());
+    for (topic, expected) in [("first", 0), ("last", 2)] {
+        for id in ["a", "b", "c"] {
+            put(&mut http, topic, id, &json!({}));
+        }
+        let refused = reserve(&mut http, topic, &json!({"wait": "10s"}));
+        let token = refused[0]["token"].as_str().unwrap();
+        let nack =
+            json!({"cmd": "nack", "topic": topic, "id": refused[0]["id"], "token": token, "delay": "10ms"});
+        assert_eq!(tcp.ask(&nack).unwrap()["code"], 1);
+        let again = refused[0]["id"].as_str().unwrap();
+        eventually(10 * SECOND, "its next attempt", || {
+            let job = http.get(&format!("/v1/topics/{topic}/jobs/{again}")).is(200);
+            (job["state"] == "ready").then_some(())
+        });
+        let jobs = reserve(&mut http, topic, &json!({"max": 3, "wait": "10s"}));
+        let position = ids(&jobs).iter().position(|id| *id == again).unwrap();
+        assert_eq!(position, expected, "{topic}: {jobs:?}");
+    }
 }

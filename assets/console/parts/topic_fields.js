@@ -17,6 +17,7 @@ export const GROUPS = [
     { name: 'callback', kind: 'text', first: '', mono: true, wide: true },
     { name: 'ttr', kind: 'span', first: '1m', shown: (form) => form.mode === 'pull' },
     { name: 'on_reserve', kind: 'select', first: 'lease', options: ['lease', 'remove'], shown: (form) => form.mode === 'pull' },
+    { name: 'retried_first', kind: 'switch', first: 'false', options: ['true', 'false'], shown: (form) => form.mode === 'pull' },
     { name: 'delay', kind: 'span', first: '0s' },
     { name: 'expire_after', kind: 'span', first: '0s' },
     { name: 'status', kind: 'select', first: 'online', options: ['online', 'offline'] },

@@ -26,6 +26,7 @@ export function topicSettings(topic, checked) {
         topic.mode === 'pull' && [name('mode'), t('option.mode.pull')],
         topic.mode === 'pull' && [name('ttr'), spanText(topic.ttr)],
         topic.mode === 'pull' && topic.on_reserve === 'remove' && [name('on_reserve'), t('option.on_reserve.remove')],
+        topic.mode === 'pull' && topic.retried_first && [name('retried_first'), String(topic.retried_first)],
         [name('callback'), topic.callback && h('span', { class: 'mono break' }, `${topic.method} ${topic.callback}`)],
         [name('payload'), t(`option.payload.${topic.payload}`)],
         [name('timeout'), t('settings.timeout', { all: spanText(topic.timeout), connect: spanText(topic.connect_timeout) })],

@@ -160,6 +160,8 @@ export default {
   'option.mode.pull': 'pull: clients reserve the jobs',
   'field.ttr': 'Lease',
   'field.ttr.help': 'How long a client may work on a reserved job, unless it asks for another time.',
+  'field.retried_first': 'Refused jobs come first',
+  'field.retried_first.help': 'A job that a client refused gets the priority 0.',
   'field.on_reserve': 'When reserved',
   'field.on_reserve.help': 'With “remove” a job is delivered at most once: it is lost if its client fails.',
   'option.on_reserve.lease': 'lease: it comes again unless it is acked',

@@ -160,6 +160,8 @@ export default {
   'option.mode.pull': '拉取：由客户端领取任务',
   'field.ttr': '租约时长',
   'field.ttr.help': '客户端领取任务后可以处理多久，除非它另外指定。',
+  'field.retried_first': '被拒绝的任务优先',
+  'field.retried_first.help': '客户端拒绝的任务优先级变为 0。',
   'field.on_reserve': '领取时',
   'field.on_reserve.help': '选“移除”时任务最多投递一次：客户端失败，任务就丢失。',
   'option.on_reserve.lease': '租约：未确认完成则再次投递',
