@@ -270,7 +270,7 @@ fn print_outboxes(lanes: &Lanes, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// How long a move waits at its end until what follows earlier jobs is added.
+/// How long a move waits at its end for empty outboxes: until the timers have sent what follows jobs that have ended.
 const OUTBOXES_WAIT: Duration = Duration::from_secs(30);
 
 /// Waits until nodes that have no jobs any more have no entries in their outboxes either. The timers send these.

@@ -166,8 +166,8 @@ impl Master {
         let stopping = self.restart == Restart::Stopping;
         let (current, rolling) = (self.current, self.restart.rolling());
         let generations = &self.generations;
-        // A child of the current generation that is gone because of its configuration keeps its place. A consumer that
-        // was removed does not.
+        // A child of the current generation that has ended because it cannot work with its configuration keeps its
+        // place, if the plan still has its slot. A consumer that was removed has no slot any more, so it is dropped.
         let kept = |g: slot::Generation, slot| {
             g == current && !stopping && generations.get(&g).is_some_and(|g| g.plan.slots.contains(&slot))
         };

@@ -19,7 +19,7 @@ use host::now_ms;
 use model::job::{Body, Due, JobId, JobKey, NewJob, State, TopicName};
 use store::Direction;
 
-/// The topic of the jobs, beside the one with quick callbacks. Its jobs do not become due.
+/// The topic of the jobs that the operation changes. None of them becomes due. (Another topic has quick callbacks.)
 const TOPIC: &str = "slow";
 
 /// By how much the jobs are shifted, in milliseconds.

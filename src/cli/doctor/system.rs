@@ -39,8 +39,8 @@ fn descriptors_of(pid: i32) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Checks the free space of the disk that has a folder. If the folder does not exist, the nearest existing folder above
-/// it is checked.
+/// Checks how much space is free on the disk where a folder is. If the folder does not exist, the nearest existing
+/// folder above it is checked.
 fn room(what: &str, folder: &Path, min_free: u64) -> Option<CheckResult> {
     let there = folder.ancestors().find(|folder| folder.exists())?;
     let disk = statvfs(there).ok()?;

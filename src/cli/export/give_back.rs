@@ -204,8 +204,9 @@ impl Export {
         Ok(())
     }
 
-    /// Removes jobs that are written to their Redis from the other ones, where an import has taken them over. The order
-    /// of the rows may have been different when the PHP daemon added them.
+    /// Each job has been written to one Redis. Removes it from the others, if an import has taken it over there: the
+    /// order of the rows decides which Redis a job belongs to, and it may have been different when the PHP daemon added
+    /// the job.
     fn remove_elsewhere(&mut self, keys: &[JobKey]) -> Result<()> {
         let names: Vec<Vec<u8>> =
             keys.iter().map(|key| format!("{}:{}", key.topic, key.id).into_bytes()).collect();

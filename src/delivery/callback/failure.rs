@@ -26,7 +26,7 @@ impl CallFailure {
         CallFailure::new(Failure::Connect, why)
     }
 
-    /// Translates an error while a connection is made.
+    /// Translates an error that prevented a connection.
     pub(super) fn of_connection(e: &io::Error) -> CallFailure {
         CallFailure::no_connection(match tls(e) {
             Some(rustls::Error::InvalidMessage(e)) => {

@@ -166,7 +166,7 @@ settings! {
     /// With `pull`: what a reserve does with the jobs that it brings. `lease`: they come again unless the client reports
     /// that they are done. `remove`: they are done at once, so a job is delivered at most once, and may be lost.
     on_reserve: OnReserve = OnReserve::Lease, SettingKind::Words(&["lease", "remove"]);
-    /// With `pull`: whether a job that a client refused gets the priority 0, so that it comes before all others.
+    /// With `pull`: whether a job that a client refused gets the priority 0, which comes first.
     retried_first: bool = false, SettingKind::Switch;
     /// How long after its due time a job may begin an attempt, unless the job says otherwise. After that it becomes a
     /// dead letter. Zero: there is no such limit.

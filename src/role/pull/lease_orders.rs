@@ -1,5 +1,5 @@
-//! What the broker asks of the leases that it has brought: to hand back those that nobody uses, and to note the clients
-//! that have the others. Pure, except for the log.
+//! The settlements that the broker makes for leases that it has got from the store. It hands back the jobs that no
+//! client uses, and notes for the others which client has them. Pure, except for the log.
 
 use super::{Client, Reserve, Reserved};
 use model::excerpt::Excerpt;

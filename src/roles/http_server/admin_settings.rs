@@ -1,6 +1,7 @@
 //! The settings of a topic that only administrators change: its limits, its share of the workers, the check of
-//! certificates, and the hosts of its jobs. Otherwise, a caller that may manage a topic could remove the limits that
-//! were set for it, or let others on the network, or a host of its own, read the headers.
+//! certificates, and the hosts of its jobs. A caller that may only manage the topic must not change them. Otherwise it
+//! could remove the limits that were set for it. It could also read the headers of callbacks, by sending them to its
+//! own host, or let others on the network read them.
 
 use super::api::Reader;
 use super::problem::Problem;

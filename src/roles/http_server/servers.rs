@@ -1,5 +1,5 @@
-//! What the servers of the nodes report about themselves, and the embedded store's file, for people who look at the
-//! nodes. Each node is asked on a separate thread, and left out if it does not answer in time.
+//! What people see about the nodes: what each server reports about itself, or how large the file of the embedded store
+//! is. Each node is asked on a separate thread, and left out if it does not answer in time.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -203,7 +203,7 @@ impl LaneWorker {
         Ok(true)
     }
 
-    /// Sets the clock to a moment. It also goes off when the host's clock is set.
+    /// Arms the timer `clock` for a moment. The timer also fires when the time of the host is set.
     fn arm(&self, next_ms: Option<i64>) -> Result<()> {
         // Reading clears an expiry, or the report that the host's clock was set. This round has already handled it.
         match self.clock.wait() {

@@ -44,7 +44,7 @@ pub(super) fn now_ns() -> i128 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i128)
 }
 
-/// Returns the same, rounded down to whole milliseconds.
+/// Returns the present time as [`now_ns`] does, in Unix milliseconds, rounded down.
 pub(super) fn now_ms() -> i64 {
     (now_ns() / 1_000_000) as i64
 }

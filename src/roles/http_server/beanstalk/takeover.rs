@@ -1,6 +1,6 @@
 //! Takes the connections that a draining dq-http-server passes on (`handoff`), and goes on with them.
 //!
-//! It does nothing with a connection before it has answered that it takes it.
+//! It first answers that it takes the connection. Before that, it does nothing with it.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
