@@ -578,6 +578,17 @@ fn a_node_that_is_down_loses_no_job_of_this_port() {
 }
 
 #[test]
+fn a_silent_client_whose_lease_has_ended_is_idle() {
+    let server = Beanstalk::start("idle_timeout = \"1s\"", &["default"]);
+    let mut worker = server.client();
+    worker.put(0, 0, 1, "x");
+    worker.job("reserve").unwrap();
+    let began = Instant::now();
+    assert_eq!(worker.line(), "", "the connection ends");
+    assert!(began.elapsed() > 2 * SECOND, "a connection with a lease is not idle");
+}
+
+#[test]
 fn what_a_client_makes_grow_is_bounded() {
     let server = Beanstalk::start(
         "max_job_size = 100\nmax_connections_per_source = 3\nidle_timeout = \"2s\"",

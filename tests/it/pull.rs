@@ -712,6 +712,42 @@ fn a_command_that_does_not_read_its_job_ends_no_worker() {
 }
 
 #[test]
+fn a_process_that_a_command_leaves_behind_holds_no_job() {
+    let daemon = Daemon::start(&pulled("t", "keep_done = \"1h\""));
+    let mut http = Http::unix(&daemon);
+    put(&mut http, "t", "1", &json!({}));
+    let run_dir = daemon.dir.path().join("var/run").display().to_string();
+    let mut worker = start_worker("echo done; sleep 60 &", &["--run-dir", &run_dir]);
+    let record = eventually(20 * SECOND, "the end of the job", || {
+        let records = http.get("/v1/topics/t/jobs/1/records").is(200);
+        records["records"].get(0).cloned()
+    });
+    assert_eq!(record["log"][0]["answer"], "done", "{record}");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.id() as i32), Signal::SIGTERM).unwrap();
+    assert!(worker.wait().unwrap().success());
+}
+
+#[test]
+fn a_worker_that_stops_loses_no_job_that_it_was_given() {
+    let daemon = Daemon::start(&pulled("t", ""));
+    let mut http = Http::unix(&daemon);
+    let run_dir = daemon.dir.path().join("var/run").display().to_string();
+    for round in 0..20 {
+        (0..30).for_each(|n| put(&mut http, "t", &format!("{round}-{n}"), &json!({})));
+        let mut worker = start_worker("true", &["--workers", "4", "--run-dir", &run_dir]);
+        std::thread::sleep(Duration::from_millis(30 + 7 * round));
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.id() as i32), Signal::SIGTERM).unwrap();
+        worker.wait().unwrap();
+    }
+    // A job that a worker has got is reported. One that came too late for it was handed back.
+    eventually(10 * SECOND, "no leased job", || {
+        let stats = http.get("/v1/stats").is(200);
+        let t = stats["topics"].as_array().unwrap().iter().find(|t| t["topic"] == "t")?.clone();
+        (t["leased"] == 0).then_some(())
+    });
+}
+
+#[test]
 fn a_worker_that_waits_ends_at_once_and_takes_no_job() {
     let daemon = Daemon::start(&pulled("t", "keep_done = \"1h\""));
     let mut http = Http::unix(&daemon);

@@ -57,8 +57,9 @@ struct Stream(UnixStream);
 
 impl ShutdownHandle for Stream {
     fn shutdown(&self) {
-        // An error means that the connection has ended already.
-        let _ = self.0.shutdown(Shutdown::Both);
+        // The server then ends the request. What it has already answered can still be read. An error means that the
+        // connection has ended already.
+        let _ = self.0.shutdown(Shutdown::Write);
     }
 }
 

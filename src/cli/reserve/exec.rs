@@ -6,9 +6,9 @@
 
 use std::io::{Read, Write as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,6 +28,12 @@ const WAIT: Duration = Duration::from_secs(10);
 
 /// How long after a failure a worker asks again.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// How often a lease is extended at least and at most, if the store decides how long it lasts.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
+
+/// How long after the end of a command its output is read. A process that it has left behind may keep the pipe open.
+const OUTPUT_AFTER: Duration = Duration::from_secs(1);
 
 /// How many bytes of a command's output are kept as its answer.
 const OUTPUT_KEPT: usize = 4096;
@@ -168,9 +174,13 @@ impl Worker {
     fn keep_lease(&self, job: &Reserved, ends: &std::sync::mpsc::Receiver<()>) {
         let (Some(token), Some(until_ms)) = (&job.token, job.lease_until_ms) else { return };
         let left = |until_ms: i64| Duration::from_millis((until_ms - now_ms()).max(100) as u64);
-        let hold = self.wanted.lease.unwrap_or_else(|| left(until_ms));
-        while ends.recv_timeout(hold / 2) == Err(RecvTimeoutError::Timeout) {
-            if let Err(e) = job.report(&self.api, token, "extend", &[("lease", span(hold))]) {
+        let lease = self.wanted.lease;
+        // The clock of this host may differ from that of the store, so `lease_until_ms` is only a hint.
+        let pause = lease.map_or_else(|| (left(until_ms) / 2).clamp(PAUSES.0, PAUSES.1), |lease| lease / 2);
+        let fields: Vec<(&str, Value)> =
+            lease.map(|lease| ("lease", json!(span(lease)))).into_iter().collect();
+        while ends.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            if let Err(e) = job.report(&self.api, token, "extend", &fields) {
                 eprintln!("{}:{}: cannot extend the lease: {e:#}", job.topic, plain(&job.id));
             }
         }
@@ -179,16 +189,23 @@ impl Worker {
 
 /// Waits for the end of a command. Returns the first bytes of its output. It may write more, which is read and dropped.
 fn outcome(child: &mut Child) -> Result<(ExitStatus, String)> {
-    let mut output = Vec::new();
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let (done, ends) = channel::<()>();
     if let Some(mut stdout) = child.stdout.take() {
-        stdout
-            .by_ref()
-            .take(OUTPUT_KEPT as u64)
-            .read_to_end(&mut output)
-            .context("cannot read its output")?;
-        std::io::copy(&mut stdout, &mut std::io::sink()).context("cannot read its output")?;
+        let kept = Arc::clone(&kept);
+        std::thread::spawn(move || {
+            let mut part = [0; OUTPUT_KEPT];
+            while let Ok(count @ 1..) = stdout.read(&mut part) {
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                let room = OUTPUT_KEPT - kept.len();
+                kept.extend_from_slice(&part[..count.min(room)]);
+            }
+            drop(done);
+        });
     }
     let status = child.wait().context("cannot wait for the command")?;
+    let _ = ends.recv_timeout(OUTPUT_AFTER);
+    let output = kept.lock().unwrap_or_else(PoisonError::into_inner);
     Ok((status, String::from_utf8_lossy(&output).trim().to_owned()))
 }
 

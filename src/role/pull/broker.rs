@@ -263,9 +263,23 @@ impl Broker {
                 self.answer(*id, Ok(own));
             }
         }
+        self.give_removed(&mut jobs);
         self.refuse(number, jobs);
         if !named.is_empty() {
             self.orders.push((number, LaneOrder::Name(named)));
+        }
+    }
+
+    /// Gives jobs that cannot be handed back, because they were removed when they were reserved, to any clients that wait
+    /// for their topics.
+    fn give_removed(&mut self, jobs: &mut Vec<Reserved>) {
+        while let Some(first) = jobs.iter().find(|job| job.ticket.is_none()) {
+            let topic = first.leased.key.topic.clone();
+            let Some(id) = self.waiting.get(&topic).and_then(|ids| ids.first().copied()) else { return };
+            let max = self.waiters.get(&id).map_or(0, |waiter| waiter.reserve.max as usize);
+            let is_given = |job: &mut Reserved| job.ticket.is_none() && job.leased.key.topic == topic;
+            let given = jobs.extract_if(.., is_given).take(max).collect();
+            self.answer(id, Ok(given));
         }
     }
 

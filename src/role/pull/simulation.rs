@@ -9,7 +9,7 @@ use super::calls::LeaseCall;
 use super::calls::{CallAnswer, LaneOrder};
 use super::{Reserve, Reserved};
 use model::job::{Body, JobId, JobKey, TopicName};
-use model::topic::{Mode, Topic, Topics};
+use model::topic::{Mode, OnReserve, Topic, Topics};
 use store::{Leased, Outcome, Permit, Ring, StoreError, Token, TopicRing};
 
 const MS: Duration = Duration::from_millis(1);
@@ -22,7 +22,9 @@ fn topics() -> Topics {
     let pulled = |topic: &str| Topic { mode: Mode::Pull, ..Topic::new(name(topic), "") };
     let limited = Topic { max_in_flight: Some(3), ..pulled("few") };
     let rated = Topic { rate: Some(model::topic::Rate::per_second(200)), ..pulled("slow") };
-    [pulled("a"), pulled("b"), limited, rated, Topic::new(name("push"), "http://h/")].into_iter().collect()
+    let removed = Topic { on_reserve: OnReserve::Remove, ..pulled("gone") };
+    let all = [pulled("a"), pulled("b"), limited, rated, removed, Topic::new(name("push"), "http://h/")];
+    all.into_iter().collect()
 }
 
 /// One lane: its ready and leased jobs, and the order that it has not answered yet.
@@ -153,7 +155,8 @@ impl World {
             let left = ready.len() as u64;
             for job in taken {
                 self.lanes[lane].leased.insert(job, want.topic.clone());
-                answer.jobs.push(reserved(want.topic.clone(), job));
+                let ticket = (!call.removed.contains(&want.topic)).then(String::new);
+                answer.jobs.push(Reserved { ticket, ..reserved(want.topic.clone(), job) });
             }
             if left > 0 {
                 answer.left.push((want.topic.clone(), left));
@@ -364,6 +367,24 @@ fn no_lane_starves_beside_one_that_always_has_jobs() {
     }
     let left = [0, 1].map(|lane: usize| world.lanes[lane].ready[&name("a")].len());
     assert!(left.iter().all(|left| (40..=60).contains(left)), "{left:?}");
+}
+
+#[test]
+fn a_removed_job_of_a_late_answer_goes_to_a_client_that_waits() {
+    let mut world = World { is_calm: true, ..World::new(5) };
+    world.lanes[0].ready.entry(name("gone")).or_default().push_back(7);
+    world.jobs += 1;
+    let (topics, until) = (vec![name("gone")], world.now + Duration::from_secs(10));
+    world.come_as(1, Reserve { topics, max: 1, lease: None, is_owned: false, client: None, until });
+    world.act();
+    world.lanes[0].order.as_mut().expect("it is asked first").0 += 1500 * MS;
+    // The client is freed for the other lane, which does not answer soon either.
+    while world.lanes[1].order.as_ref().is_none_or(|(_, calls)| calls.is_empty()) {
+        world.step(false);
+    }
+    world.lanes[1].order.as_mut().unwrap().0 += Duration::from_secs(5);
+    (0..1600).for_each(|_| world.step(false));
+    assert!(world.done.contains(&7) && !world.clients.contains_key(&1));
 }
 
 #[test]

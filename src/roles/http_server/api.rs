@@ -74,6 +74,8 @@ pub(super) struct Parts {
     pub bulk: BulkRunner,
     /// Whether this process ends. Streams without an end close then.
     pub closing: watch::Sender<bool>,
+    /// Becomes true when this process is about to end its drain. Connections with leases hand them back.
+    pub cut: watch::Sender<bool>,
     /// The text of `/openapi.json`.
     pub document: OnceLock<Bytes>,
 }

@@ -82,7 +82,7 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
@@ -158,6 +158,7 @@ pub fn run(mut context: Context) -> Result<()> {
         forecasts: Forecasts::start(&mut context)?,
         bulk: BulkRunner::start(&context, topics.now())?,
         closing: watch::Sender::new(false),
+        cut: watch::Sender::new(false),
         settings: Arc::clone(&settings),
     });
     let refused = Arc::new(RefusedRequests::default());
@@ -323,6 +324,9 @@ async fn serve(
                 (_, Some(stage)) => connections.enter_stage(stage),
                 (left, None) => {
                     log::warn!("{left} connections are cut at the end of the drain");
+                    api.cut.send_replace(true);
+                    let all = async { while connections.open.join_next().await.is_some() {} };
+                    let _ = tokio::time::timeout(HAND_BACK, all).await;
                     return Ok(());
                 }
             }
@@ -345,6 +349,9 @@ async fn serve(
         }
     }
 }
+
+/// How long connections that are cut may hand back their leases.
+const HAND_BACK: Duration = Duration::from_secs(1);
 
 /// Waits for the next connection. Without listeners it waits forever.
 async fn enter(listeners: Option<&Listeners>) -> std::io::Result<AcceptedStream> {

@@ -268,7 +268,7 @@ mod tests {
 
         let http = HttpPull::new(12);
         let whole =
-            b"HTTP/1.1 200 OK\r\ncontent-length: 35\r\n\r\n{\"jobs\":[{\"id\":\"7\",\"token\":\"A/+\"}]} ";
+            b"HTTP/1.1 200 OK\r\ncontent-length: 36\r\n\r\n{\"jobs\":[{\"id\":\"7\",\"token\":\"A/+\"}]} ";
         let jobs = PullAnswer::Jobs(vec![job(7, "A/+")]);
         assert_eq!(http.answer(RequestKind::Reserve, whole).unwrap(), Some((whole.len(), jobs)));
         assert_eq!(http.answer(RequestKind::Reserve, &whole[..60]).unwrap(), None);

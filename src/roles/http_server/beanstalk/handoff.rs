@@ -36,6 +36,10 @@ const MORE: u8 = b'M';
 pub(super) const TAKEN: u8 = 1;
 pub(super) const REFUSED: u8 = 0;
 
+/// How long the next process may take to answer. If it hangs, this one connection is lost, and all others stay: their
+/// clients can then end their jobs here.
+const ANSWER: Duration = Duration::from_secs(2);
+
 fn path(run_dir: &Path) -> PathBuf {
     run_dir.join("beanstalk.succession")
 }
@@ -217,10 +221,16 @@ impl Passage {
         // Without its last message, the next process does not have the whole state, and takes nothing.
         self.send(socket, state, owners).map_err(|error| OfferError { error, may_be_taken: false })?;
         let unknown = |error| OfferError { error, may_be_taken: true };
+        let until = Instant::now() + ANSWER;
         loop {
             match self.socket.replies() {
                 Ok(Some(answers)) => return Ok(answers.first() == Some(&TAKEN)),
-                Ok(None) => wait_readable(&[self.socket.as_fd()], None).map(drop).map_err(unknown)?,
+                Ok(None) if Instant::now() >= until => {
+                    return Err(unknown(io::Error::new(ErrorKind::TimedOut, "it does not answer")));
+                }
+                Ok(None) => {
+                    wait_readable(&[self.socket.as_fd()], Some(until)).map(drop).map_err(unknown)?;
+                }
                 // It answers before it uses a connection. So it has not used this one, and never will.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                     return Err(OfferError { error, may_be_taken: false });

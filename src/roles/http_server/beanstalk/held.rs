@@ -65,6 +65,11 @@ impl HeldJobs {
         }
     }
 
+    /// Returns when [`HeldJobs::forget_ended`] next forgets a lease.
+    pub(super) fn forgets_at(&self) -> Option<Instant> {
+        self.ends.first().map(|(ends, _)| *ends + KNOWN_BEYOND)
+    }
+
     /// Returns the time from which the client is warned that a lease ends. Leases that have ended do not count.
     pub(super) fn warns_from(&self, now: Instant) -> Option<Instant> {
         let (ends, _) = self.ends.iter().find(|(ends, _)| *ends > now)?;

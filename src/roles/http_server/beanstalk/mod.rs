@@ -160,7 +160,7 @@ struct Connection {
 impl Connection {
     async fn serve(&mut self, session: &mut Session) -> anyhow::Result<ConnectionEnd> {
         let api = session.port().api.clone();
-        let mut closing = api.closing.subscribe();
+        let (mut closing, mut cut) = (api.closing.subscribe(), api.cut.subscribe());
         let mut memory = api.bodies.take_beyond(Some(self.holder.clone()), 0);
         let mut buffer = vec![0; READ];
         if let Some(limit) = self.waiting.take() {
@@ -178,10 +178,14 @@ impl Connection {
                     return Ok(ConnectionEnd::Closed);
                 }
                 let may_end = !session.has_jobs();
+                let forgets_at = session.held().forgets_at().unwrap_or_else(Instant::now);
                 tokio::select! {
                     // A command that has not arrived completely has had no effect.
                     () = closed(&mut closing), if may_end || self.may_be_passed => return Ok(self.drained()),
                     () = tokio::time::sleep(self.idle_timeout), if may_end => anyhow::bail!("it was idle"),
+                    // Its last lease may be over, so that from now on it may be idle only for so long.
+                    () = tokio::time::sleep_until(forgets_at.into()), if !may_end => continue,
+                    () = closed(&mut cut) => return Ok(ConnectionEnd::Closed),
                     read = read(&self.stream, &mut buffer) => match read? {
                         0 => return Ok(ConnectionEnd::Closed),
                         count => self.input.extend(&buffer[..count]),

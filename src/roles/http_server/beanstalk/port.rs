@@ -154,7 +154,8 @@ impl Port {
         // The connections that use the tube come later, so its entry stays. One message bounds how many these are.
         self.with_state(|state| {
             let known = state.tubes.entry(tube.clone()).or_default();
-            known.pause = known.pause.or(Some((span, until)));
+            let now = Instant::now();
+            known.pause = known.pause.filter(|(_, until)| *until > now).or(Some((span, until)));
         });
         self.pauses.send_replace(());
     }

@@ -21,9 +21,10 @@ use model::job::{JobKey, State, TopicName};
 use model::scope::RequiredAccess;
 use model::topic::LEASES;
 use protocol::beanstalk::{Response, TubeName};
+use role::expiry::expired;
 use role::pull::{Pull, Reserve, Reserved};
 use role::submit::Request;
-use store::{DeadLetterSelection, Leased, OwnerTag};
+use store::{DeadLetterSelection, Leased, Outcome, OwnerTag, Settlement};
 
 /// How long one wait lasts. Then it begins again.
 const WAIT: Duration = Duration::from_secs(3600);
@@ -157,6 +158,7 @@ impl Session {
             return Ok(WaitResult::Closing);
         }
         let (topics, resumes) = self.reservable(now);
+        let is_idle = topics.is_empty();
         let until = [Some(now + WAIT), ends, resumes].into_iter().flatten().min().unwrap_or(now);
         let jobs = async {
             if topics.is_empty() {
@@ -176,7 +178,9 @@ impl Session {
                 None if *closing.borrow() => WaitResult::Closing,
                 None => WaitResult::Nothing,
             }),
-            _ = closing.changed() => Ok(WaitResult::Closing),
+            // When this process drains, each reserve gets its answer soon. It is awaited, because a job that is leased for
+            // this client could not be handed back any more by a process that ends.
+            _ = closing.changed(), if is_idle => Ok(WaitResult::Closing),
             _ = pauses.changed() => Ok(WaitResult::Again),
             _ = topics_change.changed() => Ok(WaitResult::Again),
         }
@@ -226,10 +230,17 @@ impl Session {
         let ask = |reply: Reply<_>| {
             Request::lease_job(view.key, hold, known.max_attempts, owner, |leased| reply.with(leased))
         };
-        match self.port().api.store_client.ask(0, ask).await?? {
-            Some(leased) => Ok(self.take(leased, ttr, now + hold)),
-            None => Ok(Response::NotFound),
+        let Some(leased) = self.port().api.store_client.ask(0, ask).await?? else {
+            return Ok(Response::NotFound);
+        };
+        if let Some(attempt) = expired(&leased) {
+            let (key, token) = (leased.key, leased.token);
+            let settlement = Settlement { key, token, outcome: Outcome::DeadLetter, attempt: Some(attempt) };
+            let ask = |reply: Reply<_>| Request::settle(settlement, |settled| reply.with(settled));
+            self.port().api.store_client.ask(0, ask).await??;
+            return Ok(Response::NotFound);
         }
+        Ok(self.take(leased, ttr, now + hold))
     }
 
     /// Notes that the client has a job from now on, and returns the response.

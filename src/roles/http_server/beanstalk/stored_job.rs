@@ -65,9 +65,13 @@ fn number(headers: &Headers, name: &str) -> Option<u32> {
     headers.by_name().get(name)?.parse().ok()
 }
 
-/// Returns the TTR that a job brings with it.
+/// Returns the TTR that a job brings with it: what the client said, unless the job's own `ttr` was changed since.
 pub(super) fn ttr(headers: &Headers) -> Option<Duration> {
-    number(headers, TTR).map(|seconds| Duration::from_secs(seconds.max(1).into()))
+    let put = number(headers, TTR).map(|seconds| Duration::from_secs(seconds.max(1).into()));
+    match headers.ttr() {
+        Some(own) if put.is_none_or(|put| put.min(LEASES.1) != own) => Some(own),
+        _ => put,
+    }
 }
 
 /// Why a client ended an attempt, as it is recorded.

@@ -22,6 +22,7 @@ use super::port::Port;
 use super::serve;
 use host::{Owner, PassListener, PassSocket};
 use protocol::beanstalk::TubeName;
+use role::TroubleLog;
 
 /// Takes connections of draining processes until this process drains, and serves them to their ends.
 pub(super) async fn receive(port: Port, listener: PassListener, places: Places) {
@@ -30,7 +31,7 @@ pub(super) async fn receive(port: Port, listener: PassListener, places: Places) 
         Ok(events) => events,
         Err(e) => return log::error!("beanstalk: cannot take connections over: {e}"),
     };
-    let mut passages = JoinSet::new();
+    let (mut passages, mut accepting) = (JoinSet::new(), TroubleLog::default());
     loop {
         let mut ready = tokio::select! {
             () = closed(&mut closing) => break,
@@ -49,8 +50,9 @@ pub(super) async fn receive(port: Port, listener: PassListener, places: Places) 
             }
             Ok(None) => ready.clear_ready(),
             Err(e) => {
-                log::error!("beanstalk: cannot take connections over: {e}");
-                break;
+                let pause =
+                    accepting.pause_after(&format_args!("beanstalk: cannot take connections over: {e}"));
+                tokio::time::sleep(pause).await;
             }
         }
     }
@@ -90,7 +92,9 @@ async fn take_all(
                     continue;
                 };
                 if message.first() == Some(&PAUSES) {
-                    keep_pauses(port, &message[1..])?;
+                    if let Err(e) = keep_pauses(port, &message[1..]) {
+                        log::warn!("beanstalk: the pauses of tubes end now: {e}");
+                    }
                     continue;
                 }
                 let answer = match arriving.take(&message, fd) {
@@ -102,13 +106,14 @@ async fn take_all(
                 };
                 match answer {
                     Ok((state, stream, place)) => {
-                        reply(&passage, &events, TAKEN).await;
+                        // Without the answer, the other side could go on with the connection.
+                        reply(&passage, &events, TAKEN).await?;
                         let ip = state.peer;
                         open.spawn(serve(port.clone(), stream, ip, place, Some(state)));
                     }
                     Err(e) => {
                         log::warn!("beanstalk: a connection is not taken over: {e}");
-                        reply(&passage, &events, REFUSED).await;
+                        reply(&passage, &events, REFUSED).await?;
                     }
                 }
             }
@@ -129,15 +134,14 @@ fn keep_pauses(port: &Port, message: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers for a connection. An error means that the other side is gone, and does nothing with its connections any more.
-async fn reply(passage: &PassSocket, events: &AsyncFd<OwnedFd>, answer: u8) {
+/// Answers for a connection. If the other side is gone, it does nothing with its connections any more, so no answer is
+/// needed.
+async fn reply(passage: &PassSocket, events: &AsyncFd<OwnedFd>, answer: u8) -> io::Result<()> {
     loop {
         match passage.reply(&[answer]) {
-            Err(e) if e.kind() == ErrorKind::WouldBlock => match events.writable().await {
-                Ok(mut ready) => ready.clear_ready(),
-                Err(_) => return,
-            },
-            _ => return,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => events.writable().await?.clear_ready(),
+            Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => return Ok(()),
+            replied => return replied.map(drop),
         }
     }
 }
