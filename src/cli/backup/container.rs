@@ -74,7 +74,10 @@ pub(super) fn open(path: &Path) -> Result<(Connection, Manifest)> {
         db.query_row("SELECT value FROM dq_backup WHERE name = ?1", [name], |row| row.get(0)).optional()
     };
     let none = || {
-        anyhow!("{} is not a backup that `dq backup` has made, or its beginning is damaged", path.display())
+        anyhow!(
+            "{} is not a backup that `dq backup` has made, or its beginning is damaged, or it is cut off: copy it again",
+            path.display()
+        )
     };
     let format = named("format").ok().flatten().ok_or_else(none)?;
     if format != FORMAT {

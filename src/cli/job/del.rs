@@ -1,6 +1,7 @@
 //! `dq del`: deletes a job.
 
 use anyhow::Result;
+use serde_json::Value;
 
 use super::super::api::Api;
 use super::Key;
@@ -15,6 +16,8 @@ pub(in super::super) struct Arguments {
 
 /// Runs `dq del`.
 pub(in super::super) fn run(Arguments { key }: &Arguments) -> Result<()> {
-    Api::from_options(&key.at)?.delete(&key.path())?;
-    key.done("deleted")
+    let answer = Api::from_options(&key.at)?.delete(&key.path())?;
+    // A delete that waits in the spool has a body. Otherwise there is none.
+    let is_spooled = answer.json::<Value>().is_ok_and(|answer| answer["spooled"] == true);
+    key.done(if is_spooled { "spooled" } else { "deleted" })
 }

@@ -125,7 +125,10 @@ impl Worker {
         let (verb, more): (&str, Vec<(&str, Value)>) = match self.run_command(job) {
             Ok((status, output)) if status.success() => ("ack", vec![("answer", json!(output))]),
             Ok((status, output)) => {
-                let reason = format!("{status}: {output}");
+                let reason = match output.is_empty() {
+                    true => status.to_string(),
+                    false => format!("{status}: {output}"),
+                };
                 eprintln!("{name}: {}", plain(&reason));
                 ("nack", vec![("reason", json!(reason))])
             }

@@ -19,6 +19,8 @@ mod plan;
 mod rates;
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
+mod slow_lanes;
 mod threads;
 mod waits;
 

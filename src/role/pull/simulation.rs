@@ -12,9 +12,9 @@ use model::job::{Body, JobId, JobKey, TopicName};
 use model::topic::{Mode, OnReserve, Topic, Topics};
 use store::{Leased, Outcome, Permit, Ring, StoreError, Token, TopicRing};
 
-const MS: Duration = Duration::from_millis(1);
+pub(super) const MS: Duration = Duration::from_millis(1);
 
-fn name(topic: &str) -> TopicName {
+pub(super) fn name(topic: &str) -> TopicName {
     TopicName::new(topic).unwrap()
 }
 
@@ -29,30 +29,30 @@ fn topics() -> Topics {
 
 /// One lane: its ready and leased jobs, and the order that it has not answered yet.
 #[derive(Default)]
-struct Shard {
-    ready: BTreeMap<TopicName, VecDeque<u32>>,
-    leased: HashMap<u32, TopicName>,
-    order: Option<(Instant, Vec<LeaseCall>)>,
+pub(super) struct Shard {
+    pub(super) ready: BTreeMap<TopicName, VecDeque<u32>>,
+    pub(super) leased: HashMap<u32, TopicName>,
+    pub(super) order: Option<(Instant, Vec<LeaseCall>)>,
 }
 
-struct World {
-    rng: fastrand::Rng,
-    now: Instant,
-    broker: Broker,
-    lanes: [Shard; 2],
-    clients: HashMap<u64, (Reserve, bool)>,
-    jobs: u32,
-    done: HashSet<u32>,
-    next_client: u64,
-    orders: usize,
+pub(super) struct World {
+    pub(super) rng: fastrand::Rng,
+    pub(super) now: Instant,
+    pub(super) broker: Broker,
+    pub(super) lanes: [Shard; 2],
+    pub(super) clients: HashMap<u64, (Reserve, bool)>,
+    pub(super) jobs: u32,
+    pub(super) done: HashSet<u32>,
+    pub(super) next_client: u64,
+    pub(super) orders: usize,
     /// Whether all lanes answer soon. Then the order of preference holds over all lanes.
-    is_calm: bool,
+    pub(super) is_calm: bool,
     /// For each client: the lanes and topics that have had no ready job at some moment since it came.
-    without: HashMap<u64, HashSet<(usize, TopicName)>>,
+    pub(super) without: HashMap<u64, HashSet<(usize, TopicName)>>,
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    pub(super) fn new(seed: u64) -> World {
         let now = Instant::now();
         World {
             rng: fastrand::Rng::with_seed(seed),
@@ -108,7 +108,7 @@ impl World {
         self.come_as(self.next_client, reserve);
     }
 
-    fn come_as(&mut self, id: u64, reserve: Reserve) {
+    pub(super) fn come_as(&mut self, id: u64, reserve: Reserve) {
         self.clients.insert(id, (reserve.clone(), true));
         self.without.insert(id, HashSet::new());
         self.note_empty();
@@ -167,7 +167,7 @@ impl World {
     }
 
     /// Lets the broker act, and carries out what it decides.
-    fn act(&mut self) {
+    pub(super) fn act(&mut self) {
         self.broker.act(self.now);
         for (lane, order) in self.broker.take_orders() {
             self.orders += 1;
@@ -238,7 +238,7 @@ impl World {
         self.lanes.iter().map(lane).chain(waiting).collect()
     }
 
-    fn step(&mut self, may_fail: bool) {
+    pub(super) fn step(&mut self, may_fail: bool) {
         self.answer_orders(may_fail);
         self.act();
         self.now += MS;
@@ -349,64 +349,4 @@ fn the_order_of_preference_holds_over_all_lanes() {
             assert!(world.done.contains(&(id as u32)), "{places:b}: {:?}", world.done);
         }
     }
-}
-
-#[test]
-fn no_lane_starves_beside_one_that_always_has_jobs() {
-    let mut world = World { is_calm: true, ..World::new(4) };
-    for id in 0..100 {
-        for lane in 0..2 {
-            world.jobs += 1;
-            world.lanes[lane].ready.entry(name("a")).or_default().push_back(world.jobs);
-        }
-        let (topics, until) = (vec![name("a")], world.now + Duration::from_secs(5));
-        world.come_as(id, Reserve { topics, max: 1, lease: None, is_owned: false, client: None, until });
-        while world.clients.contains_key(&id) {
-            world.step(false);
-        }
-    }
-    let left = [0, 1].map(|lane: usize| world.lanes[lane].ready[&name("a")].len());
-    assert!(left.iter().all(|left| (40..=60).contains(left)), "{left:?}");
-}
-
-#[test]
-fn a_removed_job_of_a_late_answer_goes_to_a_client_that_waits() {
-    let mut world = World { is_calm: true, ..World::new(5) };
-    world.lanes[0].ready.entry(name("gone")).or_default().push_back(7);
-    world.jobs += 1;
-    let (topics, until) = (vec![name("gone")], world.now + Duration::from_secs(10));
-    world.come_as(1, Reserve { topics, max: 1, lease: None, is_owned: false, client: None, until });
-    world.act();
-    world.lanes[0].order.as_mut().expect("it is asked first").0 += 1500 * MS;
-    // The client is freed for the other lane, which does not answer soon either.
-    while world.lanes[1].order.as_ref().is_none_or(|(_, calls)| calls.is_empty()) {
-        world.step(false);
-    }
-    world.lanes[1].order.as_mut().unwrap().0 += Duration::from_secs(5);
-    (0..1600).for_each(|_| world.step(false));
-    assert!(world.done.contains(&7) && !world.clients.contains_key(&1));
-}
-
-#[test]
-fn a_lane_that_hangs_holds_up_no_other_topic() {
-    let mut world = World { is_calm: true, ..World::new(3) };
-    world.lanes[1].ready.entry(name("b")).or_default().push_back(7);
-    world.jobs += 1;
-    let until = world.now + Duration::from_secs(5);
-    world.come_as(
-        1,
-        Reserve {
-            topics: vec![name("a"), name("b")],
-            max: 1,
-            lease: None,
-            is_owned: false,
-            client: None,
-            until,
-        },
-    );
-    world.act();
-    let (at, _) = world.lanes[0].order.as_mut().expect("it is asked for the first topic");
-    *at += Duration::from_secs(60);
-    (0..1100).for_each(|_| world.step(false));
-    assert!(world.done.contains(&7));
 }
