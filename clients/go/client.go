@@ -192,6 +192,9 @@ func (c *Client) Extend(ctx context.Context, job Reserved, lease time.Duration) 
 }
 
 func (c *Client) report(ctx context.Context, job Reserved, report string, fields map[string]any, into any) error {
+	if job.Token == "" {
+		return nil
+	}
 	fields["token"] = job.Token
 	return c.Do(ctx, "POST", jobPath(job.Topic, job.ID)+"/"+report, "", fields, into)
 }

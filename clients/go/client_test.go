@@ -364,6 +364,18 @@ func TestTheTableOfSignatures(t *testing.T) {
 	}
 }
 
+func TestAJobThatWasRemovedAtItsReserveNeedsNoReport(t *testing.T) {
+	client, topic := setUp(t)
+	topic = register(t, client, topic+".pull", settings{"mode": "pull", "on_reserve": "remove"})
+	_, err := client.Add(ctx, topic, dq.Job{ID: "1", Body: 7})
+	check(t, err)
+	jobs, err := client.Reserve(ctx, dq.Reserve{Topics: []string{topic}, Wait: 10 * time.Second})
+	check(t, err)
+	same(t, jobs[0].Token, "")
+	check(t, client.Nack(ctx, jobs[0], "too late"))
+	check(t, client.Ack(ctx, jobs[0], ""))
+}
+
 func TestAJobIsReservedAndReported(t *testing.T) {
 	client, topic := setUp(t)
 	topic = register(t, client, topic+".pull", settings{"mode": "pull"})

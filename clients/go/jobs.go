@@ -88,16 +88,17 @@ type Shown struct {
 
 // Reserved is a job of a pull topic that this client may work on until its lease ends.
 type Reserved struct {
-	Topic        string            `json:"topic"`
-	ID           string            `json:"id"`
-	Body         json.RawMessage   `json:"body"`
-	Headers      map[string]string `json:"headers"`
-	Tags         []string          `json:"tags"`
-	Attempt      int               `json:"attempt"`
-	DueMs        int64             `json:"due_ms"`
-	AddedMs      int64             `json:"added_ms"`
-	Token        string            `json:"token"`
-	LeaseUntilMs int64             `json:"lease_until_ms"`
+	Topic   string            `json:"topic"`
+	ID      string            `json:"id"`
+	Body    json.RawMessage   `json:"body"`
+	Headers map[string]string `json:"headers"`
+	Tags    []string          `json:"tags"`
+	Attempt int               `json:"attempt"`
+	DueMs   int64             `json:"due_ms"`
+	AddedMs int64             `json:"added_ms"`
+	// Token is empty if the topic says on_reserve = "remove". The job is done then, and nothing is reported.
+	Token        string `json:"token"`
+	LeaseUntilMs int64  `json:"lease_until_ms"`
 }
 
 // span returns a duration as dq reads it: in milliseconds, of which there is at least one if there is any time.

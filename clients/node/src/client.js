@@ -162,6 +162,7 @@ export class Client {
   }
 
   #report(job, report, fields) {
+    if (!job.token) return { until_ms: 0 };
     const path = `${jobPath(job.topic, job.id)}/${report}`;
     return this.request('POST', path, { body: { token: job.token, ...fields } });
   }

@@ -55,8 +55,9 @@ export interface ReservedJob {
   attempt: number;
   due_ms: number;
   added_ms: number;
-  token: string;
-  lease_until_ms: number;
+  /** Missing: the topic says on_reserve = "remove". The job is done, and nothing is reported. */
+  token?: string;
+  lease_until_ms?: number;
 }
 
 export interface ClientOptions {

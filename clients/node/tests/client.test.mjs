@@ -245,6 +245,15 @@ test('the table of signatures', () => {
   }
 });
 
+test('a job that was removed at its reserve needs no report', async () => {
+  const pulled = await register(`${topic}.removed`, { mode: 'pull', on_reserve: 'remove' });
+  await client.add(pulled, 1, { id: '1' });
+  const [job] = await client.reserve(pulled, { waitMs: 10000 });
+  assert.equal(job.token, undefined);
+  await client.nack(job, { reason: 'too late' });
+  await client.ack(job);
+});
+
 test('a job is reserved and reported', async () => {
   const pulled = await register(`${topic}.pull`, { mode: 'pull' });
   assert.deepEqual(await client.reserve(pulled), []);

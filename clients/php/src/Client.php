@@ -264,6 +264,9 @@ final class Client
      */
     private function report(ReservedJob $job, string $report, array $fields): array
     {
+        if ($job->token === null) {
+            return ['until_ms' => 0];
+        }
         $fields = array_filter($fields, static fn ($value) => $value !== null);
         return $this->request('POST', self::job($job->topic, $job->id) . "/$report", ['token' => $job->token] + $fields);
     }

@@ -18,7 +18,8 @@ final class ReservedJob
     public int $attempt;
     public int $dueMs;
     public int $addedMs;
-    public string $token;
+    /** Null if the topic says on_reserve = "remove": the job is done then, and nothing is reported. */
+    public ?string $token;
     public int $leaseUntilMs;
 
     /** @param array<string, mixed> $job */
@@ -32,7 +33,7 @@ final class ReservedJob
         $this->attempt = $job['attempt'];
         $this->dueMs = $job['due_ms'];
         $this->addedMs = $job['added_ms'];
-        $this->token = $job['token'];
-        $this->leaseUntilMs = $job['lease_until_ms'];
+        $this->token = $job['token'] ?? null;
+        $this->leaseUntilMs = $job['lease_until_ms'] ?? 0;
     }
 }

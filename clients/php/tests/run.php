@@ -325,6 +325,16 @@ final class Tests
         same('gone', refusal(fn () => $this->client->nack($job))->errorCode);
     }
 
+    public function aJobThatWasRemovedAtItsReserveNeedsNoReport(): void
+    {
+        $topic = $this->topic("$this->topic.pull", ['mode' => 'pull', 'on_reserve' => 'remove']);
+        $this->client->add($topic, 1, ['id' => '1']);
+        [$job] = $this->client->reserve($topic, 10);
+        same([null, 0], [$job->token, $job->leaseUntilMs]);
+        $this->client->nack($job, 'too late');
+        $this->client->ack($job);
+    }
+
     public function aWorkerSurvivesErrorsAndAnOutage(): void
     {
         $topic = $this->topic("$this->topic.pull", ['mode' => 'pull', 'retry' => ['1ms']]);

@@ -93,7 +93,7 @@ class Client:
             wanted["lease"] = span(lease)
         # Without a key: a client that goes away while it waits must take no job with it.
         answer = self.request("POST", "/v1/reserve", wanted, timeout=wait + self._timeout)
-        return [ReservedJob(**{name: job[name] for name in ReservedJob.__annotations__}) for job in answer["jobs"]]
+        return [ReservedJob(**{name: job.get(name) for name in ReservedJob.__annotations__}) for job in answer["jobs"]]
 
     def ack(self, job: ReservedJob, answer: Optional[str] = None) -> None:
         """Reports that a reserved job is done."""
@@ -183,6 +183,8 @@ class Client:
             raise
 
     def _report(self, job: ReservedJob, report: str, **fields: Any) -> Any:
+        if job.token is None:
+            return {"until_ms": 0}
         wanted = {"token": job.token, **{name: value for name, value in fields.items() if value is not None}}
         return self.request("POST", f"{_job(job.topic, job.id)}/{report}", wanted)
 

@@ -97,8 +97,9 @@ class ReservedJob:
     attempt: int
     due_ms: int
     added_ms: int
-    token: str = field(repr=False)
-    lease_until_ms: int
+    # None: the topic says on_reserve = "remove". The job is done, and nothing is reported.
+    token: Optional[str] = field(repr=False)
+    lease_until_ms: Optional[int]
 
 
 def span(value: Optional[Span]) -> Union[str, int, None]:

@@ -228,6 +228,16 @@ class ClientTest(unittest.TestCase):
             self.client.nack(job)
         self.assertEqual(caught.exception.code, "gone")
 
+    def test_a_job_that_was_removed_at_its_reserve_needs_no_report(self):
+        topic = self.pull_topic(on_reserve="remove")
+        self.client.add(topic, 1, id="1")
+        [job] = self.client.reserve(topic, wait=10)
+        self.assertEqual((job.id, job.token, job.lease_until_ms), ("1", None, None))
+        self.client.nack(job, reason="too late")
+        self.assertEqual(self.client.extend(job), 0)
+        self.client.ack(job)
+        self.assertIsNone(self.client.get(topic, "1"))
+
     def test_a_worker_survives_errors_and_an_outage(self):
         topic = self.pull_topic()
         stop, worked, errors = threading.Event(), queue.Queue(), []

@@ -274,6 +274,9 @@ public final class Client {
     }
 
     private Map<String, Object> report(ReservedJob job, String report, String... fields) {
+        if (job.token == null) {
+            return Map.of("until_ms", 0L);
+        }
         Map<String, Object> wanted = new LinkedHashMap<>(Map.of("token", job.token));
         for (int i = 0; i < fields.length; i += 2) {
             if (fields[i + 1] != null) {

@@ -13,6 +13,7 @@ public final class ReservedJob {
     public final int attempt;
     public final long dueMs;
     public final long addedMs;
+    /** 0 if the topic says on_reserve = "remove": the job is done then, and nothing is reported. */
     public final long leaseUntilMs;
     final String token;
 
@@ -26,7 +27,7 @@ public final class ReservedJob {
         attempt = ((Long) answer.get("attempt")).intValue();
         dueMs = (Long) answer.get("due_ms");
         addedMs = (Long) answer.get("added_ms");
-        leaseUntilMs = (Long) answer.get("lease_until_ms");
+        leaseUntilMs = answer.get("lease_until_ms") instanceof Long ? (Long) answer.get("lease_until_ms") : 0;
         token = (String) answer.get("token");
     }
 

@@ -373,6 +373,15 @@ final class ClientTest {
         }
     }
 
+    void testAJobThatWasRemovedAtItsReserveNeedsNoReport() throws Exception {
+        String pulled = pulled(Map.of("on_reserve", "remove"));
+        client.add(pulled, new NewJob(1).id("1"));
+        ReservedJob job = client.reserve(List.of(pulled), 1, TEN_SECONDS, null).get(0);
+        same(0L, job.leaseUntilMs);
+        client.nack(job, "too late");
+        client.ack(job, null);
+    }
+
     void testAJobIsReservedAndReported() throws Exception {
         String pulled = pulled(Map.of());
         same(0, client.reserve(List.of(pulled), 1, Duration.ZERO, null).size());
