@@ -20,15 +20,20 @@ pub fn expired_at(leased: &Leased, begins_ms: i64) -> Option<Attempt> {
     if begins_ms <= expires_ms || is_excepted {
         return None;
     }
-    Some(Attempt {
+    Some(attempt_without_call(leased, format!("expired at {}", json_time::rfc3339(expires_ms))))
+}
+
+/// Returns the attempt that is recorded when a leased job becomes a dead letter and nobody has got it.
+pub fn attempt_without_call(leased: &Leased, error: String) -> Attempt {
+    Attempt {
         number: leased.attempt,
         at_ms: now_ms(),
         took_ms: 0,
         status: None,
         answer: String::new(),
-        error: format!("expired at {}", json_time::rfc3339(expires_ms)),
+        error,
         late: None,
-    })
+    }
 }
 
 #[cfg(test)]

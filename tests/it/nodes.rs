@@ -109,6 +109,19 @@ fn add_many(client: &mut Client, name: &str, jobs: usize, delay_ms: u64) {
     }
 }
 
+/// Leases ready jobs of the topic `t`.
+fn lease(store: &mut dyn Store, max: u32) -> Vec<store::Leased> {
+    let wanted = LeaseRequest {
+        topic: key("0").topic,
+        max,
+        hold: 600 * SECOND,
+        max_leased: None,
+        is_own_ttr: false,
+        max_attempts: 9,
+    };
+    store.lease(&[wanted], max as usize, None).unwrap().jobs
+}
+
 #[test]
 fn a_node_is_added_and_another_emptied_while_the_daemon_runs() {
     let fleet = Fleet::start(2);
@@ -197,17 +210,6 @@ fn all_that_is_known_of_a_job_moves_with_it() {
         ..new_job("t", id, "1", Due::In(std::time::Duration::ZERO))
     };
     let ids: Vec<String> = (0..60).map(|n| n.to_string()).collect();
-    let lease = |store: &mut dyn Store, max| {
-        let wanted = LeaseRequest {
-            topic: key("0").topic,
-            max,
-            hold: 600 * SECOND,
-            max_leased: None,
-            is_own_ttr: false,
-            max_attempts: 9,
-        };
-        store.lease(&[wanted], max as usize, None).unwrap().jobs
-    };
     // Dead letters: three for each of ten ids.
     for _ in 0..3 {
         assert!(
@@ -314,17 +316,6 @@ fn numbers_and_their_order_move_with_the_jobs() {
     };
     let jobs: Vec<_> = (0..100).map(numbered).collect();
     assert!(store.add(&jobs).iter().all(Result::is_ok));
-    let lease = |store: &mut dyn Store, max: u32| {
-        let wanted = LeaseRequest {
-            topic: key("0").topic,
-            max,
-            hold: 600 * SECOND,
-            max_leased: None,
-            is_own_ttr: false,
-            max_attempts: 9,
-        };
-        store.lease(&[wanted], max as usize, None).unwrap().jobs
-    };
     let leased = lease(store.as_mut(), 15);
     assert_eq!(numbered_on(&fleet.nodes[0]), (60, String::new()));
     let views = |store: &mut dyn Store| -> Vec<store::View> {

@@ -23,11 +23,11 @@ fn registry() -> String {
     }
 }
 
-fn pulled(name: &str, more: &str) -> String {
+pub fn pulled(name: &str, more: &str) -> String {
     format!("[[topic]]\nname = \"{name}\"\nmode = \"pull\"\n{more}\n")
 }
 
-fn put(http: &mut Http, topic: &str, id: &str, more: &Value) {
+pub fn put(http: &mut Http, topic: &str, id: &str, more: &Value) {
     let mut job = json!({"id": id, "body": {"of": id}});
     job.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
     let answer = http.ask("POST", &format!("/v1/topics/{topic}/jobs"), &job);

@@ -3,21 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use crate::pull::{pulled, put};
 use crate::support::http::Http;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, add, eventually, now_ms, on_redis, topic};
 use serde_json::{Value, json};
-
-fn pulled(name: &str, more: &str) -> String {
-    format!("[[topic]]\nname = \"{name}\"\nmode = \"pull\"\n{more}\n")
-}
-
-fn put(http: &mut Http, topic: &str, id: &str, more: &Value) {
-    let mut job = json!({"id": id, "body": {"of": id}});
-    job.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
-    let answer = http.ask("POST", &format!("/v1/topics/{topic}/jobs"), &job);
-    assert!(matches!(answer.status, 200 | 201), "{answer:?}");
-}
 
 fn reserve(http: &mut Http, topic: &str, what: &Value) -> Vec<Value> {
     let answer = http.ask("POST", &format!("/v1/topics/{topic}/reserve"), what).is(200);

@@ -9,6 +9,7 @@ use model::excerpt::Excerpt;
 use model::job::{Attempt, Due, JobKey};
 use model::ticket::{Ticket, TicketSecret};
 use model::topic::{CatchUp, Failure, Topic};
+use role::expiry::attempt_without_call;
 use store::{Leased, Outcome, Settlement, Token};
 
 /// Returns the URL where a receiver reports the outcome of this attempt. `None` if it may not answer later. `base` is
@@ -134,15 +135,7 @@ pub(super) fn too_old(topic: &Topic, leased: &Leased) -> Option<Attempt> {
         humantime::format_duration(Duration::from_secs(late.as_secs())),
         topic.catch_up.to_string()
     );
-    Some(Attempt {
-        number: leased.attempt,
-        at_ms: now_ms(),
-        took_ms: 0,
-        status: None,
-        answer: String::new(),
-        error,
-        late: None,
-    })
+    Some(attempt_without_call(leased, error))
 }
 
 #[cfg(test)]

@@ -28,13 +28,13 @@ impl Beanstalkd {
             std::fs::create_dir_all(folder)?;
             command.arg("-b").arg(folder).arg("-f0");
         }
-        let child =
-            command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(|e| match e.kind() {
-                ErrorKind::NotFound => anyhow!(
-                    "no beanstalkd is in PATH, and dq is compared with it; install the package beanstalkd"
-                ),
-                _ => anyhow::Error::new(e).context("cannot start beanstalkd"),
-            })?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().map_err(|e| match e.kind() {
+            ErrorKind::NotFound => anyhow!(
+                "no beanstalkd is in PATH, and dq is compared with it; install the package beanstalkd"
+            ),
+            _ => anyhow::Error::new(e).context("cannot start beanstalkd"),
+        })?;
         let mut server = Beanstalkd { child, address };
         await_start(
             "beanstalkd",
