@@ -28,7 +28,7 @@ use model::job_priority::JobPriority;
   dq add orders @job.json --at '2026-12-01 23:50:50'
   echo '{\"order\": 42}' | dq add orders - --on-conflict keep
   dq add orders --batch jobs.ndjson --delay 1h")]
-pub(super) struct Arguments {
+pub(super) struct AddArguments {
     /// The topic
     topic: String,
 
@@ -111,7 +111,7 @@ struct Outcome {
 }
 
 /// Runs `dq add`. Returns whether all jobs were stored.
-pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+pub(super) fn run(arguments: &AddArguments) -> Result<bool> {
     let mut fields = arguments.fields()?;
     let topic = part(&arguments.topic);
     if let Some(file) = &arguments.batch {
@@ -134,7 +134,7 @@ fn priority(text: &str) -> std::result::Result<JobPriority, String> {
     JobPriority::parse(text).ok_or_else(|| format!("not {}", JobPriority::FORMS.replace('"', "")))
 }
 
-impl Arguments {
+impl AddArguments {
     /// Returns all fields except the body.
     fn fields(&self) -> Result<Fields> {
         fn put(fields: &mut Fields, name: &str, value: Option<impl Serialize>) -> Result<()> {

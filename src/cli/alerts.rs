@@ -19,24 +19,24 @@ const PATIENCE: Duration = Duration::from_secs(600);
   dq alerts list
   dq alerts test
   dq alerts test --to ops@example.com")]
-pub(super) struct Arguments {
+pub(super) struct AlertsArguments {
     #[command(subcommand)]
-    command: Command,
+    command: AlertsCommand,
 
     #[command(flatten)]
     at: TargetOptions,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
-    List(List),
+enum AlertsCommand {
+    List(ListAlerts),
     Test(Test),
 }
 
 /// List what is wrong now with the store, the topics and the processes
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq alerts list --json")]
-struct List {}
+struct ListAlerts {}
 
 /// Send a test message now, to all recipients that the configuration names or to one of them
 ///
@@ -91,10 +91,10 @@ struct TestResult {
 }
 
 /// Runs `dq alerts`. Returns whether all test messages were sent; true for a list.
-pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+pub(super) fn run(arguments: &AlertsArguments) -> Result<bool> {
     let as_json = arguments.at.json;
     match &arguments.command {
-        Command::List(List {}) => {
+        AlertsCommand::List(ListAlerts {}) => {
             let AlertList { alerts } = Api::from_options(&arguments.at)?.get("/v1/alerts")?.json()?;
             match as_json {
                 true => raw_lines(&alerts),
@@ -102,7 +102,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             }
             Ok(true)
         }
-        Command::Test(Test { to, webhook }) => {
+        AlertsCommand::Test(Test { to, webhook }) => {
             let asked = TestRequest { to: to.as_deref(), webhook: webhook.as_deref() };
             let answer = Api::patient(&arguments.at, PATIENCE)?.ask("POST", "/v1/alerts/test", &asked)?;
             let TestResults { results } = answer.json()?;

@@ -28,7 +28,7 @@ pub(super) type Fields = BTreeMap<String, Box<RawValue>>;
 
 /// How many lines had each outcome.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
-struct Counts {
+struct BatchCounts {
     new: u64,
     replaced: u64,
     kept: u64,
@@ -43,7 +43,7 @@ fn is_zero(count: &u64) -> bool {
 
 /// The body of a request: the jobs as they are in the file.
 #[derive(Serialize)]
-struct Jobs<'a> {
+struct BatchRequest<'a> {
     jobs: Vec<&'a RawValue>,
 }
 
@@ -74,14 +74,14 @@ pub(super) fn run(at: &TargetOptions, topic: &str, file: &str, defaults: &Fields
     let mut batch = Batch {
         api: Api::from_options(at)?,
         path: format!("/v1/topics/{}/jobs/batch", part(topic)),
-        counts: Counts::default(),
+        counts: BatchCounts::default(),
         progress: Progress::begin(bytes, "bytes"),
         as_json: at.json,
     };
     let done = batch.take(source, defaults);
     batch.progress.end();
     // The counts are printed after an error as well: they say what was stored before it.
-    let Counts { new, replaced, kept, spooled, failed } = batch.counts;
+    let BatchCounts { new, replaced, kept, spooled, failed } = batch.counts;
     if at.json {
         json_line(&batch.counts)?;
     } else {
@@ -95,7 +95,7 @@ pub(super) fn run(at: &TargetOptions, topic: &str, file: &str, defaults: &Fields
 struct Batch {
     api: Api,
     path: String,
-    counts: Counts,
+    counts: BatchCounts,
     progress: Progress,
     as_json: bool,
 }
@@ -142,7 +142,7 @@ impl Batch {
     /// Sends lines in one request. If the request is too long for the daemon, sends each half by itself.
     fn send(&mut self, lines: &[NumberedLine]) -> Result<()> {
         let (Some((first, _)), Some((last, _))) = (lines.first(), lines.last()) else { return Ok(()) };
-        let jobs = Jobs { jobs: lines.iter().map(|(_, job)| &**job).collect() };
+        let jobs = BatchRequest { jobs: lines.iter().map(|(_, job)| &**job).collect() };
         let answer = match self.api.ask("POST", &self.path, &jobs) {
             Ok(answer) => answer,
             Err(e) => match e.downcast_ref::<Failure>() {

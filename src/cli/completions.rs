@@ -9,7 +9,7 @@ use clap_complete::{Generator, Shell, generate};
   dq completions bash > /etc/bash_completion.d/dq
   dq completions zsh > ~/.zfunc/_dq
   dq completions fish > ~/.config/fish/completions/dq.fish")]
-pub(super) struct Arguments {
+pub(super) struct CompletionsArguments {
     /// The shell
     #[arg(value_enum)]
     shell: Kind,
@@ -24,7 +24,7 @@ enum Kind {
 }
 
 /// Runs `dq completions`.
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+pub(super) fn run(arguments: &CompletionsArguments) -> Result<()> {
     write(match arguments.shell {
         Kind::Bash => Shell::Bash,
         Kind::Zsh => Shell::Zsh,

@@ -10,13 +10,13 @@ use model::settings::{Settings, StoreSettings};
 
 /// Check a configuration file
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub(super) struct ConfigCheckArguments {
     #[command(subcommand)]
-    command: Command,
+    command: ConfigCheckCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum ConfigCheckCommand {
     Check(Check),
 }
 
@@ -36,8 +36,8 @@ struct Check {
 }
 
 /// Runs `dq config check`. Returns whether the file is good.
-pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let Command::Check(check) = &arguments.command;
+pub(super) fn run(arguments: &ConfigCheckArguments) -> Result<bool> {
+    let ConfigCheckCommand::Check(check) = &arguments.command;
     match super::settings(&check.file) {
         Ok(settings) if check.json => println!("{}", object(&settings)),
         Ok(settings) => {

@@ -18,18 +18,18 @@ use super::target::TargetOptions;
   dq console password ann --role read
   dq console list
   dq console remove ann")]
-pub(super) struct Arguments {
+pub(super) struct ConsoleArguments {
     #[command(subcommand)]
-    command: Command,
+    command: ConsoleCommand,
 
     #[command(flatten)]
     at: TargetOptions,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum ConsoleCommand {
     Password(Password),
-    List(List),
+    List(ListAccounts),
     Remove(Remove),
 }
 
@@ -52,7 +52,7 @@ struct Password {
 /// List the accounts that may sign in
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq console list --json")]
-struct List {}
+struct ListAccounts {}
 
 /// Remove an account: its owner can no longer sign in
 #[derive(Debug, clap::Args)]
@@ -76,11 +76,11 @@ struct Account {
 }
 
 /// Runs `dq console`.
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+pub(super) fn run(arguments: &ConsoleArguments) -> Result<()> {
     let api = Api::from_options(&arguments.at)?;
     let as_json = arguments.at.json;
     match &arguments.command {
-        Command::Password(Password { name, role }) => {
+        ConsoleCommand::Password(Password { name, role }) => {
             let role = match role {
                 Some(role) => role.clone(),
                 None => present_role(&api, name)?,
@@ -92,14 +92,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
                 false => println!("set: {name} ({role})"),
             }
         }
-        Command::List(List {}) => {
+        ConsoleCommand::List(ListAccounts {}) => {
             let AccountList { accounts } = api.get("/v1/accounts")?.json()?;
             match as_json {
                 true => raw_lines(&accounts),
                 false => print!("{}", table(&accounts)?),
             }
         }
-        Command::Remove(Remove { name }) => {
+        ConsoleCommand::Remove(Remove { name }) => {
             api.delete(&format!("/v1/accounts/{}", part(name)))?;
             match as_json {
                 true => json_line(&json!({"name": name, "outcome": "removed"}))?,

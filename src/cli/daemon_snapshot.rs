@@ -12,10 +12,10 @@ use super::api::Api;
 use super::exposition::{self, Sample};
 use super::failure::Failure;
 use super::spool::SpoolFill;
-use super::target::Target;
+use super::target::DaemonTarget;
 use host::{state_of, whole_status};
 use model::metrics::Lateness;
-use model::status::{Finding, ProcessState, Status};
+use model::status::{DaemonStatus, Finding, ProcessState};
 
 /// How long the master may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ const PART_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug, Serialize)]
 pub(super) struct DaemonSnapshot {
     #[serde(flatten)]
-    pub status: Status,
+    pub status: DaemonStatus,
     /// The topics. `None`: the daemon has not reported them.
     pub topics: Option<Vec<Topic>>,
     /// The nodes. `None`: the daemon has not reported them.
@@ -155,7 +155,7 @@ struct Alerts {
 
 impl DaemonSnapshot {
     /// Returns a snapshot that has only the status of the master yet.
-    pub(super) fn new(status: Status) -> DaemonSnapshot {
+    pub(super) fn new(status: DaemonStatus) -> DaemonSnapshot {
         DaemonSnapshot {
             status,
             topics: None,
@@ -168,7 +168,7 @@ impl DaemonSnapshot {
     }
 
     /// Reads the state of a daemon. A daemon on this host does not need an HTTP server for this.
-    pub(super) fn take(target: &Target) -> Result<DaemonSnapshot> {
+    pub(super) fn take(target: &DaemonTarget) -> Result<DaemonSnapshot> {
         let Some(run_dir) = &target.run_dir else { return DaemonSnapshot::far(target) };
         let status = master(run_dir)?;
         let mut snapshot = DaemonSnapshot::new(status);
@@ -185,9 +185,9 @@ impl DaemonSnapshot {
     }
 
     /// Reads the state of a daemon that was chosen by its URL: the API has to answer everything.
-    fn far(target: &Target) -> Result<DaemonSnapshot> {
+    fn far(target: &DaemonTarget) -> Result<DaemonSnapshot> {
         let api = Api::new(target, PATIENCE)?;
-        let status: Status = api.get("/v1/processes")?.json()?;
+        let status: DaemonStatus = api.get("/v1/processes")?.json()?;
         let mut snapshot = DaemonSnapshot::new(status);
         if let Ok(Alerts { alerts }) = api.get("/v1/alerts").and_then(|answer| answer.json()) {
             snapshot.status.findings = alerts;
@@ -229,7 +229,7 @@ impl DaemonSnapshot {
 }
 
 /// Returns the status from the master of the daemon with this run_dir, and what its processes use.
-pub(super) fn master(run_dir: &Path) -> Result<Status> {
+pub(super) fn master(run_dir: &Path) -> Result<DaemonStatus> {
     whole_status(run_dir, PATIENCE).map_err(|e| anyhow!("{e} (--run-dir or --config say where it runs)"))
 }
 

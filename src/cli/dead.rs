@@ -26,17 +26,17 @@ const CHUNK: u64 = 1000;
   dq dead redrive orders --yes
   dq dead redrive orders --status 503 --died-after 2h --rate 50/s
   dq dead purge orders --id 42 --id 43")]
-pub(super) struct Arguments {
+pub(super) struct DeadArguments {
     #[command(subcommand)]
-    command: Command,
+    command: DeadCommand,
 
     #[command(flatten)]
     at: TargetOptions,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
-    List(List),
+enum DeadCommand {
+    List(ListDeadLetters),
     Redrive(Redrive),
     Purge(Purge),
 }
@@ -47,7 +47,7 @@ enum Command {
 /// empty for tokens without the scope read for the topic.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq dead list orders\n  dq dead list orders --all --json | jq -r .id")]
-struct List {
+struct ListDeadLetters {
     /// The topic
     topic: String,
 
@@ -184,10 +184,10 @@ struct DeadCounts {
 }
 
 /// Runs `dq dead`. Returns whether all was done.
-pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+pub(super) fn run(arguments: &DeadArguments) -> Result<bool> {
     let at = &arguments.at;
     match &arguments.command {
-        Command::List(List { topic, filter, how_many }) => {
+        DeadCommand::List(ListDeadLetters { topic, filter, how_many }) => {
             let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let query = |(name, value): (String, Value)| format!("{name}={}", part(&text(&value)));
             let query: Vec<String> = filter.fields().into_iter().map(query).collect();
@@ -195,8 +195,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             let path = format!("/v1/topics/{}/dead{and}{}", part(topic), query.join("&"));
             list::show(at, &path, how_many, list::dead_table).map(|_| true)
         }
-        Command::Redrive(Redrive { which, rate }) => run_operation(at, which, REDRIVE, *rate),
-        Command::Purge(Purge { which }) => run_operation(at, which, PURGE, None),
+        DeadCommand::Redrive(Redrive { which, rate }) => run_operation(at, which, REDRIVE, *rate),
+        DeadCommand::Purge(Purge { which }) => run_operation(at, which, PURGE, None),
     }
 }
 

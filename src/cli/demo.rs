@@ -24,7 +24,7 @@ use protocol::dq::Framing;
 /// Start dq with the embedded store in a new folder, and watch how jobs are delivered
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq demo --once")]
-pub struct Arguments {
+pub struct DemoArguments {
     /// End when all jobs have arrived (exit code 0), or when the time is up and some are missing (exit code 1)
     #[arg(long)]
     once: bool,
@@ -46,7 +46,7 @@ enum ReceiverAnswer {
 }
 
 /// Runs the demo.
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(arguments: &DemoArguments) -> Result<()> {
     let mut signals =
         Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]).context("cannot catch signals")?;
     let folder = TemporaryFolder::fresh("demo", None)?;

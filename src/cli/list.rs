@@ -23,7 +23,7 @@ const PAGE: usize = 1000;
   dq list orders
   dq list orders --state ready --limit 10
   dq list orders --state dead --all --json | jq -r .id")]
-pub(super) struct Arguments {
+pub(super) struct ListArguments {
     /// The topic
     topic: String,
 
@@ -58,7 +58,7 @@ impl PageOptions {
 }
 
 #[derive(Debug, Deserialize)]
-struct Page {
+struct ListPage {
     jobs: Vec<Box<RawValue>>,
     next: Option<String>,
     /// The nodes that could not be asked.
@@ -68,12 +68,12 @@ struct Page {
 
 #[derive(Debug, Deserialize)]
 struct Stats {
-    topics: Vec<Counts>,
+    topics: Vec<TopicCounts>,
 }
 
 /// How many jobs of a topic are in each state.
 #[derive(Debug, Deserialize)]
-struct Counts {
+struct TopicCounts {
     topic: String,
     delayed: u64,
     ready: u64,
@@ -82,7 +82,7 @@ struct Counts {
 }
 
 /// Runs `dq list`.
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+pub(super) fn run(arguments: &ListArguments) -> Result<()> {
     let path = format!("/v1/topics/{}/jobs?state={}", part(&arguments.topic), arguments.state);
     let table = match arguments.state.as_str() {
         "dead" => dead_table,
@@ -101,7 +101,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Says that no job is in a state, and in which states the jobs of the topic are.
-fn none_in(state: &str, counts: Option<&Counts>) -> String {
+fn none_in(state: &str, counts: Option<&TopicCounts>) -> String {
     let counts = counts.map_or([0; 4], |of| [of.ready, of.delayed, of.leased, of.dead]);
     let others = ["ready", "delayed", "leased", "dead"].into_iter().zip(counts);
     let others: Vec<String> = others
@@ -127,7 +127,8 @@ pub(super) fn show(
     let (mut shown, mut cursor, mut away, mut is_first) = (0, None::<String>, Vec::new(), true);
     while shown < most {
         let behind = cursor.map_or(String::new(), |cursor| format!("&cursor={}", part(&cursor)));
-        let page: Page = api.get(&format!("{path}{and}limit={}{behind}", PAGE.min(most - shown)))?.json()?;
+        let page: ListPage =
+            api.get(&format!("{path}{and}limit={}{behind}", PAGE.min(most - shown)))?.json()?;
         // A page may hold fewer jobs than asked for. Its cursor leads to the rest.
         let jobs: Vec<_> = page.jobs.into_iter().take(most - shown).collect();
         if at.json {
@@ -231,7 +232,7 @@ mod tests {
     #[test]
     fn an_empty_list_says_where_the_jobs_are() {
         let counts =
-            |delayed, ready, leased, dead| Counts { topic: "t".into(), delayed, ready, leased, dead };
+            |delayed, ready, leased, dead| TopicCounts { topic: "t".into(), delayed, ready, leased, dead };
         assert_eq!(none_in("delayed", None), "no delayed jobs");
         assert_eq!(none_in("delayed", Some(&counts(0, 0, 0, 0))), "no delayed jobs");
         assert_eq!(

@@ -25,7 +25,7 @@ const TOLERANCE_S: i64 = 300;
   dq listen
   dq listen --listen 127.0.0.1:9001 --status 503
   dq listen --secret \"$NEW_SECRET\" --secret \"$OLD_SECRET\"")]
-pub struct Arguments {
+pub struct ListenArguments {
     /// Where to listen
     #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDRESS")]
     listen: SocketAddr,
@@ -46,7 +46,7 @@ fn secret(text: &str) -> Result<String, String> {
 }
 
 /// Runs until it is interrupted.
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(arguments: &ListenArguments) -> Result<()> {
     let (status, secrets) = (arguments.status, arguments.secrets.clone());
     let show = move |call: Call| {
         print!("{}", page(&call, &secrets));

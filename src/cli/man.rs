@@ -9,14 +9,14 @@ use clap_mangen::Man;
 /// Write the manual pages into a folder, one for each command
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq man /usr/share/man/man1")]
-pub(super) struct Arguments {
+pub(super) struct ManArguments {
     /// The folder; it is made if it is missing
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
 
 /// Runs `dq man`.
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+pub(super) fn run(arguments: &ManArguments) -> Result<()> {
     let folder = &arguments.folder;
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut command = super::command_line().disable_help_subcommand(true);

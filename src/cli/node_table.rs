@@ -8,7 +8,7 @@ use super::spool::SpoolFill;
 
 /// A node, as a row of the table and as JSON.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct NodeRow {
     pub name: String,
     pub answers: bool,
     /// Its part in the set of nodes: `home`, `joining`, `leaving`, `outside`.
@@ -22,15 +22,15 @@ pub(super) struct Row {
     /// How many replicas follow it.
     pub replicas: Option<u64>,
     /// How many jobs it has. `None`: it does not answer.
-    pub jobs: Option<Jobs>,
+    pub jobs: Option<JobCounts>,
     /// Why it does not answer or deliver.
     pub detail: Option<String>,
 }
 
-impl From<&Node> for Row {
-    fn from(node: &Node) -> Row {
+impl From<&Node> for NodeRow {
+    fn from(node: &Node) -> NodeRow {
         let Node { delayed, ready, leased, dead, .. } = *node;
-        Row {
+        NodeRow {
             name: node.name.clone(),
             answers: node.answers,
             part: node.part.clone(),
@@ -38,7 +38,7 @@ impl From<&Node> for Row {
             state: node.state().to_owned(),
             durability: node.durability.clone(),
             replicas: node.replicas,
-            jobs: node.answers.then_some(Jobs { delayed, ready, leased, dead }),
+            jobs: node.answers.then_some(JobCounts { delayed, ready, leased, dead }),
             detail: node.detail.clone().filter(|detail| !detail.is_empty()).or_else(|| advice(node)),
         }
     }
@@ -59,7 +59,7 @@ fn advice(node: &Node) -> Option<String> {
 
 /// The jobs of a node, by state.
 #[derive(Debug, Default, Clone, Copy, Serialize)]
-pub(super) struct Jobs {
+pub(super) struct JobCounts {
     pub delayed: u64,
     pub ready: u64,
     pub leased: u64,
@@ -68,7 +68,7 @@ pub(super) struct Jobs {
 
 /// Returns the table of the nodes that a daemon reports, and the line about its spool.
 pub(super) fn table_with_spool(nodes: &[Node], spool: Option<SpoolFill>) -> String {
-    table(&nodes.iter().map(Row::from).collect::<Vec<_>>()) + &waiting(spool)
+    table(&nodes.iter().map(NodeRow::from).collect::<Vec<_>>()) + &waiting(spool)
 }
 
 /// Returns the line about what waits for the nodes. Empty: nothing waits.
@@ -77,7 +77,7 @@ pub(super) fn waiting(spool: Option<SpoolFill>) -> String {
     line.map_or_else(String::new, |line| paint(&line, Colour::Yellow) + "\n")
 }
 
-pub(super) fn table(rows: &[Row]) -> String {
+pub(super) fn table(rows: &[NodeRow]) -> String {
     let mut table = Table::new(&[
         "NODE",
         "STATE",
@@ -91,7 +91,7 @@ pub(super) fn table(rows: &[Row]) -> String {
     ]);
     for row in rows {
         let count =
-            |of: fn(&Jobs) -> u64| row.jobs.as_ref().map_or(String::new(), |jobs| of(jobs).to_string());
+            |of: fn(&JobCounts) -> u64| row.jobs.as_ref().map_or(String::new(), |jobs| of(jobs).to_string());
         table.row([
             row.name.clone(),
             row.state.clone(),
@@ -116,7 +116,7 @@ mod tests {
         let row = |name: &str, answers: bool, part: &str, is_older| {
             let detail = (!answers).then(|| "connection refused".to_owned());
             let (delayed, ready, leased, dead) = (1, 2, 3, 4);
-            Row::from(&Node {
+            NodeRow::from(&Node {
                 name: name.into(),
                 answers,
                 part: part.into(),

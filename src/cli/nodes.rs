@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::api::Api;
 use super::daemon_snapshot::{self, Node};
 use super::failure::Failure;
-use super::node_table::{Jobs, Row, table, waiting};
+use super::node_table::{JobCounts, NodeRow, table, waiting};
 use super::show::plain;
 use super::spool::SpoolFill;
 use super::target::TargetOptions;
@@ -26,17 +26,17 @@ const LINE_EACH: Duration = Duration::from_secs(5);
   dq nodes list
   dq nodes move --add r3 --config /etc/dq/dq.toml
   dq nodes forget r2 --config /etc/dq/dq.toml")]
-pub(super) struct Arguments {
+pub(super) struct NodesArguments {
     #[command(subcommand)]
-    command: Command,
+    command: NodesCommand,
 
     #[command(flatten)]
     at: TargetOptions,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
-    List(List),
+enum NodesCommand {
+    List(ListNodes),
     Move(Move),
     Forget(Forget),
 }
@@ -49,7 +49,7 @@ enum Command {
 #[command(
     after_help = "Examples:\n  dq nodes list\n  dq nodes list --config /etc/dq/dq.toml\n  dq nodes list --config dq.toml --json"
 )]
-struct List {}
+struct ListNodes {}
 
 /// Move jobs between nodes: to a node that is added, or away from a node that is emptied
 ///
@@ -101,15 +101,15 @@ struct Forget {
 }
 
 /// Runs `dq nodes`. Returns whether all is well.
-pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+pub(super) fn run(arguments: &NodesArguments) -> Result<bool> {
     let config = || match arguments.at.config.as_deref() {
         Some(config) => open(config),
         None => Err(Failure::Usage("--config is missing: the file names the nodes".to_owned()).into()),
     };
     match &arguments.command {
-        Command::List(List {}) => list(&arguments.at),
-        Command::Move(wanted) => move_jobs(wanted, &config()?.1).map(|()| true),
-        Command::Forget(wanted) => forget(wanted, &config()?.1).map(|()| true),
+        NodesCommand::List(ListNodes {}) => list(&arguments.at),
+        NodesCommand::Move(wanted) => move_jobs(wanted, &config()?.1).map(|()| true),
+        NodesCommand::Forget(wanted) => forget(wanted, &config()?.1).map(|()| true),
     }
 }
 
@@ -122,8 +122,8 @@ fn open(config: &Path) -> Result<(Settings, Lanes)> {
     Ok((settings, lanes))
 }
 
-fn jobs(store: &mut dyn Store) -> store::Result<Jobs> {
-    let mut jobs = Jobs::default();
+fn jobs(store: &mut dyn Store) -> store::Result<JobCounts> {
+    let mut jobs = JobCounts::default();
     for counts in store.counts()? {
         jobs.delayed += counts.delayed;
         jobs.ready += counts.ready;
@@ -143,7 +143,7 @@ fn why_down(lanes: &Lanes, lane: usize) -> Option<String> {
 }
 
 /// Asks the nodes themselves, and reads the spool of this host.
-fn rows(config: &Path) -> Result<(Vec<Row>, Option<SpoolFill>)> {
+fn rows(config: &Path) -> Result<(Vec<NodeRow>, Option<SpoolFill>)> {
     let (settings, lanes) = open(config)?;
     let mut rows = Vec::new();
     for (lane, state) in lanes.nodes().into_iter().enumerate() {
@@ -163,12 +163,12 @@ fn rows(config: &Path) -> Result<(Vec<Row>, Option<SpoolFill>)> {
             detail,
             ..Node::default()
         };
-        if let Ok(Jobs { delayed, ready, leased, dead }) = counts {
+        if let Ok(JobCounts { delayed, ready, leased, dead }) = counts {
             (node.delayed, node.ready, node.leased, node.dead) = (delayed, ready, leased, dead);
         } else {
             node.answers = false;
         }
-        rows.push(Row::from(&node));
+        rows.push(NodeRow::from(&node));
     }
     // The spool belongs to no node, and its file may belong to another user. So the nodes are shown even if it cannot
     // be read.
@@ -181,7 +181,7 @@ fn list(at: &TargetOptions) -> Result<bool> {
         Some(config) => rows(config)?,
         None => {
             let snapshot = daemon_snapshot::nodes(&Api::from_options(at)?)?;
-            (snapshot.nodes.iter().map(Row::from).collect(), snapshot.spool)
+            (snapshot.nodes.iter().map(NodeRow::from).collect(), snapshot.spool)
         }
     };
     if at.json {

@@ -8,7 +8,7 @@ use super::daemon_snapshot::{DaemonSnapshot, Topic};
 use super::show::{Colour, NOTHING, Table, paint, plain, short_span, span};
 use super::target::TargetOptions;
 use host::now_ms;
-use model::status::{Phase, Process, ProcessState, Status};
+use model::status::{DaemonStatus, Phase, Process, ProcessState};
 
 /// Show the state of the daemon: its processes, topics and nodes, and what is wrong now
 ///
@@ -19,13 +19,13 @@ use model::status::{Phase, Process, ProcessState, Status};
 #[command(
     after_help = "Examples:\n  dq status\n  dq status --config /etc/dq/dq.toml\n  dq status --run-dir /run/dq --json"
 )]
-pub(super) struct Arguments {
+pub(super) struct StatusArguments {
     #[command(flatten)]
     at: TargetOptions,
 }
 
 /// Runs `dq status`. Returns whether all is well.
-pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+pub(super) fn run(arguments: &StatusArguments) -> Result<bool> {
     let snapshot = DaemonSnapshot::take(&arguments.at.target()?)?;
     if arguments.at.json {
         println!("{}", serde_json::to_string_pretty(&snapshot)?);
@@ -38,17 +38,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
 
 /// Returns whether a process is as it should be: up or draining, and not stuck. A process of an older generation may
 /// also be in any other state.
-fn is_well(process: &Process, status: &Status) -> bool {
+fn is_well(process: &Process, status: &DaemonStatus) -> bool {
     match process.state {
         ProcessState::Up | ProcessState::Draining => process.overdue_ms == 0,
         _ => process.generation != status.generation,
     }
 }
 
-fn table(status: &Status, now_ms: i64) -> String {
+fn table(status: &DaemonStatus, now_ms: i64) -> String {
     let mut text = String::new();
     let phase = word(&status.phase);
-    let Status { version, instance, pid, generation, .. } = status;
+    let DaemonStatus { version, instance, pid, generation, .. } = status;
     let up = span(now_ms - status.started_ms);
     let _ =
         writeln!(text, "dq {version} on {instance}, pid {pid}, up {up}, generation {generation}, {phase}");
@@ -158,7 +158,7 @@ mod tests {
             memory_bytes: Some(3 << 20),
             cpu_ms: Some(120),
         };
-        let mut status = Status {
+        let mut status = DaemonStatus {
             version: "1.2.3".into(),
             instance: "host-a".into(),
             pid: 7,

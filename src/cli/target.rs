@@ -60,24 +60,24 @@ impl fmt::Display for DaemonAddress {
 
 /// A daemon, and the token for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct DaemonTarget {
     /// The address of its HTTP API.
     pub address: DaemonAddress,
     /// Its run_dir. `None`: the daemon was chosen by a URL.
     pub run_dir: Option<PathBuf>,
     /// The token, or the file that holds it. `None`: there is no token.
-    token: Option<Token>,
+    token: Option<TokenSource>,
 }
 
-impl Target {
+impl DaemonTarget {
     /// Returns the daemon at this URL, which needs no token.
-    pub(super) fn at_url(url: String) -> Target {
-        Target { address: DaemonAddress::Url(url), run_dir: None, token: None }
+    pub(super) fn at_url(url: String) -> DaemonTarget {
+        DaemonTarget { address: DaemonAddress::Url(url), run_dir: None, token: None }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Token {
+enum TokenSource {
     Text(String),
     File(PathBuf),
 }
@@ -92,7 +92,7 @@ struct UserFile {
 
 impl TargetOptions {
     /// Chooses the daemon.
-    pub(super) fn target(&self) -> Result<Target> {
+    pub(super) fn target(&self) -> Result<DaemonTarget> {
         let run_dir = match &self.config {
             Some(file) => Some(super::settings(file)?.run_dir),
             None => self.run_dir.clone(),
@@ -116,7 +116,7 @@ impl TargetOptions {
         env: impl Fn(&str) -> Option<String>,
         user: UserFile,
         here: Option<PathBuf>,
-    ) -> Result<Target> {
+    ) -> Result<DaemonTarget> {
         let flags = run_dir.map(DaemonLocation::Dir).or(self.url.clone().map(DaemonLocation::Url));
         let set = || {
             env("DQ_URL")
@@ -130,18 +130,23 @@ impl TargetOptions {
                 None => (DaemonLocation::Dir(here.unwrap_or_else(|| "/run/dq".into())), true),
             },
         };
-        let flag = self.token.clone().map(Token::Text).or(self.token_file.clone().map(Token::File));
-        let set = || env("DQ_TOKEN").map(Token::Text).or(env("DQ_TOKEN_FILE").map(|f| Token::File(f.into())));
+        let flag =
+            self.token.clone().map(TokenSource::Text).or(self.token_file.clone().map(TokenSource::File));
+        let set = || {
+            env("DQ_TOKEN")
+                .map(TokenSource::Text)
+                .or(env("DQ_TOKEN_FILE").map(|f| TokenSource::File(f.into())))
+        };
         // The token in the user's file is only for the daemon that this file names. If the file names none, the token
         // is for the daemon that is found.
-        let of_file = user.token_file.filter(|_| is_users).map(Token::File);
+        let of_file = user.token_file.filter(|_| is_users).map(TokenSource::File);
         let token = flag.or_else(set).or(of_file);
         Ok(match at {
             DaemonLocation::Dir(dir) => {
                 let address = DaemonAddress::Unix(dir.join("http.sock"));
-                Target { address, run_dir: Some(dir), token }
+                DaemonTarget { address, run_dir: Some(dir), token }
             }
-            DaemonLocation::Url(url) => Target { address: address(&url)?, run_dir: None, token },
+            DaemonLocation::Url(url) => DaemonTarget { address: address(&url)?, run_dir: None, token },
         })
     }
 }
@@ -168,13 +173,13 @@ fn address(url: &str) -> Result<DaemonAddress, Failure> {
     Ok(DaemonAddress::Url(url.trim_end_matches('/').to_owned()))
 }
 
-impl Target {
+impl DaemonTarget {
     /// Returns the token, if there is one.
     pub(super) fn token(&self) -> Result<Option<String>> {
         let text = match &self.token {
             None => return Ok(None),
-            Some(Token::Text(text)) => text.clone(),
-            Some(Token::File(path)) => std::fs::read_to_string(path)
+            Some(TokenSource::Text(text)) => text.clone(),
+            Some(TokenSource::File(path)) => std::fs::read_to_string(path)
                 .with_context(|| format!("cannot read the token in {}", path.display()))?,
         };
         let text = text.trim();
@@ -211,7 +216,12 @@ impl UserFile {
 mod tests {
     use super::*;
 
-    fn choose(flags: &TargetOptions, env: &[(&str, &str)], user: UserFile, here: Option<&str>) -> Target {
+    fn choose(
+        flags: &TargetOptions,
+        env: &[(&str, &str)],
+        user: UserFile,
+        here: Option<&str>,
+    ) -> DaemonTarget {
         let env = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
         flags.choose(flags.run_dir.clone(), env, user, here.map(PathBuf::from)).unwrap()
     }
@@ -242,14 +252,14 @@ mod tests {
     fn the_token_of_the_users_file_goes_to_no_other_daemon() {
         let none = TargetOptions::default();
         let url = TargetOptions { url: Some("http://h:1".into()), ..TargetOptions::default() };
-        let file = Some(Token::File("/home/u/token".into()));
+        let file = Some(TokenSource::File("/home/u/token".into()));
         assert_eq!(choose(&none, &[], user(), None).token, file);
         assert_eq!(choose(&url, &[], user(), None).token, None);
         assert_eq!(choose(&none, &[("DQ_URL", "http://h:1")], user(), None).token, None);
         let set = [("DQ_TOKEN", "t")];
-        assert_eq!(choose(&url, &set, user(), None).token, Some(Token::Text("t".into())));
+        assert_eq!(choose(&url, &set, user(), None).token, Some(TokenSource::Text("t".into())));
         let flag = TargetOptions { token_file: Some("/f".into()), ..url };
-        assert_eq!(choose(&flag, &set, user(), None).token, Some(Token::File("/f".into())));
+        assert_eq!(choose(&flag, &set, user(), None).token, Some(TokenSource::File("/f".into())));
     }
 
     #[test]

@@ -16,18 +16,18 @@ use super::target::TargetOptions;
   dq token create worker --scope 'consume:*' --expires 90days
   dq token list
   dq token revoke shop")]
-pub(super) struct Arguments {
+pub(super) struct TokensArguments {
     #[command(subcommand)]
-    command: Command,
+    command: TokensCommand,
 
     #[command(flatten)]
     at: TargetOptions,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum TokensCommand {
     Create(Create),
-    List(List),
+    List(ListTokens),
     Revoke(Revoke),
 }
 
@@ -57,7 +57,7 @@ struct Create {
 /// List the tokens with their names and scopes, but not their secrets
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq token list --json")]
-struct List {}
+struct ListTokens {}
 
 /// Revoke a token: requests with it are refused from now on
 #[derive(Debug, clap::Args)]
@@ -78,7 +78,7 @@ struct TokenList {
 }
 
 #[derive(Debug, Deserialize)]
-struct Token {
+struct ListedToken {
     name: String,
     #[serde(default)]
     scopes: Vec<String>,
@@ -89,11 +89,11 @@ struct Token {
 }
 
 /// Runs `dq token`.
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+pub(super) fn run(arguments: &TokensArguments) -> Result<()> {
     let api = Api::from_options(&arguments.at)?;
     let as_json = arguments.at.json;
     match &arguments.command {
-        Command::Create(create) => {
+        TokensCommand::Create(create) => {
             let Create { name, scopes, expires, add_rate } = create;
             let mut asked = json!({"name": name, "scopes": scopes});
             if let Some(expires) = expires {
@@ -110,14 +110,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
                 eprintln!("token {name} has the scopes {}; it is not shown again", scopes.join(", "));
             }
         }
-        Command::List(List {}) => {
+        TokensCommand::List(ListTokens {}) => {
             let TokenList { tokens } = api.get("/v1/tokens")?.json()?;
             match as_json {
                 true => raw_lines(&tokens),
                 false => print!("{}", table(&tokens)?),
             }
         }
-        Command::Revoke(Revoke { name }) => {
+        TokensCommand::Revoke(Revoke { name }) => {
             api.delete(&format!("/v1/tokens/{}", part(name)))?;
             match as_json {
                 true => json_line(&json!({"name": name, "outcome": "revoked"}))?,
@@ -132,7 +132,7 @@ fn table(tokens: &[Box<RawValue>]) -> Result<String> {
     let mut table = Table::new(&["NAME", "SCOPES", "ADDS", "MADE", "EXPIRES", "BY"]);
     let when = |ms: Option<i64>| ms.map_or_else(|| NOTHING.to_owned(), moment);
     for token in tokens {
-        let Token { name, scopes, created_ms, expires_ms, creator, add_rate } =
+        let ListedToken { name, scopes, created_ms, expires_ms, creator, add_rate } =
             serde_json::from_str(token.get())?;
         let creator = creator.filter(|c| !c.is_empty()).unwrap_or_else(|| NOTHING.to_owned());
         let adds = add_rate.unwrap_or_else(|| NOTHING.to_owned());

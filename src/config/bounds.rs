@@ -3,16 +3,20 @@
 use std::time::Duration;
 
 use super::ConfigError;
-use super::units::{Size, Span};
+use super::units::{ByteCount, Span};
 
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
 /// Checks a size in bytes.
-pub(super) fn size(key: &str, value: Size, (least, most): (Size, Size)) -> Result<usize, ConfigError> {
+pub(super) fn size(
+    key: &str,
+    value: ByteCount,
+    (least, most): (ByteCount, ByteCount),
+) -> Result<usize, ConfigError> {
     if (least.0..=most.0).contains(&value.0) {
         return Ok(value.0);
     }
-    let text = |size: &Size| serde_json::to_string(size).unwrap_or_default();
+    let text = |size: &ByteCount| serde_json::to_string(size).unwrap_or_default();
     let problem = format!("{} is not within {} and {}", text(&value), text(&least), text(&most));
     Err(ConfigError::key(key, problem))
 }

@@ -11,7 +11,7 @@ use super::ConfigError;
 use super::bounds::{count, within};
 use super::durability;
 use super::raw;
-use super::units::Size;
+use super::units::ByteCount;
 use model::php_node::{self, PhpNode};
 use model::settings::{
     NodeAddress, NodeSettings, RedisSettings, RegistrySettings, SpoolSettings, TlsSettings,
@@ -83,7 +83,12 @@ fn usual_spool(base: &Path, run_dir: &Path) -> PathBuf {
 
 /// Returns the spool; none: the file names no path, and the usual path cannot be written. So a daemon still starts with
 /// the configuration of an earlier release.
-fn spool(bytes: Size, path: &str, base: &Path, run_dir: &Path) -> Result<Option<SpoolSettings>, ConfigError> {
+fn spool(
+    bytes: ByteCount,
+    path: &str,
+    base: &Path,
+    run_dir: &Path,
+) -> Result<Option<SpoolSettings>, ConfigError> {
     if bytes.0 > 0 && !(SPOOL.0..=SPOOL.1).contains(&bytes.0) {
         let shown = serde_json::to_string(&bytes).unwrap_or_default();
         let problem = format!("{shown} is not 0 (no spool) or \"1MiB\" to \"8TiB\"");

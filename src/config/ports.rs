@@ -11,14 +11,14 @@ use super::ConfigError;
 use super::bounds::{HOUR, count, size, within};
 use super::certificate::{ConfiguredFile, certificate};
 use super::raw;
-use super::units::Size;
+use super::units::ByteCount;
 use model::scope::Scope;
 use model::session::KEY_LEAST;
 use model::settings::{Auth, BeanstalkSettings, GmqSettings, HttpSettings, ServerSettings};
 
 /// The smallest and the largest `max_frame`. A frame is shorter than 16 MiB, so its binary length begins with the byte
 /// 0. In the other framing, the first byte is a digit.
-const FRAMES: (Size, Size) = (Size(256), Size(15 << 20));
+const FRAMES: (ByteCount, ByteCount) = (ByteCount(256), ByteCount(15 << 20));
 
 /// The most connections that a port may have.
 const CONNECTIONS_MAX: usize = 1_000_000;
@@ -112,7 +112,7 @@ pub(super) fn beanstalk(
                        and set beanstalk.create = false";
         return port.wrong("create", problem.to_owned());
     }
-    let max_job_size = size("beanstalk.max_job_size", raw.max_job_size, (Size(1), FRAMES.1))?;
+    let max_job_size = size("beanstalk.max_job_size", raw.max_job_size, (ByteCount(1), FRAMES.1))?;
     if listen.is_some() && max_job_size > server.max_frame {
         let problem =
             format!("{max_job_size} bytes are more than server.max_frame, which bounds all requests");

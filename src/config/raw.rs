@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 pub(super) use super::raw_foreign::{Beanstalk, Gmq};
-use super::units::{Size, Span};
+use super::units::{ByteCount, Span};
 use model::record::RECORDS_MAX;
 use model::settings::Guard;
 use model::settings::LogLimits;
@@ -20,7 +20,7 @@ pub struct Raw {
     pub(super) instance: String,
     pub(super) run_dir: String,
     pub(super) log_dir: String,
-    pub(super) log_max_size: Size,
+    pub(super) log_max_size: ByteCount,
     pub(super) log_keep: usize,
     pub(super) timezone: String,
     pub(super) drain_timeout: Span,
@@ -57,7 +57,7 @@ pub(super) struct Server {
     pub allow: Vec<String>,
     pub max_connections: usize,
     pub max_connections_per_source: usize,
-    pub max_frame: Size,
+    pub max_frame: ByteCount,
     pub idle_timeout: Span,
     pub tls: PortTls,
 }
@@ -104,14 +104,14 @@ pub(super) struct Consume {
 pub(super) struct Store {
     pub backend: String,
     pub path: String,
-    pub min_free: Size,
-    pub records_max: Size,
+    pub min_free: ByteCount,
+    pub records_max: ByteCount,
     pub prefix: String,
     pub timeout: Span,
     pub pool: u32,
     pub shards_per_node: u32,
     pub nodes_from_registry: bool,
-    pub spool: Size,
+    pub spool: ByteCount,
     pub spool_path: String,
     pub durability: String,
     pub durability_timeout: Span,
@@ -216,7 +216,7 @@ impl Default for Raw {
             instance: String::new(),
             run_dir: "var/run".into(),
             log_dir: String::new(),
-            log_max_size: Size(LogLimits::default().max_size as usize),
+            log_max_size: ByteCount(LogLimits::default().max_size as usize),
             log_keep: LogLimits::default().keep,
             timezone: String::new(),
             drain_timeout: seconds(30),
@@ -246,7 +246,7 @@ impl Default for Server {
             allow: Vec::new(),
             max_connections: 10_000,
             max_connections_per_source: 0,
-            max_frame: Size(1 << 20),
+            max_frame: ByteCount(1 << 20),
             idle_timeout: seconds(600),
             tls: PortTls::default(),
         }
@@ -289,14 +289,14 @@ impl Default for Store {
         Store {
             backend: "embedded".into(),
             path: "var/dq.db".into(),
-            min_free: Size(32 << 20),
-            records_max: Size(RECORDS_MAX as usize),
+            min_free: ByteCount(32 << 20),
+            records_max: ByteCount(RECORDS_MAX as usize),
             prefix: "dq".into(),
             timeout: seconds(2),
             pool: 8,
             shards_per_node: 2,
             nodes_from_registry: false,
-            spool: Size(256 << 20),
+            spool: ByteCount(256 << 20),
             spool_path: String::new(),
             durability: String::new(),
             durability_timeout: seconds(3),

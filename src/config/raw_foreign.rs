@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::units::{Size, Span};
+use super::units::{ByteCount, Span};
 use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub(super) struct Beanstalk {
     pub max_connections: usize,
     pub max_connections_per_source: usize,
     pub idle_timeout: Span,
-    pub max_job_size: Size,
+    pub max_job_size: ByteCount,
 }
 
 impl Default for Gmq {
@@ -52,7 +52,7 @@ impl Default for Beanstalk {
             max_connections: 1000,
             max_connections_per_source: 0,
             idle_timeout: Span(Duration::from_secs(3600)),
-            max_job_size: Size(65_535),
+            max_job_size: ByteCount(65_535),
         }
     }
 }

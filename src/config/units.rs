@@ -13,7 +13,7 @@ pub struct Span(pub Duration);
 
 /// A number of bytes: `"1MiB"`, `"64kB"`, or a plain number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size(pub usize);
+pub struct ByteCount(pub usize);
 
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -23,8 +23,8 @@ impl Serialize for Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
-        struct Visit;
-        impl Visitor<'_> for Visit {
+        struct SpanVisitor;
+        impl Visitor<'_> for SpanVisitor {
             type Value = Span;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a duration such as \"30s\", \"1h30m\" or a number of seconds")
@@ -46,34 +46,34 @@ impl<'de> Deserialize<'de> for Span {
                 Duration::try_from_secs_f64(seconds).map(Span).map_err(refused)
             }
         }
-        from.deserialize_any(Visit)
+        from.deserialize_any(SpanVisitor)
     }
 }
 
-impl Serialize for Size {
+impl Serialize for ByteCount {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(&model::topic::Size(self.0 as u64))
     }
 }
 
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Size, D::Error> {
-        struct Visit;
-        impl Visitor<'_> for Visit {
-            type Value = Size;
+impl<'de> Deserialize<'de> for ByteCount {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ByteCount, D::Error> {
+        struct ByteCountVisitor;
+        impl Visitor<'_> for ByteCountVisitor {
+            type Value = ByteCount;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a size such as \"1MiB\", \"64kB\" or a number of bytes")
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteCount, E> {
                 let size: Option<ByteSize> = text.parse().ok();
                 let bytes = size.and_then(|s| usize::try_from(s.as_u64()).ok());
-                bytes.map(Size).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+                bytes.map(ByteCount).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
             }
-            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<ByteCount, E> {
                 let refused = |_| E::invalid_value(de::Unexpected::Signed(bytes), &self);
-                usize::try_from(bytes).map(Size).map_err(refused)
+                usize::try_from(bytes).map(ByteCount).map_err(refused)
             }
         }
-        from.deserialize_any(Visit)
+        from.deserialize_any(ByteCountVisitor)
     }
 }

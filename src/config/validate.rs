@@ -13,7 +13,7 @@ use super::nodes;
 use super::ports;
 use super::raw::Raw;
 use super::registry;
-use super::units::Size;
+use super::units::ByteCount;
 use super::{ConfigError, NodeLookup};
 use super::{alert, callback};
 use model::guard::Rules;
@@ -131,13 +131,13 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: NodeLookup<'_>) -> Result<Sett
 }
 
 /// The smallest and the largest `store.min_free`.
-const MIN_FREE: (Size, Size) = (Size(0), Size(1 << 40));
+const MIN_FREE: (ByteCount, ByteCount) = (ByteCount(0), ByteCount(1 << 40));
 
 /// The smallest and the largest `store.records_max`.
-const RECORDS: (Size, Size) = (Size(0), Size(1 << 40));
+const RECORDS: (ByteCount, ByteCount) = (ByteCount(0), ByteCount(1 << 40));
 
 /// The smallest and the largest `log_max_size`.
-const LOG_SIZES: (Size, Size) = (Size(64 << 10), Size(16 << 30));
+const LOG_SIZES: (ByteCount, ByteCount) = (ByteCount(64 << 10), ByteCount(16 << 30));
 
 fn zone(name: String) -> Result<Option<String>, ConfigError> {
     if name.is_empty() {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::usage_of;
-use model::status::{Finding, Status, control_socket, findings_file};
+use model::status::{DaemonStatus, Finding, control_socket, findings_file};
 
 /// Why the status of a daemon is not known.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum AskError {
 
 /// Returns the status from the master of that folder, which must answer within `patience`. The resources that its
 /// processes use and the findings are not in it.
-pub fn ask_master(run_dir: &Path, patience: Duration) -> Result<Status, AskError> {
+pub fn ask_master(run_dir: &Path, patience: Duration) -> Result<DaemonStatus, AskError> {
     let path = control_socket(run_dir);
     let answer = || -> io::Result<Vec<u8>> {
         let mut stream = UnixStream::connect(&path)?;
@@ -42,7 +42,7 @@ pub fn ask_master(run_dir: &Path, patience: Duration) -> Result<Status, AskError
 }
 
 /// Returns the status with the resources that the processes use and the findings.
-pub fn whole_status(run_dir: &Path, patience: Duration) -> Result<Status, AskError> {
+pub fn whole_status(run_dir: &Path, patience: Duration) -> Result<DaemonStatus, AskError> {
     let mut status = ask_master(run_dir, patience)?;
     status.findings = findings(run_dir);
     for process in &mut status.processes {

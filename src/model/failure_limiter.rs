@@ -18,7 +18,7 @@ const REMEMBERED: usize = 4096;
 
 /// Where a client comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum ClientSource {
     /// An address. For IPv6, its network of 64 bits, because one host may have all addresses of it.
     Address(IpAddr),
     /// A user of this host.
@@ -27,22 +27,22 @@ pub enum Source {
     Others,
 }
 
-impl Source {
+impl ClientSource {
     /// Returns the source of an address. An IPv4-mapped address counts as its IPv4 address.
-    pub fn address(ip: IpAddr) -> Source {
-        Source::Address(match ip.to_canonical() {
+    pub fn address(ip: IpAddr) -> ClientSource {
+        ClientSource::Address(match ip.to_canonical() {
             IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
             v4 => v4,
         })
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ClientSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::Address(ip) => write!(f, "{ip}"),
-            Source::User(uid) => write!(f, "user {uid}"),
-            Source::Others => f.write_str("others"),
+            ClientSource::Address(ip) => write!(f, "{ip}"),
+            ClientSource::User(uid) => write!(f, "user {uid}"),
+            ClientSource::Others => f.write_str("others"),
         }
     }
 }
@@ -62,18 +62,18 @@ pub trait FailureKey: Copy + Eq + Hash {
     const OTHERS: Self;
 }
 
-impl FailureKey for Source {
-    const OTHERS: Source = Source::Others;
+impl FailureKey for ClientSource {
+    const OTHERS: ClientSource = ClientSource::Others;
 }
 
 /// The failures of a source for one name, such as the name of an account. The number is a hash of the name.
-impl FailureKey for (Source, u64) {
-    const OTHERS: (Source, u64) = (Source::Others, 0);
+impl FailureKey for (ClientSource, u64) {
+    const OTHERS: (ClientSource, u64) = (ClientSource::Others, 0);
 }
 
 /// The counts of failures by source: when the first one was, and how many there were.
 #[derive(Debug)]
-pub struct FailureLimiter<K = Source> {
+pub struct FailureLimiter<K = ClientSource> {
     most: u32,
     counts: HashMap<K, (Instant, u32)>,
 }
@@ -125,9 +125,9 @@ mod tests {
 
     #[test]
     fn ten_wrong_tokens_block_a_source_until_the_minute_ends() {
-        let (mut failures, now) = (FailureLimiter::<Source>::default(), Instant::now());
-        let from = Source::address("::ffff:10.0.0.1".parse().unwrap());
-        assert_eq!(from, Source::address("10.0.0.1".parse().unwrap()));
+        let (mut failures, now) = (FailureLimiter::<ClientSource>::default(), Instant::now());
+        let from = ClientSource::address("::ffff:10.0.0.1".parse().unwrap());
+        assert_eq!(from, ClientSource::address("10.0.0.1".parse().unwrap()));
         assert_eq!(failures.record_failure(from, now), FailureKind::Counted);
         for _ in 1..10 {
             assert_eq!(failures.record_failure(from, now + Duration::from_secs(1)), FailureKind::Counted);
@@ -135,27 +135,27 @@ mod tests {
         assert_eq!(failures.blocked_until(from, now + WINDOW / 2), Some(now + WINDOW));
         assert_eq!(failures.record_failure(from, now + WINDOW / 2), FailureKind::TooMany(now + WINDOW));
         assert_eq!(failures.blocked_until(from, now + WINDOW), None);
-        assert_eq!(failures.blocked_until(Source::User(3), now), None);
-        assert_eq!(failures.record_failure(Source::User(3), now), FailureKind::Counted);
+        assert_eq!(failures.blocked_until(ClientSource::User(3), now), None);
+        assert_eq!(failures.record_failure(ClientSource::User(3), now), FailureKind::Counted);
         assert_eq!(failures.record_failure(from, now + WINDOW), FailureKind::Counted);
-        let of = |text: &str| Source::address(text.parse().unwrap());
+        let of = |text: &str| ClientSource::address(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
     }
 
     #[test]
     fn of_too_many_only_so_many_are_remembered() {
-        let (mut failures, now) = (FailureLimiter::<Source>::default(), Instant::now());
+        let (mut failures, now) = (FailureLimiter::<ClientSource>::default(), Instant::now());
         for uid in 0..10_000 {
-            failures.record_failure(Source::User(uid), now);
+            failures.record_failure(ClientSource::User(uid), now);
         }
         assert_eq!(failures.counts.len(), REMEMBERED + 1);
-        assert!(matches!(failures.record_failure(Source::User(9999), now), FailureKind::TooMany(_)));
+        assert!(matches!(failures.record_failure(ClientSource::User(9999), now), FailureKind::TooMany(_)));
         assert!(
-            failures.blocked_until(Source::User(9998), now).is_some()
-                && failures.blocked_until(Source::User(1), now).is_none()
+            failures.blocked_until(ClientSource::User(9998), now).is_some()
+                && failures.blocked_until(ClientSource::User(1), now).is_none()
         );
-        assert_eq!(failures.record_failure(Source::User(9999), now + WINDOW), FailureKind::Counted);
+        assert_eq!(failures.record_failure(ClientSource::User(9999), now + WINDOW), FailureKind::Counted);
         assert_eq!(failures.counts.len(), 1);
     }
 }

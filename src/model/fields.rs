@@ -17,7 +17,7 @@ use crate::json_time;
 
 /// The fields of a body, in their order: name and JSON text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fields(Vec<(String, String)>);
+pub struct BodyFields(Vec<(String, String)>);
 
 /// The times and the count that dq adds to the fields of the body.
 #[derive(Debug, Clone, Copy)]
@@ -30,10 +30,10 @@ pub struct DaemonFields {
     pub failures: u32,
 }
 
-impl Fields {
+impl BodyFields {
     /// Returns the fields of a body: the members of an object, the items of an array with their indexes as names, or
     /// any other value as the one field `body`.
-    pub fn from_body(body: &Body) -> Fields {
+    pub fn from_body(body: &Body) -> BodyFields {
         let text = body.as_str();
         let members = match text.as_bytes().first() {
             Some(b'{' | b'[') => serde_json::Deserializer::from_str(text).deserialize_any(Members).ok(),
@@ -41,11 +41,11 @@ impl Fields {
         };
         // An object that cannot be read also becomes the one field `body`. One reason: with JSON escapes, a name may be
         // invalid Unicode.
-        Fields(members.unwrap_or_else(|| vec![("body".to_owned(), text.to_owned())]))
+        BodyFields(members.unwrap_or_else(|| vec![("body".to_owned(), text.to_owned())]))
     }
 
     /// Adds the daemon's own fields, with times in `zone`.
-    pub fn with(mut self, daemon_fields: DaemonFields, zone: &TimeZone) -> Fields {
+    pub fn with(mut self, daemon_fields: DaemonFields, zone: &TimeZone) -> BodyFields {
         self.set("notify_time", quoted(&local_time(daemon_fields.due_ms, zone)));
         self.set("dq_set_time", quoted(&local_time(daemon_fields.added_ms, zone)));
         if daemon_fields.failures > 0 {
@@ -82,7 +82,7 @@ impl Fields {
     }
 }
 
-impl serde::Serialize for Fields {
+impl serde::Serialize for BodyFields {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(Some(self.0.len()))?;
         for (name, json) in &self.0 {
@@ -153,8 +153,8 @@ impl<'de> Visitor<'de> for Members {
 mod tests {
     use super::*;
 
-    fn fields(body: &str) -> Fields {
-        Fields::from_body(&Body::parse(body).unwrap())
+    fn fields(body: &str) -> BodyFields {
+        BodyFields::from_body(&Body::parse(body).unwrap())
     }
 
     #[test]

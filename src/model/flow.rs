@@ -113,7 +113,7 @@ pub fn pause(first: Duration, opens: u32) -> Duration {
 
 /// What the end of a callback means for the circuit of its topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CircuitChange {
     /// The circuit opens: the jobs of the topic wait.
     Open {
         /// For how long they wait.
@@ -149,13 +149,13 @@ impl ReceiverFailures {
         failed: bool,
         begun: Instant,
         now: Instant,
-    ) -> Option<Verdict> {
+    ) -> Option<CircuitChange> {
         let opens = match (probe, failed) {
             (Some(opens), true) if topic.breaker_failures > 0 => opens.saturating_add(1),
             (Some(_), _) => {
                 // Callbacks that began before the probe say nothing about the receiver as it is now.
                 self.0.insert(topic.name.clone(), FailureRun { failures: 0, opened_at: Some(begun) });
-                return Some(Verdict::Close);
+                return Some(CircuitChange::Close);
             }
             (None, false) => {
                 if let Some(seen) = self.0.get_mut(&topic.name) {
@@ -178,7 +178,7 @@ impl ReceiverFailures {
         };
         let pause = pause(topic.breaker_pause, opens);
         self.0.insert(topic.name.clone(), FailureRun { failures: 0, opened_at: Some(now) });
-        Some(Verdict::Open { pause, opens })
+        Some(CircuitChange::Open { pause, opens })
     }
 
     /// Records that the circuit of a topic is open, as the store reported, whichever process opened it.
@@ -258,7 +258,7 @@ mod tests {
     fn failures_in_a_row_open_and_a_probe_decides() {
         let (mut seen, now, topic) = (ReceiverFailures::default(), Instant::now(), topic(3));
         let at = |s| now + Duration::from_secs(s);
-        let open = |s, opens| Some(Verdict::Open { pause: Duration::from_secs(s), opens });
+        let open = |s, opens| Some(CircuitChange::Open { pause: Duration::from_secs(s), opens });
         for failed in [true, true, false, true, true] {
             assert_eq!(seen.record_end(&topic, None, failed, now, now), None);
         }
@@ -268,7 +268,7 @@ mod tests {
         }
         assert_eq!(seen.record_end(&topic, Some(1), true, at(11), at(11)), open(20, 2));
         assert_eq!(seen.record_end(&topic, Some(9), true, at(99), at(99)), open(100, 10), "never longer");
-        assert_eq!(seen.record_end(&topic, Some(10), false, at(199), at(199)), Some(Verdict::Close));
+        assert_eq!(seen.record_end(&topic, Some(10), false, at(199), at(199)), Some(CircuitChange::Close));
         assert_eq!(seen.record_end(&topic, None, true, at(200), at(200)), None);
     }
 
@@ -283,7 +283,7 @@ mod tests {
         seen.is_open(&topic.name, at(3));
         assert!(matches!(
             seen.record_end(&topic, None, true, at(2), at(4)),
-            Some(Verdict::Open { opens: 1, .. })
+            Some(CircuitChange::Open { opens: 1, .. })
         ));
     }
 
@@ -291,6 +291,6 @@ mod tests {
     fn a_disabled_breaker_opens_nothing_and_closes_an_open_circuit() {
         let (mut seen, now, topic) = (ReceiverFailures::default(), Instant::now(), topic(0));
         assert!((0..99).all(|_| seen.record_end(&topic, None, true, now, now).is_none()));
-        assert_eq!(seen.record_end(&topic, Some(3), true, now, now), Some(Verdict::Close));
+        assert_eq!(seen.record_end(&topic, Some(3), true, now, now), Some(CircuitChange::Close));
     }
 }

@@ -314,8 +314,8 @@ struct Pairs(Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for Pairs {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Pairs, D::Error> {
-        struct Visit;
-        impl<'de> Visitor<'de> for Visit {
+        struct PairsVisitor;
+        impl<'de> Visitor<'de> for PairsVisitor {
             type Value = Vec<(String, String)>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of strings")
@@ -331,7 +331,7 @@ impl<'de> Deserialize<'de> for Pairs {
                 Ok(pairs)
             }
         }
-        from.deserialize_map(Visit).map(Pairs)
+        from.deserialize_map(PairsVisitor).map(Pairs)
     }
 }
 

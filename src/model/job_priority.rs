@@ -90,8 +90,8 @@ impl Serialize for JobPriority {
 
 impl<'de> Deserialize<'de> for JobPriority {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<JobPriority, D::Error> {
-        struct Visit;
-        impl Visitor<'_> for Visit {
+        struct JobPriorityVisitor;
+        impl Visitor<'_> for JobPriorityVisitor {
             type Value = JobPriority;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(JobPriority::FORMS)
@@ -106,7 +106,7 @@ impl<'de> Deserialize<'de> for JobPriority {
                 level.map(|(_, level)| (*level).into()).ok_or_else(wrong)
             }
         }
-        from.deserialize_any(Visit)
+        from.deserialize_any(JobPriorityVisitor)
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use crate::failure_limiter::Source;
+use crate::failure_limiter::ClientSource;
 
 /// The open connections of a port, by source.
 #[derive(Debug)]
 pub struct OpenConnections {
-    by_source: HashMap<Source, usize>,
+    by_source: HashMap<ClientSource, usize>,
     open: usize,
     most: usize,
     most_per_source: usize,
@@ -31,7 +31,7 @@ impl OpenConnections {
     }
 
     /// Returns whether there is a place for another `more + 1` connections, of which one is from this source.
-    pub fn check(&self, source: Source, more: usize) -> Result<(), ConnectionRefusal> {
+    pub fn check(&self, source: ClientSource, more: usize) -> Result<(), ConnectionRefusal> {
         let open = self.open + more;
         let of_source = self.by_source.get(&source).copied().unwrap_or(0);
         match () {
@@ -42,13 +42,13 @@ impl OpenConnections {
     }
 
     /// Counts a new connection.
-    pub fn opened(&mut self, source: Source) {
+    pub fn opened(&mut self, source: ClientSource) {
         self.open += 1;
         *self.by_source.entry(source).or_default() += 1;
     }
 
     /// Counts a connection that has ended.
-    pub fn closed(&mut self, source: Source) {
+    pub fn closed(&mut self, source: ClientSource) {
         self.open = self.open.saturating_sub(1);
         if let Some(count) = self.by_source.get_mut(&source) {
             *count -= 1;
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn one_source_leaves_places_for_the_others() {
-        let source = |text: &str| Source::address(text.parse().unwrap());
+        let source = |text: &str| ClientSource::address(text.parse().unwrap());
         let (a, b) = (source("127.0.0.1"), source("2001:db8::1"));
         let mut open = OpenConnections::new(3, 2);
         for source in [a, a, b] {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::failure_limiter::Source;
+use crate::failure_limiter::ClientSource;
 
 /// How long refusals are counted before a line gives their number.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -17,7 +17,7 @@ const SOURCES: usize = 64;
 /// The counts of recently refused requests, by source.
 #[derive(Debug, Default)]
 pub struct RefusalCounts {
-    counts: HashMap<Source, SourceCount>,
+    counts: HashMap<ClientSource, SourceCount>,
     /// When the first count is due to be logged. None: nothing is counted.
     due: Option<Instant>,
 }
@@ -37,7 +37,7 @@ struct SourceCount {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusalSummary {
     /// Where the requests came from.
-    pub source: Source,
+    pub source: ClientSource,
     /// How many requests were refused.
     pub all: u64,
     /// How many of them had no valid token, although one is needed.
@@ -51,13 +51,13 @@ impl RefusalCounts {
     /// a minute, and the request had a valid token or needed none. `text` must have a bounded length.
     pub fn count(
         &mut self,
-        source: Source,
+        source: ClientSource,
         has_token: bool,
         now: Instant,
         text: impl FnOnce() -> String,
     ) -> Option<String> {
         let is_full = self.counts.len() >= SOURCES && !self.counts.contains_key(&source);
-        let source = if is_full { Source::Others } else { source };
+        let source = if is_full { ClientSource::Others } else { source };
         let new = SourceCount { since: now, all: 0, without_token: 0, example: None };
         let is_first = !self.counts.contains_key(&source);
         let count = self.counts.entry(source).or_insert(new);
@@ -133,8 +133,8 @@ impl fmt::Display for RefusalSummary {
 mod tests {
     use super::*;
 
-    fn source(n: u32) -> Source {
-        Source::User(n)
+    fn source(n: u32) -> ClientSource {
+        ClientSource::User(n)
     }
 
     fn texts(summaries: &[RefusalSummary]) -> Vec<String> {
@@ -206,7 +206,7 @@ mod tests {
         let found = refusals.summaries(now + WINDOW);
         assert_eq!(found.len(), SOURCES + 1);
         assert_eq!(found.iter().map(|summary| summary.all).sum::<u64>(), 20_000);
-        let others = found.iter().find(|summary| summary.source == Source::Others).unwrap();
+        let others = found.iter().find(|summary| summary.source == ClientSource::Others).unwrap();
         assert_eq!(others.all, 20_000 - 2 * SOURCES as u64);
     }
 

@@ -13,7 +13,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::token::{Proof, Token, TokenName, Tokens};
+use crate::token::{Token, TokenName, TokenProof, Tokens};
 
 /// The secret that signs all sessions. It is not in the registry.
 #[derive(Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ const CSRF: &[u8] = b"dq console csrf\0";
 /// Signs `what` and `of` with the key of an account's sessions. None: the token is not an account, because it has no
 /// password.
 fn signed(key: &SessionKey, token: &Token, what: &[u8], of: &[u8]) -> Option<Hmac<Sha256>> {
-    let Proof::Password(hashed) = &token.proof else { return None };
+    let TokenProof::Password(hashed) = &token.proof else { return None };
     let hash = Sha256::new().chain_update(PURPOSE).chain_update(hashed.as_str()).finalize();
     let mut mac = Hmac::<Sha256>::new_from_slice(&key.0).ok()?;
     mac.update(&hash);
@@ -114,7 +114,7 @@ mod tests {
     fn account(name: &str, password: &str) -> Token {
         Token {
             name: TokenName::of_account(name).unwrap(),
-            proof: Proof::Password(StoredPassword::new(password, [3; 16]).unwrap()),
+            proof: TokenProof::Password(StoredPassword::new(password, [3; 16]).unwrap()),
             scopes: vec!["admin".parse().unwrap()],
             created_ms: 1,
             expires_ms: None,
@@ -188,8 +188,10 @@ mod tests {
 
     #[test]
     fn a_token_without_a_password_has_no_session() {
-        let token =
-            Token { proof: Proof::Secret(Secret::new([1; 32]).digest()), ..account("a", "password of a") };
+        let token = Token {
+            proof: TokenProof::Secret(Secret::new([1; 32]).digest()),
+            ..account("a", "password of a")
+        };
         assert_eq!(begin(&key(), &token, 0), None);
     }
 }

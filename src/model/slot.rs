@@ -90,7 +90,7 @@ impl fmt::Display for Slot {
 }
 
 /// The number of a generation: counts the sets of child processes that a master has started, from 1.
-pub type Generation = u32;
+pub type GenerationNumber = u32;
 
 #[cfg(test)]
 mod tests {

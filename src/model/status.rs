@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::slot::Generation;
+use crate::slot::GenerationNumber;
 
 /// Returns the path of the control socket, where a daemon's master answers. Each client that connects gets the
 /// [`Status`]; the master reads nothing from it.
@@ -44,7 +44,7 @@ pub struct Finding {
 
 /// The status of a daemon. Moments are Unix milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
+pub struct DaemonStatus {
     /// The release that the master runs.
     pub version: String,
     /// The name of this host (`instance` in the configuration).
@@ -56,7 +56,7 @@ pub struct Status {
     /// What the master is doing.
     pub phase: Phase,
     /// The number of the generation that serves.
-    pub generation: Generation,
+    pub generation: GenerationNumber,
     /// The last rolling restart that ended. None: there was none.
     pub renewal: Option<Renewal>,
     /// The sockets that are bound: their purpose and their address.
@@ -101,7 +101,7 @@ pub struct Process {
     /// The slot's name.
     pub name: String,
     /// The number of the generation.
-    pub generation: Generation,
+    pub generation: GenerationNumber,
     /// The state of the process.
     pub state: ProcessState,
     /// The id of the process, if there is one.

@@ -140,27 +140,27 @@ impl<'de> Deserialize<'de> for Digest {
 /// How the holder of a token proves that the token is theirs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Proof {
+pub enum TokenProof {
     /// A client presents a secret that dq made.
     Secret(Digest),
     /// A person enters a password, only when they sign in to the console.
     Password(StoredPassword),
 }
 
-impl TryFrom<String> for Proof {
+impl TryFrom<String> for TokenProof {
     type Error = &'static str;
-    fn try_from(text: String) -> Result<Proof, &'static str> {
+    fn try_from(text: String) -> Result<TokenProof, &'static str> {
         StoredPassword::parse(&text)
-            .map(Proof::Password)
-            .map_or_else(|| text.try_into().map(Proof::Secret), Ok)
+            .map(TokenProof::Password)
+            .map_or_else(|| text.try_into().map(TokenProof::Secret), Ok)
     }
 }
 
-impl From<Proof> for String {
-    fn from(proof: Proof) -> String {
+impl From<TokenProof> for String {
+    fn from(proof: TokenProof) -> String {
         match proof {
-            Proof::Secret(digest) => digest.into(),
-            Proof::Password(hashed) => hashed.as_str().to_owned(),
+            TokenProof::Secret(digest) => digest.into(),
+            TokenProof::Password(hashed) => hashed.as_str().to_owned(),
         }
     }
 }
@@ -239,7 +239,7 @@ pub struct Token {
     /// How its holder proves that the token is theirs. (Older releases know only secrets. So the field is called
     /// `digest` where it is stored.)
     #[serde(rename = "digest")]
-    pub proof: Proof,
+    pub proof: TokenProof,
     /// What the token allows.
     pub scopes: Vec<Scope>,
     /// When the token was created, in Unix milliseconds.
@@ -261,7 +261,7 @@ impl Token {
 
     /// Returns whether the token is an account of a person, who signs in with a password.
     pub fn is_account(&self) -> bool {
-        matches!(self.proof, Proof::Password(_))
+        matches!(self.proof, TokenProof::Password(_))
     }
 
     /// Returns whether one of the scopes allows the request.
@@ -275,7 +275,7 @@ impl Token {
 pub struct VerifiedToken {
     name: TokenName,
     #[serde(rename = "digest")]
-    proof: Proof,
+    proof: TokenProof,
 }
 
 /// All tokens at one time, sorted by name. Cheap to clone.
@@ -309,8 +309,8 @@ impl Tokens {
         let (mut found, mut at) = (Choice::from(0), 0_u64);
         for (n, token) in (0_u64..).zip(self.0.iter()) {
             let same = match &token.proof {
-                Proof::Secret(kept) => kept.0.ct_eq(&digest.0),
-                Proof::Password(_) => Choice::from(0),
+                TokenProof::Secret(kept) => kept.0.ct_eq(&digest.0),
+                TokenProof::Password(_) => Choice::from(0),
             };
             at.conditional_assign(&n, same);
             found |= same;
@@ -338,7 +338,7 @@ mod tests {
     fn token(name: &str, random: u8, expires_ms: Option<i64>) -> Token {
         Token {
             name: TokenName::new(name).unwrap(),
-            proof: Proof::Secret(Secret::new([random; 32]).digest()),
+            proof: TokenProof::Secret(Secret::new([random; 32]).digest()),
             scopes: vec![Scope::Read(crate::scope::Range::All)],
             created_ms: 1,
             expires_ms,

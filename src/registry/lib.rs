@@ -37,7 +37,7 @@ use model::metrics::{PageSums, Statistics};
 use model::php_node::PhpNode;
 use model::settings::{self, SmtpSettings, SmtpTls};
 use model::token::{Token, TokenName};
-use model::topic::{InvalidTopic, Status, Topic};
+use model::topic::{InvalidTopic, Topic, TopicStatus};
 
 /// How long the mail server of the PHP daemon may take to accept a connection, and to give each answer.
 const MAIL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -232,7 +232,7 @@ pub trait Registry: Send + fmt::Debug {
     fn put(&mut self, topic: &Topic, expected: Expected) -> Result<Revision>;
 
     /// Sets only the status of a topic. Returns its revision.
-    fn set_status(&mut self, name: &TopicName, status: Status) -> Result<Revision>;
+    fn set_status(&mut self, name: &TopicName, status: TopicStatus) -> Result<Revision>;
 
     /// Removes a topic. Its jobs stay in the store.
     fn delete(&mut self, name: &TopicName, expected: Expected) -> Result<()>;

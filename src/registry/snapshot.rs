@@ -161,7 +161,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use model::token::{Proof, Secret, TokenName};
+    use model::token::{Secret, TokenName, TokenProof};
     use model::topic::Method;
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
         let source = "sqlite:/x".to_owned();
         let token = Token {
             name: TokenName::new("ops").unwrap(),
-            proof: Proof::Secret(Secret::new([1; 32]).digest()),
+            proof: TokenProof::Secret(Secret::new([1; 32]).digest()),
             scopes: vec!["produce:a".parse().unwrap()],
             created_ms: 1,
             expires_ms: Some(2),

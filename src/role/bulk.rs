@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use model::bulk::{
-    BulkCounts, BulkOperation, BulkProgress, BulkRequest, Leg, PAGE_MAX, PlannedChange, RATE_MAX,
-    RECORDS_LEG, SeenJob, Verdict, Walk,
+    BulkCounts, BulkOperation, BulkProgress, BulkRequest, JobDecision, Leg, PAGE_MAX, PlannedChange,
+    RATE_MAX, RECORDS_LEG, SeenJob, Walk,
 };
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, TopicName};
 use model::letters::Pace;
@@ -80,7 +80,7 @@ impl Bulk {
         let mut is_over = page.next.is_none();
         for job in &page.jobs {
             let verdict = self.walk.job(leg, &seen(job), now_ms);
-            if verdict == Verdict::EndOfLeg {
+            if verdict == JobDecision::EndOfLeg {
                 is_over = true;
                 break;
             }
@@ -90,10 +90,10 @@ impl Bulk {
                 PlannedChange(job.id.as_str().to_owned(), job.stamp_us, at_ms.unwrap_or(job.due_ms), to_ms)
             };
             match verdict {
-                Verdict::Due(to_ms) => progress.plan.push(plan(Some(to_ms))),
-                Verdict::Take => progress.plan.push(plan(None)),
-                Verdict::Skip => progress.counts.skipped += 1,
-                Verdict::Ignore | Verdict::EndOfLeg => {}
+                JobDecision::Due(to_ms) => progress.plan.push(plan(Some(to_ms))),
+                JobDecision::Take => progress.plan.push(plan(None)),
+                JobDecision::Skip => progress.counts.skipped += 1,
+                JobDecision::Ignore | JobDecision::EndOfLeg => {}
             }
         }
         progress.cursor = page.next;
@@ -130,17 +130,17 @@ impl Bulk {
         for record in &page.records {
             let id = record.key.id.as_str();
             let verdict = self.walk.record(record);
-            if verdict == Verdict::EndOfLeg {
+            if verdict == JobDecision::EndOfLeg {
                 is_over = true;
                 break;
             }
             progress.counts.looked_at += 1;
             match verdict {
-                Verdict::Take => {
+                JobDecision::Take => {
                     let stamp_us = record.stamp_us.unwrap_or(0);
                     progress.plan.push(PlannedChange(id.to_owned(), stamp_us, record.ended_ms, None));
                 }
-                Verdict::Skip => progress.counts.skipped += 1,
+                JobDecision::Skip => progress.counts.skipped += 1,
                 _ => {}
             }
         }

@@ -181,7 +181,7 @@ impl RegistryWatch {
 mod tests {
     use super::*;
     use model::job::TopicName;
-    use model::token::{Proof, Secret, Token, TokenName};
+    use model::token::{Secret, Token, TokenName, TokenProof};
     use registry::Revision;
 
     fn topic(name: &str, callback: &str) -> Topic {
@@ -243,7 +243,7 @@ mod tests {
         let secret = Secret::new([9; 32]);
         let token = Token {
             name: TokenName::new("ops").unwrap(),
-            proof: Proof::Secret(secret.digest()),
+            proof: TokenProof::Secret(secret.digest()),
             scopes: vec![],
             created_ms: 0,
             expires_ms: None,

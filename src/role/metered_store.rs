@@ -10,9 +10,9 @@ use model::letters::Pace;
 use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation, PurgeCause};
 use store::{
     Added, Batch, Change, Changed, CircuitOpening, CircuitView, Counts, DeadLetter, DeadLetterOperation,
-    DeadLetterSelection, DeadLetters, Deleted, Forecast, Jobs, Lanes, LeaseRequest, Leased, Leases,
-    LimitQuery, LimitUse, Limits, MoveCounts, Outcome, OwnerTag, Page, Pauses, Permit, PermitRequest,
-    Promotion, Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError, View, Views,
+    DeadLetterSelection, DeadLetters, Deleted, Forecast, Jobs, JobsPage, Lanes, LeaseRequest, Leased, Leases,
+    LimitQuery, LimitUse, Limits, MoveCounts, Outcome, OwnerTag, Pauses, Permit, PermitRequest, Promotion,
+    Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError, View, Views,
 };
 use telemetry::counters::Counters;
 
@@ -332,7 +332,13 @@ impl DeadLetters for MeteredStore {
 }
 
 impl Views for MeteredStore {
-    fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page> {
+    fn list(
+        &mut self,
+        topic: &TopicName,
+        state: State,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<JobsPage> {
         self.timed(Operation::Read, None, |store| store.list(topic, state, cursor, limit))
     }
 

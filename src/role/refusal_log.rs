@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use model::failure_limiter::Source;
+use model::failure_limiter::ClientSource;
 use model::refusals::{RefusalCounts, RefusalSummary};
 
 /// The log of the requests that a process refuses.
@@ -12,7 +12,7 @@ pub struct RefusalLog(RefusalCounts);
 impl RefusalLog {
     /// Records a refused request. `has_token`: it had a valid token, or needed none. `text` says what was asked, and
     /// why it is refused. Any part of it that comes from outside is an [`Excerpt`](model::excerpt::Excerpt).
-    pub fn record(&mut self, source: Source, has_token: bool, text: impl Fn() -> String) {
+    pub fn record(&mut self, source: ClientSource, has_token: bool, text: impl Fn() -> String) {
         match self.0.count(source, has_token, Instant::now(), &text) {
             Some(text) => log::info!(target: "request", "refused a request from {source}: {text}"),
             None => log::debug!(target: "request", "refused a request from {source}: {}", text()),

@@ -1,6 +1,6 @@
 //! Counts and lists of jobs.
 
-use crate::{Forecast, Page, Result, View};
+use crate::{Forecast, JobsPage, Result, View};
 use model::job::{State, TopicName};
 
 /// How many jobs of a topic are in each state.
@@ -38,9 +38,15 @@ impl Counts {
 /// Reads that cover many jobs: lists, counts, forecasts.
 pub trait Views {
     /// Returns a page of a topic's jobs in one state. Delayed jobs are sorted by due time, ready jobs by priority and
-    /// due time, leased jobs by deadline, dead letters by when they died. `cursor` is the [`Page::next`] of the page
+    /// due time, leased jobs by deadline, dead letters by when they died. `cursor` is the [`JobsPage::next`] of the page
     /// before. A cursor that is not valid gives an empty last page.
-    fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page>;
+    fn list(
+        &mut self,
+        topic: &TopicName,
+        state: State,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<JobsPage>;
 
     /// Returns the cursor with which [`Views::list`] begins at the delayed jobs of a topic that are due at this moment
     /// (Unix milliseconds) or later.

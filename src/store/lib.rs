@@ -239,7 +239,7 @@ pub type Rescheduled = Vec<(TopicName, usize)>;
 
 /// A page of a listing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Page {
+pub struct JobsPage {
     /// The jobs.
     pub jobs: Vec<View>,
     /// The cursor of the next page. None: this was the last page.

@@ -34,7 +34,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// What happened to a child, or what the master orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum ChildEvent {
     /// The process was started.
     Spawned(Pid),
     /// The process could not be started.
@@ -64,7 +64,7 @@ pub enum Event {
 
 /// What the master has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub enum ChildAction {
     /// Start a process, and report [`Event::Spawned`] or [`Event::SpawnFailed`].
     Spawn,
     /// Tell the process to drain.
@@ -164,26 +164,28 @@ impl Child {
     }
 
     /// Handles an event, and returns what to do. An event that does not fit the state changes nothing.
-    pub fn step(&mut self, event: Event, now: Instant) -> Option<Action> {
+    pub fn step(&mut self, event: ChildEvent, now: Instant) -> Option<ChildAction> {
         let (state, action) = match (self.state, event) {
-            (State::Waiting { .. }, Event::Spawned(pid)) => {
+            (State::Waiting { .. }, ChildEvent::Spawned(pid)) => {
                 (State::Starting { pid, ready_by: now + self.start_timeout }, None)
             }
-            (State::Waiting { .. }, Event::SpawnFailed) => (self.pause(now), None),
-            (State::Waiting { at }, Event::Deadline) if at <= now => (self.state, Some(Action::Spawn)),
-            (State::Waiting { .. }, Event::Drain { .. } | Event::End) => (State::Gone, None),
+            (State::Waiting { .. }, ChildEvent::SpawnFailed) => (self.pause(now), None),
+            (State::Waiting { at }, ChildEvent::Deadline) if at <= now => {
+                (self.state, Some(ChildAction::Spawn))
+            }
+            (State::Waiting { .. }, ChildEvent::Drain { .. } | ChildEvent::End) => (State::Gone, None),
 
-            (State::Starting { pid, .. }, Event::Ready) => {
+            (State::Starting { pid, .. }, ChildEvent::Ready) => {
                 (State::Up { pid, steady_at: (self.failures > 0).then_some(now + STEADY) }, None)
             }
-            (State::Starting { pid, ready_by }, Event::Deadline) if ready_by <= now => {
-                (State::Killed { pid, restart: true }, Some(Action::Kill(pid)))
+            (State::Starting { pid, ready_by }, ChildEvent::Deadline) if ready_by <= now => {
+                (State::Killed { pid, restart: true }, Some(ChildAction::Kill(pid)))
             }
-            (State::Up { pid, steady_at: Some(at) }, Event::Deadline) if at <= now => {
+            (State::Up { pid, steady_at: Some(at) }, ChildEvent::Deadline) if at <= now => {
                 self.failures = 0;
                 (State::Up { pid, steady_at: None }, None)
             }
-            (State::Starting { .. } | State::Up { .. }, Event::Exited(Exit::Code(EXIT_CONFIG))) => {
+            (State::Starting { .. } | State::Up { .. }, ChildEvent::Exited(Exit::Code(EXIT_CONFIG))) => {
                 (State::Gone, None)
             }
             (
@@ -191,43 +193,43 @@ impl Child {
                 | State::Up { .. }
                 | State::Draining { restart: true, .. }
                 | State::Killed { restart: true, .. },
-                Event::Exited(_),
+                ChildEvent::Exited(_),
             ) => (self.pause(now), None),
-            (State::Starting { pid, .. } | State::Up { pid, .. }, Event::Drain { kill_at }) => {
-                (State::Draining { pid, kill_at, restart: false }, Some(Action::TellDrain))
+            (State::Starting { pid, .. } | State::Up { pid, .. }, ChildEvent::Drain { kill_at }) => {
+                (State::Draining { pid, kill_at, restart: false }, Some(ChildAction::TellDrain))
             }
-            (State::Up { pid, .. }, Event::Stuck { kill_at }) => {
-                (State::Draining { pid, kill_at: Some(kill_at), restart: true }, Some(Action::TellDrain))
+            (State::Up { pid, .. }, ChildEvent::Stuck { kill_at }) => {
+                (State::Draining { pid, kill_at: Some(kill_at), restart: true }, Some(ChildAction::TellDrain))
             }
             // A stuck child may never end by itself, so its drain gets a limit.
-            (State::Draining { pid, kill_at: None, restart }, Event::Stuck { kill_at }) => {
-                (State::Draining { pid, kill_at: Some(kill_at), restart }, Some(Action::TellDrain))
+            (State::Draining { pid, kill_at: None, restart }, ChildEvent::Stuck { kill_at }) => {
+                (State::Draining { pid, kill_at: Some(kill_at), restart }, Some(ChildAction::TellDrain))
             }
-            (State::Draining { pid, kill_at: old, .. }, Event::Drain { kill_at: Some(new) })
+            (State::Draining { pid, kill_at: old, .. }, ChildEvent::Drain { kill_at: Some(new) })
                 if old.is_none_or(|old| new < old) =>
             {
-                (State::Draining { pid, kill_at: Some(new), restart: false }, Some(Action::TellDrain))
+                (State::Draining { pid, kill_at: Some(new), restart: false }, Some(ChildAction::TellDrain))
             }
-            (State::Draining { pid, kill_at, .. }, Event::Drain { .. }) => {
+            (State::Draining { pid, kill_at, .. }, ChildEvent::Drain { .. }) => {
                 (State::Draining { pid, kill_at, restart: false }, None)
             }
-            (State::Up { pid, .. }, Event::Silent) => {
-                (State::Killed { pid, restart: true }, Some(Action::Kill(pid)))
+            (State::Up { pid, .. }, ChildEvent::Silent) => {
+                (State::Killed { pid, restart: true }, Some(ChildAction::Kill(pid)))
             }
-            (State::Draining { pid, restart, .. }, Event::Silent) => {
-                (State::Killed { pid, restart }, Some(Action::Kill(pid)))
+            (State::Draining { pid, restart, .. }, ChildEvent::Silent) => {
+                (State::Killed { pid, restart }, Some(ChildAction::Kill(pid)))
             }
             (
                 State::Starting { pid, .. } | State::Up { pid, .. } | State::Draining { pid, .. },
-                Event::End,
-            ) => (State::Killed { pid, restart: false }, Some(Action::Kill(pid))),
-            (State::Draining { pid, kill_at: Some(at), restart }, Event::Deadline) if at <= now => {
-                (State::Killed { pid, restart }, Some(Action::Kill(pid)))
+                ChildEvent::End,
+            ) => (State::Killed { pid, restart: false }, Some(ChildAction::Kill(pid))),
+            (State::Draining { pid, kill_at: Some(at), restart }, ChildEvent::Deadline) if at <= now => {
+                (State::Killed { pid, restart }, Some(ChildAction::Kill(pid)))
             }
-            (State::Killed { pid, .. }, Event::Drain { .. } | Event::End) => {
+            (State::Killed { pid, .. }, ChildEvent::Drain { .. } | ChildEvent::End) => {
                 (State::Killed { pid, restart: false }, None)
             }
-            (State::Draining { .. } | State::Killed { .. }, Event::Exited(_)) => (State::Gone, None),
+            (State::Draining { .. } | State::Killed { .. }, ChildEvent::Exited(_)) => (State::Gone, None),
             (state, _) => (state, None),
         };
         self.state = state;
@@ -258,8 +260,8 @@ mod tests {
 
     fn started(now: Instant) -> Child {
         let mut child = Child::new(now, START);
-        assert_eq!(child.step(Event::Deadline, now), Some(Action::Spawn));
-        assert_eq!(child.step(Event::Spawned(pid(7)), now), None);
+        assert_eq!(child.step(ChildEvent::Deadline, now), Some(ChildAction::Spawn));
+        assert_eq!(child.step(ChildEvent::Spawned(pid(7)), now), None);
         child
     }
 
@@ -272,10 +274,10 @@ mod tests {
             let at = child.deadline().unwrap();
             pauses.push(at.duration_since(now).as_secs());
             now = at;
-            assert_eq!(child.step(Event::Deadline, now), Some(Action::Spawn));
-            child.step(Event::Spawned(pid(7)), now);
-            child.step(Event::Ready, now);
-            child.step(Event::Exited(Exit::Signal(9)), now);
+            assert_eq!(child.step(ChildEvent::Deadline, now), Some(ChildAction::Spawn));
+            child.step(ChildEvent::Spawned(pid(7)), now);
+            child.step(ChildEvent::Ready, now);
+            child.step(ChildEvent::Exited(Exit::Signal(9)), now);
         }
         assert_eq!(pauses, [0, 0, 1, 2, 4, 8, 16, 30, 30]);
     }
@@ -284,16 +286,16 @@ mod tests {
     fn a_minute_up_forgets_the_failures() {
         let mut now = Instant::now();
         let mut child = started(now);
-        child.step(Event::Exited(Exit::Code(1)), now);
-        child.step(Event::Spawned(pid(8)), now);
-        child.step(Event::Exited(Exit::Code(1)), now);
+        child.step(ChildEvent::Exited(Exit::Code(1)), now);
+        child.step(ChildEvent::Spawned(pid(8)), now);
+        child.step(ChildEvent::Exited(Exit::Code(1)), now);
         assert_eq!(child.deadline(), Some(now + Duration::from_secs(1)));
-        child.step(Event::Spawned(pid(9)), now);
-        child.step(Event::Ready, now);
+        child.step(ChildEvent::Spawned(pid(9)), now);
+        child.step(ChildEvent::Ready, now);
         now = child.deadline().unwrap();
-        child.step(Event::Deadline, now);
+        child.step(ChildEvent::Deadline, now);
         assert_eq!(child.deadline(), None);
-        child.step(Event::Exited(Exit::Code(0)), now);
+        child.step(ChildEvent::Exited(Exit::Code(0)), now);
         assert_eq!(child.state, State::Waiting { at: now });
     }
 
@@ -301,7 +303,7 @@ mod tests {
     fn a_bad_configuration_is_not_tried_again() {
         let now = Instant::now();
         let mut child = started(now);
-        assert_eq!(child.step(Event::Exited(Exit::Code(EXIT_CONFIG)), now), None);
+        assert_eq!(child.step(ChildEvent::Exited(Exit::Code(EXIT_CONFIG)), now), None);
         assert_eq!(child.state, State::Gone);
     }
 
@@ -309,9 +311,9 @@ mod tests {
     fn a_child_that_is_not_ready_in_time_is_replaced() {
         let now = Instant::now();
         let mut child = started(now);
-        assert_eq!(child.step(Event::Deadline, now), None, "not before its time");
-        assert_eq!(child.step(Event::Deadline, now + START), Some(Action::Kill(pid(7))));
-        child.step(Event::Exited(Exit::Signal(9)), now + START);
+        assert_eq!(child.step(ChildEvent::Deadline, now), None, "not before its time");
+        assert_eq!(child.step(ChildEvent::Deadline, now + START), Some(ChildAction::Kill(pid(7))));
+        child.step(ChildEvent::Exited(Exit::Signal(9)), now + START);
         assert!(matches!(child.state, State::Waiting { .. }));
     }
 
@@ -321,41 +323,41 @@ mod tests {
         let kill_at = now + START;
         let up = || {
             let mut child = started(now);
-            assert_eq!(child.step(Event::Silent, now), None, "it has start_timeout to answer for");
-            child.step(Event::Ready, now);
+            assert_eq!(child.step(ChildEvent::Silent, now), None, "it has start_timeout to answer for");
+            child.step(ChildEvent::Ready, now);
             child
         };
         let mut silent = up();
-        assert_eq!(silent.step(Event::Silent, now), Some(Action::Kill(pid(7))));
-        silent.step(Event::Exited(Exit::Signal(9)), now);
+        assert_eq!(silent.step(ChildEvent::Silent, now), Some(ChildAction::Kill(pid(7))));
+        silent.step(ChildEvent::Exited(Exit::Signal(9)), now);
         assert_eq!(silent.state, State::Waiting { at: now });
 
         let mut stuck = up();
-        assert_eq!(stuck.step(Event::Stuck { kill_at }, now), Some(Action::TellDrain));
-        assert_eq!(stuck.step(Event::Stuck { kill_at: kill_at + START }, now), None);
+        assert_eq!(stuck.step(ChildEvent::Stuck { kill_at }, now), Some(ChildAction::TellDrain));
+        assert_eq!(stuck.step(ChildEvent::Stuck { kill_at: kill_at + START }, now), None);
         assert_eq!(stuck.deadline(), Some(kill_at));
-        stuck.step(Event::Exited(Exit::Code(0)), now);
+        stuck.step(ChildEvent::Exited(Exit::Code(0)), now);
         assert_eq!(stuck.state, State::Waiting { at: now }, "a drain that was not asked for is a failure");
 
         // A drain without a limit gets one.
         let mut draining = up();
-        draining.step(Event::Drain { kill_at: None }, now);
-        assert_eq!(draining.step(Event::Stuck { kill_at }, now), Some(Action::TellDrain));
+        draining.step(ChildEvent::Drain { kill_at: None }, now);
+        assert_eq!(draining.step(ChildEvent::Stuck { kill_at }, now), Some(ChildAction::TellDrain));
         assert_eq!(draining.deadline(), Some(kill_at));
-        draining.step(Event::Exited(Exit::Code(0)), now);
+        draining.step(ChildEvent::Exited(Exit::Code(0)), now);
         assert_eq!(draining.state, State::Gone);
 
         // If it gets the order to drain while it is stuck, it is not replaced, and its time limit does not become
         // later.
-        for (end, exit) in [(None, Exit::Code(0)), (Some(Event::Silent), Exit::Signal(9))] {
+        for (end, exit) in [(None, Exit::Code(0)), (Some(ChildEvent::Silent), Exit::Signal(9))] {
             let mut stuck = up();
-            stuck.step(Event::Stuck { kill_at }, now);
-            assert_eq!(stuck.step(Event::Drain { kill_at: None }, now), None);
+            stuck.step(ChildEvent::Stuck { kill_at }, now);
+            assert_eq!(stuck.step(ChildEvent::Drain { kill_at: None }, now), None);
             assert_eq!(stuck.deadline(), Some(kill_at));
             if let Some(end) = end {
-                assert_eq!(stuck.step(end, now), Some(Action::Kill(pid(7))));
+                assert_eq!(stuck.step(end, now), Some(ChildAction::Kill(pid(7))));
             }
-            stuck.step(Event::Exited(exit), now);
+            stuck.step(ChildEvent::Exited(exit), now);
             assert_eq!(stuck.state, State::Gone);
         }
     }
@@ -364,16 +366,16 @@ mod tests {
     fn a_drain_may_become_shorter_and_never_longer() {
         let now = Instant::now();
         let mut child = started(now);
-        assert_eq!(child.step(Event::Drain { kill_at: None }, now), Some(Action::TellDrain));
+        assert_eq!(child.step(ChildEvent::Drain { kill_at: None }, now), Some(ChildAction::TellDrain));
         assert_eq!(child.deadline(), None);
         let soon = Some(now + Duration::from_secs(5));
-        assert_eq!(child.step(Event::Drain { kill_at: soon }, now), Some(Action::TellDrain));
-        assert_eq!(child.step(Event::Drain { kill_at: None }, now), None);
-        assert_eq!(child.step(Event::Drain { kill_at: soon.map(|s| s + START) }, now), None);
+        assert_eq!(child.step(ChildEvent::Drain { kill_at: soon }, now), Some(ChildAction::TellDrain));
+        assert_eq!(child.step(ChildEvent::Drain { kill_at: None }, now), None);
+        assert_eq!(child.step(ChildEvent::Drain { kill_at: soon.map(|s| s + START) }, now), None);
         assert_eq!(child.deadline(), soon);
-        assert_eq!(child.step(Event::End, now), Some(Action::Kill(pid(7))));
-        assert_eq!(child.step(Event::End, now), None);
-        child.step(Event::Exited(Exit::Signal(9)), now);
+        assert_eq!(child.step(ChildEvent::End, now), Some(ChildAction::Kill(pid(7))));
+        assert_eq!(child.step(ChildEvent::End, now), None);
+        child.step(ChildEvent::Exited(Exit::Signal(9)), now);
         assert_eq!(child.state, State::Gone);
     }
 
@@ -381,22 +383,22 @@ mod tests {
     fn a_drain_ends_in_gone_from_every_state() {
         let now = Instant::now();
         let kill_at = now + Duration::from_secs(5);
-        let drain = Event::Drain { kill_at: Some(kill_at) };
+        let drain = ChildEvent::Drain { kill_at: Some(kill_at) };
         let mut waiting = Child::new(now, START);
         waiting.step(drain, now);
         assert_eq!(waiting.state, State::Gone);
         let mut up = started(now);
-        up.step(Event::Ready, now);
-        assert_eq!(up.step(drain, now), Some(Action::TellDrain));
-        assert_eq!(up.step(Event::Deadline, kill_at), Some(Action::Kill(pid(7))));
-        up.step(Event::Exited(Exit::Signal(9)), kill_at);
+        up.step(ChildEvent::Ready, now);
+        assert_eq!(up.step(drain, now), Some(ChildAction::TellDrain));
+        assert_eq!(up.step(ChildEvent::Deadline, kill_at), Some(ChildAction::Kill(pid(7))));
+        up.step(ChildEvent::Exited(Exit::Signal(9)), kill_at);
         assert_eq!(up.state, State::Gone);
         let mut killed = started(now);
-        killed.step(Event::Deadline, now + START);
+        killed.step(ChildEvent::Deadline, now + START);
         killed.step(drain, now + START);
-        killed.step(Event::Exited(Exit::Signal(9)), now + START);
+        killed.step(ChildEvent::Exited(Exit::Signal(9)), now + START);
         assert_eq!(killed.state, State::Gone);
-        assert_eq!(killed.step(Event::Spawned(pid(1)), now), None);
+        assert_eq!(killed.step(ChildEvent::Spawned(pid(1)), now), None);
         assert_eq!(killed.state, State::Gone);
     }
 }

@@ -42,7 +42,7 @@ impl Master {
         let Some(filled) = self.children.get_mut(&place) else { return };
         filled.silence.broken();
         match message {
-            ToMaster::Ready => self.step(place, child::Event::Ready),
+            ToMaster::Ready => self.step(place, child::ChildEvent::Ready),
             ToMaster::Alive { overdue_ms } => filled.overdue = Duration::from_millis(overdue_ms),
             ToMaster::Failed { reason } => filled.reason = Some(reason),
         }
@@ -91,7 +91,7 @@ impl Master {
             }
             _ => log::error!("{slot} ({pid}) {reason}"),
         }
-        self.step(place, child::Event::Exited(exit));
+        self.step(place, child::ChildEvent::Exited(exit));
         if !asked {
             let again = self.children.get(&place).is_some_and(|f| f.child.state != State::Gone);
             self.history.ended(slot, reason.clone(), again);
@@ -100,10 +100,10 @@ impl Master {
     }
 
     /// Gives up a generation that is being started if one of its children fails.
-    fn fail_new_generation(&mut self, generation: slot::Generation, reason: String) {
+    fn fail_new_generation(&mut self, generation: slot::GenerationNumber, reason: String) {
         if self.restart.rolling() == Some(generation) {
             self.failure = Some(reason);
-            self.renew(restart::Event::Failed);
+            self.renew(restart::RestartEvent::Failed);
         }
     }
 
@@ -111,7 +111,7 @@ impl Master {
         let now = Instant::now();
         for place in self.places() {
             if self.children.get(&place).and_then(|f| f.child.deadline()).is_some_and(|at| at <= now) {
-                self.step(place, child::Event::Deadline);
+                self.step(place, child::ChildEvent::Deadline);
             }
         }
     }
@@ -120,27 +120,33 @@ impl Master {
         self.children.keys().copied().collect()
     }
 
-    pub(super) fn step_all(&mut self, event: child::Event) {
+    pub(super) fn step_all(&mut self, event: child::ChildEvent) {
         self.step_generations(|_| true, event);
     }
 
-    pub(super) fn step_generations(&mut self, which: impl Fn(slot::Generation) -> bool, event: child::Event) {
+    pub(super) fn step_generations(
+        &mut self,
+        which: impl Fn(slot::GenerationNumber) -> bool,
+        event: child::ChildEvent,
+    ) {
         for place in self.places().into_iter().filter(|(g, _)| which(*g)) {
             self.step(place, event);
         }
     }
 
     /// Gives an event to the state machine of a child, and does what it decides.
-    pub(super) fn step(&mut self, place: Place, event: child::Event) {
+    pub(super) fn step(&mut self, place: Place, event: child::ChildEvent) {
         let now = Instant::now();
         let Some(filled) = self.children.get_mut(&place) else { return };
         let before = filled.child.state;
         match filled.child.step(event, now) {
             None => {}
-            Some(child::Action::Kill(pid)) => {
+            Some(child::ChildAction::Kill(pid)) => {
                 let why = match before {
-                    State::Starting { .. } if event == child::Event::Deadline => Some("not ready in time"),
-                    State::Draining { .. } if event == child::Event::Deadline => {
+                    State::Starting { .. } if event == child::ChildEvent::Deadline => {
+                        Some("not ready in time")
+                    }
+                    State::Draining { .. } if event == child::ChildEvent::Deadline => {
                         Some("its drain took too long")
                     }
                     _ => None,
@@ -149,19 +155,19 @@ impl Master {
                 log::warn!("{} ({pid}) is killed", place.1);
                 signal_child(pid, Signal::SIGKILL);
             }
-            Some(child::Action::TellDrain) => self.order_drain(place, now),
-            Some(child::Action::Spawn) => {
+            Some(child::ChildAction::TellDrain) => self.order_drain(place, now),
+            Some(child::ChildAction::Spawn) => {
                 let event = match self.spawn(place) {
                     Ok(pid) => {
                         log::info!("{} ({pid}) starts", place.1);
-                        child::Event::Spawned(pid)
+                        child::ChildEvent::Spawned(pid)
                     }
                     Err(e) => {
                         let reason = format!("cannot start {}: {e:#}", place.1);
                         log::error!("{reason}");
                         self.history.ended(place.1, reason.clone(), false);
                         self.fail_new_generation(place.0, reason);
-                        child::Event::SpawnFailed
+                        child::ChildEvent::SpawnFailed
                     }
                 };
                 self.step(place, event);

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::restart::{Event, RestartKind};
+use super::restart::{RestartEvent, RestartKind};
 use super::{Master, generation};
 use host::Changes;
 use model::status::Phase;
@@ -111,6 +111,6 @@ impl Master {
     /// Asks for a restart.
     pub(super) fn ask(&mut self, kind: RestartKind) {
         self.service.reloading(self.renewal_timeout());
-        self.renew(Event::Asked(kind));
+        self.renew(RestartEvent::Asked(kind));
     }
 }

@@ -11,8 +11,8 @@ use anyhow::{Context as _, Result};
 
 use super::Master;
 use super::child::State;
-use super::restart::Restart;
-use model::status::{self, Phase, Process, ProcessState, Status};
+use super::restart::RestartState;
+use model::status::{self, DaemonStatus, Phase, Process, ProcessState};
 
 /// How many clients are answered before the master does other work.
 const TURN: usize = 16;
@@ -43,7 +43,7 @@ impl Control {
     }
 
     /// Answers the clients that have connected.
-    fn answer(&self, status: impl Fn() -> Status) -> io::Result<()> {
+    fn answer(&self, status: impl Fn() -> DaemonStatus) -> io::Result<()> {
         for _ in 0..TURN {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
@@ -102,11 +102,11 @@ impl Master {
     /// Returns the phase of the master.
     pub(super) fn phase(&self) -> Phase {
         match self.restart {
-            Restart::Stopping => Phase::Stopping,
-            Restart::Checking { .. } => Phase::Checking,
-            Restart::Rolling { .. } => Phase::Rolling,
-            Restart::Steady if self.started_by.is_some() => Phase::Starting,
-            Restart::Steady => Phase::Steady,
+            RestartState::Stopping => Phase::Stopping,
+            RestartState::Checking { .. } => Phase::Checking,
+            RestartState::Rolling { .. } => Phase::Rolling,
+            RestartState::Steady if self.started_by.is_some() => Phase::Starting,
+            RestartState::Steady => Phase::Steady,
         }
     }
 
@@ -129,7 +129,7 @@ impl Master {
     }
 
     /// Returns the status of the master and its children.
-    pub(super) fn status(&self) -> Status {
+    pub(super) fn status(&self) -> DaemonStatus {
         let process = |((generation, slot), filled): (&super::Place, &super::RunningChild)| {
             let (state, pid) = (state_of(filled.child.state), filled.child.pid().map(|p| p.as_raw()));
             let ends = self.history.ends(*slot);
@@ -146,7 +146,7 @@ impl Master {
                 cpu_ms: None,
             }
         };
-        Status {
+        DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             instance: self
                 .generations

@@ -17,7 +17,7 @@ use super::control::Control;
 use super::generation::Generation;
 use super::history::History;
 use super::plan::Plan;
-use super::restart::{Restart, RestartKind};
+use super::restart::{RestartKind, RestartState};
 use super::running_child::RunningChild;
 use super::service::Service;
 use super::sockets::{Socket, Sockets};
@@ -37,8 +37,8 @@ pub struct HandOver {
     /// The command line. The preflight runs without arguments of its own, and reads them here.
     pub arguments: Vec<OsString>,
     program: PathBuf,
-    current: slot::Generation,
-    latest: slot::Generation,
+    current: slot::GenerationNumber,
+    latest: slot::GenerationNumber,
     more_consumers: i32,
     asked_consumers: i32,
     /// A restart that was asked for during the check of this executable.
@@ -55,7 +55,7 @@ pub struct HandOver {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct GenerationData {
-    number: slot::Generation,
+    number: slot::GenerationNumber,
     plan: Plan,
     sealed: RawFd,
     executable: RawFd,
@@ -63,7 +63,7 @@ struct GenerationData {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct ChildData {
-    generation: slot::Generation,
+    generation: slot::GenerationNumber,
     slot: Slot,
     failures: u32,
     state: StateData,
@@ -123,7 +123,7 @@ impl HandOver {
     /// Describes what the master knows now.
     pub fn new(master: &Master, again: Option<RestartKind>) -> HandOver {
         let now = Instant::now();
-        let generation = |(number, g): (&slot::Generation, &Generation)| GenerationData {
+        let generation = |(number, g): (&slot::GenerationNumber, &Generation)| GenerationData {
             number: *number,
             plan: g.plan.clone(),
             sealed: g.sealed.as_raw_fd(),
@@ -235,7 +235,7 @@ impl HandOver {
             current: self.current,
             latest: self.latest,
             children,
-            restart: Restart::Steady,
+            restart: RestartState::Steady,
             renewing: RestartKind::Executable,
             failure: None,
             sockets,

@@ -48,7 +48,7 @@ use self::generation::Generation;
 use self::history::History;
 use self::plan::Plan;
 use self::preflight::Preflight;
-use self::restart::{Restart, RestartKind};
+use self::restart::{RestartKind, RestartState};
 use self::running_child::RunningChild;
 use self::service::Service;
 use self::sockets::Sockets;
@@ -132,20 +132,20 @@ fn close_old_files(settings: &Settings) {
 }
 
 /// A slot of one generation. During a restart, two processes can have the same slot; their generations differ.
-type Place = (slot::Generation, Slot);
+type Place = (slot::GenerationNumber, Slot);
 
 struct Master {
     arguments: Arguments,
     /// Where the executable of this process was when it started.
     program: PathBuf,
     /// The generations that have children.
-    generations: BTreeMap<slot::Generation, Generation>,
+    generations: BTreeMap<slot::GenerationNumber, Generation>,
     /// The generation that serves.
-    current: slot::Generation,
+    current: slot::GenerationNumber,
     /// The number of the newest generation. It counts up.
-    latest: slot::Generation,
+    latest: slot::GenerationNumber,
     children: BTreeMap<Place, RunningChild>,
-    restart: Restart,
+    restart: RestartState,
     /// What the current restart renews, or, if none is under way, what the last one renewed.
     renewing: RestartKind,
     /// Why the new generation is about to be given up.
@@ -209,7 +209,7 @@ impl Master {
             current: 1,
             latest: 0,
             children: BTreeMap::new(),
-            restart: Restart::Steady,
+            restart: RestartState::Steady,
             renewing: RestartKind::Configuration,
             failure: None,
             sockets,
@@ -233,7 +233,7 @@ impl Master {
 
     /// Runs the loop until the daemon is stopping and all children are gone.
     fn run(&mut self) -> Result<()> {
-        while self.restart != Restart::Stopping || !self.children.is_empty() {
+        while self.restart != RestartState::Stopping || !self.children.is_empty() {
             self.act_on_deadlines();
             self.wait()?;
             self.read_signals()?;
@@ -263,7 +263,7 @@ impl Master {
         let fds: Vec<BorrowedFd<'_>> = own.into_iter().flatten().chain(links).chain(file).collect();
         let own = [
             self.restart.deadline(),
-            self.started_by.filter(|_| self.restart != Restart::Stopping),
+            self.started_by.filter(|_| self.restart != RestartState::Stopping),
             self.round_at(),
             self.service.deadline(),
             self.control.deadline(),
@@ -294,9 +294,9 @@ impl Master {
         if self.stopping_since.is_some_and(|since| since.elapsed() < ONE_SIGNAL) {
             return;
         }
-        if self.restart == Restart::Stopping {
+        if self.restart == RestartState::Stopping {
             log::warn!("{signal} again: ending at once");
-            return self.step_all(child::Event::End);
+            return self.step_all(child::ChildEvent::End);
         }
         let drain_timeout = self.end_timeout() - DRAIN_GRACE;
         log::info!("{signal}: draining for up to {drain_timeout:?}");
@@ -306,11 +306,13 @@ impl Master {
 
     /// Begins the end of the daemon: closes the ports, and lets all children drain.
     fn end_within(&mut self, drain_timeout: Duration) {
-        self.restart.step(restart::Event::Stop, Instant::now());
+        self.restart.step(restart::RestartEvent::Stop, Instant::now());
         self.give_up_preflight("the daemon ends");
         // No child is started any more. A port that nobody serves must refuse connections.
         self.sockets.keep(|_| false);
-        self.step_all(child::Event::Drain { kill_at: Some(Instant::now() + drain_timeout + DRAIN_GRACE) });
+        self.step_all(child::ChildEvent::Drain {
+            kill_at: Some(Instant::now() + drain_timeout + DRAIN_GRACE),
+        });
     }
 
     fn reopen_logs(&self) {

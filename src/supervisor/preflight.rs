@@ -17,7 +17,7 @@ use super::arguments::Arguments;
 use super::children::signal_child;
 use super::handover::HandOver;
 use super::plan::Plan;
-use super::restart::{Event, RestartKind};
+use super::restart::{RestartEvent, RestartKind};
 use super::spool_folder::take_spool;
 use super::{Master, SIGNALS, generation};
 use host::{self, Exit, HandOverMemory, Inherited, Link, Received, Signals, Spawn, ToMaster};
@@ -119,7 +119,7 @@ fn resume_master(arguments: Arguments, handover: HandOver, from: HandOverMemory)
     }
     master.arrange_config_watch();
     if let Some(kind) = again {
-        master.renew(Event::Asked(kind));
+        master.renew(RestartEvent::Asked(kind));
     }
     master.run()
 }
@@ -138,7 +138,7 @@ fn refusal(program: &Path, error: &io::Error) -> anyhow::Error {
 
 impl Master {
     /// Starts a process that tries the executable that is at the path now.
-    pub(super) fn begin_preflight(&mut self) -> Result<Event> {
+    pub(super) fn begin_preflight(&mut self) -> Result<RestartEvent> {
         let executable = generation::executable_at(&self.program)?;
         let handover = host::seal("dq-handover", &HandOver::new(self, None).to_bytes()?)?;
         let (link, theirs) = Link::pair().context("cannot make a link")?;
@@ -151,7 +151,7 @@ impl Master {
         log::info!("{} is tried ({pid})", self.program.display());
         let by = Instant::now() + self.start_timeout();
         self.preflight = Some(Preflight { pid, executable, link });
-        Ok(Event::Checking { by })
+        Ok(RestartEvent::Checking { by })
     }
 
     /// Handles the result of the try.
@@ -159,7 +159,7 @@ impl Master {
         let answer = self.preflight.as_ref().map(|p| p.link.receive::<ToMaster>());
         let why = match (exit, answer) {
             (Exit::Code(0), Some(Ok(Received::Message(ToMaster::Ready)))) => {
-                return self.renew(Event::Checked);
+                return self.renew(RestartEvent::Checked);
             }
             (Exit::Code(0), _) => format!("{exit}, and does not say that it is dq"),
             (_, Some(Ok(Received::Message(ToMaster::Failed { reason })))) => format!("{exit}: {reason}"),
@@ -167,7 +167,7 @@ impl Master {
         };
         self.refuse(&format!("the preflight of {} {why}", self.program.display()));
         self.preflight = None;
-        self.renew(Event::Failed);
+        self.renew(RestartEvent::Failed);
     }
 
     /// Ends a try that is under way.
@@ -175,13 +175,13 @@ impl Master {
         if let Some(preflight) = self.preflight.take() {
             self.refuse(&format!("the preflight of {} is given up: {why}", self.program.display()));
             signal_child(preflight.pid, Signal::SIGKILL);
-            self.renew(Event::Failed);
+            self.renew(RestartEvent::Failed);
         }
     }
 
     /// Executes the executable that was tried. Returns only if that failed.
     pub(super) fn execute(&mut self, again: Option<RestartKind>) {
-        let Some(preflight) = self.preflight.take() else { return self.renew(Event::Failed) };
+        let Some(preflight) = self.preflight.take() else { return self.renew(RestartEvent::Failed) };
         let handover = HandOver::new(self, again);
         let signals = &mut self.signals;
         let mut attempt = || -> Result<std::io::Error> {
@@ -191,7 +191,7 @@ impl Master {
         };
         let error = attempt().map_or_else(|e| e, Into::into);
         self.refuse(&format!("cannot go over to {}: {error:#}", self.program.display()));
-        self.renew(Event::Failed);
+        self.renew(RestartEvent::Failed);
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use super::child::{self, State};
 use super::generation::{self, Generation};
 use super::plan::Plan;
-use super::restart::{self, Restart, RestartKind};
+use super::restart::{self, RestartKind, RestartState};
 use super::running_child::RunningChild;
 use super::sockets::Socket;
 use super::{DRAIN_GRACE, Master};
@@ -17,28 +17,28 @@ use model::slot;
 
 impl Master {
     /// Gives an event to the state machine of the restart, and does what it decides.
-    pub(super) fn renew(&mut self, event: restart::Event) {
+    pub(super) fn renew(&mut self, event: restart::RestartEvent) {
         for action in self.restart.step(event, Instant::now()) {
             match action {
-                restart::Action::Check => {
+                restart::RestartAction::Check => {
                     self.renewing = RestartKind::Executable;
                     let begun = self.begin_preflight();
                     self.continue_restart(begun);
                 }
-                restart::Action::Execute(again) => self.execute(again),
-                restart::Action::Begin(kind) => {
+                restart::RestartAction::Execute(again) => self.execute(again),
+                restart::RestartAction::Begin(kind) => {
                     self.renewing = kind;
                     let begun = self.begin_restart(kind);
                     self.continue_restart(begun);
                 }
-                restart::Action::Commit(new) => self.commit(new),
-                restart::Action::Abandon(new) => self.abandon(new),
+                restart::RestartAction::Commit(new) => self.commit(new),
+                restart::RestartAction::Abandon(new) => self.abandon(new),
             }
         }
     }
 
     /// Tells the state machine of the restart that a step has begun. If it has not begun, notes the reason.
-    pub(super) fn continue_restart(&mut self, begun: Result<restart::Event>) {
+    pub(super) fn continue_restart(&mut self, begun: Result<restart::RestartEvent>) {
         match begun {
             Ok(begun) => self.renew(begun),
             Err(e) => self.refuse(&format!("{e:#}")),
@@ -57,7 +57,7 @@ impl Master {
     }
 
     /// Reads the new configuration, and begins to start a new generation.
-    pub(super) fn begin_restart(&mut self, kind: RestartKind) -> Result<restart::Event> {
+    pub(super) fn begin_restart(&mut self, kind: RestartKind) -> Result<restart::RestartEvent> {
         let settings = self.arguments.settings()?;
         let plan = self.plan(&settings);
         let Some(current) = self.generations.get(&self.current) else { bail!("no generation is serving") };
@@ -77,10 +77,10 @@ impl Master {
         let new = self.add_generation(next);
         self.failure = None;
         log::info!("generation {new} is started beside generation {}", self.current);
-        Ok(restart::Event::Begun { new, by })
+        Ok(restart::RestartEvent::Begun { new, by })
     }
 
-    pub(super) fn add_generation(&mut self, generation: Generation) -> slot::Generation {
+    pub(super) fn add_generation(&mut self, generation: Generation) -> slot::GenerationNumber {
         self.latest += 1;
         for slot in &generation.plan.slots {
             self.children.insert((self.latest, *slot), RunningChild::new(generation.plan.start_timeout));
@@ -90,14 +90,14 @@ impl Master {
     }
 
     /// Lets the new generation take over. The older ones drain without a limit, until their last callback has ended.
-    fn commit(&mut self, new: slot::Generation) {
+    fn commit(&mut self, new: slot::GenerationNumber) {
         log::info!("generation {new} is ready; the older ones drain");
         self.current = new;
         self.history.renewed(self.renewing, None);
         if let Some(generation) = self.generations.get(&new) {
             self.more_consumers = generation.plan.more_consumers;
         }
-        self.step_generations(|g| g < new, child::Event::Drain { kill_at: None });
+        self.step_generations(|g| g < new, child::ChildEvent::Drain { kill_at: None });
         self.close_unused_sockets();
         self.arrange_config_watch();
     }
@@ -115,19 +115,19 @@ impl Master {
     }
 
     /// Ends a generation that did not become ready.
-    fn abandon(&mut self, new: slot::Generation) {
+    fn abandon(&mut self, new: slot::GenerationNumber) {
         let why = self
             .failure
             .take()
             .unwrap_or_else(|| format!("not ready within start_timeout: {}", self.not_up(new).join(", ")));
         log::error!("generation {new} is given up; generation {} goes on: {why}", self.current);
         self.history.renewed(self.renewing, Some(why));
-        self.step_generations(|g| g == new, child::Event::End);
+        self.step_generations(|g| g == new, child::ChildEvent::End);
         self.close_unused_sockets();
     }
 
     /// Returns the slots of a generation that are not up.
-    fn not_up(&self, generation: slot::Generation) -> Vec<String> {
+    fn not_up(&self, generation: slot::GenerationNumber) -> Vec<String> {
         let slots = self.generations.get(&generation).map_or(&[][..], |g| &g.plan.slots);
         let is_up = |slot| self.children.get(&(generation, slot)).is_some_and(RunningChild::is_up);
         slots.iter().filter(|slot| !is_up(**slot)).map(ToString::to_string).collect()
@@ -136,7 +136,7 @@ impl Master {
     /// Checks whether the first generation is ready. A daemon that cannot start ends, so that it does not hold a port
     /// that nobody serves.
     pub(super) fn judge_start(&mut self) {
-        let Some(by) = self.started_by.filter(|_| self.restart != Restart::Stopping) else { return };
+        let Some(by) = self.started_by.filter(|_| self.restart != RestartState::Stopping) else { return };
         let late = self.not_up(self.current);
         if late.is_empty() {
             self.started_by = None;
@@ -154,21 +154,21 @@ impl Master {
         }
         if let Some(new) = self.restart.rolling() {
             if self.children.iter().filter(|((g, _), _)| *g == new).all(|(_, f)| f.is_up()) {
-                self.renew(restart::Event::AllReady);
+                self.renew(restart::RestartEvent::AllReady);
             } else if self.restart.deadline().is_some_and(|by| by <= Instant::now()) {
-                self.renew(restart::Event::Deadline);
+                self.renew(restart::RestartEvent::Deadline);
             }
         }
     }
 
     /// Drops children that have ended for good, and generations without children.
     pub(super) fn drop_ended(&mut self) {
-        let stopping = self.restart == Restart::Stopping;
+        let stopping = self.restart == RestartState::Stopping;
         let (current, rolling) = (self.current, self.restart.rolling());
         let generations = &self.generations;
         // A child of the current generation that has ended because it cannot work with its configuration keeps its
         // place, if the plan still has its slot. A consumer that was removed has no slot any more, so it is dropped.
-        let kept = |g: slot::Generation, slot| {
+        let kept = |g: slot::GenerationNumber, slot| {
             g == current && !stopping && generations.get(&g).is_some_and(|g| g.plan.slots.contains(&slot))
         };
         self.children.retain(|(g, slot), f| f.child.state != State::Gone || kept(*g, *slot));
@@ -180,14 +180,14 @@ impl Master {
     /// Asks for one consumer more, or one fewer. The change is made now, or when the restart under way is over.
     pub(super) fn ask_for_consumers(&mut self, by: i32) {
         self.asked_consumers += by;
-        if self.restart != Restart::Steady {
+        if self.restart != RestartState::Steady {
             log::info!("the number of consumers is changed when the restart is over");
         }
     }
 
     /// Starts the consumers that were asked for, or drains as many.
     pub(super) fn change_consumers(&mut self) {
-        while self.restart == Restart::Steady && self.asked_consumers != 0 {
+        while self.restart == RestartState::Steady && self.asked_consumers != 0 {
             let more = self.asked_consumers > 0;
             let Some(current) = self.generations.get_mut(&self.current) else { return };
             let before = current.plan.clone();
@@ -204,7 +204,8 @@ impl Master {
                 current.plan = before;
                 return;
             }
-            let (start_timeout, drain) = (current.plan.start_timeout, child::Event::Drain { kill_at: None });
+            let (start_timeout, drain) =
+                (current.plan.start_timeout, child::ChildEvent::Drain { kill_at: None });
             self.asked_consumers -= if more { 1 } else { -1 };
             self.more_consumers += if more { 1 } else { -1 };
             if more {

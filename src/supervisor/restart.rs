@@ -15,11 +15,11 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use model::slot::Generation;
+use model::slot::GenerationNumber;
 
 /// The state of the restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Restart {
+pub enum RestartState {
     /// No restart is under way.
     Steady,
     /// A new executable is being tried, before this process changes to it.
@@ -32,7 +32,7 @@ pub enum Restart {
     /// A new generation is being started.
     Rolling {
         /// The number of the new generation.
-        new: Generation,
+        new: GenerationNumber,
         /// When the new generation is given up.
         by: Instant,
         /// The kind of another restart that was asked for meanwhile.
@@ -53,7 +53,7 @@ pub enum RestartKind {
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum RestartEvent {
     /// A restart is asked for.
     Asked(RestartKind),
     /// The new executable is being tried.
@@ -66,7 +66,7 @@ pub enum Event {
     /// The children of the new generation are being started.
     Begun {
         /// The number of the generation.
-        new: Generation,
+        new: GenerationNumber,
         /// When the generation is given up.
         by: Instant,
     },
@@ -82,7 +82,7 @@ pub enum Event {
 
 /// What the master has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub enum RestartAction {
     /// Read the configuration and start a new generation. Report [`Event::Begun`], or nothing if that is refused.
     Begin(RestartKind),
     /// Try the new executable. Report [`Event::Checking`], or nothing if it cannot even be tried.
@@ -91,64 +91,69 @@ pub enum Action {
     /// [`Event::Failed`] if this image continues.
     Execute(Option<RestartKind>),
     /// Make the new generation the current one, and drain all older ones.
-    Commit(Generation),
+    Commit(GenerationNumber),
     /// End the new generation. The current generation continues.
-    Abandon(Generation),
+    Abandon(GenerationNumber),
 }
 
-impl Restart {
+impl RestartState {
     /// Returns when [`Event::Deadline`] is due.
     pub fn deadline(&self) -> Option<Instant> {
         match self {
-            Restart::Rolling { by, .. } | Restart::Checking { by, .. } => Some(*by),
-            Restart::Steady | Restart::Stopping => None,
+            RestartState::Rolling { by, .. } | RestartState::Checking { by, .. } => Some(*by),
+            RestartState::Steady | RestartState::Stopping => None,
         }
     }
 
     /// Returns the generation that is being started.
-    pub fn rolling(&self) -> Option<Generation> {
+    pub fn rolling(&self) -> Option<GenerationNumber> {
         match self {
-            Restart::Rolling { new, .. } => Some(*new),
-            Restart::Steady | Restart::Checking { .. } | Restart::Stopping => None,
+            RestartState::Rolling { new, .. } => Some(*new),
+            RestartState::Steady | RestartState::Checking { .. } | RestartState::Stopping => None,
         }
     }
 
     /// Handles an event, and returns what to do, in this order.
-    pub fn step(&mut self, event: Event, now: Instant) -> Vec<Action> {
+    pub fn step(&mut self, event: RestartEvent, now: Instant) -> Vec<RestartAction> {
         match (&mut *self, event) {
-            (_, Event::Stop) => {
-                *self = Restart::Stopping;
+            (_, RestartEvent::Stop) => {
+                *self = RestartState::Stopping;
                 Vec::new()
             }
-            (Restart::Steady, Event::Asked(kind)) => vec![first(kind)],
-            (Restart::Steady, Event::Checking { by }) => {
-                *self = Restart::Checking { by, again: None };
+            (RestartState::Steady, RestartEvent::Asked(kind)) => vec![first(kind)],
+            (RestartState::Steady, RestartEvent::Checking { by }) => {
+                *self = RestartState::Checking { by, again: None };
                 Vec::new()
             }
-            (Restart::Checking { again, .. }, Event::Checked) => vec![Action::Execute(*again)],
-            (Restart::Checking { by, .. }, Event::Deadline) if *by > now => Vec::new(),
-            (Restart::Checking { again, .. }, Event::Failed | Event::Deadline) => {
+            (RestartState::Checking { again, .. }, RestartEvent::Checked) => {
+                vec![RestartAction::Execute(*again)]
+            }
+            (RestartState::Checking { by, .. }, RestartEvent::Deadline) if *by > now => Vec::new(),
+            (RestartState::Checking { again, .. }, RestartEvent::Failed | RestartEvent::Deadline) => {
                 let then = again.map(first);
-                *self = Restart::Steady;
+                *self = RestartState::Steady;
                 then.into_iter().collect()
             }
-            (Restart::Steady, Event::Begun { new, by }) => {
-                *self = Restart::Rolling { new, by, again: None };
+            (RestartState::Steady, RestartEvent::Begun { new, by }) => {
+                *self = RestartState::Rolling { new, by, again: None };
                 Vec::new()
             }
-            (Restart::Rolling { again, .. } | Restart::Checking { again, .. }, Event::Asked(kind)) => {
+            (
+                RestartState::Rolling { again, .. } | RestartState::Checking { again, .. },
+                RestartEvent::Asked(kind),
+            ) => {
                 *again = Some(again.map_or(kind, |before| before.max(kind)));
                 Vec::new()
             }
-            (Restart::Rolling { new, again, .. }, Event::AllReady) => {
-                let then = [Some(Action::Commit(*new)), again.map(first)];
-                *self = Restart::Steady;
+            (RestartState::Rolling { new, again, .. }, RestartEvent::AllReady) => {
+                let then = [Some(RestartAction::Commit(*new)), again.map(first)];
+                *self = RestartState::Steady;
                 then.into_iter().flatten().collect()
             }
-            (Restart::Rolling { by, .. }, Event::Deadline) if *by > now => Vec::new(),
-            (Restart::Rolling { new, again, .. }, Event::Failed | Event::Deadline) => {
-                let then = [Some(Action::Abandon(*new)), again.map(first)];
-                *self = Restart::Steady;
+            (RestartState::Rolling { by, .. }, RestartEvent::Deadline) if *by > now => Vec::new(),
+            (RestartState::Rolling { new, again, .. }, RestartEvent::Failed | RestartEvent::Deadline) => {
+                let then = [Some(RestartAction::Abandon(*new)), again.map(first)];
+                *self = RestartState::Steady;
                 then.into_iter().flatten().collect()
             }
             _ => Vec::new(),
@@ -157,10 +162,10 @@ impl Restart {
 }
 
 /// Returns the first step of a restart of this kind.
-fn first(kind: RestartKind) -> Action {
+fn first(kind: RestartKind) -> RestartAction {
     match kind {
-        RestartKind::Configuration => Action::Begin(kind),
-        RestartKind::Executable => Action::Check,
+        RestartKind::Configuration => RestartAction::Begin(kind),
+        RestartKind::Executable => RestartAction::Check,
     }
 }
 
@@ -171,13 +176,13 @@ mod tests {
 
     const LATER: Duration = Duration::from_secs(30);
 
-    fn rolling(now: Instant) -> Restart {
-        let mut restart = Restart::Steady;
+    fn rolling(now: Instant) -> RestartState {
+        let mut restart = RestartState::Steady;
         assert_eq!(
-            restart.step(Event::Asked(RestartKind::Configuration), now),
-            [Action::Begin(RestartKind::Configuration)]
+            restart.step(RestartEvent::Asked(RestartKind::Configuration), now),
+            [RestartAction::Begin(RestartKind::Configuration)]
         );
-        assert_eq!(restart.step(Event::Begun { new: 2, by: now + LATER }, now), []);
+        assert_eq!(restart.step(RestartEvent::Begun { new: 2, by: now + LATER }, now), []);
         restart
     }
 
@@ -185,31 +190,34 @@ mod tests {
     fn a_generation_that_is_ready_takes_over() {
         let now = Instant::now();
         let mut restart = rolling(now);
-        assert_eq!(restart.step(Event::AllReady, now), [Action::Commit(2)]);
-        assert_eq!(restart, Restart::Steady);
-        assert_eq!(restart.step(Event::AllReady, now), []);
+        assert_eq!(restart.step(RestartEvent::AllReady, now), [RestartAction::Commit(2)]);
+        assert_eq!(restart, RestartState::Steady);
+        assert_eq!(restart.step(RestartEvent::AllReady, now), []);
     }
 
     #[test]
     fn one_that_fails_or_is_late_is_given_up() {
         let now = Instant::now();
         let mut restart = rolling(now);
-        assert_eq!(restart.step(Event::Failed, now), [Action::Abandon(2)]);
+        assert_eq!(restart.step(RestartEvent::Failed, now), [RestartAction::Abandon(2)]);
         let mut restart = rolling(now);
-        assert_eq!(restart.step(Event::Deadline, now), []);
-        assert_eq!(restart.step(Event::Deadline, now + LATER), [Action::Abandon(2)]);
-        assert_eq!(restart, Restart::Steady);
+        assert_eq!(restart.step(RestartEvent::Deadline, now), []);
+        assert_eq!(restart.step(RestartEvent::Deadline, now + LATER), [RestartAction::Abandon(2)]);
+        assert_eq!(restart, RestartState::Steady);
     }
 
     #[test]
     fn however_many_are_asked_for_meanwhile_are_one_more_after_it() {
         let now = Instant::now();
-        for (end, action) in [(Event::AllReady, Action::Commit(2)), (Event::Failed, Action::Abandon(2))] {
+        for (end, action) in [
+            (RestartEvent::AllReady, RestartAction::Commit(2)),
+            (RestartEvent::Failed, RestartAction::Abandon(2)),
+        ] {
             let mut restart = rolling(now);
             for kind in [RestartKind::Configuration, RestartKind::Executable, RestartKind::Configuration] {
-                assert_eq!(restart.step(Event::Asked(kind), now), []);
+                assert_eq!(restart.step(RestartEvent::Asked(kind), now), []);
             }
-            assert_eq!(restart.step(end, now), [action, Action::Check]);
+            assert_eq!(restart.step(end, now), [action, RestartAction::Check]);
         }
     }
 
@@ -217,32 +225,45 @@ mod tests {
     fn a_new_executable_is_tried_before_it_is_gone_over_to() {
         let now = Instant::now();
         let checking = || {
-            let mut restart = Restart::Steady;
-            assert_eq!(restart.step(Event::Asked(RestartKind::Executable), now), [Action::Check]);
-            assert_eq!(restart.step(Event::Checking { by: now + LATER }, now), []);
+            let mut restart = RestartState::Steady;
+            assert_eq!(
+                restart.step(RestartEvent::Asked(RestartKind::Executable), now),
+                [RestartAction::Check]
+            );
+            assert_eq!(restart.step(RestartEvent::Checking { by: now + LATER }, now), []);
             restart
         };
-        assert_eq!(checking().step(Event::Checked, now), [Action::Execute(None)]);
+        assert_eq!(checking().step(RestartEvent::Checked, now), [RestartAction::Execute(None)]);
         let mut restart = checking();
-        assert_eq!(restart.step(Event::Deadline, now), []);
-        assert_eq!(restart.step(Event::Deadline, now + LATER), []);
-        assert_eq!(restart, Restart::Steady);
+        assert_eq!(restart.step(RestartEvent::Deadline, now), []);
+        assert_eq!(restart.step(RestartEvent::Deadline, now + LATER), []);
+        assert_eq!(restart, RestartState::Steady);
         let mut restart = checking();
-        restart.step(Event::Asked(RestartKind::Configuration), now);
-        assert_eq!(restart.step(Event::Checked, now), [Action::Execute(Some(RestartKind::Configuration))]);
-        assert_eq!(restart.step(Event::Failed, now), [Action::Begin(RestartKind::Configuration)]);
-        assert_eq!(restart, Restart::Steady);
+        restart.step(RestartEvent::Asked(RestartKind::Configuration), now);
+        assert_eq!(
+            restart.step(RestartEvent::Checked, now),
+            [RestartAction::Execute(Some(RestartKind::Configuration))]
+        );
+        assert_eq!(
+            restart.step(RestartEvent::Failed, now),
+            [RestartAction::Begin(RestartKind::Configuration)]
+        );
+        assert_eq!(restart, RestartState::Steady);
     }
 
     #[test]
     fn a_stop_overrides_all() {
         let now = Instant::now();
         let mut restart = rolling(now);
-        assert_eq!(restart.step(Event::Stop, now), []);
-        for event in [Event::AllReady, Event::Failed, Event::Asked(RestartKind::Executable), Event::Deadline]
-        {
+        assert_eq!(restart.step(RestartEvent::Stop, now), []);
+        for event in [
+            RestartEvent::AllReady,
+            RestartEvent::Failed,
+            RestartEvent::Asked(RestartKind::Executable),
+            RestartEvent::Deadline,
+        ] {
             assert_eq!(restart.step(event, now + LATER), []);
         }
-        assert_eq!(restart, Restart::Stopping);
+        assert_eq!(restart, RestartState::Stopping);
     }
 }

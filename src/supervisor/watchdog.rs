@@ -58,18 +58,18 @@ impl Master {
         }
         // Only one at a time: the others may be silent because they wait for this one, and answer when it is gone.
         if let Some((_, place, reason)) = one_of(silent) {
-            self.end_because(place, reason, child::Event::Silent);
+            self.end_because(place, reason, child::ChildEvent::Silent);
         }
         for (place, drain_timeout) in stuck {
             let kill_at = now + drain_timeout + DRAIN_GRACE;
             let reason = "one of its workers is past its deadline".to_owned();
-            self.end_because(place, reason, child::Event::Stuck { kill_at });
+            self.end_because(place, reason, child::ChildEvent::Stuck { kill_at });
         }
     }
 
-    fn end_because(&mut self, place: Place, reason: String, event: child::Event) {
+    fn end_because(&mut self, place: Place, reason: String, event: child::ChildEvent) {
         let Some(filled) = self.children.get_mut(&place) else { return };
-        let stuck = matches!(event, child::Event::Stuck { .. });
+        let stuck = matches!(event, child::ChildEvent::Stuck { .. });
         let unlimited = |state| matches!(state, State::Up { .. } | State::Draining { kill_at: None, .. });
         if stuck && !unlimited(filled.child.state) {
             return;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::beanstalk::{Command, CommandError, Decoder, Response};
+use protocol::beanstalk::{BeanstalkCommand, BeanstalkDecoder, BeanstalkResponse, CommandError};
 
 use crate::conversation::{Act, Conversation, Match, Numbers, Part, compare, sent, table};
 
@@ -63,10 +63,10 @@ fn filled(parts: &[Part], numbers: &mut Numbers, next: Option<&Act>) -> Vec<u8> 
     bytes
 }
 
-type Decoded = Vec<Result<Command, CommandError>>;
+type Decoded = Vec<Result<BeanstalkCommand, CommandError>>;
 
 fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Decoded {
-    let mut decoder = Decoder::new(65535);
+    let mut decoder = BeanstalkDecoder::new(65535);
     let mut decoded = Vec::new();
     for mut piece in pieces {
         while let Some(command) = decoder.decode(&mut piece) {
@@ -77,8 +77,8 @@ fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Decoded {
 }
 
 /// Returns true if a server may answer the command so.
-fn is_answer(command: &Command, response: &Response<'_>) -> bool {
-    use {Command as C, Response as R};
+fn is_answer(command: &BeanstalkCommand, response: &BeanstalkResponse<'_>) -> bool {
+    use {BeanstalkCommand as C, BeanstalkResponse as R};
     match response {
         R::Inserted(_) | R::PutBuried(_) | R::Draining => matches!(command, C::Put(_)),
         R::Using(tube) => match command {
@@ -120,22 +120,22 @@ fn the_codec_follows_the_table() {
         for Exchange { input, output } in exchanges(&conversation).values() {
             let mut rest = &output[..];
             for (place, decoded) in decode([&input[..]]).iter().enumerate() {
-                if *decoded == Ok(Command::Quit) {
+                if *decoded == Ok(BeanstalkCommand::Quit) {
                     assert!(rest.is_empty(), "{name}");
                     break;
                 }
-                let parsed = Response::parse(rest).unwrap_or_else(|error| panic!("{name}: {error}"));
+                let parsed = BeanstalkResponse::parse(rest).unwrap_or_else(|error| panic!("{name}: {error}"));
                 let (response, length) = parsed.unwrap_or_else(|| panic!("{name}: no answer to {decoded:?}"));
                 match decoded {
                     Ok(command) => {
                         assert!(is_answer(command, &response), "{name}, {place}: {command:?} {response:?}");
                     }
-                    Err(error) => assert_eq!(Response::from(*error), response, "{name}, {place}"),
+                    Err(error) => assert_eq!(BeanstalkResponse::from(*error), response, "{name}, {place}"),
                 }
                 let mut written = Vec::new();
                 response.append(&mut written);
                 assert_eq!(written, rest[..length], "{name}, {place}: {response:?}");
-                assert_eq!(Response::parse(&rest[..length - 1]), Ok(None), "{name}, {place}");
+                assert_eq!(BeanstalkResponse::parse(&rest[..length - 1]), Ok(None), "{name}, {place}");
                 rest = &rest[length..];
             }
             assert!(rest.is_empty(), "{name}: \"{}\" has no command", rest.escape_ascii());

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use conversation::{Server, play, table};
-use protocol::beanstalk::{JobStats, Response, ServerStats, TubeStats};
+use protocol::beanstalk::{BeanstalkResponse, JobStats, ServerStats, TubeStats};
 
 /// A beanstalkd with an address of its own.
 struct Beanstalkd {
@@ -63,11 +63,11 @@ fn own_address() -> SocketAddr {
 fn read_and_write(bytes: &[u8]) {
     let mut rest = bytes;
     while !rest.is_empty() {
-        let (response, length) = Response::parse(rest).unwrap().expect("whole responses");
+        let (response, length) = BeanstalkResponse::parse(rest).unwrap().expect("whole responses");
         let mut written = Vec::new();
         response.append(&mut written);
         assert_eq!(written.escape_ascii().to_string(), rest[..length].escape_ascii().to_string());
-        if let Response::Ok(document) = &response {
+        if let BeanstalkResponse::Ok(document) = &response {
             let typed = [
                 JobStats::from_document(document).map(|stats| stats.to_document()),
                 TubeStats::from_document(document).map(|stats| stats.to_document()),

@@ -2,7 +2,7 @@
 //! test --test it codecs`.
 
 use jiff::tz::TimeZone;
-use model::fields::{DaemonFields, Fields};
+use model::fields::{BodyFields, DaemonFields};
 use model::job::Body;
 use proptest::prelude::*;
 use protocol::LocalClock;
@@ -122,7 +122,7 @@ proptest! {
     #[test]
     fn any_body_makes_fields(value in any_json(), failures in 0u32..3) {
         let body = Body::parse(&value.to_string()).unwrap();
-        let fields = Fields::from_body(&body).with(DaemonFields { due_ms: 1, added_ms: 2, failures }, &TimeZone::UTC);
+        let fields = BodyFields::from_body(&body).with(DaemonFields { due_ms: 1, added_ms: 2, failures }, &TimeZone::UTC);
         let shown: Value = serde_json::from_slice(&serde_json::to_vec(&fields).unwrap()).unwrap();
         prop_assert_eq!(&shown["notify_time"], "1970-01-01 00:00:00");
         let form = fields.url_encoded();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::redis::RedisServer;
 use crate::support::{SECOND, eventually, new_job};
-use model::follow::{Source, Then, job_of};
+use model::follow::{FollowedJob, Then, job_of};
 use model::headers::Headers;
 use model::job::{Due, NewJob, TopicName};
 use model::settings::{NodeSettings, RedisSettings, StoreSettings};
@@ -55,7 +55,9 @@ impl Nodes {
 
 fn make(entry: &OutboxEntry) -> Option<NewJob> {
     let OutboxCause::Then { place, text } = &entry.what else { return None };
-    job_of(text, Source { key: &entry.key, stamp_us: entry.stamp_us }, *place, entry.ago, |_| Duration::ZERO)
+    job_of(text, FollowedJob { key: &entry.key, stamp_us: entry.stamp_us }, *place, entry.ago, |_| {
+        Duration::ZERO
+    })
 }
 
 fn send_all(settings: &StoreSettings) -> usize {

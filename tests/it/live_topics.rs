@@ -10,7 +10,7 @@ use crate::support::redis::TcpServer;
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, free_port, on_redis, topic};
 use model::job::TopicName;
 use model::settings;
-use model::topic::{Status, Topic};
+use model::topic::{Topic, TopicStatus};
 use mysql::prelude::Queryable;
 use nix::sys::signal::Signal;
 use registry::{Expected, Registry, Snapshot, open};
@@ -78,9 +78,9 @@ fn a_topic_change_takes_effect_everywhere_within_seconds() {
     });
     println!("callback changed: {:?}", begun.elapsed());
 
-    registry.set_status(&name("t"), Status::Offline).unwrap();
+    registry.set_status(&name("t"), TopicStatus::Offline).unwrap();
     println!("offline: {:?}", answers(&daemon, &add("t", "late", 0), Some("topic_offline")));
-    registry.set_status(&name("t"), Status::Online).unwrap();
+    registry.set_status(&name("t"), TopicStatus::Online).unwrap();
     answers(&daemon, &add("t", "waits", 4000), None);
 
     // The jobs of the topic wait, and are delivered when it is registered again.

@@ -17,8 +17,8 @@ use model::password::StoredPassword;
 use model::retry::Retry;
 use model::scope::{Range, Scope};
 use model::settings;
-use model::token::{Proof, Secret, Token, TokenName};
-use model::topic::{Method, Mode, Payload, Rate, Status, Success, Topic};
+use model::token::{Secret, Token, TokenName, TokenProof};
+use model::topic::{Method, Mode, Payload, Rate, Success, Topic, TopicStatus};
 use mysql::prelude::Queryable;
 use registry::{BulkClaim, BulkSave, Expected, Registry, RegistryError, Revision, open};
 
@@ -56,7 +56,7 @@ fn full() -> Topic {
         priority: Priority::High,
         alert: vec!["a@example.com".into(), "b@example.com".into()],
         creator: "张三".into(),
-        status: Status::Offline,
+        status: TopicStatus::Offline,
         secrets: vec!["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD".into(), "another secret".into()],
         keep_dead: Duration::from_secs(3600),
         ..topic("full")
@@ -109,7 +109,7 @@ fn the_revision_changes_with_each_change_and_with_nothing_else() {
         look("a changed one", true);
         writer.put(&Topic { rate: Some(Rate::per_second(3)), ..topic("a") }, Expected::Any).unwrap();
         look("a changed field that PHP does not have", true);
-        writer.set_status(&name("a"), Status::Offline).unwrap();
+        writer.set_status(&name("a"), TopicStatus::Offline).unwrap();
         look("a status", true);
         writer.get(&name("a")).unwrap();
         writer.put(&topic("a"), Expected::Absent).unwrap_err();
@@ -125,7 +125,7 @@ fn the_revision_changes_with_each_change_and_with_nothing_else() {
 fn token(n: &str, random: u8) -> Token {
     Token {
         name: TokenName::new(n).unwrap(),
-        proof: Proof::Secret(Secret::new([random; 32]).digest()),
+        proof: TokenProof::Secret(Secret::new([random; 32]).digest()),
         scopes: vec![
             Scope::Read(Range::All),
             "produce:orders".parse().unwrap(),
@@ -180,7 +180,7 @@ fn a_new_account_replaces_the_old_one_and_leaves_tokens_alone() {
         let mut registry = open(settings).unwrap();
         let account = |name: &str, password: &str| Token {
             name: TokenName::of_account(name).unwrap(),
-            proof: Proof::Password(StoredPassword::new(password, [5; 16]).unwrap()),
+            proof: TokenProof::Password(StoredPassword::new(password, [5; 16]).unwrap()),
             scopes: vec![Scope::Admin],
             ..token(name, 0)
         };
@@ -311,7 +311,7 @@ fn a_change_of_what_somebody_else_has_changed_is_refused() {
         a.delete(&name("t"), Expected::At(second)).unwrap();
         assert!(matches!(b.put(&topic("t"), Expected::At(second)), Err(RegistryError::NotFound(_))));
         assert!(matches!(b.delete(&name("t"), Expected::Any), Err(RegistryError::NotFound(_))));
-        assert!(matches!(b.set_status(&name("t"), Status::Online), Err(RegistryError::NotFound(_))));
+        assert!(matches!(b.set_status(&name("t"), TopicStatus::Online), Err(RegistryError::NotFound(_))));
     });
 }
 
@@ -515,7 +515,7 @@ fn a_php_database_is_taken_over_and_still_serves_its_console() {
             delay: Duration::from_secs(60),
             timeout: Duration::from_millis(500),
             creator: "li".into(),
-            status: Status::Offline,
+            status: TopicStatus::Offline,
             ..as_php_does("order_openvip_checker")
         };
         assert_eq!(vip.topic, wanted, "what the schema says of a flag is no flag");
@@ -547,7 +547,7 @@ fn a_php_database_is_taken_over_and_still_serves_its_console() {
         assert_eq!(new.priority, Priority::Normal);
         console.query_drop("UPDATE dq_topic SET status = 2 WHERE topic = 'by_console'").unwrap();
         changed(registry.as_mut());
-        assert_eq!(registry.get(&name("by_console")).unwrap().unwrap().topic.status, Status::Offline);
+        assert_eq!(registry.get(&name("by_console")).unwrap().unwrap().topic.status, TopicStatus::Offline);
         // An invalid flag holds the topic, and the listing reports it.
         console
             .query_drop(

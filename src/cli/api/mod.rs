@@ -19,7 +19,7 @@ use ureq::{Agent, Timeout};
 
 use self::early::EarlyAnswerConnector;
 use super::failure::{Failure, Problem};
-use super::target::{DaemonAddress, Target, TargetOptions};
+use super::target::{DaemonAddress, DaemonTarget, TargetOptions};
 
 /// How long it may take to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,12 +45,12 @@ pub(super) struct Api {
 
 /// An answer with success.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     headers: HeaderMap,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpAnswer {
     /// Reads the body as JSON.
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_slice(&self.body).context("cannot understand the daemon's answer")
@@ -84,7 +84,7 @@ impl Api {
     }
 
     /// Returns a client of a daemon whose answers may take this long.
-    pub(super) fn new(target: &Target, patience: Duration) -> Result<Api> {
+    pub(super) fn new(target: &DaemonTarget, patience: Duration) -> Result<Api> {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             // Connections are not kept. A daemon may close a connection after its answer, and a further request on it
@@ -118,17 +118,17 @@ impl Api {
     }
 
     /// Sends a GET.
-    pub(super) fn get(&self, path: &str) -> Result<Answer> {
+    pub(super) fn get(&self, path: &str) -> Result<HttpAnswer> {
         self.send("GET", path, &[], None)
     }
 
     /// Sends a DELETE.
-    pub(super) fn delete(&self, path: &str) -> Result<Answer> {
+    pub(super) fn delete(&self, path: &str) -> Result<HttpAnswer> {
         self.send("DELETE", path, &[], None)
     }
 
     /// Sends a request with a JSON body.
-    pub(super) fn ask(&self, method: &str, path: &str, body: &impl Serialize) -> Result<Answer> {
+    pub(super) fn ask(&self, method: &str, path: &str, body: &impl Serialize) -> Result<HttpAnswer> {
         self.ask_with(method, path, &[], body)
     }
 
@@ -139,13 +139,13 @@ impl Api {
         path: &str,
         headers: &[(&str, &str)],
         body: &impl Serialize,
-    ) -> Result<Answer> {
+    ) -> Result<HttpAnswer> {
         let body = serde_json::to_vec(body).context("cannot write the request")?;
         self.send(method, path, headers, Some(body))
     }
 
     /// Sends a POST with an empty body.
-    pub(super) fn bid(&self, path: &str) -> Result<Answer> {
+    pub(super) fn bid(&self, path: &str) -> Result<HttpAnswer> {
         self.send("POST", path, &[], Some(Vec::new()))
     }
 
@@ -155,7 +155,7 @@ impl Api {
         path: &str,
         headers: &[(&str, &str)],
         body: Option<Vec<u8>>,
-    ) -> Result<Answer> {
+    ) -> Result<HttpAnswer> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -178,7 +178,7 @@ impl Api {
         let body = response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec();
         let body = body.map_err(|e| self.failed(e, changes))?;
         match status {
-            200..=299 => Ok(Answer { headers: response.headers().clone(), body }),
+            200..=299 => Ok(HttpAnswer { headers: response.headers().clone(), body }),
             _ => Err(Failure::Refused(problem(status, &body)).into()),
         }
     }

@@ -49,7 +49,7 @@ const ON_REDIS: &str = "the store is Redis, and dq backup copies only the embedd
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Run it as the daemon's user, who owns the files. Example:\n  \
                   dq backup --config /etc/dq/dq.toml /backup/dq-2026-11-21.backup")]
-pub(super) struct Arguments {
+pub(super) struct BackupArguments {
     /// The file to make; it must not exist
     file: PathBuf,
 
@@ -76,7 +76,7 @@ pub(super) fn stopped_daemon(settings: &Settings) -> Result<Option<RunDir>> {
 }
 
 /// Runs `dq backup`.
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+pub(super) fn run(arguments: &BackupArguments) -> Result<()> {
     host::keep_new_files_private();
     let settings = super::settings(&arguments.config)?;
     let file = &arguments.file;

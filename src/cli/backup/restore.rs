@@ -36,7 +36,7 @@ const LINKS_MAX: usize = 40;
 #[command(after_help = "Run it as the daemon's user, who owns the files. Examples:\n  \
                   dq restore --check /backup/dq-2026-11-21.backup\n  \
                   dq restore --config /etc/dq/dq.toml /backup/dq-2026-11-21.backup")]
-pub(crate) struct Arguments {
+pub(crate) struct RestoreArguments {
     /// The file that dq backup has made
     file: PathBuf,
 
@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
 }
 
 /// Runs `dq restore`.
-pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+pub(crate) fn run(arguments: &RestoreArguments) -> Result<()> {
     host::keep_new_files_private();
     let Some(config) = arguments.config.as_ref().filter(|_| !arguments.check) else {
         return check_only(arguments);
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         bail!(why);
     }
     let targets = targets(&settings, store, &backup)?;
-    let in_the_way = || -> Vec<PathBuf> { targets.iter().flat_map(Target::in_the_way).collect() };
+    let in_the_way = || -> Vec<PathBuf> { targets.iter().flat_map(FileToRestore::in_the_way).collect() };
     check_free(&in_the_way(), arguments.replace)?;
     check_unused(store)?;
     // The check may have made a log.
@@ -105,7 +105,7 @@ fn check_whole(backup: &Connection, file: &Path) -> Result<bool> {
 }
 
 /// Says whether a backup is whole, and what it has.
-fn check_only(arguments: &Arguments) -> Result<()> {
+fn check_only(arguments: &RestoreArguments) -> Result<()> {
     let (backup, Manifest { made_ms, instance, version }) = container::open(&arguments.file)?;
     let has_checksum = check_whole(&backup, &arguments.file)?;
     let jobs: u64 = backup.query_row("SELECT count(*) FROM job", [], |row| row.get(0))?;
@@ -161,13 +161,13 @@ fn linked_file(path: &Path) -> Result<PathBuf> {
 }
 
 /// A file to restore.
-struct Target {
+struct FileToRestore {
     /// Its name in the backup. None: the store itself.
     part: Option<&'static str>,
     path: PathBuf,
 }
 
-impl Target {
+impl FileToRestore {
     /// Returns the files that exist where this one and its logs would be.
     fn in_the_way(&self) -> impl Iterator<Item = PathBuf> {
         let suffixes: &[&str] = match self.part {
@@ -183,12 +183,12 @@ impl Target {
 }
 
 /// Returns the files to restore, the store last. A key of sessions that is already there is left out.
-fn targets(settings: &Settings, store: &Path, backup: &Connection) -> Result<Vec<Target>> {
+fn targets(settings: &Settings, store: &Path, backup: &Connection) -> Result<Vec<FileToRestore>> {
     let mut targets = Vec::new();
     if container::has(backup, container::REGISTRY)? {
         match &settings.registry {
             Some(RegistrySettings::Sqlite { path }) => {
-                targets.push(Target { part: Some(container::REGISTRY), path: linked_file(path)? });
+                targets.push(FileToRestore { part: Some(container::REGISTRY), path: linked_file(path)? });
             }
             other => {
                 let found = other.as_ref().map_or("none".to_owned(), ToString::to_string);
@@ -210,10 +210,10 @@ fn targets(settings: &Settings, store: &Path, backup: &Connection) -> Result<Vec
         if has_place
             && std::fs::read(&path).ok() != Some(container::first_piece(backup, container::SESSION_KEY)?)
         {
-            targets.push(Target { part: Some(container::SESSION_KEY), path: linked_file(&path)? });
+            targets.push(FileToRestore { part: Some(container::SESSION_KEY), path: linked_file(&path)? });
         }
     }
-    targets.push(Target { part: None, path: linked_file(store)? });
+    targets.push(FileToRestore { part: None, path: linked_file(store)? });
     Ok(targets)
 }
 
@@ -260,7 +260,7 @@ struct RestoreSummary {
 
 fn restore(
     backup: &Connection,
-    targets: &[Target],
+    targets: &[FileToRestore],
     in_the_way: &[PathBuf],
     turn: &HeldTurn,
 ) -> Result<RestoreSummary> {
@@ -348,7 +348,7 @@ fn rebuild_store(backup: &Connection, file: &Path) -> Result<RestoreSummary> {
 }
 
 fn print_result(
-    arguments: &Arguments,
+    arguments: &RestoreArguments,
     settings: &Settings,
     manifest: &Manifest,
     restored: &RestoreSummary,

@@ -8,11 +8,11 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 use super::super::api::Api;
-use super::super::target::Target as ApiTarget;
+use super::super::target::DaemonTarget;
 use super::Bulk;
 use super::daemon::{BenchDaemon, Control, Options, Store};
 use super::dialects::Tcp;
-use super::load::{SendMode, StopCondition, Target, fire};
+use super::load::{LoadTarget, SendMode, StopCondition, fire};
 use super::report::Report;
 use super::works::{WorkOutcome, await_jobs, jobs, store};
 use host::now_ms;
@@ -102,7 +102,7 @@ fn serve(stage: &BenchDaemon, options: &Options, rate: f64, run: &str, over: &At
         let send_mode = SendMode::Open { per_second: rate };
         let until = StopCondition::Count((rate / 2.0).ceil() as u64);
         let work = jobs(&format!("{run}{part}-"), options.topics, 125, (100, 400));
-        let volley = fire(Target::new(stage.server, 2), send_mode, until, &mut Tcp(work))?;
+        let volley = fire(LoadTarget::new(stage.server, 2), send_mode, until, &mut Tcp(work))?;
         all += volley.done;
         if over.load(Ordering::Relaxed) {
             break;
@@ -136,7 +136,7 @@ pub(super) fn run(bulk: &Bulk) -> WorkOutcome {
     let mut missing = await_jobs(&mut stage, "/fast", quick)?;
     let alone = stage.sink.arrived("/fast").late_us;
 
-    let target = ApiTarget::at_url(format!("http://{}", stage.http));
+    let target = DaemonTarget::at_url(format!("http://{}", stage.http));
     let api = Api::new(&target, Duration::from_secs(30))?;
     let body = json!({"topic": TOPIC, "operation": "reschedule", "by": BY_MS / 1000, "rate": rate});
     let begun: Value = api.ask("POST", "/v1/jobs/bulk", &body)?.json()?;

@@ -15,10 +15,10 @@ use nix::unistd::Pid;
 use super::super::own_daemon::{Daemon, TemporaryFolder, free_port, local};
 use super::NodeFault;
 use super::dialects::PauseRequests;
-use super::load::{SendMode, StopCondition, Target, fire};
-use super::sink::{Sink, SinkReceiver};
+use super::load::{LoadTarget, SendMode, StopCondition, fire};
+use super::sink::{Sink, SinkKind};
 use host::{usage_of, whole_status};
-use model::status::{Phase, Renewal, Status};
+use model::status::{DaemonStatus, Phase, Renewal};
 
 /// The topic whose jobs clients reserve. It has the name of the tube that clients of beanstalkd use if they name none.
 pub(super) const PULL_TOPIC: &str = "default";
@@ -61,7 +61,7 @@ pub(super) struct Options {
 
     /// The receiver of callbacks: one that does almost nothing, or an axum handler, as a business would use
     #[arg(long, value_enum, default_value = "bare")]
-    pub receiver: SinkReceiver,
+    pub receiver: SinkKind,
 
     /// Let ended jobs leave no record
     #[arg(long)]
@@ -138,7 +138,7 @@ impl BenchDaemon {
         let word = if hold { "pause" } else { "resume" };
         let (send_mode, until) = (SendMode::Closed { depth: 1 }, StopCondition::Count(topics.into()));
         let volley =
-            fire(Target::new(self.http, topics.min(16)), send_mode, until, &mut PauseRequests(word))?;
+            fire(LoadTarget::new(self.http, topics.min(16)), send_mode, until, &mut PauseRequests(word))?;
         if volley.failed > 0 { bail!("cannot {word} {} topics", volley.failed) } else { Ok(()) }
     }
 
@@ -197,7 +197,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    fn status(&self) -> Result<Status> {
+    fn status(&self) -> Result<DaemonStatus> {
         Ok(whole_status(&self.run_dir, PATIENCE)?)
     }
 

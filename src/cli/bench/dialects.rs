@@ -10,7 +10,7 @@ const ANSWER_MAX: usize = 1 << 20;
 
 /// The jobs that are added.
 #[derive(Debug, Clone)]
-pub(super) struct Jobs {
+pub(super) struct JobTemplate {
     /// The prefix of the ids, so that two runs never have the same ids.
     pub run: String,
     /// The number of topics: the jobs use `t0`, `t1` … in turn.
@@ -21,7 +21,7 @@ pub(super) struct Jobs {
     pub delay_ms: (u64, u64),
 }
 
-impl Jobs {
+impl JobTemplate {
     /// Returns a body of this many bytes.
     pub(super) fn body(bytes: usize) -> String {
         format!("{{\"pad\":\"{}\"}}", "x".repeat(bytes.saturating_sub(10)))
@@ -47,11 +47,11 @@ impl Jobs {
 
 /// Adds over dq's TCP port.
 #[derive(Debug)]
-pub(super) struct Tcp(pub Jobs);
+pub(super) struct Tcp(pub JobTemplate);
 
 impl Dialect for Tcp {
     fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
-        let Jobs { run, body, .. } = &self.0;
+        let JobTemplate { run, body, .. } = &self.0;
         let (topic, delay) = (self.0.topic(number), self.0.delay(number));
         let json = format!(
             r#"{{"cmd":"add","topic":"{topic}","id":"{run}{number}","delay_ms":{delay},"body":{body}}}"#
@@ -75,11 +75,11 @@ impl Dialect for Tcp {
 
 /// Adds over HTTP.
 #[derive(Debug)]
-pub(super) struct Http(pub Jobs);
+pub(super) struct Http(pub JobTemplate);
 
 impl Dialect for Http {
     fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
-        let Jobs { run, body, .. } = &self.0;
+        let JobTemplate { run, body, .. } = &self.0;
         let (topic, delay_s) = (self.0.topic(number), self.0.delay(number) as f64 / 1000.0);
         let json = format!(r#"{{"id":"{run}{number}","delay":{delay_s:.3},"body":{body}}}"#);
         post(&format!("/v1/topics/{topic}/jobs"), &json, out);
@@ -173,7 +173,7 @@ fn http_answer(bytes: &[u8]) -> Result<Option<(usize, bool)>> {
 
 /// The work of an add, straight to Redis: the job into a hash, its due time into a sorted set.
 #[derive(Debug)]
-pub(super) struct Redis(pub Jobs);
+pub(super) struct Redis(pub JobTemplate);
 
 impl Dialect for Redis {
     fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_parser_reads_one_complete_answer_at_a_time() {
-        let tcp = Tcp(Jobs { run: String::new(), topics: 1, body: "1".into(), delay_ms: (0, 0) });
+        let tcp = Tcp(JobTemplate { run: String::new(), topics: 1, body: "1".into(), delay_ms: (0, 0) });
         let answer = br#"0036{"code":1,"msg":"succ","data":[]}   0002{}"#;
         assert_eq!(tcp.answer(answer).unwrap(), Some((40, true)));
         assert_eq!(tcp.answer(&answer[40..]).unwrap(), Some((6, false)));

@@ -56,7 +56,7 @@ pub(super) enum StopCondition {
 
 /// The server that requests are sent to.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Target {
+pub(super) struct LoadTarget {
     pub address: SocketAddr,
     pub connections: usize,
     /// Whether a connection that breaks is opened again, and its requests in flight are counted as unknown. Otherwise
@@ -64,10 +64,10 @@ pub(super) struct Target {
     pub survives: bool,
 }
 
-impl Target {
+impl LoadTarget {
     /// Returns a target whose connections must not break.
-    pub(super) fn new(address: SocketAddr, connections: u32) -> Target {
-        Target { address, connections: connections as usize, survives: false }
+    pub(super) fn new(address: SocketAddr, connections: u32) -> LoadTarget {
+        LoadTarget { address, connections: connections as usize, survives: false }
     }
 }
 
@@ -108,7 +108,7 @@ pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 600_000_000, 3).expect("the bounds are constants")
 }
 
-struct Connection {
+struct LoadConnection {
     stream: TcpStream,
     out: Vec<u8>,
     input: Vec<u8>,
@@ -155,7 +155,7 @@ impl Schedule {
 
 /// Sends requests over some connections, and collects the answers.
 pub(super) fn fire(
-    target: Target,
+    target: LoadTarget,
     send_mode: SendMode,
     until: StopCondition,
     dialect: &mut dyn Dialect,
@@ -234,9 +234,9 @@ pub(super) fn fire(
 
 /// Opens a broken connection again if the target allows it; otherwise returns the error.
 fn mend(
-    connection: &mut Connection,
+    connection: &mut LoadConnection,
     came: Result<(), ConnectionFailure>,
-    (poll, target, number): (&Poll, &Target, usize),
+    (poll, target, number): (&Poll, &LoadTarget, usize),
     volley: &mut LoadRun,
 ) -> Result<()> {
     match came {
@@ -250,21 +250,27 @@ fn mend(
     }
 }
 
-fn connect(poll: &Poll, address: SocketAddr, number: usize) -> Result<Connection> {
+fn connect(poll: &Poll, address: SocketAddr, number: usize) -> Result<LoadConnection> {
     let stream =
         std::net::TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     let mut stream = TcpStream::from_std(stream);
     poll.registry().register(&mut stream, Token(number), Interest::READABLE | Interest::WRITABLE)?;
-    Ok(Connection { stream, out: Vec::new(), input: Vec::new(), in_flight: VecDeque::new(), writable: true })
+    Ok(LoadConnection {
+        stream,
+        out: Vec::new(),
+        input: Vec::new(),
+        in_flight: VecDeque::new(),
+        writable: true,
+    })
 }
 
 fn broke(e: std::io::Error) -> ConnectionFailure {
     ConnectionFailure::Ended(anyhow::Error::new(e).context("a connection broke"))
 }
 
-fn flush(connection: &mut Connection) -> Result<(), ConnectionFailure> {
+fn flush(connection: &mut LoadConnection) -> Result<(), ConnectionFailure> {
     let mut written = 0;
     while written < connection.out.len() {
         match connection.stream.write(&connection.out[written..]) {
@@ -284,7 +290,7 @@ fn flush(connection: &mut Connection) -> Result<(), ConnectionFailure> {
 /// Reads the answers that have come. If the server has closed the connection, reads up to its end, because no further
 /// event would report it.
 fn take(
-    connection: &mut Connection,
+    connection: &mut LoadConnection,
     has_ended: bool,
     dialect: &dyn Dialect,
     volley: &mut LoadRun,

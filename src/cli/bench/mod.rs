@@ -28,7 +28,7 @@ use self::daemon::Options;
 #[command(
     after_help = "Examples:\n  dq bench add --connections 10 --depth 64\n  dq bench deliver --store redis\n  dq bench lateness --rate 1000"
 )]
-pub struct Arguments {
+pub struct BenchArguments {
     #[command(subcommand)]
     work: Work,
 
@@ -49,7 +49,7 @@ enum Work {
     /// Measure how long it takes to find the record of one id among many
     Find(Find),
     /// Measure how late jobs arrive at a constant rate
-    Lateness(Lateness),
+    Lateness(LatenessOptions),
     /// Measure adds, sent as fast as they are answered, while the added jobs become due and are delivered
     Mixed(Mixed),
     /// Measure a topic with quick callbacks, beside a topic with slow callbacks and one whose callbacks are never
@@ -172,7 +172,7 @@ struct Find {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq bench lateness --rate 1000 --time 30s")]
-struct Lateness {
+struct LatenessOptions {
     #[command(flatten)]
     clients: ClientOptions,
     /// Jobs a second
@@ -349,7 +349,7 @@ struct Soak {
 }
 
 /// Runs a measurement. Returns whether it passed.
-pub fn run(arguments: &Arguments) -> Result<bool> {
+pub fn run(arguments: &BenchArguments) -> Result<bool> {
     if cfg!(debug_assertions) {
         eprintln!("this is a debug build: its figures mean nothing (cargo build --release)");
     }

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::daemon::{BenchDaemon, Store};
 use super::dialects::Tcp;
-use super::load::{Dialect, SendMode, StopCondition, Target, fire};
+use super::load::{Dialect, LoadTarget, SendMode, StopCondition, fire};
 use super::report::Report;
 use super::works::{DAY_MS, ROUNDS, WorkOutcome, jobs, median};
 use super::{NodeFault, Outage};
@@ -66,7 +66,7 @@ pub(super) fn run(outage: &Outage) -> WorkOutcome {
         NodeAdds { adds, lanes: &lanes, node, next: 0 }
     };
     let measure = |stage: &BenchDaemon, run: String| -> Result<f64> {
-        let target = Target::new(stage.server, clients.connections);
+        let target = LoadTarget::new(stage.server, clients.connections);
         let volley = fire(target, send_mode, until, &mut to_node(run, stays))?;
         if volley.failed > 0 {
             bail!("{} adds were not taken by their node, although it is up", volley.failed);
@@ -81,7 +81,8 @@ pub(super) fn run(outage: &Outage) -> WorkOutcome {
         stage.bring_node_back(goes, *absence)?;
         let begun = Instant::now();
         let mut one = to_node(format!("b{round}-"), goes);
-        while fire(Target::new(stage.server, 1), send_mode, StopCondition::Count(1), &mut one)?.done == 0 {
+        while fire(LoadTarget::new(stage.server, 1), send_mode, StopCondition::Count(1), &mut one)?.done == 0
+        {
             if begun.elapsed() > PATIENCE {
                 bail!("the node that was away does not take adds again");
             }

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::daemon::{BenchDaemon, Options, Store};
 use super::dialects::FindRequests;
-use super::load::{SendMode, StopCondition, Target, fire};
+use super::load::{LoadTarget, SendMode, StopCondition, fire};
 use super::report::Report;
 use super::works::{WorkOutcome, await_jobs, fill, jobs, store};
 use super::{Find, RecordCost};
@@ -79,7 +79,7 @@ pub(super) fn find(find: &Find) -> WorkOutcome {
     let (round, stage) = deliver(daemon, *count, 12)?;
     let (send_mode, until) = (SendMode::Closed { depth: 1 }, StopCondition::Count(*requests));
     let mut dialect = FindRequests { run: RUN, count: *count };
-    let volley = fire(Target::new(stage.http, 1), send_mode, until, &mut dialect)?;
+    let volley = fire(LoadTarget::new(stage.http, 1), send_mode, until, &mut dialect)?;
     let mut report = Report::new("find", format!("{}, {count} records", store(daemon)));
     report.figure("records found", volley.done as f64, "");
     report.figure("not found", volley.failed as f64, "");

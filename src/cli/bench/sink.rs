@@ -76,7 +76,7 @@ impl PathArrivals {
 
 /// What receives callbacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum SinkReceiver {
+pub(super) enum SinkKind {
     /// One thread that does almost nothing.
     Bare,
     /// An axum handler on one thread of tokio.
@@ -93,11 +93,11 @@ pub(super) struct Sink {
 
 impl Sink {
     /// Starts a receiver on a free port. It ends with the process.
-    pub(super) fn start(receiver: SinkReceiver) -> Result<Sink> {
+    pub(super) fn start(receiver: SinkKind) -> Result<Sink> {
         let arrivals = Arrivals::default();
         let address = match receiver {
-            SinkReceiver::Bare => SinkServer::start(arrivals.clone())?,
-            SinkReceiver::Axum => floors::serve("sink", handler(arrivals.clone()))?,
+            SinkKind::Bare => SinkServer::start(arrivals.clone())?,
+            SinkKind::Axum => floors::serve("sink", handler(arrivals.clone()))?,
         };
         Ok(Sink { address, arrivals })
     }
@@ -154,7 +154,7 @@ fn handler(arrivals: Arrivals) -> Router {
     Router::new().fallback(receive)
 }
 
-struct Connection {
+struct SinkConnection {
     stream: TcpStream,
     input: Vec<u8>,
     out: Vec<u8>,
@@ -163,7 +163,7 @@ struct Connection {
 struct SinkServer {
     poll: Poll,
     listener: TcpListener,
-    connections: Slab<Connection>,
+    connections: Slab<SinkConnection>,
     /// The connections that are answered later, by the time of the answer.
     later: BTreeMap<Instant, VecDeque<usize>>,
     arrivals: Arrivals,
@@ -225,7 +225,7 @@ impl SinkServer {
                     let entry = self.connections.vacant_entry();
                     let interest = Interest::READABLE | Interest::WRITABLE;
                     self.poll.registry().register(&mut stream, Token(entry.key()), interest)?;
-                    entry.insert(Connection { stream, input: Vec::new(), out: Vec::new() });
+                    entry.insert(SinkConnection { stream, input: Vec::new(), out: Vec::new() });
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(e) => return Err(e).context("cannot accept"),
@@ -288,7 +288,7 @@ impl SinkServer {
 }
 
 /// Writes the answers that wait. Returns false if the connection has broken.
-fn flush(connection: &mut Connection) -> bool {
+fn flush(connection: &mut SinkConnection) -> bool {
     while !connection.out.is_empty() {
         match connection.stream.write(&connection.out) {
             Ok(n) => drop(connection.out.drain(..n)),

@@ -9,11 +9,11 @@ use anyhow::{Result, anyhow, bail};
 
 use super::super::progress::Progress;
 use super::daemon::{BenchDaemon, Control, Options, Store};
-use super::dialects::{Callback, Http, Jobs, Redis, Tcp};
+use super::dialects::{Callback, Http, JobTemplate, Redis, Tcp};
 use super::floors;
-use super::load::{Dialect, LoadRun, SendMode, StopCondition, Target, fire, histogram};
+use super::load::{Dialect, LoadRun, LoadTarget, SendMode, StopCondition, fire, histogram};
 use super::report::Report;
-use super::{Add, ClientOptions, ClientProtocol, Deliver, Idle, Isolation, Lateness, Mixed, Soak};
+use super::{Add, ClientOptions, ClientProtocol, Deliver, Idle, Isolation, LatenessOptions, Mixed, Soak};
 use host::waits_of;
 
 /// If no job arrives for this long, the missing jobs are given up.
@@ -32,15 +32,15 @@ pub(super) fn store(options: &Options) -> String {
     }
 }
 
-pub(super) fn jobs(run: &str, topics: u32, size: u32, delay_ms: (u64, u64)) -> Jobs {
-    Jobs { run: run.to_owned(), topics, body: Jobs::body(size as usize), delay_ms }
+pub(super) fn jobs(run: &str, topics: u32, size: u32, delay_ms: (u64, u64)) -> JobTemplate {
+    JobTemplate { run: run.to_owned(), topics, body: JobTemplate::body(size as usize), delay_ms }
 }
 
 /// Adds jobs through the port that the options choose.
 fn send(
     stage: &BenchDaemon,
     clients: &ClientOptions,
-    jobs: Jobs,
+    jobs: JobTemplate,
     send_mode: SendMode,
     until: StopCondition,
 ) -> Result<LoadRun> {
@@ -48,7 +48,7 @@ fn send(
         ClientProtocol::Tcp => (stage.server, Box::new(Tcp(jobs))),
         ClientProtocol::Http => (stage.http, Box::new(Http(jobs))),
     };
-    let volley = fire(Target::new(address, clients.connections), send_mode, until, dialect.as_mut())?;
+    let volley = fire(LoadTarget::new(address, clients.connections), send_mode, until, dialect.as_mut())?;
     if volley.failed > 0 {
         bail!("{} of {} adds were refused", volley.failed, volley.done + volley.failed);
     }
@@ -56,12 +56,12 @@ fn send(
 }
 
 /// Adds this many jobs fast, without measuring.
-pub(super) fn fill(stage: &BenchDaemon, jobs: Jobs, count: u64) -> Result<()> {
+pub(super) fn fill(stage: &BenchDaemon, jobs: JobTemplate, count: u64) -> Result<()> {
     if count == 0 {
         return Ok(());
     }
     let (send_mode, until) = (SendMode::Closed { depth: 200 }, StopCondition::Count(count));
-    let volley = fire(Target::new(stage.server, 10), send_mode, until, &mut Tcp(jobs))?;
+    let volley = fire(LoadTarget::new(stage.server, 10), send_mode, until, &mut Tcp(jobs))?;
     if volley.failed > 0 { bail!("{} adds were refused", volley.failed) } else { Ok(()) }
 }
 
@@ -119,7 +119,7 @@ pub(super) fn add(add: &Add) -> WorkOutcome {
             if *pending > 0 {
                 let filled = stage.redis_bytes()?;
                 let (send_mode, until) = (SendMode::Closed { depth: 200 }, StopCondition::Count(*pending));
-                fire(Target::new(node, 10), send_mode, until, &mut Redis(before))?;
+                fire(LoadTarget::new(node, 10), send_mode, until, &mut Redis(before))?;
                 let (ours, theirs) =
                     (filled.saturating_sub(empty), stage.redis_bytes()?.saturating_sub(filled));
                 let each = |bytes: u64| bytes as f64 / *pending as f64;
@@ -144,7 +144,8 @@ pub(super) fn add(add: &Add) -> WorkOutcome {
         ours.push(volley.per_second());
         latency_us.add(&volley.latency_us)?;
         let straight = |address, dialect: &mut dyn Dialect| {
-            fire(Target::new(address, clients.connections), send_mode, until, dialect).map(|v| v.per_second())
+            fire(LoadTarget::new(address, clients.connections), send_mode, until, dialect)
+                .map(|v| v.per_second())
         };
         theirs.push(match floor {
             Baseline::Http(address) => straight(address, &mut Http(work))?,
@@ -176,9 +177,9 @@ pub(super) fn deliver(deliver: &Deliver) -> WorkOutcome {
     stage.hold(daemon.topics, true)?;
     fill(&stage, jobs("d", daemon.topics, *size, (0, 0)), *count)?;
     let (send_mode, until) = (SendMode::Closed { depth: 1 }, StopCondition::Time(Duration::from_secs(2)));
-    let body = Jobs::body(*size as usize);
+    let body = JobTemplate::body(*size as usize);
     let floor = |stage: &BenchDaemon| {
-        fire(Target::new(stage.sink.address, 64), send_mode, until, &mut Callback(body.clone()))
+        fire(LoadTarget::new(stage.sink.address, 64), send_mode, until, &mut Callback(body.clone()))
             .map(|volley| volley.per_second())
     };
     let floor_before = floor(&stage)?;
@@ -210,8 +211,8 @@ pub(super) fn deliver(deliver: &Deliver) -> WorkOutcome {
     Ok((report, missing == 0))
 }
 
-pub(super) fn lateness(lateness: &Lateness) -> WorkOutcome {
-    let Lateness { clients, rate, time, daemon } = lateness;
+pub(super) fn lateness(lateness: &LatenessOptions) -> WorkOutcome {
+    let LatenessOptions { clients, rate, time, daemon } = lateness;
     let mut stage = BenchDaemon::start(daemon)?;
     let count = (rate * time.as_secs_f64()) as u64;
     let (send_mode, until) = (SendMode::Open { per_second: *rate }, StopCondition::Count(count));
@@ -261,7 +262,7 @@ pub(super) fn isolation(isolation: &Isolation) -> WorkOutcome {
     let count = (rate * time.as_secs_f64()) as u64;
     let (send_mode, until) = (SendMode::Open { per_second: *rate }, StopCondition::Count(count));
     let work = jobs("f", daemon.topics, 125, (100, 400));
-    fire(Target::new(stage.server, 2), send_mode, until, &mut Tcp(work))?;
+    fire(LoadTarget::new(stage.server, 2), send_mode, until, &mut Tcp(work))?;
     let missing = await_jobs(&mut stage, "/fast", count)?;
     let arrived = stage.sink.arrived("/fast");
     let settings = format!(
@@ -295,7 +296,7 @@ fn add_ready(stage: &BenchDaemon, topic: &str, count: u64) -> Result<()> {
         return Ok(());
     }
     let (send_mode, until) = (SendMode::Closed { depth: 100 }, StopCondition::Count(count));
-    fire(Target::new(stage.server, 1), send_mode, until, &mut TopicAdds(topic))?;
+    fire(LoadTarget::new(stage.server, 1), send_mode, until, &mut TopicAdds(topic))?;
     Ok(())
 }
 
@@ -341,7 +342,7 @@ pub(super) fn soak(soak: &Soak) -> WorkOutcome {
     let (send_mode, until) = (SendMode::Open { per_second: *rate }, StopCondition::Time(*time));
     let work = jobs("s", daemon.topics, 125, (200, 2000));
     // A restart in place breaks no connection. A process that is killed breaks its connections.
-    let target = Target { survives: restart.is_none(), ..Target::new(stage.server, 10) };
+    let target = LoadTarget { survives: restart.is_none(), ..LoadTarget::new(stage.server, 10) };
     let (volley, disturbed) = std::thread::scope(|scope| {
         let disturb = scope.spawn(|| kill_repeatedly(&control, *kill, *restart, &over));
         let volley = fire(target, send_mode, until, &mut Tcp(work.clone()));

@@ -29,16 +29,16 @@ use model::topic::Rate;
   dq bulk replay orders --outcome dead --since 2h --rate 50/s
   dq bulk list
   dq bulk stop 12")]
-pub(super) struct Arguments {
+pub(super) struct BulkArguments {
     #[command(subcommand)]
-    command: Command,
+    command: BulkCommand,
 
     #[command(flatten)]
     at: TargetOptions,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum BulkCommand {
     /// Delete jobs that have not ended
     #[command(
         after_help = "Examples:\n  dq bulk cancel orders --id-prefix shop7- --dry-run\n  dq bulk cancel orders --tag campaign:3 --yes"
@@ -52,7 +52,7 @@ enum Command {
     #[command(after_help = "Example:\n  dq bulk redrive orders --id-prefix shop7- --rate 100/s")]
     Redrive(OnJobs),
     Replay(Replay),
-    List(List),
+    List(ListOperations),
     /// Show an operation
     #[command(after_help = "Example:\n  dq bulk show 12 --json")]
     Show(Number),
@@ -136,7 +136,7 @@ struct Replay {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   dq bulk list --json")]
-struct List {
+struct ListOperations {
     /// List at most this many, up to 200
     #[arg(long, value_name = "NUMBER", default_value_t = 50)]
     limit: u32,
@@ -149,7 +149,7 @@ struct Number {
 }
 
 #[derive(Debug, Deserialize)]
-struct Page {
+struct OperationsPage {
     operations: Vec<Value>,
     next: Option<String>,
 }
@@ -163,14 +163,14 @@ struct DryRun {
 }
 
 /// Runs `dq bulk`. Returns whether all was done.
-pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+pub(super) fn run(arguments: &BulkArguments) -> Result<bool> {
     let at = &arguments.at;
     match &arguments.command {
-        Command::Cancel(jobs) => begin(at, &jobs.how, "cancel", &jobs.filter.fields()?, Map::new()),
-        Command::Run(jobs) => begin(at, &jobs.how, "run", &jobs.filter.fields()?, Map::new()),
-        Command::Redrive(jobs) => begin(at, &jobs.how, "redrive", &jobs.filter.fields()?, Map::new()),
-        Command::Replay(Replay { how, filter }) => begin(at, how, "replay", &filter.fields(), Map::new()),
-        Command::Reschedule(Reschedule { by, moment: to, spread, jobs }) => {
+        BulkCommand::Cancel(jobs) => begin(at, &jobs.how, "cancel", &jobs.filter.fields()?, Map::new()),
+        BulkCommand::Run(jobs) => begin(at, &jobs.how, "run", &jobs.filter.fields()?, Map::new()),
+        BulkCommand::Redrive(jobs) => begin(at, &jobs.how, "redrive", &jobs.filter.fields()?, Map::new()),
+        BulkCommand::Replay(Replay { how, filter }) => begin(at, how, "replay", &filter.fields(), Map::new()),
+        BulkCommand::Reschedule(Reschedule { by, moment: to, spread, jobs }) => {
             let mut when = Map::new();
             if let Some(by) = by {
                 when.insert("by".into(), json!(by));
@@ -183,8 +183,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             }
             begin(at, &jobs.how, "reschedule", &jobs.filter.fields()?, when)
         }
-        Command::List(List { limit }) => {
-            let page: Page = Api::from_options(at)?.get(&format!("/v1/jobs/bulk?limit={limit}"))?.json()?;
+        BulkCommand::List(ListOperations { limit }) => {
+            let page: OperationsPage =
+                Api::from_options(at)?.get(&format!("/v1/jobs/bulk?limit={limit}"))?.json()?;
             match at.json {
                 true => page.operations.iter().try_for_each(json_line)?,
                 false => print!("{}", table(&page.operations)?),
@@ -194,11 +195,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             }
             Ok(true)
         }
-        Command::Show(Number { number }) => {
+        BulkCommand::Show(Number { number }) => {
             let api = Api::from_options(at)?;
             show(at, &api.get(&path(*number))?.json()?)
         }
-        Command::Stop(Number { number }) => {
+        BulkCommand::Stop(Number { number }) => {
             let api = Api::from_options(at)?;
             show(at, &api.ask("POST", &format!("{}/stop", path(*number)), &Map::new())?.json()?)
         }

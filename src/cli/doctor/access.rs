@@ -9,11 +9,11 @@ use nix::unistd::{getegid, geteuid, getgroups};
 
 use super::judge::{self, CheckResult, User, WrittenPath};
 use model::settings::{RegistrySettings, Settings, StoreSettings, beside};
-use model::status::Status;
+use model::status::DaemonStatus;
 use registry::Snapshot;
 
 /// Checks the files and folders that the daemon writes.
-pub(super) fn check(settings: &Settings, status: Option<&Status>) -> Vec<CheckResult> {
+pub(super) fn check(settings: &Settings, status: Option<&DaemonStatus>) -> Vec<CheckResult> {
     // If no daemon runs, the user of this command is assumed to start it.
     let user = status.and_then(|status| user_of(status.pid)).unwrap_or_else(this_user);
     let mut places: Vec<(&str, PathBuf, bool)> = vec![("run_dir", settings.run_dir.clone(), false)];

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::super::daemon_snapshot::Topic as Counted;
 use super::super::failure::Failure;
-use model::status::{Finding, Phase, ProcessState, Status};
+use model::status::{DaemonStatus, Finding, Phase, ProcessState};
 use model::topic::Topic;
 
 /// A check fails if a disk has less free room than this: in bytes, and in hundredths of the disk.
@@ -71,14 +71,14 @@ impl CheckResult {
 }
 
 /// Judges the answer of the master.
-pub(super) fn daemon(status: &Result<Status>) -> CheckResult {
+pub(super) fn daemon(status: &Result<DaemonStatus>) -> CheckResult {
     let status = match status {
         Ok(status) => status,
         Err(e) => {
             return CheckResult::fail("daemon", format!("{e:#}")).advise("start it, or say where it runs");
         }
     };
-    let Status { version, pid, phase, generation, .. } = status;
+    let DaemonStatus { version, pid, phase, generation, .. } = status;
     let who = format!("dq {version}, pid {pid}");
     let is_up = |p: &&model::status::Process| p.state == ProcessState::Up && p.overdue_ms == 0;
     let of_now: Vec<_> = status.processes.iter().filter(|p| p.generation == *generation).collect();
@@ -364,7 +364,7 @@ mod tests {
         lines.iter().map(|line| line.verdict).collect()
     }
 
-    fn status(phase: &str, state: &str, refused: Option<&str>) -> Result<Status> {
+    fn status(phase: &str, state: &str, refused: Option<&str>) -> Result<DaemonStatus> {
         let process = json!({"name": "dq-timer-0", "generation": 2, "state": state, "pid": 1, "started_ms": 0,
             "overdue_ms": 0, "restarts": 0, "last_end": null});
         let mut old = process.clone();

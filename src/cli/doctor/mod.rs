@@ -24,7 +24,7 @@ use super::daemon_snapshot;
 use super::show::{Colour, Table, paint};
 use super::target::TargetOptions;
 use model::settings::{Settings, StoreSettings};
-use model::status::Status;
+use model::status::DaemonStatus;
 
 /// Where the configuration is looked for if `--config` is not given.
 const FILES: [&str; 2] = ["dq.toml", "/etc/dq/dq.toml"];
@@ -40,13 +40,13 @@ const FILES: [&str; 2] = ["dq.toml", "/etc/dq/dq.toml"];
 #[command(
     after_help = "Examples:\n  dq doctor\n  sudo dq doctor --config /etc/dq/dq.toml\n  dq doctor --json | jq '.checks[] | select(.verdict != \"ok\")'"
 )]
-pub(super) struct Arguments {
+pub(super) struct DoctorArguments {
     #[command(flatten)]
     at: TargetOptions,
 }
 
 /// Runs `dq doctor`. Returns whether no check has failed.
-pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+pub(super) fn run(arguments: &DoctorArguments) -> Result<bool> {
     let lines = check(&arguments.at);
     let is_well = lines.iter().all(|line| line.verdict != Verdict::Fail);
     if arguments.at.json {
@@ -103,7 +103,11 @@ fn found(at: &TargetOptions) -> Option<PathBuf> {
 }
 
 /// Checks whether the daemon runs and answers. Returns its status.
-fn daemon(at: &TargetOptions, settings: Option<&Settings>, lines: &mut Vec<CheckResult>) -> Option<Status> {
+fn daemon(
+    at: &TargetOptions,
+    settings: Option<&Settings>,
+    lines: &mut Vec<CheckResult>,
+) -> Option<DaemonStatus> {
     let target = match (settings, &at.url) {
         (Some(settings), None) => {
             TargetOptions { config: None, run_dir: Some(settings.run_dir.clone()), ..at.clone() }

@@ -6,10 +6,10 @@ use std::net::{SocketAddr, TcpListener};
 
 use super::judge::{self, CheckResult, Port};
 use model::settings::Settings;
-use model::status::Status;
+use model::status::DaemonStatus;
 
 /// Checks the ports of the configuration.
-pub(super) fn check(settings: &Settings, status: Option<&Status>) -> Vec<CheckResult> {
+pub(super) fn check(settings: &Settings, status: Option<&DaemonStatus>) -> Vec<CheckResult> {
     let all = [
         ("server", settings.server.listen),
         ("http", settings.http.listen),

@@ -9,10 +9,10 @@ use nix::sys::statvfs::statvfs;
 
 use super::judge::{self, CheckResult};
 use model::settings::{Settings, StoreSettings};
-use model::status::Status;
+use model::status::DaemonStatus;
 
 /// Checks what the host provides.
-pub(super) fn check(settings: Option<&Settings>, status: Option<&Status>) -> Vec<CheckResult> {
+pub(super) fn check(settings: Option<&Settings>, status: Option<&DaemonStatus>) -> Vec<CheckResult> {
     let mut lines = vec![judge::synchronised(synchronised())];
     let Some(settings) = settings else { return lines };
     let of_daemon = status.and_then(|status| descriptors_of(status.pid));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::judge::{self, CheckResult};
 use model::settings::Settings;
-use model::status::Status;
+use model::status::DaemonStatus;
 use model::topic::Topics;
 use registry::Snapshot;
 
@@ -20,7 +20,7 @@ pub(super) fn known(settings: &Settings) -> Topics {
 }
 
 /// Checks the topics, but leaves out what the running daemon reports itself.
-pub(super) fn check(settings: &Settings, status: Option<&Status>) -> Vec<CheckResult> {
+pub(super) fn check(settings: &Settings, status: Option<&DaemonStatus>) -> Vec<CheckResult> {
     let all = known(settings);
     let topics: BTreeMap<&str, Option<String>> =
         all.iter().map(|topic| (topic.name.as_str(), topic.problem())).collect();

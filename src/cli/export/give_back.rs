@@ -20,7 +20,7 @@ use super::super::import::pending::{Clock, Entry, EntryNote, display_name, split
 use super::super::import::source::Source;
 use super::super::progress::Progress;
 use super::destination::{self, ReturnedJob};
-use model::fields::{DaemonFields, Fields};
+use model::fields::{BodyFields, DaemonFields};
 use model::job::{JobId, JobKey, State, TopicName};
 use store::{Deleted, HELD_MS, Store, View};
 
@@ -35,7 +35,7 @@ const NAMED: usize = 10;
 
 /// The result of an export.
 #[derive(Debug, Default, Serialize)]
-pub struct Summary {
+pub struct ExportSummary {
     /// Whether nothing was changed. The other counts then say what would be done.
     pub dry_run: bool,
     /// Jobs that were moved.
@@ -64,7 +64,7 @@ pub struct LeftJob {
     pub reason: String,
 }
 
-impl Summary {
+impl ExportSummary {
     /// Returns whether all jobs were moved.
     pub fn is_whole(&self) -> bool {
         self.left == 0
@@ -109,7 +109,7 @@ pub struct Export {
     clock: Clock,
     progress: Progress,
     /// The result so far.
-    pub summary: Summary,
+    pub summary: ExportSummary,
 }
 
 impl Export {
@@ -121,7 +121,7 @@ impl Export {
         dry_run: bool,
         progress: Progress,
     ) -> Export {
-        let summary = Summary { dry_run, ..Summary::default() };
+        let summary = ExportSummary { dry_run, ..ExportSummary::default() };
         Export { store, nodes, buckets, clock, progress, summary }
     }
 
@@ -238,7 +238,7 @@ impl Export {
         // The attempt of a lease has not ended, so it has not failed.
         let failures = job.attempts.saturating_sub(u32::from(job.state == State::Leased));
         let daemon_fields = DaemonFields { due_ms: job.due_ms, added_ms: job.stamp_us / 1000, failures };
-        let fields = Fields::from_body(&job.body).with(daemon_fields, &self.clock.zone);
+        let fields = BodyFields::from_body(&job.body).with(daemon_fields, &self.clock.zone);
         let body = serde_json::to_string(&fields).map_err(|_| "its body cannot be written as JSON")?;
         let topic = job.key.topic.as_str();
         Ok(ReturnedJob {

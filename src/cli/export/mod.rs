@@ -24,14 +24,14 @@ use store::Lanes;
 
 /// Write the pending jobs to another delay queue
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub struct ExportArguments {
     #[command(subcommand)]
     to: Destination,
 }
 
 #[derive(Debug, Subcommand)]
 enum Destination {
-    PhpDq(PhpDq),
+    PhpDq(ExportPhpDq),
 }
 
 /// Move the pending jobs to the Redis of php-delayqueue, to go back to it; dq and php-delayqueue must be stopped
@@ -43,7 +43,7 @@ enum Destination {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Run it as the daemon's user, who owns the files of the embedded store. Example:\n  \
                   dq export php-dq --config /etc/dq/dq.toml --to 10.0.0.1:6379:secret --to 10.0.0.2:6379:secret --dry-run")]
-struct PhpDq {
+struct ExportPhpDq {
     /// dq's configuration file; the jobs of its store are moved
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
@@ -76,7 +76,7 @@ struct PhpDq {
 }
 
 /// Runs `dq export`. Returns whether all jobs could be written.
-pub fn run(arguments: &Arguments) -> Result<bool> {
+pub fn run(arguments: &ExportArguments) -> Result<bool> {
     let Destination::PhpDq(arguments) = &arguments.to;
     let settings = super::settings(&arguments.config)?;
     // Until this is dropped, no daemon starts in its run_dir.

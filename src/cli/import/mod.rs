@@ -24,7 +24,7 @@ use self::address::{addresses, without_secrets};
 use self::known::KnownSources;
 use self::pending::Clock;
 use self::source::Source;
-use self::summary::Summary;
+use self::summary::ImportSummary;
 use self::take::Import;
 use super::progress::Progress;
 use model::job::TopicName;
@@ -33,14 +33,14 @@ use store::{self, Lanes, SqliteStore, Store};
 
 /// Take over the jobs of another delay queue
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub struct ImportArguments {
     #[command(subcommand)]
     from: Origin,
 }
 
 #[derive(Debug, Subcommand)]
 enum Origin {
-    PhpDq(PhpDq),
+    PhpDq(ImportPhpDq),
 }
 
 /// Take over the pending jobs of php-delayqueue from its Redis; php-delayqueue must be stopped first
@@ -56,7 +56,7 @@ enum Origin {
                   dq import php-dq --config /etc/dq/dq.toml --from 10.0.0.1:6379:secret --from 10.0.0.2:6379:secret --dry-run\n  \
                   dq import php-dq --config /etc/dq/dq.toml --from redis://:secret@10.0.0.1:6379/0"
 )]
-struct PhpDq {
+struct ImportPhpDq {
     /// dq's configuration file; the jobs go into its store
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
@@ -88,7 +88,7 @@ struct PhpDq {
 }
 
 /// Runs `dq import`. Returns whether all jobs could be taken over.
-pub fn run(arguments: &Arguments) -> Result<bool> {
+pub fn run(arguments: &ImportArguments) -> Result<bool> {
     let Origin::PhpDq(arguments) = &arguments.from;
     let settings = super::settings(&arguments.config)?;
     let mut only = Vec::new();
@@ -125,14 +125,14 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     };
     let half_taken =
         known.topics.values().filter_map(|topic| Some((topic.name.to_string(), topic.held()?))).collect();
-    let summary = Summary {
+    let summary = ImportSummary {
         dry_run: arguments.dry_run,
         half_taken,
         unnamed_nodes: known.nodes_without(&addresses),
         running: activity.signs,
         unread_registry: known.unread,
         notes: activity.blind.into_iter().chain(known.problems).collect(),
-        ..Summary::default()
+        ..ImportSummary::default()
     };
     let progress = Progress::begin(total, "jobs");
     let mut import =

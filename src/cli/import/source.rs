@@ -56,16 +56,16 @@ pub struct Source {
 }
 
 /// A page of a scan.
-pub struct Page<T> {
+pub struct ScanPage<T> {
     /// The items of the page.
     pub items: Vec<T>,
     /// The cursor of the next page. `None`: this is the last page.
     pub next: Option<u64>,
 }
 
-impl<T> Page<T> {
-    fn new((next, items): (u64, Vec<T>)) -> Page<T> {
-        Page { items, next: Some(next).filter(|next| *next != 0) }
+impl<T> ScanPage<T> {
+    fn new((next, items): (u64, Vec<T>)) -> ScanPage<T> {
+        ScanPage { items, next: Some(next).filter(|next| *next != 0) }
     }
 }
 
@@ -216,11 +216,11 @@ impl Source {
     }
 
     /// Returns a page of names and bodies. The first cursor is 0.
-    pub fn bodies(&mut self, cursor: u64) -> Result<Page<NamedBody>> {
+    pub fn bodies(&mut self, cursor: u64) -> Result<ScanPage<NamedBody>> {
         let key = self.bodies_key();
         let scan =
             |c: &mut Connection| redis::cmd("HSCAN").arg(&key).arg(cursor).arg("COUNT").arg(PAGE).query(c);
-        self.ask(&key, scan).map(Page::new)
+        self.ask(&key, scan).map(ScanPage::new)
     }
 
     /// Returns the entries with these names and bodies: adds their due times, ready lists and notes.
@@ -268,12 +268,12 @@ impl Source {
     }
 
     /// Returns a page of the names in a bucket.
-    pub fn bucket(&mut self, key: &str, cursor: u64) -> Result<Page<Vec<u8>>> {
+    pub fn bucket(&mut self, key: &str, cursor: u64) -> Result<ScanPage<Vec<u8>>> {
         let scan = |c: &mut Connection| -> RedisResult<(u64, Vec<NamedBody>)> {
             redis::cmd("ZSCAN").arg(key).arg(cursor).arg("COUNT").arg(NAMES).query(c)
         };
         let (next, members) = self.ask(key, scan)?;
-        Ok(Page::new((next, members.into_iter().map(|(name, _)| name).collect())))
+        Ok(ScanPage::new((next, members.into_iter().map(|(name, _)| name).collect())))
     }
 
     /// Returns those of the names that have no entry.
@@ -326,14 +326,14 @@ impl Source {
     }
 
     /// Returns a page of the names that are noted as taken over. The first cursor is 0.
-    pub fn noted_names(&mut self, cursor: u64) -> Result<Page<Vec<u8>>> {
+    pub fn noted_names(&mut self, cursor: u64) -> Result<ScanPage<Vec<u8>>> {
         let key = self.notes();
         let scan = |c: &mut Connection| -> RedisResult<(u64, Vec<NamedBody>)> {
             redis::cmd("HSCAN").arg(&key).arg(cursor).arg("COUNT").arg(PAGE).query(c)
         };
         let (next, notes) = self.ask(&key, scan)?;
         let names = notes.into_iter().map(|(name, _)| name).filter(|name| name != STORE.as_bytes());
-        Ok(Page::new((next, names.collect())))
+        Ok(ScanPage::new((next, names.collect())))
     }
 
     /// Removes all notes: nothing counts as taken over any more.

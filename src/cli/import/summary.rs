@@ -12,7 +12,7 @@ const NAMED: usize = 10;
 
 /// The counts. Each job that was seen is in one of three places, and has one of six outcomes.
 #[derive(Debug, Default, Serialize)]
-pub struct Summary {
+pub struct ImportSummary {
     /// Whether nothing was changed. `taken` then counts the jobs that would be taken over.
     pub dry_run: bool,
     /// Jobs seen.
@@ -71,7 +71,7 @@ pub struct SkippedJob {
     pub reason: String,
 }
 
-impl Summary {
+impl ImportSummary {
     /// Returns whether all jobs could be taken over.
     pub fn is_whole(&self) -> bool {
         self.cannot + self.changed + self.failed == 0

@@ -22,7 +22,7 @@ use thiserror::Error;
 use super::super::progress::Progress;
 use super::pending::{Clock, Entry, EntryNote, ParsedEntry, split};
 use super::source::Source;
-use super::summary::Summary;
+use super::summary::ImportSummary;
 use model::job::{Due, JobKey, NewJob, Priority, State, TopicName};
 use store::{Added, HELD_MS, Store, StoreError};
 
@@ -48,7 +48,7 @@ pub struct Import {
     fruitless: u32,
     progress: Progress,
     /// The result so far.
-    pub summary: Summary,
+    pub summary: ImportSummary,
 }
 
 /// An import that cannot go on before the user has decided something.
@@ -81,7 +81,7 @@ impl Import {
         registered: HashSet<TopicName>,
         only: Vec<TopicName>,
         clock: Clock,
-        summary: Summary,
+        summary: ImportSummary,
         progress: Progress,
     ) -> Import {
         let met = store.as_mut().and_then(|store| store.counts().ok());

@@ -9,13 +9,13 @@ use super::Key;
 /// Delete a job, whatever its state
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq del orders 42")]
-pub(in super::super) struct Arguments {
+pub(in super::super) struct DelArguments {
     #[command(flatten)]
     key: Key,
 }
 
 /// Runs `dq del`.
-pub(in super::super) fn run(Arguments { key }: &Arguments) -> Result<()> {
+pub(in super::super) fn run(DelArguments { key }: &DelArguments) -> Result<()> {
     let answer = Api::from_options(&key.at)?.delete(&key.path())?;
     // A delete that waits in the spool has a body. Otherwise there is none.
     let is_spooled = answer.json::<Value>().is_ok_and(|answer| answer["spooled"] == true);

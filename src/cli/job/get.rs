@@ -25,7 +25,7 @@ use model::job::State;
 /// scope read for the topic.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq get orders 42\n  dq get orders 42 --json | jq .body")]
-pub(in super::super) struct Arguments {
+pub(in super::super) struct GetArguments {
     #[command(flatten)]
     key: Key,
 }
@@ -39,7 +39,7 @@ struct JobHistory {
 }
 
 /// Runs `dq get`.
-pub(in super::super) fn run(Arguments { key }: &Arguments) -> Result<()> {
+pub(in super::super) fn run(GetArguments { key }: &GetArguments) -> Result<()> {
     let api = Api::from_options(&key.at)?;
     let answer = match api.get(&key.path()) {
         Ok(answer) => answer,

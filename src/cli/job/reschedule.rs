@@ -14,7 +14,7 @@ use super::Key;
 #[command(
     after_help = "Examples:\n  dq reschedule orders 42 --delay 10m\n  dq reschedule orders 42 --at '2026-12-01 23:50:50'"
 )]
-pub(in super::super) struct Arguments {
+pub(in super::super) struct RescheduleArguments {
     #[command(flatten)]
     when: DueOptions,
 
@@ -23,7 +23,7 @@ pub(in super::super) struct Arguments {
 }
 
 /// Runs `dq reschedule`.
-pub(in super::super) fn run(Arguments { when, key }: &Arguments) -> Result<()> {
+pub(in super::super) fn run(RescheduleArguments { when, key }: &RescheduleArguments) -> Result<()> {
     let Some(field) = when.field()? else {
         return Err(Failure::Usage("the new due time is missing: give --delay or --at".to_owned()).into());
     };

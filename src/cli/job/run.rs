@@ -15,13 +15,13 @@ const OBSTACLES: [&str; 6] = ["unregistered", "held", "paused", "circuit_open", 
 /// The job is delivered when that is over.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq run orders 42")]
-pub(in super::super) struct Arguments {
+pub(in super::super) struct RunArguments {
     #[command(flatten)]
     key: Key,
 }
 
 /// Runs `dq run`.
-pub(in super::super) fn run(Arguments { key }: &Arguments) -> Result<()> {
+pub(in super::super) fn run(RunArguments { key }: &RunArguments) -> Result<()> {
     let api = Api::from_options(&key.at)?;
     api.bid(&format!("{}/run", key.path()))?;
     key.done("ready")?;

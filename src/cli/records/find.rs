@@ -29,7 +29,7 @@ const PAGE: usize = 1000;
   dq find order- --state delayed
   dq find --tag shop:7 --all
   dq find --state delayed,ready --tag shop:7 --due-until 2026-12-01T00:00:00Z")]
-pub(in super::super) struct Arguments {
+pub(in super::super) struct FindArguments {
     /// The whole id; with filters, or if no topic has this id: the text that ids begin with
     #[arg(allow_hyphen_values = true)]
     id: Option<String>,
@@ -125,7 +125,7 @@ struct FoundInTopic {
 
 /// A page of jobs or of records.
 #[derive(Debug, Deserialize)]
-struct Page {
+struct FoundJobsPage {
     #[serde(alias = "records")]
     jobs: Vec<Box<RawValue>>,
     next: Option<String>,
@@ -135,8 +135,8 @@ struct Page {
 }
 
 /// Runs `dq find`.
-pub(in super::super) fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { id, filter, how_many, at } = arguments;
+pub(in super::super) fn run(arguments: &FindArguments) -> Result<()> {
+    let FindArguments { id, filter, how_many, at } = arguments;
     let api = Api::from_options(at)?;
     match (id, filter.is_empty()) {
         (None, true) => {
@@ -204,7 +204,8 @@ fn list(
     let (most, mut shown, mut cursor, mut away) = (how_many.most(), 0, None::<String>, Vec::new());
     while shown < most {
         let behind = cursor.map_or(String::new(), |cursor| format!("&cursor={}", part(&cursor)));
-        let page: Page = api.get(&format!("{path}limit={}{behind}", PAGE.min(most - shown)))?.json()?;
+        let page: FoundJobsPage =
+            api.get(&format!("{path}limit={}{behind}", PAGE.min(most - shown)))?.json()?;
         if is_json {
             raw_lines(&page.jobs);
         } else if !page.jobs.is_empty() {

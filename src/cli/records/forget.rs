@@ -13,7 +13,7 @@ use super::super::show::plain;
 /// A job or a dead letter with this id stays. When it ends, it leaves a record again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq forget orders 42 --yes")]
-pub(in super::super) struct Arguments {
+pub(in super::super) struct ForgetArguments {
     /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
@@ -34,7 +34,7 @@ struct ErasedCount {
 }
 
 /// Runs `dq forget`.
-pub(in super::super) fn run(Arguments { yes, key }: &Arguments) -> Result<()> {
+pub(in super::super) fn run(ForgetArguments { yes, key }: &ForgetArguments) -> Result<()> {
     let name = format!("{}:{}", key.topic, plain(&key.id));
     confirm(*yes, || format!("erase the records of {name} for good?"))?;
     let api = Api::from_options(&key.at)?;

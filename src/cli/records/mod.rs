@@ -31,7 +31,7 @@ const PAGE: usize = 1000;
   dq records orders --outcome dead --since 2h --tag shop:7
   dq records --text 'no such order' --all --json | jq -r .id
   dq records orders --all --csv > ended.csv")]
-pub(super) struct Arguments {
+pub(super) struct RecordsArguments {
     /// The topic; default: all topics
     topic: Option<String>,
 
@@ -54,7 +54,7 @@ pub(super) struct Arguments {
 }
 
 #[derive(Debug, Deserialize)]
-struct Page {
+struct RecordsPage {
     records: Vec<Box<RawValue>>,
     next: Option<String>,
     /// The nodes that could not be asked.
@@ -63,8 +63,8 @@ struct Page {
 }
 
 /// Runs `dq records`.
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { topic, filter, tag, how_many, csv, at } = arguments;
+pub(super) fn run(arguments: &RecordsArguments) -> Result<()> {
+    let RecordsArguments { topic, filter, tag, how_many, csv, at } = arguments;
     let path = topic.as_ref().map_or("/v1/records".to_owned(), |t| format!("/v1/topics/{}/records", part(t)));
     let mut fields = filter.fields();
     fields.extend(text(tag).map(|tag| ("tag".to_owned(), tag)));
@@ -92,7 +92,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
             cursor = answer.header("dq-next").map(str::to_owned);
             away = answer.header("dq-away").into_iter().map(str::to_owned).collect();
         } else {
-            let page: Page = answer.json()?;
+            let page: RecordsPage = answer.json()?;
             if at.json {
                 raw_lines(&page.records);
             } else {

@@ -33,7 +33,7 @@ const MARGIN: Duration = Duration::from_secs(20);
   dq reserve orders.fast orders.slow --exec './ship-order' --workers 4
 
 The command gets DQ_TOPIC, DQ_ID, DQ_ATTEMPT, DQ_DUE_MS, DQ_TAGS and DQ_HEADERS (a JSON object).")]
-pub(super) struct Arguments {
+pub(super) struct ReserveArguments {
     /// The topics, in the order of preference
     #[arg(required = true, num_args = 1..=32)]
     topics: Vec<String>,
@@ -119,7 +119,7 @@ struct Wanted {
 /// Asks for jobs once. Returns them as they were sent.
 fn reserve(api: &Api, wanted: &Wanted, max: u32, wait: Duration) -> Result<Vec<Box<RawValue>>> {
     #[derive(Deserialize)]
-    struct Answer {
+    struct ReservedJobs {
         jobs: Vec<Box<RawValue>>,
     }
     let mut body = json!({"topics": wanted.topics, "max": max, "wait": span(wait)});
@@ -129,12 +129,12 @@ fn reserve(api: &Api, wanted: &Wanted, max: u32, wait: Duration) -> Result<Vec<B
     if let Some(consumer) = &wanted.consumer {
         body["consumer"] = json!(consumer);
     }
-    let Answer { jobs } = api.ask("POST", "/v1/reserve", &body)?.json()?;
+    let ReservedJobs { jobs } = api.ask("POST", "/v1/reserve", &body)?.json()?;
     Ok(jobs)
 }
 
 /// Runs `dq reserve`. Returns whether there were jobs.
-pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+pub(super) fn run(arguments: &ReserveArguments) -> Result<bool> {
     let api = Api::patient(&arguments.at, WAIT_MAX + MARGIN)?;
     let (topics, lease) = (arguments.topics.clone(), arguments.lease);
     let wanted = Wanted { topics, lease, consumer: arguments.consumer.clone() };

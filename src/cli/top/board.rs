@@ -43,7 +43,7 @@ impl Sort {
 
 /// The row of a topic. `None`: the value is unknown.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Row {
+pub(super) struct TopicRow {
     pub topic: String,
     pub delayed: u64,
     pub ready: u64,
@@ -63,7 +63,7 @@ pub(super) struct Board {
     /// How many topics are above the first visible one.
     pub above: usize,
     /// The topics, sorted.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TopicRow>,
     /// The share of a processor that each process used, by name and generation.
     pub cpu: HashMap<(String, String), f64>,
     /// The last snapshot.
@@ -130,7 +130,7 @@ impl Board {
     }
 }
 
-fn rows(snapshot: &DaemonSnapshot, before: Option<(&DaemonSnapshot, Duration)>) -> Vec<Row> {
+fn rows(snapshot: &DaemonSnapshot, before: Option<(&DaemonSnapshot, Duration)>) -> Vec<TopicRow> {
     let rate = |name: &str, topic: &str| -> Option<f64> {
         let (before, span) = before?;
         let now = exposition::sum(&snapshot.samples, name, topic)?;
@@ -142,7 +142,7 @@ fn rows(snapshot: &DaemonSnapshot, before: Option<(&DaemonSnapshot, Duration)>) 
         let (now, was) = (snapshot.lateness.get(topic)?, before.lateness.get(topic)?);
         now.since(was)?.percentile_us(0.99).map(|us| us as f64 / 1000.0)
     };
-    let row = |t: &super::super::daemon_snapshot::Topic| Row {
+    let row = |t: &super::super::daemon_snapshot::Topic| TopicRow {
         topic: t.topic.clone(),
         delayed: t.delayed,
         ready: t.ready,

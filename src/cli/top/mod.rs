@@ -15,7 +15,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use self::board::{Board, Sort};
 use super::daemon_snapshot::DaemonSnapshot;
 use super::failure::Failure;
-use super::target::{Target, TargetOptions};
+use super::target::{DaemonTarget, TargetOptions};
 use host::{Signals, now_ms};
 
 /// How often the daemon is asked.
@@ -30,13 +30,13 @@ const TICK: Duration = Duration::from_millis(100);
 /// lateness. The arrow keys scroll. Needs a terminal; scripts can use `dq status --json`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq top\n  dq top --url https://queue.example --token-file ~/dq.token")]
-pub(super) struct Arguments {
+pub(super) struct TopArguments {
     #[command(flatten)]
     at: TargetOptions,
 }
 
 /// Runs until the user quits or a signal comes.
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+pub(super) fn run(arguments: &TopArguments) -> Result<()> {
     if arguments.at.json || !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
         let message = "dq top needs a terminal; `dq status --json` tells a script the same";
         return Err(Failure::Usage(message.to_owned()).into());
@@ -78,7 +78,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Starts a thread that asks the daemon again and again, until the returned receiver is dropped.
-fn watch(target: Target) -> Result<Receiver<(Result<DaemonSnapshot>, Instant)>> {
+fn watch(target: DaemonTarget) -> Result<Receiver<(Result<DaemonSnapshot>, Instant)>> {
     let (tell, events) = channel();
     let work = move || {
         loop {

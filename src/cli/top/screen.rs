@@ -10,7 +10,7 @@ use super::super::daemon_snapshot::Node;
 use super::super::show::{NOTHING, cut, plain, short_span, span};
 use super::super::status::word;
 use super::board::{self, Board, Sort};
-use model::status::{ProcessState, Status};
+use model::status::{DaemonStatus, ProcessState};
 
 /// The most lines for what is wrong.
 const ALERTS: usize = 3;
@@ -62,7 +62,7 @@ fn colour(colour: Color) -> Style {
 
 fn title(board: &Board, now_ms: i64) -> String {
     let Some(snapshot) = &board.snapshot else { return board.address.clone() };
-    let Status { version, instance, generation, phase, started_ms, .. } = &snapshot.status;
+    let DaemonStatus { version, instance, generation, phase, started_ms, .. } = &snapshot.status;
     let up = span(now_ms - started_ms);
     format!("dq {version} on {instance}, up {up}, generation {generation}, {}", word(phase))
 }
@@ -103,8 +103,8 @@ fn draw_topics(frame: &mut Frame<'_>, board: &mut Board, area: Rect) {
     board.above = board.above.min(board.rows.len().saturating_sub(room));
 
     let number = |n: Option<f64>| n.map_or(NOTHING.to_owned(), |n| format!("{n:.1}"));
-    let row = |row: &board::Row| {
-        let board::Row { topic, delayed, ready, leased, dead, adds, done, late_ms } = row;
+    let row = |row: &board::TopicRow| {
+        let board::TopicRow { topic, delayed, ready, leased, dead, adds, done, late_ms } = row;
         let late = late_ms.map_or(NOTHING.to_owned(), short_span);
         let counts = [delayed, ready, leased].map(|n| right(n.to_string()));
         let style = if *dead > 0 { colour(Color::Yellow) } else { Style::new() };
@@ -135,7 +135,7 @@ fn draw_topics(frame: &mut Frame<'_>, board: &mut Board, area: Rect) {
     }
 }
 
-fn draw_processes(frame: &mut Frame<'_>, board: &Board, status: &Status, area: Rect, now_ms: i64) {
+fn draw_processes(frame: &mut Frame<'_>, board: &Board, status: &DaemonStatus, area: Rect, now_ms: i64) {
     let dash = || NOTHING.to_owned();
     let rows = status.processes.iter().map(|p| {
         let is_good = p.state == ProcessState::Up && p.overdue_ms == 0;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Deserialize;
 
-use super::super::api::{Answer, Api};
+use super::super::api::{Api, HttpAnswer};
 use super::super::ask::{choose, confirm};
 use super::super::failure::{Failure, Problem};
 use super::super::target::TargetOptions;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
   dq topics delete orders
   dq topics delete orders --keep --yes
   dq topics delete orders --purge --yes")]
-pub(super) struct Arguments {
+pub(super) struct TopicsDeleteArguments {
     /// The topic
     name: String,
 
@@ -42,7 +42,7 @@ pub(super) struct Arguments {
 
 /// What happens to the jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Jobs {
+enum JobsDecision {
     Purge,
     Keep,
 }
@@ -54,16 +54,16 @@ struct RemovedCounts {
 }
 
 /// Runs `dq topics delete`.
-pub(super) fn run(at: &TargetOptions, arguments: &Arguments) -> Result<()> {
-    let Arguments { name, purge, keep, yes } = arguments;
+pub(super) fn run(at: &TargetOptions, arguments: &TopicsDeleteArguments) -> Result<()> {
+    let TopicsDeleteArguments { name, purge, keep, yes } = arguments;
     let jobs = match (purge, keep) {
-        (true, _) => Some(Jobs::Purge),
-        (_, true) => Some(Jobs::Keep),
+        (true, _) => Some(JobsDecision::Purge),
+        (_, true) => Some(JobsDecision::Keep),
         _ => None,
     };
     let what = match jobs {
-        Some(Jobs::Purge) => "remove it and all of its jobs for good?",
-        Some(Jobs::Keep) => "remove it? its jobs stay, and are not delivered",
+        Some(JobsDecision::Purge) => "remove it and all of its jobs for good?",
+        Some(JobsDecision::Keep) => "remove it? its jobs stay, and are not delivered",
         None => "remove it?",
     };
     confirm(*yes, || format!("topic {name}: {what}"))?;
@@ -72,7 +72,7 @@ pub(super) fn run(at: &TargetOptions, arguments: &Arguments) -> Result<()> {
         (Err(e), None) => {
             let Some(problem) = undecided(&e) else { return Err(e) };
             let question = || format!("{}?", problem.detail.split(": ").next().unwrap_or_default());
-            match choose(*yes, question, (("purge", Jobs::Purge), ("keep", Jobs::Keep)))? {
+            match choose(*yes, question, (("purge", JobsDecision::Purge), ("keep", JobsDecision::Keep)))? {
                 Some(jobs) => remove(&api, name, Some(jobs))?,
                 None => return Err(e),
             }
@@ -95,12 +95,12 @@ fn undecided(error: &anyhow::Error) -> Option<&Problem> {
 }
 
 /// Removes the topic. Returns how many jobs the last request removed, if the daemon says so.
-fn remove(api: &Api, name: &str, jobs: Option<Jobs>) -> Result<Option<u64>> {
+fn remove(api: &Api, name: &str, jobs: Option<JobsDecision>) -> Result<Option<u64>> {
     let own = super::path(name);
     let mut path = match jobs {
         None => own.clone(),
-        Some(Jobs::Keep) => format!("{own}?jobs=keep"),
-        Some(Jobs::Purge) => format!("{own}?jobs=purge"),
+        Some(JobsDecision::Keep) => format!("{own}?jobs=keep"),
+        Some(JobsDecision::Purge) => format!("{own}?jobs=purge"),
     };
     loop {
         match api.delete(&path) {
@@ -115,6 +115,6 @@ fn is_unfinished(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Failure::Refused(problem)) if problem.code == "purge_unfinished")
 }
 
-fn purged(answer: &Answer) -> Option<u64> {
+fn purged(answer: &HttpAnswer) -> Option<u64> {
     answer.json().ok().map(|RemovedCounts { purged }| purged)
 }

@@ -12,7 +12,7 @@ use super::super::target::TargetOptions;
 /// These are the callbacks of the host that answers. If several hosts share a store, each has its own view.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq topics health orders\n  dq topics health orders --over 1d --json")]
-pub(super) struct Arguments {
+pub(super) struct TopicsHealthArguments {
     /// The topic
     name: String,
 
@@ -50,7 +50,10 @@ struct FailureCount {
 }
 
 /// Runs `dq topics health`.
-pub(super) fn run(at: &TargetOptions, Arguments { name, over }: &Arguments) -> Result<()> {
+pub(super) fn run(
+    at: &TargetOptions,
+    TopicsHealthArguments { name, over }: &TopicsHealthArguments,
+) -> Result<()> {
     let answer = Api::from_options(at)?.get(&format!("{}/health?over={over}", super::path(name)))?;
     match at.json {
         true => println!("{}", answer.raw()?.get()),

@@ -12,7 +12,7 @@ use super::super::target::TargetOptions;
 /// List the topics of the configuration file and of the registry
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq topics list\n  dq topics list --json | jq -r .name")]
-pub(super) struct Arguments {}
+pub(super) struct TopicsListArguments {}
 
 /// Show all fields of a topic
 #[derive(Debug, clap::Args)]

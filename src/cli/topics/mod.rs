@@ -25,25 +25,25 @@ use super::target::TargetOptions;
   dq topics rotate-secret orders --keep 24h
   dq topics test orders '{\"order\": 42}'
   dq topics pause orders")]
-pub(super) struct Arguments {
+pub(super) struct TopicsArguments {
     #[command(subcommand)]
-    command: Command,
+    command: TopicsCommand,
 
     #[command(flatten)]
     at: TargetOptions,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
-    List(list::Arguments),
+enum TopicsCommand {
+    List(list::TopicsListArguments),
     Show(list::Show),
-    Set(Box<set::Arguments>),
-    Delete(delete::Arguments),
-    Health(health::Arguments),
+    Set(Box<set::TopicsSetArguments>),
+    Delete(delete::TopicsDeleteArguments),
+    Health(health::TopicsHealthArguments),
     Pause(Pause),
     Resume(Resume),
-    RotateSecret(rotate::Arguments),
-    Test(test::Arguments),
+    RotateSecret(rotate::TopicsRotateArguments),
+    Test(test::TopicsTestArguments),
 }
 
 /// Pause a topic: its jobs are not delivered until it is resumed; jobs can still be added
@@ -63,24 +63,24 @@ struct Resume {
 }
 
 /// Runs `dq topics`. Returns whether all is well.
-pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+pub(super) fn run(arguments: &TopicsArguments) -> Result<bool> {
     let at = &arguments.at;
     match &arguments.command {
-        Command::List(_) => list::run(at),
-        Command::Show(show) => list::show(at, show),
-        Command::Set(set) => set::run(at, set),
-        Command::Delete(delete) => delete::run(at, delete),
-        Command::Health(health) => health::run(at, health),
-        Command::Pause(Pause { name }) => {
+        TopicsCommand::List(_) => list::run(at),
+        TopicsCommand::Show(show) => list::show(at, show),
+        TopicsCommand::Set(set) => set::run(at, set),
+        TopicsCommand::Delete(delete) => delete::run(at, delete),
+        TopicsCommand::Health(health) => health::run(at, health),
+        TopicsCommand::Pause(Pause { name }) => {
             Api::from_options(at)?.bid(&format!("{}/pause", path(name)))?;
             done(at, name, "paused")
         }
-        Command::Resume(Resume { name }) => {
+        TopicsCommand::Resume(Resume { name }) => {
             Api::from_options(at)?.bid(&format!("{}/resume", path(name)))?;
             done(at, name, "resumed")
         }
-        Command::RotateSecret(rotate) => rotate::run(at, rotate),
-        Command::Test(test) => return test::run(at, test),
+        TopicsCommand::RotateSecret(rotate) => rotate::run(at, rotate),
+        TopicsCommand::Test(test) => return test::run(at, test),
     }
     .map(|()| true)
 }

@@ -20,7 +20,7 @@ use super::path;
   dq topics rotate-secret orders
   dq topics rotate-secret orders --keep 7d
   dq topics rotate-secret orders --keep 0s    # the old secret is known to others")]
-pub(super) struct Arguments {
+pub(super) struct TopicsRotateArguments {
     /// The topic
     name: String,
 
@@ -36,7 +36,10 @@ struct NewSecret {
 }
 
 /// Runs `dq topics rotate-secret`.
-pub(super) fn run(at: &TargetOptions, Arguments { name, keep }: &Arguments) -> Result<()> {
+pub(super) fn run(
+    at: &TargetOptions,
+    TopicsRotateArguments { name, keep }: &TopicsRotateArguments,
+) -> Result<()> {
     let keep = humantime::format_duration(*keep).to_string();
     let answer = Api::from_options(at)?.ask(
         "POST",

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, anyhow};
 use serde_json::{Map, Value};
 
 use super::super::add::given;
-use super::super::api::{Answer, Api};
+use super::super::api::{Api, HttpAnswer};
 use super::super::failure::{Failure, Problem};
 use super::super::target::TargetOptions;
 use super::fields::{self, SHOWN_ONLY, TopicFields};
@@ -24,7 +24,7 @@ use super::fields::{self, SHOWN_ONLY, TopicFields};
   dq topics set orders --unset max_in_flight
   dq topics set --file orders.toml
   dq topics show orders --json > orders.json; dq topics set --file orders.json")]
-pub(super) struct Arguments {
+pub(super) struct TopicsSetArguments {
     /// The topic
     #[arg(required_unless_present = "file")]
     name: Option<String>,
@@ -42,7 +42,7 @@ pub(super) struct Arguments {
 }
 
 /// Runs `dq topics set`.
-pub(super) fn run(at: &TargetOptions, arguments: &Arguments) -> Result<()> {
+pub(super) fn run(at: &TargetOptions, arguments: &TopicsSetArguments) -> Result<()> {
     let said = arguments.fields.object()?;
     // How many secrets the topic has, if the file has only their number.
     let mut lacks_secrets = None;
@@ -100,7 +100,7 @@ fn send(
     is_whole: bool,
     lacks_secrets: Option<u64>,
     revision: Option<&str>,
-) -> Result<(&'static str, Answer)> {
+) -> Result<(&'static str, HttpAnswer)> {
     let expected = revision.map(|revision| ("if-match", revision));
     if is_whole {
         let answer = api.ask_with("PUT", path, expected.as_slice(), &topic)?;
@@ -170,11 +170,16 @@ mod tests {
         (at, calls)
     }
 
-    fn arguments(name: &str, file: Option<PathBuf>) -> Arguments {
+    fn arguments(name: &str, file: Option<PathBuf>) -> TopicsSetArguments {
         let mut fields = TopicFields::default();
         let callback = Setting::named("callback").unwrap();
         fields.given.extend(file.is_none().then(|| (callback, vec!["http://h/".to_owned()])));
-        Arguments { name: (!name.is_empty()).then(|| name.to_owned()), file, if_revision: None, fields }
+        TopicsSetArguments {
+            name: (!name.is_empty()).then(|| name.to_owned()),
+            file,
+            if_revision: None,
+            fields,
+        }
     }
 
     fn asked(calls: &Arc<Mutex<Vec<Call>>>) -> Vec<(String, Value)> {
@@ -200,7 +205,7 @@ mod tests {
         ];
         assert_eq!(asked(&calls), expected);
         // With a revision, a missing topic is not registered.
-        let changed = Arguments { if_revision: Some("1f".into()), ..arguments("new", None) };
+        let changed = TopicsSetArguments { if_revision: Some("1f".into()), ..arguments("new", None) };
         assert!(run(&at, &changed).is_err());
         assert_eq!(asked(&calls), [("PATCH /v1/topics/new \"1f\"".to_owned(), sent)]);
     }

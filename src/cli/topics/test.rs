@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(3600 + 60);
 /// The exit code is 0 if the answer would have accepted a job, and 1 if it would not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq topics test orders\n  dq topics test orders '{\"order\": 42}'")]
-pub(super) struct Arguments {
+pub(super) struct TopicsTestArguments {
     /// The topic
     name: String,
 
@@ -46,7 +46,7 @@ struct CallbackTestResult {
 }
 
 /// Runs `dq topics test`. Returns whether a job would have been accepted.
-pub(super) fn run(at: &TargetOptions, arguments: &Arguments) -> Result<bool> {
+pub(super) fn run(at: &TargetOptions, arguments: &TopicsTestArguments) -> Result<bool> {
     let wrong = |e| Failure::Usage(format!("the body is no JSON value: {e}"));
     let body = match &arguments.body {
         Some(body) => Some(RawValue::from_string(given(body)?.trim().to_owned()).map_err(wrong)?),

@@ -12,7 +12,7 @@ use percent_encoding::percent_decode_str;
 use super::Delivery;
 use super::sign::signatures;
 use model::destination::Destination;
-use model::fields::{DaemonFields, Fields};
+use model::fields::{BodyFields, DaemonFields};
 use model::topic::{self, Payload, Topic, is_own_header, is_same_header};
 
 /// A request, and its receiver.
@@ -76,7 +76,7 @@ impl RequestParts {
                 added_ms: delivery.stamp_us / 1000,
                 failures: delivery.attempt.saturating_sub(1),
             };
-            Fields::from_body(&delivery.body).with(daemon_fields, zone)
+            BodyFields::from_body(&delivery.body).with(daemon_fields, zone)
         };
         let url = topic.url_for(delivery.destination.as_ref()).map_err(|e| {
             let field = delivery.destination.as_ref().map_or("path", Destination::field);
@@ -218,7 +218,7 @@ fn header_text(text: &str, plain: impl Fn(u8) -> bool) -> String {
 
 /// Returns the URL with the fields in its query. A parameter of the URL is left out if a field has its name, as in the PHP
 /// daemon. The other parameters stay as they are.
-fn with_query(url: &str, fields: &Fields) -> String {
+fn with_query(url: &str, fields: &BodyFields) -> String {
     let url = url.split('#').next().unwrap_or(url);
     let (place, own) = url.split_once('?').unwrap_or((url, ""));
     let form = fields.url_encoded();
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_query_is_put_behind_the_url() {
-        let of = |url: &str, body: &str| with_query(url, &Fields::from_body(&Body::parse(body).unwrap()));
+        let of = |url: &str, body: &str| with_query(url, &BodyFields::from_body(&Body::parse(body).unwrap()));
         assert_eq!(of("http://h/p", "{\"a\":1}"), "http://h/p?a=1");
         assert_eq!(of("http://h/p?x=2#f", "{\"a\":1}"), "http://h/p?x=2&a=1");
         assert_eq!(of("http://h/p", "{}"), "http://h/p");
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn a_field_replaces_the_parameter_of_its_name() {
         let of = |query: &str, body: &str| {
-            with_query(&format!("http://h/?{query}"), &Fields::from_body(&Body::parse(body).unwrap()))
+            with_query(&format!("http://h/?{query}"), &BodyFields::from_body(&Body::parse(body).unwrap()))
         };
         assert_eq!(of("id=0&x=%20a+&&y", r#"{"id":1}"#), "http://h/?x=%20a+&&y&id=1");
         assert_eq!(of("id=0", r#"{"id":1}"#), "http://h/?id=1");

@@ -10,7 +10,7 @@ mod walk;
 
 pub use progress::{BulkCounts, BulkEnd, BulkProgress, BulkRow, PlannedChange, RECORDS_LEG};
 pub use request::{BulkFilter, BulkOperation, BulkRequest, RATE_DEFAULT, RATE_MAX};
-pub use walk::{Leg, SeenJob, Verdict, Walk};
+pub use walk::{JobDecision, Leg, SeenJob, Walk};
 
 /// How many operations of all hosts together may run or wait at a time.
 pub const RUNNING_MAX: usize = 16;

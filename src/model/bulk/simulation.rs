@@ -178,10 +178,10 @@ fn play(operation: BulkOperation, seed: u64, calm: bool) -> World {
             };
             let plan = |to_ms| PlannedChange(job.id.clone(), job.stamp_us, job.due_ms, to_ms);
             match walk.job(way, &seen, world.now_ms) {
-                Verdict::Due(to_ms) => next.push(plan(Some(to_ms))),
-                Verdict::Take => next.push(plan(None)),
-                Verdict::Skip | Verdict::Ignore => {}
-                Verdict::EndOfLeg => {
+                JobDecision::Due(to_ms) => next.push(plan(Some(to_ms))),
+                JobDecision::Take => next.push(plan(None)),
+                JobDecision::Skip | JobDecision::Ignore => {}
+                JobDecision::EndOfLeg => {
                     is_over = true;
                     break;
                 }

@@ -44,7 +44,7 @@ pub struct SeenJob<'a> {
 
 /// What an operation does with a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum JobDecision {
     /// It gets this due time.
     Due(i64),
     /// It is deleted, redriven or replayed.
@@ -110,30 +110,30 @@ impl Walk {
     }
 
     /// Decides what happens to a job. `now_ms` is the time of this host.
-    pub fn job(&self, leg: Leg, job: &SeenJob<'_>, now_ms: i64) -> Verdict {
+    pub fn job(&self, leg: Leg, job: &SeenJob<'_>, now_ms: i64) -> JobDecision {
         if leg.state == State::Delayed && self.is_behind(leg, job.due_ms) {
-            return Verdict::EndOfLeg;
+            return JobDecision::EndOfLeg;
         }
         let died_ms = job.until_ms.unwrap_or(0);
         if leg.state == State::Dead && died_ms > self.started_ms {
-            return Verdict::EndOfLeg;
+            return JobDecision::EndOfLeg;
         }
         // The operation does not concern a job that was added after the operation began.
         if job.stamp_us > self.started_ms.saturating_mul(1000)
             || !self.jobs.selects(job.state, job.id, job.due_ms, job.headers)
         {
-            return Verdict::Ignore;
+            return JobDecision::Ignore;
         }
         let to_ms = match self.operation {
-            BulkOperation::Cancel | BulkOperation::Redrive => return Verdict::Take,
-            BulkOperation::Replay => return Verdict::Ignore,
+            BulkOperation::Cancel | BulkOperation::Redrive => return JobDecision::Take,
+            BulkOperation::Replay => return JobDecision::Ignore,
             BulkOperation::At { at_ms } => at_ms,
             BulkOperation::Spread { from_ms, over_ms } => self.spread(job.id, from_ms, over_ms),
             BulkOperation::Shift { by_ms } if by_ms > 0 => {
                 // A ready job with a later due time may be one that the operation has changed, and that has become
                 // ready since then.
                 if leg.state == State::Ready && job.due_ms > self.started_ms.saturating_add(by_ms) {
-                    return Verdict::Ignore;
+                    return JobDecision::Ignore;
                 }
                 job.due_ms.saturating_add(by_ms).min(LATEST_MS)
             }
@@ -143,14 +143,14 @@ impl Walk {
         if to_ms == job.due_ms {
             let is_recognized =
                 matches!(self.operation, BulkOperation::At { .. } | BulkOperation::Spread { .. });
-            return if is_recognized { Verdict::Ignore } else { Verdict::Skip };
+            return if is_recognized { JobDecision::Ignore } else { JobDecision::Skip };
         }
         // If an attempt began after the operation did, the operation may have changed the job before that attempt. The
         // due time of the retry does not show it.
         if job.tried_ms.is_some_and(|at| at >= self.started_ms - CLOCKS_MS) {
-            return Verdict::Skip;
+            return JobDecision::Skip;
         }
-        Verdict::Due(to_ms)
+        JobDecision::Due(to_ms)
     }
 
     /// Returns true if the operation concerns no delayed job with this due time, and none after it in this leg.
@@ -183,16 +183,16 @@ impl Walk {
     }
 
     /// Decides whether the job of a record is added again.
-    pub fn record(&self, record: &JobRecord) -> Verdict {
+    pub fn record(&self, record: &JobRecord) -> JobDecision {
         if self.records.since_ms.is_some_and(|since| record.ended_ms < since) {
-            return Verdict::EndOfLeg;
+            return JobDecision::EndOfLeg;
         }
         // A job that ended after the operation began may be a job that the operation has added.
         if record.ended_ms > self.started_ms || !self.records.admits(record) {
-            return Verdict::Ignore;
+            return JobDecision::Ignore;
         }
         // Without a body there is nothing to add.
-        if record.body.is_some() { Verdict::Take } else { Verdict::Skip }
+        if record.body.is_some() { JobDecision::Take } else { JobDecision::Skip }
     }
 }
 
@@ -237,8 +237,8 @@ mod tests {
             tried_ms: Some(died_ms),
             headers: &headers,
         };
-        assert_eq!(walk.job(leg, &dead(5_000, 1), 6_000), Verdict::Take);
-        assert_eq!(walk.job(leg, &dead(5_001, 1), 6_000), Verdict::EndOfLeg);
-        assert_eq!(walk.job(leg, &dead(5_000, 5_000_001), 6_000), Verdict::Ignore);
+        assert_eq!(walk.job(leg, &dead(5_000, 1), 6_000), JobDecision::Take);
+        assert_eq!(walk.job(leg, &dead(5_001, 1), 6_000), JobDecision::EndOfLeg);
+        assert_eq!(walk.job(leg, &dead(5_000, 5_000_001), 6_000), JobDecision::Ignore);
     }
 }

@@ -39,7 +39,7 @@ pub struct ServedTopic {
 
 /// How many jobs a lease may take from a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Quota {
+pub struct LeaseLimit {
     /// The topic.
     pub topic: TopicName,
     /// At most this many jobs. 0: the lease only reports how many ready jobs the topic has.
@@ -62,7 +62,7 @@ pub enum TopicSearch {
 #[derive(Debug)]
 pub struct Fair {
     /// The topics that are served, in the order of their names.
-    topics: Vec<TopicState>,
+    topics: Vec<PlannedTopic>,
     tenants: Vec<TenantState>,
     /// The index of each topic in `topics`.
     places: HashMap<TopicName, usize>,
@@ -81,7 +81,7 @@ pub struct Fair {
 
 /// What the planner knows of a topic.
 #[derive(Debug, Clone)]
-struct TopicState {
+struct PlannedTopic {
     name: TopicName,
     weight: u32,
     /// The index of its tenant in `tenants`.
@@ -144,7 +144,7 @@ impl Fair {
                 self.tenants.push(TenantState::default());
             }
             let known = self.places.get(&name).map(|place| &before[*place]);
-            self.topics.push(TopicState {
+            self.topics.push(PlannedTopic {
                 weight: weight(priority),
                 tenant,
                 in_flight: known.map_or_else(|| self.strays.remove(&name).unwrap_or(0), |k| k.in_flight),
@@ -169,7 +169,7 @@ impl Fair {
         self.greatest = self.top(|_| None);
     }
 
-    fn known(&self, topic: &TopicName) -> Option<&TopicState> {
+    fn known(&self, topic: &TopicName) -> Option<&PlannedTopic> {
         self.places.get(topic).map(|place| &self.topics[*place])
     }
 
@@ -253,13 +253,19 @@ impl Fair {
     /// Returns how far a topic advances with each job. It advances further if more topics of its tenant have ready
     /// jobs.
     fn step(&self, place: usize) -> u64 {
-        let TopicState { weight, tenant, .. } = self.topics[place];
+        let PlannedTopic { weight, tenant, .. } = self.topics[place];
         stride(weight) * self.tenants[tenant].active.max(1)
     }
 
     /// Returns whether a topic could begin one more callback if it had `more` additional callbacks in flight, and its
     /// tenant `more_of_tenant` additional ones.
-    fn may_begin(&self, topic: &TopicState, (more, more_of_tenant): (u32, u32), free: u32, top: u32) -> bool {
+    fn may_begin(
+        &self,
+        topic: &PlannedTopic,
+        (more, more_of_tenant): (u32, u32),
+        free: u32,
+        top: u32,
+    ) -> bool {
         let of_tenant = self.tenants[topic.tenant].in_flight;
         may_begin_more(topic.in_flight + more, free, topic.weight, top)
             && may_begin_more(of_tenant + more_of_tenant, free, 1, 1)
@@ -283,7 +289,7 @@ impl Fair {
         limit: u32,
         allowed: impl Fn(&TopicName) -> Option<u32>,
         asks: TopicSearch,
-    ) -> Vec<Quota> {
+    ) -> Vec<LeaseLimit> {
         let count = self.topics.len();
         if free == 0 || count == 0 {
             return Vec::new();
@@ -334,13 +340,13 @@ impl Fair {
         }
         let from_start = |place: usize| (place + count - self.start) % count;
         candidates.sort_by_key(|candidate| (candidate.pass, from_start(candidate.place)));
-        let quota = |c: Candidate| Quota { topic: self.topics[c.place].name.clone(), max: c.max };
+        let quota = |c: Candidate| LeaseLimit { topic: self.topics[c.place].name.clone(), max: c.max };
         candidates.into_iter().map(quota).collect()
     }
 
     /// Returns how far a topic has advanced, for a plan.
     fn pass(&self, place: usize) -> u64 {
-        let TopicState { pass, is_active, .. } = self.topics[place];
+        let PlannedTopic { pass, is_active, .. } = self.topics[place];
         if is_active { pass } else { pass.max(self.now) }
     }
 
@@ -426,7 +432,7 @@ mod tests {
         let ready = || evil.iter().map(|topic| (name(topic), 1000));
         record_ready(&mut f, 0, ready());
         for _ in 0..64 {
-            for Quota { topic, max } in f.plan(0, free, free, unlimited, TopicSearch::Known) {
+            for LeaseLimit { topic, max } in f.plan(0, free, free, unlimited, TopicSearch::Known) {
                 (0..max).for_each(|_| f.record_begin(&topic));
                 free -= max;
             }
@@ -474,7 +480,7 @@ mod tests {
         None
     }
 
-    fn max_of(plan: &[Quota], topic: &str) -> u32 {
+    fn max_of(plan: &[LeaseLimit], topic: &str) -> u32 {
         plan.iter().find(|q| q.topic.as_str() == topic).map_or(0, |q| q.max)
     }
 

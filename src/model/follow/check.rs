@@ -79,12 +79,12 @@ fn refuse(
 mod tests {
     use super::*;
     use crate::job::TopicName;
-    use crate::topic::{Status, Topic};
+    use crate::topic::{Topic, TopicStatus};
 
     #[test]
     fn each_follower_needs_its_scope_and_its_topic() {
         let topic = |name: &str| Topic::new(TopicName::new(name).unwrap(), "http://h/");
-        let off = Topic { status: Status::Offline, ..topic("off") };
+        let off = Topic { status: TopicStatus::Offline, ..topic("off") };
         let topics = Topics::from_iter([topic("a"), topic("b"), off]);
         let of = |json: &str| {
             let may = |need: RequiredAccess<'_>| need != RequiredAccess::Produce("b");

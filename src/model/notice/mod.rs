@@ -66,7 +66,7 @@ pub struct Notice {
     /// One of [`KINDS`], or [`TEST`].
     pub kind: String,
     /// Whether it is open, is over, or is an event.
-    pub state: State,
+    pub state: AlertState,
     /// What is wrong, in one line.
     pub title: String,
     /// Figures, and what would help.
@@ -90,7 +90,7 @@ pub struct Notice {
 /// Whether an alert is open, is over, or is an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum AlertState {
     /// It is wrong now.
     Open,
     /// It was wrong, and is over.
@@ -138,7 +138,7 @@ impl Notice {
         let risk = if loses_jobs { "jobs may be lost because of it; " } else { "" };
         Notice {
             kind: name,
-            state: State::Open,
+            state: AlertState::Open,
             title: what,
             detail: format!("{risk}{detail}"),
             topic,
@@ -153,7 +153,7 @@ impl Notice {
 
     /// Makes the alert that reports the end of this one.
     fn over(self, now_ms: i64) -> Notice {
-        Notice { state: State::Over, at_ms: now_ms, ..self }
+        Notice { state: AlertState::Over, at_ms: now_ms, ..self }
     }
 
     /// Makes the alert that `count` jobs of a topic became dead letters. `jobs` has those of these jobs that are known.
@@ -161,7 +161,7 @@ impl Notice {
         let since_ms = jobs.iter().map(|job| job.died_ms).min().unwrap_or(now_ms);
         Notice {
             kind: DEAD_LETTER.to_owned(),
-            state: State::Event,
+            state: AlertState::Event,
             title: dead_title(topic, count),
             detail: String::new(),
             topic: Some(topic.to_owned()),
@@ -178,7 +178,7 @@ impl Notice {
     pub fn test(now_ms: i64) -> Notice {
         Notice {
             kind: TEST.to_owned(),
-            state: State::Event,
+            state: AlertState::Event,
             title: "a test: alerts of dq arrive here".to_owned(),
             detail: String::new(),
             topic: None,
@@ -200,7 +200,7 @@ impl Notice {
     /// Adds another event about the same thing. Returns false if it is about something else, or one of the two is not
     /// an event.
     fn take_in(&mut self, more: &Notice) -> bool {
-        if !(self.state == State::Event && more.state == State::Event && self.is_of(more)) {
+        if !(self.state == AlertState::Event && more.state == AlertState::Event && self.is_of(more)) {
             return false;
         }
         self.count += more.count;

@@ -8,7 +8,7 @@ use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
 use super::text::{Message, moment};
-use super::{DeadJob, Notice, State};
+use super::{AlertState, DeadJob, Notice};
 
 /// The name of the template. Its ending makes minijinja write values as JSON.
 const NAME: &str = "webhook.json";
@@ -33,7 +33,7 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct AlertValues<'a> {
     kind: &'a str,
-    state: State,
+    state: AlertState,
     title: &'a str,
     detail: &'a str,
     topic: Option<&'a str>,
@@ -90,7 +90,7 @@ impl Template {
             None => e.to_string(),
         })?;
         let template = Template(environment);
-        for state in [State::Open, State::Over, State::Event] {
+        for state in [AlertState::Open, AlertState::Over, AlertState::Event] {
             template.render(&sample(state), &TimeZone::UTC)?;
         }
         Ok(template)
@@ -107,7 +107,7 @@ impl Template {
 
     /// Checks that the output is JSON, whatever a message contains.
     pub fn makes_json(&self) -> Result<(), String> {
-        for state in [State::Open, State::Over, State::Event] {
+        for state in [AlertState::Open, AlertState::Over, AlertState::Event] {
             let made = self.render(&sample(state), &TimeZone::UTC)?;
             serde_json::from_str::<serde::de::IgnoredAny>(&made)
                 .map_err(|e| format!("its output is not JSON: {e}; a value already has its quotes: {{\"text\": {{{{ text }}}}}}"))?;
@@ -129,12 +129,12 @@ fn no_tags(text: &str) -> String {
 }
 
 /// Makes a message with all kinds of text that may break the output of a template.
-fn sample(state: State) -> Message {
+fn sample(state: AlertState) -> Message {
     let hostile =
         "\"quotes\" \\ <b>'& <!channel> <at user_id=\"all\"> @all\n\t中文 \u{1f4a9} {{ x }} {% y %} \u{0}"
             .to_owned();
     let job = DeadJob { id: hostile.clone(), attempts: 1, reason: hostile.clone(), died_ms: 0 };
-    let some = || (state != State::Over).then(|| hostile.clone());
+    let some = || (state != AlertState::Over).then(|| hostile.clone());
     let notice = Notice {
         state,
         title: hostile.clone(),
@@ -160,7 +160,7 @@ mod tests {
             let path = file.unwrap().path();
             let template = Template::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
             template.makes_json().unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-            let message = sample(State::Event);
+            let message = sample(AlertState::Event);
             let made: serde_json::Value =
                 serde_json::from_str(&template.render(&message, &TimeZone::UTC).unwrap()).unwrap();
             // Somewhere the output contains the whole text, as the filter for this service writes it.
@@ -190,8 +190,8 @@ mod tests {
     #[test]
     fn without_a_template_all_is_told_as_json() {
         let made: serde_json::Value =
-            serde_json::from_str(&plain(&sample(State::Event), &TimeZone::UTC)).unwrap();
-        assert_eq!(made["alerts"][0]["jobs"][0]["id"], sample(State::Event).text);
+            serde_json::from_str(&plain(&sample(AlertState::Event), &TimeZone::UTC)).unwrap();
+        assert_eq!(made["alerts"][0]["jobs"][0]["id"], sample(AlertState::Event).text);
         assert_eq!(made["alerts"][0]["state"], "event");
     }
 

@@ -101,7 +101,7 @@ pub enum Payload {
 /// Whether a topic takes new jobs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Status {
+pub enum TopicStatus {
     /// The topic takes new jobs.
     #[default]
     Online,
@@ -204,7 +204,7 @@ settings! {
     /// Who registered the topic.
     creator: String = String::new(), SettingKind::Text { most: 255 };
     /// Whether the topic takes new jobs. `offline`: adds are refused, and stored jobs are still delivered.
-    status: Status = Status::Online, SettingKind::Words(&["online", "offline"]);
+    status: TopicStatus = TopicStatus::Online, SettingKind::Words(&["online", "offline"]);
     /// The secrets that sign callbacks. Each callback is signed with all of them. They are never shown.
     secrets: Vec<String> = Vec::new(), SettingKind::Secrets;
     /// Until when the secrets after the first one sign. Null: they always do. A change of `secrets` alone sets this to null.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::written::Size;
+use super::written::ValueSize;
 use super::{self as topic, InvalidTopic, Topic};
 use crate::excerpt::Excerpt;
 use crate::json_time;
@@ -108,7 +108,7 @@ pub struct Setting {
     /// Returns its written form.
     pub(super) write: fn(&Topic) -> Value,
     /// Returns its size, if it has bounds.
-    pub(super) size: fn(&Topic) -> Option<Size>,
+    pub(super) size: fn(&Topic) -> Option<ValueSize>,
 }
 
 /// Declares the struct [`Topic`] and the list of its settings: for each its documentation, type, default and kind.
@@ -185,7 +185,7 @@ impl Setting {
     /// Returns the topic's value of the setting, if it is a span.
     pub fn span(&self, topic: &Topic) -> Option<Duration> {
         match (self.kind, (self.size)(topic)) {
-            (SettingKind::Span { .. }, Some(Size::Span(span))) => Some(span),
+            (SettingKind::Span { .. }, Some(ValueSize::Span(span))) => Some(span),
             _ => None,
         }
     }
@@ -276,19 +276,23 @@ impl Setting {
         match (self.kind, (self.size)(topic)) {
             (
                 SettingKind::Span { least, most } | SettingKind::CatchUp { least, most },
-                Some(Size::Span(span)),
+                Some(ValueSize::Span(span)),
             ) if !(least..=most).contains(&span) => {
                 let [span, least, most] = [span, least, most].map(humantime::format_duration);
                 Err(InvalidTopic::new(self.name, format!("{span} is not within {least} to {most}")))
             }
-            (SettingKind::Count { least, most }, Some(Size::Count(n))) if !(least..=most).contains(&n) => {
+            (SettingKind::Count { least, most }, Some(ValueSize::Count(n)))
+                if !(least..=most).contains(&n) =>
+            {
                 Err(InvalidTopic::new(self.name, format!("{n} is not within {least} to {most}")))
             }
-            (SettingKind::Bytes { least, most }, Some(Size::Bytes(n))) if !(least..=most).contains(&n.0) => {
+            (SettingKind::Bytes { least, most }, Some(ValueSize::Bytes(n)))
+                if !(least..=most).contains(&n.0) =>
+            {
                 let [least, most] = [least, most].map(topic::Size);
                 Err(InvalidTopic::new(self.name, format!("{n} is not within {least} to {most}")))
             }
-            (SettingKind::Rate { most }, Some(Size::Count(n))) if !(1..=most).contains(&n) => {
+            (SettingKind::Rate { most }, Some(ValueSize::Count(n))) if !(1..=most).contains(&n) => {
                 Err(InvalidTopic::new(self.name, format!("{n} is not within 1 to {most}")))
             }
             _ => Ok(()),

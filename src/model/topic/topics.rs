@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Mode, Status, Topic};
+use super::{Mode, Topic, TopicStatus};
 use crate::job_parts::TopicName;
 
 /// All topics that a process knows, by name. Cheap to clone.
@@ -63,8 +63,8 @@ impl Topics {
         }
         match (held, topic.status) {
             (Some(why), _) => Some(format!("topic {name} is held: {why}")),
-            (None, Status::Offline) => Some(format!("topic {name} is offline")),
-            (None, Status::Online) => None,
+            (None, TopicStatus::Offline) => Some(format!("topic {name} is offline")),
+            (None, TopicStatus::Online) => None,
         }
     }
 
@@ -138,7 +138,7 @@ mod tests {
         let topic = |name: &str| Topic::new(TopicName::new(name).unwrap(), "http://h/");
         let topics = Topics::from_iter([
             topic("plain"),
-            Topic { status: Status::Offline, ..topic("off") },
+            Topic { status: TopicStatus::Offline, ..topic("off") },
             Topic { mode: Mode::Pull, ..topic("pull") },
             Topic { re_notify_flag: "system({res.a})".into(), ..topic("flag") },
             Topic { method: Method::Other("PUT".into()), ..topic("method") },

@@ -2,7 +2,7 @@
 //! command of the table whose name it begins with. So `statsx` is a wrong `stats`, and `quitter` is a `quit`.
 
 use super::number::{strtol, strtoul, unsigned, unsigned_32};
-use super::response::Response;
+use super::response::BeanstalkResponse;
 use super::tube::{TubeName, is_name_byte};
 
 /// The longest line, in bytes, with its CRLF.
@@ -10,7 +10,7 @@ pub const LINE_MAX: usize = 224;
 
 /// What a client asks for. All times are in seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
+pub enum BeanstalkCommand {
     /// Store a job in the used tube.
     Put(Put),
     /// Use this tube for later puts.
@@ -110,13 +110,13 @@ pub enum CommandError {
     ExpectedCrlf,
 }
 
-impl From<CommandError> for Response<'_> {
+impl From<CommandError> for BeanstalkResponse<'_> {
     fn from(error: CommandError) -> Self {
         match error {
-            CommandError::BadFormat => Response::BadFormat,
-            CommandError::UnknownCommand => Response::UnknownCommand,
-            CommandError::JobTooBig => Response::JobTooBig,
-            CommandError::ExpectedCrlf => Response::ExpectedCrlf,
+            CommandError::BadFormat => BeanstalkResponse::BadFormat,
+            CommandError::UnknownCommand => BeanstalkResponse::UnknownCommand,
+            CommandError::JobTooBig => BeanstalkResponse::JobTooBig,
+            CommandError::ExpectedCrlf => BeanstalkResponse::ExpectedCrlf,
         }
     }
 }
@@ -125,47 +125,47 @@ impl From<CommandError> for Response<'_> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
     /// A whole command.
-    Command(Command),
+    Command(BeanstalkCommand),
     /// A put. Its body, of `size` bytes and a CRLF, follows. The body of `put` is empty so far.
     Body { put: Put, size: u32 },
     /// A put that is too big. This many bytes follow, which are skipped.
     TooBig { skipped: u64 },
 }
 
-type Arguments = fn(&mut &[u8]) -> Option<Command>;
+type Arguments = fn(&mut &[u8]) -> Option<BeanstalkCommand>;
 
 /// Each name, and how its arguments are read. If one name begins with another name, the longer name comes first.
 const COMMANDS: [(&str, Arguments); 24] = [
-    ("peek ", |rest| last_id(rest).map(Command::Peek)),
-    ("peek-ready", |rest| alone(rest, Command::PeekReady)),
-    ("peek-delayed", |rest| alone(rest, Command::PeekDelayed)),
-    ("peek-buried", |rest| alone(rest, Command::PeekBuried)),
-    ("reserve-with-timeout ", |rest| timeout(rest).map(Command::ReserveWithTimeout)),
-    ("reserve-job ", |rest| last_id(rest).map(Command::ReserveJob)),
-    ("reserve", |rest| alone(rest, Command::Reserve)),
-    ("delete ", |rest| last_id(rest).map(Command::Delete)),
+    ("peek ", |rest| last_id(rest).map(BeanstalkCommand::Peek)),
+    ("peek-ready", |rest| alone(rest, BeanstalkCommand::PeekReady)),
+    ("peek-delayed", |rest| alone(rest, BeanstalkCommand::PeekDelayed)),
+    ("peek-buried", |rest| alone(rest, BeanstalkCommand::PeekBuried)),
+    ("reserve-with-timeout ", |rest| timeout(rest).map(BeanstalkCommand::ReserveWithTimeout)),
+    ("reserve-job ", |rest| last_id(rest).map(BeanstalkCommand::ReserveJob)),
+    ("reserve", |rest| alone(rest, BeanstalkCommand::Reserve)),
+    ("delete ", |rest| last_id(rest).map(BeanstalkCommand::Delete)),
     ("release ", |rest| {
         let (id, priority, delay_s) = (unsigned(rest, u64::MAX)?, unsigned_32(rest)?, unsigned_32(rest)?);
-        alone(rest, Command::Release { id, priority, delay_s })
+        alone(rest, BeanstalkCommand::Release { id, priority, delay_s })
     }),
     ("bury ", |rest| {
         let (id, priority) = (unsigned(rest, u64::MAX)?, unsigned_32(rest)?);
-        alone(rest, Command::Bury { id, priority })
+        alone(rest, BeanstalkCommand::Bury { id, priority })
     }),
     // The number is cut to 32 bits, as in beanstalkd.
-    ("kick ", |rest| strtoul(rest).map(|count| Command::Kick(count as u32))),
-    ("kick-job ", |rest| last_id(rest).map(Command::KickJob)),
-    ("touch ", |rest| last_id(rest).map(Command::Touch)),
-    ("stats-job ", |rest| last_id(rest).map(Command::StatsJob)),
-    ("stats-tube ", |rest| TubeName::new(rest).map(Command::StatsTube)),
-    ("stats", |rest| alone(rest, Command::Stats)),
-    ("use ", |rest| TubeName::new(rest).map(Command::Use)),
-    ("watch ", |rest| TubeName::new(rest).map(Command::Watch)),
-    ("ignore ", |rest| TubeName::new(rest).map(Command::Ignore)),
-    ("list-tubes-watched", |rest| alone(rest, Command::ListTubesWatched)),
-    ("list-tube-used", |rest| alone(rest, Command::ListTubeUsed)),
-    ("list-tubes", |rest| alone(rest, Command::ListTubes)),
-    ("quit", |_| Some(Command::Quit)),
+    ("kick ", |rest| strtoul(rest).map(|count| BeanstalkCommand::Kick(count as u32))),
+    ("kick-job ", |rest| last_id(rest).map(BeanstalkCommand::KickJob)),
+    ("touch ", |rest| last_id(rest).map(BeanstalkCommand::Touch)),
+    ("stats-job ", |rest| last_id(rest).map(BeanstalkCommand::StatsJob)),
+    ("stats-tube ", |rest| TubeName::new(rest).map(BeanstalkCommand::StatsTube)),
+    ("stats", |rest| alone(rest, BeanstalkCommand::Stats)),
+    ("use ", |rest| TubeName::new(rest).map(BeanstalkCommand::Use)),
+    ("watch ", |rest| TubeName::new(rest).map(BeanstalkCommand::Watch)),
+    ("ignore ", |rest| TubeName::new(rest).map(BeanstalkCommand::Ignore)),
+    ("list-tubes-watched", |rest| alone(rest, BeanstalkCommand::ListTubesWatched)),
+    ("list-tube-used", |rest| alone(rest, BeanstalkCommand::ListTubeUsed)),
+    ("list-tubes", |rest| alone(rest, BeanstalkCommand::ListTubes)),
+    ("quit", |_| Some(BeanstalkCommand::Quit)),
     ("pause-tube", pause_tube),
 ];
 
@@ -195,7 +195,7 @@ fn put(mut rest: &[u8], max_job_size: u32) -> Option<Line> {
     rest.is_empty().then_some(Line::Body { put, size })
 }
 
-fn alone(rest: &[u8], command: Command) -> Option<Command> {
+fn alone(rest: &[u8], command: BeanstalkCommand) -> Option<BeanstalkCommand> {
     rest.is_empty().then_some(command)
 }
 
@@ -209,10 +209,10 @@ fn timeout(rest: &[u8]) -> Option<Option<u32>> {
     strtol(rest).map(|seconds| u32::try_from(seconds as i32).ok())
 }
 
-fn pause_tube(rest: &mut &[u8]) -> Option<Command> {
+fn pause_tube(rest: &mut &[u8]) -> Option<BeanstalkCommand> {
     let begin = rest.iter().take_while(|byte| **byte == b' ').count();
     let length = rest[begin..].iter().take_while(|byte| is_name_byte(**byte)).count();
     let (name, mut delay) = rest[begin..].split_at(length);
     let delay_s = unsigned_32(&mut delay)?;
-    alone(delay, Command::PauseTube { tube: TubeName::new(name)?, delay_s })
+    alone(delay, BeanstalkCommand::PauseTube { tube: TubeName::new(name)?, delay_s })
 }

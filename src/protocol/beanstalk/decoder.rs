@@ -1,11 +1,11 @@
 //! Reads the commands of one connection from its bytes, however they are cut.
 
-use super::command::{Command, CommandError, LINE_MAX, Line, Put, parse};
+use super::command::{BeanstalkCommand, CommandError, LINE_MAX, Line, Put, parse};
 use crate::bounded::BoundedBuffer;
 
 /// What a connection has sent so far. It holds at most a line, or a body of the greatest size that is allowed.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct BeanstalkDecoder {
     max_job_size: u32,
     state: State,
 }
@@ -22,16 +22,16 @@ enum State {
     Skipping(u64),
 }
 
-impl Decoder {
+impl BeanstalkDecoder {
     /// Makes the decoder of a new connection. A body has at most `max_job_size` bytes; 65535 in beanstalkd, unless its
     /// option `-z` says otherwise.
-    pub fn new(max_job_size: u32) -> Decoder {
-        Decoder { max_job_size, state: State::Line(Vec::new()) }
+    pub fn new(max_job_size: u32) -> BeanstalkDecoder {
+        BeanstalkDecoder { max_job_size, state: State::Line(Vec::new()) }
     }
 
     /// Reads the next command, and moves `input` to the first byte after it. None: `input` is used up, and the next
     /// command is not complete. The decoder keeps what it read of it.
-    pub fn decode(&mut self, input: &mut &[u8]) -> Option<Result<Command, CommandError>> {
+    pub fn decode(&mut self, input: &mut &[u8]) -> Option<Result<BeanstalkCommand, CommandError>> {
         while !input.is_empty() {
             let (state, result) = match std::mem::replace(&mut self.state, State::Line(Vec::new())) {
                 State::Line(line) => self.read_line(line, input),
@@ -94,7 +94,7 @@ impl Decoder {
 }
 
 /// The next state, and what was read.
-type Step = (State, Option<Result<Command, CommandError>>);
+type Step = (State, Option<Result<BeanstalkCommand, CommandError>>);
 
 const NEXT_LINE: State = State::Line(Vec::new());
 
@@ -119,7 +119,7 @@ fn read_body(mut put: Put, size: usize, mut bytes: BoundedBuffer, input: &mut &[
     }
     body.truncate(size);
     put.body = body;
-    (NEXT_LINE, Some(Ok(Command::Put(put))))
+    (NEXT_LINE, Some(Ok(BeanstalkCommand::Put(put))))
 }
 
 fn skip_body(left: u64, input: &mut &[u8]) -> Step {
@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    impl Decoder {
+    impl BeanstalkDecoder {
         fn capacity(&self) -> usize {
             match &self.state {
                 State::Line(line) => line.capacity(),
@@ -150,8 +150,8 @@ mod tests {
     const MAX: u32 = 300;
 
     /// Decodes pieces of input one after the other, and checks the bound of the memory.
-    fn decode_all<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Result<Command, CommandError>> {
-        let mut decoder = Decoder::new(MAX);
+    fn decode_all<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Result<BeanstalkCommand, CommandError>> {
+        let mut decoder = BeanstalkDecoder::new(MAX);
         let mut decoded = Vec::new();
         for mut piece in pieces {
             while let Some(command) = decoder.decode(&mut piece) {
@@ -164,23 +164,23 @@ mod tests {
         decoded
     }
 
-    fn one(bytes: &[u8]) -> Vec<Result<Command, CommandError>> {
+    fn one(bytes: &[u8]) -> Vec<Result<BeanstalkCommand, CommandError>> {
         decode_all([bytes].into_iter())
     }
 
     #[test]
     fn an_announced_body_costs_nothing_until_it_comes() {
-        let mut decoder = Decoder::new(1 << 30);
+        let mut decoder = BeanstalkDecoder::new(1 << 30);
         assert_eq!(decoder.decode(&mut &b"put 0 0 1 1073741824\r\nabc"[..]), None);
         assert!(decoder.capacity() < 10);
-        let mut decoder = Decoder::new(10);
+        let mut decoder = BeanstalkDecoder::new(10);
         assert_eq!(decoder.decode(&mut &b"put 0 0 1 4294967295\r\nabc"[..]), None);
         assert_eq!(decoder.capacity(), 0);
     }
 
     #[test]
     fn a_line_ends_at_its_first_crlf() {
-        let list = Ok(Command::ListTubeUsed);
+        let list = Ok(BeanstalkCommand::ListTubeUsed);
         let bad = Err(CommandError::BadFormat);
         let unknown = Err(CommandError::UnknownCommand);
         for (length, expected) in
@@ -195,13 +195,13 @@ mod tests {
 
     #[test]
     fn the_next_command_stays_in_the_input() {
-        let mut decoder = Decoder::new(MAX);
+        let mut decoder = BeanstalkDecoder::new(MAX);
         let mut input: &[u8] = b"reserve\r\nput 0 0 1 1\r\na\r\nquit\r\n";
-        assert_eq!(decoder.decode(&mut input), Some(Ok(Command::Reserve)));
+        assert_eq!(decoder.decode(&mut input), Some(Ok(BeanstalkCommand::Reserve)));
         assert_eq!(input, b"put 0 0 1 1\r\na\r\nquit\r\n");
         let put = Put { priority: 0, delay_s: 0, ttr_s: 1, body: b"a".to_vec() };
-        assert_eq!(decoder.decode(&mut input), Some(Ok(Command::Put(put))));
-        assert_eq!(decoder.decode(&mut input), Some(Ok(Command::Quit)));
+        assert_eq!(decoder.decode(&mut input), Some(Ok(BeanstalkCommand::Put(put))));
+        assert_eq!(decoder.decode(&mut input), Some(Ok(BeanstalkCommand::Quit)));
         assert_eq!(decoder.decode(&mut input), None);
     }
 
@@ -262,7 +262,7 @@ mod tests {
         fn another_decoder_goes_on_with_what_is_unread(bytes in any_input(), cut in 0usize..2000) {
             let whole = one(&bytes);
             let (before, after) = bytes.split_at(cut.min(bytes.len()));
-            let mut decoder = Decoder::new(MAX);
+            let mut decoder = BeanstalkDecoder::new(MAX);
             let (mut decoded, mut input) = (Vec::new(), before);
             while let Some(command) = decoder.decode(&mut input) {
                 decoded.push(command);
@@ -284,7 +284,7 @@ mod tests {
         fn any_body_arrives_as_it_is(body in prop::collection::vec(any::<u8>(), 0..=MAX as usize)) {
             let bytes = [format!("put 1 2 0 {}\r\n", body.len()).as_bytes(), &body, b"\r\n"].concat();
             let put = Put { priority: 1, delay_s: 2, ttr_s: 1, body };
-            prop_assert_eq!(decode_all(bytes.chunks(5)), [Ok(Command::Put(put))]);
+            prop_assert_eq!(decode_all(bytes.chunks(5)), [Ok(BeanstalkCommand::Put(put))]);
         }
     }
 }

@@ -21,9 +21,9 @@ mod stats;
 mod tube;
 mod yaml;
 
-pub use self::command::{Command, CommandError, LINE_MAX, Put};
-pub use self::decoder::Decoder;
-pub use self::response::Response;
+pub use self::command::{BeanstalkCommand, CommandError, LINE_MAX, Put};
+pub use self::decoder::BeanstalkDecoder;
+pub use self::response::BeanstalkResponse;
 pub use self::response_reader::ResponseError;
 pub use self::stats::{JobState, JobStats, ProcessorTime, Quoted, ServerStats, TubeStats};
 pub use self::tube::{TUBE_MAX, TubeName};

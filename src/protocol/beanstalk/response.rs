@@ -8,7 +8,7 @@ use super::yaml::Document;
 
 /// What the server says to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Response<'a> {
+pub enum BeanstalkResponse<'a> {
     /// To `put`: the job is stored under this id.
     Inserted(u64),
     /// To `put`: the job is stored, but buried, because memory is short.
@@ -72,44 +72,44 @@ pub enum Response<'a> {
 }
 
 /// The responses that consist of only one word.
-pub(super) const WORDS: [(&str, Response<'static>); 17] = [
-    ("KICKED", Response::JobKicked),
-    ("DELETED", Response::Deleted),
-    ("RELEASED", Response::Released),
-    ("BURIED", Response::Buried),
-    ("TOUCHED", Response::Touched),
-    ("PAUSED", Response::Paused),
-    ("NOT_FOUND", Response::NotFound),
-    ("NOT_IGNORED", Response::NotIgnored),
-    ("DEADLINE_SOON", Response::DeadlineSoon),
-    ("TIMED_OUT", Response::TimedOut),
-    ("DRAINING", Response::Draining),
-    ("BAD_FORMAT", Response::BadFormat),
-    ("UNKNOWN_COMMAND", Response::UnknownCommand),
-    ("JOB_TOO_BIG", Response::JobTooBig),
-    ("EXPECTED_CRLF", Response::ExpectedCrlf),
-    ("OUT_OF_MEMORY", Response::OutOfMemory),
-    ("INTERNAL_ERROR", Response::InternalError),
+pub(super) const WORDS: [(&str, BeanstalkResponse<'static>); 17] = [
+    ("KICKED", BeanstalkResponse::JobKicked),
+    ("DELETED", BeanstalkResponse::Deleted),
+    ("RELEASED", BeanstalkResponse::Released),
+    ("BURIED", BeanstalkResponse::Buried),
+    ("TOUCHED", BeanstalkResponse::Touched),
+    ("PAUSED", BeanstalkResponse::Paused),
+    ("NOT_FOUND", BeanstalkResponse::NotFound),
+    ("NOT_IGNORED", BeanstalkResponse::NotIgnored),
+    ("DEADLINE_SOON", BeanstalkResponse::DeadlineSoon),
+    ("TIMED_OUT", BeanstalkResponse::TimedOut),
+    ("DRAINING", BeanstalkResponse::Draining),
+    ("BAD_FORMAT", BeanstalkResponse::BadFormat),
+    ("UNKNOWN_COMMAND", BeanstalkResponse::UnknownCommand),
+    ("JOB_TOO_BIG", BeanstalkResponse::JobTooBig),
+    ("EXPECTED_CRLF", BeanstalkResponse::ExpectedCrlf),
+    ("OUT_OF_MEMORY", BeanstalkResponse::OutOfMemory),
+    ("INTERNAL_ERROR", BeanstalkResponse::InternalError),
 ];
 
-impl Response<'_> {
+impl BeanstalkResponse<'_> {
     /// Appends the response to the bytes for a client.
     pub fn append(&self, out: &mut Vec<u8>) {
         match self {
-            Response::Inserted(id) => line(out, format_args!("INSERTED {id}")),
-            Response::PutBuried(id) => line(out, format_args!("BURIED {id}")),
-            Response::Using(tube) => line(out, format_args!("USING {tube}")),
-            Response::Watching(count) => line(out, format_args!("WATCHING {count}")),
-            Response::Kicked(count) => line(out, format_args!("KICKED {count}")),
-            Response::Reserved { id, body } => {
+            BeanstalkResponse::Inserted(id) => line(out, format_args!("INSERTED {id}")),
+            BeanstalkResponse::PutBuried(id) => line(out, format_args!("BURIED {id}")),
+            BeanstalkResponse::Using(tube) => line(out, format_args!("USING {tube}")),
+            BeanstalkResponse::Watching(count) => line(out, format_args!("WATCHING {count}")),
+            BeanstalkResponse::Kicked(count) => line(out, format_args!("KICKED {count}")),
+            BeanstalkResponse::Reserved { id, body } => {
                 line(out, format_args!("RESERVED {id} {}", body.len()));
                 block(out, body);
             }
-            Response::Found { id, body } => {
+            BeanstalkResponse::Found { id, body } => {
                 line(out, format_args!("FOUND {id} {}", body.len()));
                 block(out, body);
             }
-            Response::Ok(document) => {
+            BeanstalkResponse::Ok(document) => {
                 let yaml = document.to_yaml();
                 line(out, format_args!("OK {}", yaml.len()));
                 block(out, yaml.as_bytes());

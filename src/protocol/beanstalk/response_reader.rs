@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::number::unsigned;
-use super::response::{Response, WORDS};
+use super::response::{BeanstalkResponse, WORDS};
 use super::tube::TubeName;
 use super::yaml::Document;
 
@@ -12,9 +12,9 @@ use super::yaml::Document;
 #[error("the bytes are no response of beanstalkd")]
 pub struct ResponseError;
 
-impl<'a> Response<'a> {
+impl<'a> BeanstalkResponse<'a> {
     /// Reads the first response of `bytes`, and returns it with its length. None: it has not arrived in full.
-    pub fn parse(bytes: &'a [u8]) -> Result<Option<(Response<'a>, usize)>, ResponseError> {
+    pub fn parse(bytes: &'a [u8]) -> Result<Option<(BeanstalkResponse<'a>, usize)>, ResponseError> {
         let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
         let (line, rest) = (&bytes[..end], &bytes[end + 2..]);
         let (word, arguments) = match line.iter().position(|byte| *byte == b' ') {
@@ -27,18 +27,18 @@ impl<'a> Response<'a> {
         };
         let numbers: Option<Vec<u64>> = arguments.split(|byte| *byte == b' ').map(number).collect();
         let response = match (word, numbers.as_deref().unwrap_or_default()) {
-            (b"INSERTED", [id]) => Response::Inserted(*id),
-            (b"BURIED", [id]) => Response::PutBuried(*id),
-            (b"WATCHING", [count]) => Response::Watching(*count),
-            (b"KICKED", [count]) => Response::Kicked(*count),
-            (b"USING", _) => Response::Using(TubeName::new(arguments).ok_or(ResponseError)?),
+            (b"INSERTED", [id]) => BeanstalkResponse::Inserted(*id),
+            (b"BURIED", [id]) => BeanstalkResponse::PutBuried(*id),
+            (b"WATCHING", [count]) => BeanstalkResponse::Watching(*count),
+            (b"KICKED", [count]) => BeanstalkResponse::Kicked(*count),
+            (b"USING", _) => BeanstalkResponse::Using(TubeName::new(arguments).ok_or(ResponseError)?),
             (b"RESERVED" | b"FOUND" | b"OK", [of_job @ .., size]) => {
                 let Some(block) = block(rest, *size)? else { return Ok(None) };
                 let body = Cow::Borrowed(block);
                 let response = match (word, of_job) {
-                    (b"RESERVED", [id]) => Response::Reserved { id: *id, body },
-                    (b"FOUND", [id]) => Response::Found { id: *id, body },
-                    (b"OK", []) => Response::Ok(Document::parse(block).ok_or(ResponseError)?),
+                    (b"RESERVED", [id]) => BeanstalkResponse::Reserved { id: *id, body },
+                    (b"FOUND", [id]) => BeanstalkResponse::Found { id: *id, body },
+                    (b"OK", []) => BeanstalkResponse::Ok(Document::parse(block).ok_or(ResponseError)?),
                     _ => return Err(ResponseError),
                 };
                 return Ok(Some((response, end + 2 + block.len() + 2)));

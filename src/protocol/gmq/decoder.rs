@@ -1,11 +1,11 @@
 //! Finds where a request ends, and parses it.
 
-use super::request::Request;
+use super::request::GmqRequest;
 use crate::bounded::BoundedBuffer;
 
 /// What a connection has sent so far of a request.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct GmqDecoder {
     buffer: BoundedBuffer,
     max_request: usize,
     scan: Scan,
@@ -55,10 +55,10 @@ impl Scan {
     }
 }
 
-impl Decoder {
+impl GmqDecoder {
     /// Makes the decoder of a new connection. A request has at most `max_request` bytes.
-    pub fn new(max_request: usize) -> Decoder {
-        Decoder { buffer: BoundedBuffer::new(max_request), max_request, scan: Scan::default() }
+    pub fn new(max_request: usize) -> GmqDecoder {
+        GmqDecoder { buffer: BoundedBuffer::new(max_request), max_request, scan: Scan::default() }
     }
 
     /// Returns how many bytes of an incomplete request it holds.
@@ -69,7 +69,7 @@ impl Decoder {
     /// Reads the next request, and moves `input` to the first byte after it. None: `input` is used up, and the next
     /// request is not complete. The decoder keeps what it read of it. After an error, the decoder is of no use any
     /// more.
-    pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<Request>, DecodeError> {
+    pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<GmqRequest>, DecodeError> {
         if self.buffer.is_empty() {
             *input = input.trim_ascii_start();
             match input.first() {
@@ -93,12 +93,12 @@ impl Decoder {
         let request = if self.buffer.is_empty() {
             let (request, rest) = input.split_at(end);
             *input = rest;
-            Request::parse(request)
+            GmqRequest::parse(request)
         } else {
             let length = self.buffer.len() + end;
             self.buffer.fill(input, length);
             let bytes = self.buffer.take();
-            Request::parse(&bytes)
+            GmqRequest::parse(&bytes)
         };
         request.map(Some).map_err(|error| DecodeError::Malformed(error.to_string()))
     }
@@ -114,8 +114,8 @@ mod tests {
     const MAX: usize = 500;
 
     /// Decodes pieces one after the other, up to the first error.
-    fn decode_all<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Request>, Option<DecodeError>) {
-        let mut decoder = Decoder::new(MAX);
+    fn decode_all<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<GmqRequest>, Option<DecodeError>) {
+        let mut decoder = GmqDecoder::new(MAX);
         let mut requests = Vec::new();
         for mut piece in pieces {
             loop {

@@ -18,6 +18,6 @@ mod fields;
 mod request;
 mod response;
 
-pub use self::decoder::{DecodeError, Decoder};
-pub use self::request::{Call, CallError, POP_TOPICS_MAX, Push, Request, RequestId};
-pub use self::response::{PoppedJob, Response};
+pub use self::decoder::{DecodeError, GmqDecoder};
+pub use self::request::{Call, CallError, GmqRequest, POP_TOPICS_MAX, Push, RequestId};
+pub use self::response::{GmqResponse, PoppedJob};

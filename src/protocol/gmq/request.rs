@@ -14,7 +14,7 @@ pub const POP_TOPICS_MAX: usize = 256;
 
 /// A request, right or wrong. Both have a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct GmqRequest {
     /// What the response repeats.
     pub id: RequestId,
     /// The call, or why it is refused.
@@ -57,14 +57,14 @@ pub struct Push {
     pub ttr: Duration,
 }
 
-impl Request {
+impl GmqRequest {
     /// Parses a JSON object. An error means that Go would close the connection.
-    pub(super) fn parse(json: &[u8]) -> Result<Request, ParseError> {
+    pub(super) fn parse(json: &[u8]) -> Result<GmqRequest, ParseError> {
         let text = std::str::from_utf8(json)?;
         let [method, params, id] = Members::parse(["method", "params", "id"], text)?.values();
         let method: String = method.map_or(Ok(String::new()), |raw| serde_json::from_str(raw.get()))?;
         let id = RequestId(id.map_or_else(|| "null".into(), |raw| without_blanks(raw.get()).into()));
-        Ok(Request { id, call: call(&method, params) })
+        Ok(GmqRequest { id, call: call(&method, params) })
     }
 }
 
@@ -150,8 +150,8 @@ fn without_blanks(json: &str) -> String {
 mod tests {
     use super::*;
 
-    fn of(json: &str) -> Request {
-        Request::parse(json.as_bytes()).unwrap()
+    fn of(json: &str) -> GmqRequest {
+        GmqRequest::parse(json.as_bytes()).unwrap()
     }
 
     fn refusal(method: &str, params: &str) -> String {
@@ -182,7 +182,7 @@ mod tests {
             of(r#"{"method":"Service.Push","params":[{"id":"1","topic":"t","delay":"-3","TTR":null}]}"#);
         let none = Duration::ZERO;
         let expected = Push { body: String::new(), delay: none, ttr: none, ..expected };
-        assert_eq!(sparse, Request { id: RequestId("null".into()), call: Ok(Call::Push(expected)) });
+        assert_eq!(sparse, GmqRequest { id: RequestId("null".into()), call: Ok(Call::Push(expected)) });
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::request::RequestId;
 
 /// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Response<'a> {
+pub enum GmqResponse<'a> {
     /// To a push: the job is stored.
     Pushed,
     /// To a pop: this job.
@@ -69,15 +69,15 @@ impl Serialize for PoppedJob<'_> {
     }
 }
 
-impl Response<'_> {
+impl GmqResponse<'_> {
     /// Appends the response to the request with this id, as one line.
     pub fn append(&self, id: &RequestId, out: &mut Vec<u8>) {
         let (result, error) = match self {
-            Response::Pushed => (json(&"success"), None),
-            Response::Popped(job) => (json(job), None),
-            Response::Acked => (json(&true), None),
-            Response::Empty => (json(&()), Some("empty")),
-            Response::Failed(error) => (json(&()), Some(*error)),
+            GmqResponse::Pushed => (json(&"success"), None),
+            GmqResponse::Popped(job) => (json(job), None),
+            GmqResponse::Acked => (json(&true), None),
+            GmqResponse::Empty => (json(&()), Some("empty")),
+            GmqResponse::Failed(error) => (json(&()), Some(*error)),
         };
         let line = format!("{{\"id\":{id},\"result\":{result},\"error\":{}}}\n", json(&error));
         out.extend_from_slice(line.as_bytes());
@@ -91,11 +91,11 @@ fn json(value: &impl Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gmq::Decoder;
+    use crate::gmq::GmqDecoder;
 
-    fn written(response: &Response<'_>, id: &str) -> String {
+    fn written(response: &GmqResponse<'_>, id: &str) -> String {
         let request = format!(r#"{{"method":"Service.Ack","params":["1"],"id":{id}}}"#);
-        let request = Decoder::new(1000).decode(&mut request.as_bytes()).unwrap().unwrap();
+        let request = GmqDecoder::new(1000).decode(&mut request.as_bytes()).unwrap().unwrap();
         let mut out = Vec::new();
         response.append(&request.id, &mut out);
         String::from_utf8(out).unwrap()
@@ -113,15 +113,15 @@ mod tests {
         };
         let map = r#"{"TTR":"60","body":"{\"a\":\"\n\"}","consume_num":"2","delay":"5","id":"1","status":"3","topic":"t"}"#;
         for (response, id, line) in [
-            (Response::Pushed, "1", r#"{"id":1,"result":"success","error":null}"#.to_owned()),
-            (Response::Acked, r#""a""#, r#"{"id":"a","result":true,"error":null}"#.to_owned()),
-            (Response::Empty, "null", r#"{"id":null,"result":null,"error":"empty"}"#.to_owned()),
+            (GmqResponse::Pushed, "1", r#"{"id":1,"result":"success","error":null}"#.to_owned()),
+            (GmqResponse::Acked, r#""a""#, r#"{"id":"a","result":true,"error":null}"#.to_owned()),
+            (GmqResponse::Empty, "null", r#"{"id":null,"result":null,"error":"empty"}"#.to_owned()),
             (
-                Response::Failed("a \"b\""),
+                GmqResponse::Failed("a \"b\""),
                 "[1, 2]",
                 r#"{"id":[1,2],"result":null,"error":"a \"b\""}"#.to_owned(),
             ),
-            (Response::Popped(job), "18446744073709551616", {
+            (GmqResponse::Popped(job), "18446744073709551616", {
                 format!(r#"{{"id":18446744073709551616,"result":{map},"error":null}}"#)
             }),
         ] {

@@ -20,7 +20,7 @@ use ::mysql::consts::CapabilityFlags;
 use ::mysql::prelude::Queryable;
 use ::mysql::{Conn, Opts, OptsBuilder};
 
-use self::row::{FINGERPRINT, Row, Values};
+use self::row::{FINGERPRINT, PhpTopicRow, Values};
 use super::migrate::{Session, migrate};
 use super::{
     BulkClaim, BulkSave, Expected, InvalidRow, Listing, PhpAlert, Registered, Registry, RegistryError,
@@ -35,7 +35,7 @@ use model::metrics::{PageSums, Statistics};
 use model::php_node::PhpNode;
 use model::settings;
 use model::token::{Token, TokenName};
-use model::topic::{Status, Topic};
+use model::topic::{Topic, TopicStatus};
 
 mod migrations {
     refinery::embed_migrations!("../../migrations/registry/mysql");
@@ -141,11 +141,15 @@ fn at_change(e: ::mysql::Error) -> RegistryError {
 
 /// Returns the rows with that name. The first one counts. (The comparison is binary. The console's comparison ignores
 /// case and spaces.)
-fn rows_of(db: &mut Conn, name: &TopicName) -> Result<Vec<Row>> {
-    Ok(db.exec_map(row::select("WHERE CAST(topic AS BINARY) = ?"), (name.as_str(),), Row::from_row)?)
+fn rows_of(db: &mut Conn, name: &TopicName) -> Result<Vec<PhpTopicRow>> {
+    Ok(db.exec_map(
+        row::select("WHERE CAST(topic AS BINARY) = ?"),
+        (name.as_str(),),
+        PhpTopicRow::from_row,
+    )?)
 }
 
-fn check(name: &TopicName, found: Option<&Row>, expected: Expected) -> Result<()> {
+fn check(name: &TopicName, found: Option<&PhpTopicRow>, expected: Expected) -> Result<()> {
     match (expected, found) {
         (Expected::Any, _) | (Expected::Absent, None) => Ok(()),
         (Expected::Absent, Some(_)) => Err(RegistryError::Exists(name.clone())),
@@ -185,11 +189,11 @@ impl Registry for MysqlRegistry {
     }
 
     fn list(&mut self) -> Result<Listing> {
-        let rows = self.db.query_map(row::select(""), Row::from_row).map_err(|e| self.failed(e))?;
+        let rows = self.db.query_map(row::select(""), PhpTopicRow::from_row).map_err(|e| self.failed(e))?;
         let (of_tokens, tokens) = token::rows(&mut self.db).map_err(|e| self.failed(e))?;
         let (tokens, unusable) = sorted(tokens);
         let mut listing = Listing {
-            revision: Revision(rows.iter().fold(of_tokens, |all, row: &Row| all ^ row.revision.0)),
+            revision: Revision(rows.iter().fold(of_tokens, |all, row: &PhpTopicRow| all ^ row.revision.0)),
             topics: Vec::new(),
             tokens,
             unusable,
@@ -241,7 +245,7 @@ impl Registry for MysqlRegistry {
         })
     }
 
-    fn set_status(&mut self, name: &TopicName, status: Status) -> Result<Revision> {
+    fn set_status(&mut self, name: &TopicName, status: TopicStatus) -> Result<Revision> {
         self.in_turn(|db| {
             let Some(before) = rows_of(db, name)?.into_iter().next() else {
                 return Err(RegistryError::NotFound(name.clone()));

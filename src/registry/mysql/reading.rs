@@ -4,7 +4,7 @@
 use ::mysql::prelude::Queryable;
 
 use super::MysqlRegistry;
-use super::row::{self, Row};
+use super::row::{self, PhpTopicRow};
 use crate::{Reading, Registry as _, Result};
 
 /// The columns of `dq_topic` that a PHP daemon may not have, and the values to use instead.
@@ -24,8 +24,10 @@ impl MysqlRegistry {
             let missing: String =
                 LATER.iter().filter(is_missing).map(|(name, value)| format!(", {value} AS {name}")).collect();
             let table = format!("(SELECT *{missing} FROM dq_topic) AS dq_topic");
-            let rows =
-                self.db.query_map(row::select_from(&table, ""), Row::from_row).map_err(|e| self.failed(e))?;
+            let rows = self
+                .db
+                .query_map(row::select_from(&table, ""), PhpTopicRow::from_row)
+                .map_err(|e| self.failed(e))?;
             for row in rows {
                 match row.into_registered(self.max_attempts) {
                     Ok(registered) => reading.topics.push(registered),

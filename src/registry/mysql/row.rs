@@ -9,7 +9,7 @@ use super::latin1::ColumnText;
 use crate::record;
 use crate::{InvalidRow, Registered, RegistryError, Result, Revision};
 use model::job::{Priority, TopicName};
-use model::topic::{InvalidTopic, Method, Payload, Status, Success, Topic};
+use model::topic::{InvalidTopic, Method, Payload, Success, Topic, TopicStatus};
 
 /// The values of a statement.
 pub(super) type Values = Vec<Value>;
@@ -60,7 +60,7 @@ const PHP_FIELDS: [&str; 9] =
 
 /// A row of `dq_topic`.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct PhpTopicRow {
     pub id: i64,
     pub revision: Revision,
     /// Empty if it cannot be read.
@@ -106,10 +106,10 @@ pub(super) fn get_text(row: &mut ::mysql::Row, at: usize) -> String {
     ColumnText::from_column(get(row, at)).text
 }
 
-impl Row {
-    pub(super) fn from_row(mut row: ::mysql::Row) -> Row {
+impl PhpTopicRow {
+    pub(super) fn from_row(mut row: ::mysql::Row) -> PhpTopicRow {
         let row = &mut row;
-        Row {
+        PhpTopicRow {
             id: take(row, 0, 0).unwrap_or(0),
             revision: Revision(take(row, 1, 0).unwrap_or(0)),
             topic: take(row, 2, String::new()).unwrap_or_default(),
@@ -185,7 +185,7 @@ impl Columns {
                 flag => flag.to_owned(),
             },
             creator: self.creator.text,
-            status: if self.status == 1 { Status::Online } else { Status::Offline },
+            status: if self.status == 1 { TopicStatus::Online } else { TopicStatus::Offline },
             priority: Priority::from_number(self.priority).unwrap_or_default(),
             ..stored
         })
@@ -212,10 +212,10 @@ fn seconds(span: Duration) -> u64 {
 }
 
 /// Returns the PHP daemon's number for a status.
-pub(super) fn status_number(status: Status) -> i64 {
+pub(super) fn status_number(status: TopicStatus) -> i64 {
     match status {
-        Status::Online => 1,
-        Status::Offline => 2,
+        TopicStatus::Online => 1,
+        TopicStatus::Offline => 2,
     }
 }
 
@@ -240,7 +240,7 @@ fn texts_as_before(texts: [(&'static str, &String); 5], before: Option<&Columns>
 /// Returns a topic as the values of [`INSERT`] and [`UPDATE`]. Fields that another release has written are kept.
 /// `max_attempts`: the limit for rows that set no limit. A row of the PHP daemon still sets no limit if the topic keeps
 /// this one.
-pub(super) fn values(topic: &Topic, before: Option<&Row>, max_attempts: u32) -> Result<Values> {
+pub(super) fn values(topic: &Topic, before: Option<&PhpTopicRow>, max_attempts: u32) -> Result<Values> {
     let before = before.and_then(|row| row.columns.as_ref().ok());
     let spec = before.and_then(|columns| columns.spec.as_deref());
     let is_said = |spec: Option<&str>| spec.is_some_and(|spec| record::says(spec, "max_attempts"));

@@ -23,7 +23,7 @@ use model::bulk::{BulkRequest, BulkRow};
 use model::job::TopicName;
 use model::metrics::{PageSums, Statistics};
 use model::token::{Token, TokenName};
-use model::topic::{Status, Topic};
+use model::topic::{Topic, TopicStatus};
 
 refinery::embed_migrations!("../../migrations/registry/sqlite");
 
@@ -110,19 +110,19 @@ impl From<rusqlite::Error> for RegistryError {
 }
 
 /// A row of the table `topic`.
-struct Row {
+struct TopicRow {
     name: String,
     spec: String,
     revision: i64,
 }
 
-impl Row {
-    fn from_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
-        Ok(Row { name: row.get(0)?, spec: row.get(1)?, revision: row.get(2)? })
+impl TopicRow {
+    fn from_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<TopicRow> {
+        Ok(TopicRow { name: row.get(0)?, spec: row.get(1)?, revision: row.get(2)? })
     }
 
     fn into_registered(self) -> std::result::Result<Registered, InvalidRow> {
-        let Row { name, spec, revision } = self;
+        let TopicRow { name, spec, revision } = self;
         let unusable = |why: String| InvalidRow { which: format!("topic {name:?}"), why };
         let checked = TopicName::new(&name).map_err(|e| unusable(e.to_string()))?;
         let record = serde_json::from_str(&spec).map_err(|e| unusable(format!("spec: {e}")))?;
@@ -131,13 +131,13 @@ impl Row {
     }
 }
 
-fn row(db: &Connection, name: &TopicName) -> rusqlite::Result<Option<Row>> {
+fn row(db: &Connection, name: &TopicName) -> rusqlite::Result<Option<TopicRow>> {
     let query = "SELECT name, spec, revision FROM topic WHERE name = ?1";
-    db.prepare_cached(query)?.query_row([name.as_str()], Row::from_row).optional()
+    db.prepare_cached(query)?.query_row([name.as_str()], TopicRow::from_row).optional()
 }
 
 /// Checks that what was found is what is expected.
-fn check(name: &TopicName, found: Option<&Row>, expected: Expected) -> Result<()> {
+fn check(name: &TopicName, found: Option<&TopicRow>, expected: Expected) -> Result<()> {
     match (expected, found) {
         (Expected::Any, _) | (Expected::Absent, None) => Ok(()),
         (Expected::Absent, Some(_)) => Err(RegistryError::Exists(name.clone())),
@@ -192,12 +192,12 @@ impl Registry for SqliteRegistry {
     fn list(&mut self) -> Result<Listing> {
         self.check_file()?;
         let shown = self.path.display().to_string();
-        let mut read = || -> rusqlite::Result<(Revision, Vec<Row>, Vec<TokenRow>)> {
+        let mut read = || -> rusqlite::Result<(Revision, Vec<TopicRow>, Vec<TokenRow>)> {
             // One transaction reads everything, so that all rows belong to the same revision.
             let tx = self.db.transaction()?;
             let rows = tx
                 .prepare("SELECT name, spec, revision FROM topic ORDER BY name")?
-                .query_map([], Row::from_row)?
+                .query_map([], TopicRow::from_row)?
                 .collect::<rusqlite::Result<_>>()?;
             Ok((revision(&tx)?, rows, tokens(&tx)?))
         };
@@ -219,7 +219,7 @@ impl Registry for SqliteRegistry {
     fn get(&mut self, name: &TopicName) -> Result<Option<Registered>> {
         self.check_file()?;
         let found = row(&self.db, name).map_err(|e| self.failed(e))?;
-        found.map(Row::into_registered).transpose().map_err(RegistryError::Unusable)
+        found.map(TopicRow::into_registered).transpose().map_err(RegistryError::Unusable)
     }
 
     fn put(&mut self, topic: &Topic, expected: Expected) -> Result<Revision> {
@@ -234,10 +234,10 @@ impl Registry for SqliteRegistry {
         })
     }
 
-    fn set_status(&mut self, name: &TopicName, status: Status) -> Result<Revision> {
+    fn set_status(&mut self, name: &TopicName, status: TopicStatus) -> Result<Revision> {
         let status = match status {
-            Status::Online => "online",
-            Status::Offline => "offline",
+            TopicStatus::Online => "online",
+            TopicStatus::Offline => "offline",
         };
         self.write(|tx| {
             let write = "UPDATE topic SET spec = json_set(spec, '$.status', ?2) WHERE name = ?1";

@@ -29,7 +29,7 @@ const HANG_AGAIN: Duration = Duration::from_secs(1);
 /// Delivers an answer. Returns the jobs if the client is gone.
 type AnswerSender = Box<dyn FnOnce(ReserveAnswer) -> Result<(), ReserveAnswer> + Send>;
 
-enum Event {
+enum BrokerEvent {
     Reserve(u64, Reserve, AnswerSender),
     Leave(u64),
     Refused(Vec<Reserved>),
@@ -44,7 +44,7 @@ enum Event {
 /// Serves clients that reserve. It is cheap to clone.
 #[derive(Clone)]
 pub struct Pull {
-    events: Sender<Event>,
+    events: Sender<BrokerEvent>,
     owner: Option<Arc<Owner>>,
     next: Arc<AtomicU64>,
     is_gone: Arc<AtomicBool>,
@@ -58,7 +58,7 @@ pub struct Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let _ = self.pull.events.send(Event::Leave(self.id));
+        let _ = self.pull.events.send(BrokerEvent::Leave(self.id));
     }
 }
 
@@ -88,13 +88,13 @@ impl Pull {
         deliver: impl FnOnce(ReserveAnswer) -> Result<(), ReserveAnswer> + Send + 'static,
     ) -> Waiting {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let _ = self.events.send(Event::Reserve(id, reserve, Box::new(deliver)));
+        let _ = self.events.send(BrokerEvent::Reserve(id, reserve, Box::new(deliver)));
         Waiting { pull: self.clone(), id }
     }
 
     /// Hands back jobs that were delivered to a client that is gone.
     pub fn refuse(&self, jobs: Vec<Reserved>) {
-        let _ = self.events.send(Event::Refused(jobs));
+        let _ = self.events.send(BrokerEvent::Refused(jobs));
     }
 
     /// The owner of owned leases.
@@ -104,17 +104,17 @@ impl Pull {
 
     /// Notes that a lease of a topic was settled.
     pub fn settled(&self, topic: &TopicName) {
-        let _ = self.events.send(Event::Settled(topic.clone()));
+        let _ = self.events.send(BrokerEvent::Settled(topic.clone()));
     }
 
     /// Uses these topics from now on.
     pub fn serve(&self, topics: Topics) {
-        let _ = self.events.send(Event::Serve(topics));
+        let _ = self.events.send(BrokerEvent::Serve(topics));
     }
 
     /// Begins to drain: all clients get an answer as soon as possible, and new clients do not wait.
     pub fn drain(&self) {
-        let _ = self.events.send(Event::Drain);
+        let _ = self.events.send(BrokerEvent::Drain);
     }
 
     /// Whether the file of the store was removed or replaced, so that this process must be started again.
@@ -127,14 +127,14 @@ impl Pull {
 struct Threads {
     store: StoreOpener,
     owner: Option<Arc<Owner>>,
-    events: Sender<Event>,
+    events: Sender<BrokerEvent>,
     lanes: Vec<Sender<LaneOrder>>,
     delivers: HashMap<u64, AnswerSender>,
     is_gone: Arc<AtomicBool>,
 }
 
 impl Threads {
-    fn run(mut self, received: &Receiver<Event>, topics: Topics) {
+    fn run(mut self, received: &Receiver<BrokerEvent>, topics: Topics) {
         let lanes = self.store.lanes().clone();
         let (count, home_lanes) = (lanes.count(), lanes);
         let home_of = Box::new(move |name: &str| home_lanes.home_of(name));
@@ -163,32 +163,32 @@ impl Threads {
         }
     }
 
-    fn take(&mut self, event: Event, broker: &mut Broker) {
+    fn take(&mut self, event: BrokerEvent, broker: &mut Broker) {
         let now = Instant::now();
         match event {
-            Event::Reserve(id, reserve, deliver) => {
+            BrokerEvent::Reserve(id, reserve, deliver) => {
                 if self.lanes.is_empty() {
                     self.start_lanes();
                 }
                 self.delivers.insert(id, deliver);
                 broker.reserve(id, reserve, now);
             }
-            Event::Leave(id) => {
+            BrokerEvent::Leave(id) => {
                 self.delivers.remove(&id);
                 broker.remove_client(id);
             }
-            Event::Refused(jobs) => self.refuse(jobs, broker),
-            Event::Settled(topic) => broker.settled(&topic),
-            Event::Serve(topics) => broker.serve(topics),
-            Event::Drain => broker.drain(now),
-            Event::Rang(lane, rings) => broker.note_ring(lane, rings),
-            Event::Leased(lane, answers) => {
+            BrokerEvent::Refused(jobs) => self.refuse(jobs, broker),
+            BrokerEvent::Settled(topic) => broker.settled(&topic),
+            BrokerEvent::Serve(topics) => broker.serve(topics),
+            BrokerEvent::Drain => broker.drain(now),
+            BrokerEvent::Rang(lane, rings) => broker.note_ring(lane, rings),
+            BrokerEvent::Leased(lane, answers) => {
                 if matches!(answers, Err(StoreError::Gone(_))) {
                     self.is_gone.store(true, Ordering::Relaxed);
                 }
                 broker.leased(lane, answers, now);
             }
-            Event::Permitted(asks, permits) => broker.permitted(&asks, permits, now),
+            BrokerEvent::Permitted(asks, permits) => broker.permitted(&asks, permits, now),
         }
     }
 
@@ -236,7 +236,7 @@ impl Threads {
 }
 
 /// Listens to the bell of a lane.
-fn listen(opener: &StoreOpener, lane: usize, events: &Sender<Event>) {
+fn listen(opener: &StoreOpener, lane: usize, events: &Sender<BrokerEvent>) {
     loop {
         let hung = random_name().and_then(|name| opener.bell(lane, BellKind::Pull, &name));
         let trouble = match hung {
@@ -245,7 +245,7 @@ fn listen(opener: &StoreOpener, lane: usize, events: &Sender<Event>) {
                 let rang = wait_readable(&[bell.as_fd()], None).and_then(|_| bell.answer());
                 match rang {
                     Ok(false) => {}
-                    Ok(true) if events.send(Event::Rang(lane, bell.rings())).is_ok() => {}
+                    Ok(true) if events.send(BrokerEvent::Rang(lane, bell.rings())).is_ok() => {}
                     Ok(true) => return,
                     Err(e) => break e,
                 }
@@ -254,7 +254,7 @@ fn listen(opener: &StoreOpener, lane: usize, events: &Sender<Event>) {
         log::warn!("cannot listen to the bell for clients that reserve: {trouble}");
         std::thread::sleep(HANG_AGAIN);
         // Rings may have been lost in the meantime.
-        if events.send(Event::Rang(lane, vec![Ring::All])).is_err() {
+        if events.send(BrokerEvent::Rang(lane, vec![Ring::All])).is_err() {
             return;
         }
     }
@@ -271,7 +271,7 @@ struct LaneThread {
     lease_owner: Option<Arc<Owner>>,
     /// The secret that signs tickets, and when it was read.
     secret: Option<(TicketSecret, Instant)>,
-    events: Sender<Event>,
+    events: Sender<BrokerEvent>,
 }
 
 impl LaneThread {
@@ -279,7 +279,7 @@ impl LaneThread {
         while let Ok(order) = received.recv() {
             let event = match order {
                 LaneOrder::Lease { register, calls } => {
-                    Event::Leased(self.number, self.lease(&register, &calls))
+                    BrokerEvent::Leased(self.number, self.lease(&register, &calls))
                 }
                 LaneOrder::Permits(asks) => {
                     let owner = self.permits_owner.clone();
@@ -287,7 +287,7 @@ impl LaneThread {
                         Ok(()) => self.store().permits(&owner, &asks),
                         Err(e) => asks.iter().map(|_| Err(e.clone())).collect(),
                     };
-                    Event::Permitted(asks, permits)
+                    BrokerEvent::Permitted(asks, permits)
                 }
                 LaneOrder::HandBack(settlements) => {
                     self.settle(

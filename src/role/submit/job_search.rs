@@ -9,7 +9,7 @@ use super::list::PAGE_BYTES;
 use super::records::SearchedTopic;
 use model::job::{State, TopicName};
 use model::job_filter::JobFilter;
-use store::{Page, Result, Store, StoreError, View};
+use store::{JobsPage, Result, Store, StoreError, View};
 
 /// How many jobs one request may look at, and for how long.
 const LOOKS: usize = 5_000;
@@ -63,7 +63,7 @@ pub struct FoundJobs {
 pub(super) fn find(store: &mut dyn Store, query: &JobQuery) -> Result<FoundJobs> {
     let lists = lists_of(store, query)?;
     let mut search =
-        JobSearch { store, query, found: FoundJobs::default(), bytes: 0, until: Instant::now() + STEP };
+        JobSearchStep { store, query, found: FoundJobs::default(), bytes: 0, until: Instant::now() + STEP };
     let mut place = query.cursor.as_ref().and_then(|at| at.place.clone());
     for (n, (topic, state)) in lists.iter().enumerate() {
         let is_continued =
@@ -123,7 +123,7 @@ fn lists_of<'a>(store: &mut dyn Store, query: &'a JobQuery) -> Result<Vec<(&'a S
 }
 
 /// One step of a search.
-struct JobSearch<'a> {
+struct JobSearchStep<'a> {
     store: &'a mut dyn Store,
     query: &'a JobQuery,
     found: FoundJobs,
@@ -131,7 +131,7 @@ struct JobSearch<'a> {
     until: Instant,
 }
 
-impl JobSearch<'_> {
+impl JobSearchStep<'_> {
     /// Returns whether the page is full, or the search has taken long.
     fn is_over(&self) -> bool {
         let is_full = self.found.jobs.len() >= self.query.limit || self.bytes >= PAGE_BYTES;
@@ -174,7 +174,13 @@ impl JobSearch<'_> {
 
     /// Reads the next jobs of a list, but only as many as the page has room for: those that the filter selects must all
     /// fit.
-    fn read(&mut self, topic: &TopicName, state: State, place: Option<&str>, most: usize) -> Result<Page> {
+    fn read(
+        &mut self,
+        topic: &TopicName,
+        state: State,
+        place: Option<&str>,
+        most: usize,
+    ) -> Result<JobsPage> {
         let (mut read, room) = (most, self.query.limit - self.found.jobs.len());
         loop {
             let page = self.store.list(topic, state, place, read)?;

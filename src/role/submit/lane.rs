@@ -50,7 +50,7 @@ struct Queue<A: RequestSource> {
 }
 
 /// The server's side of the thread.
-pub(super) struct Lane<A: RequestSource> {
+pub(super) struct LaneSubmitter<A: RequestSource> {
     shared: Arc<LaneQueue<A>>,
     /// Requests that were not yet given to the thread.
     fresh: Vec<QueuedRequest<A>>,
@@ -60,8 +60,8 @@ pub(super) struct Lane<A: RequestSource> {
     moved_at: Instant,
 }
 
-impl<A: RequestSource> Lane<A> {
-    pub(super) fn start(store: Box<dyn Store>, source: Arc<A>) -> io::Result<Lane<A>> {
+impl<A: RequestSource> LaneSubmitter<A> {
+    pub(super) fn start(store: Box<dyn Store>, source: Arc<A>) -> io::Result<LaneSubmitter<A>> {
         let shared = Arc::new(LaneQueue {
             queue: Mutex::new(Queue { requests: Vec::new(), waits: false, closed: false }),
             handed: Condvar::new(),
@@ -71,7 +71,7 @@ impl<A: RequestSource> Lane<A> {
         let worker =
             Worker { shared: Arc::clone(&shared), store, source, refused: UnreportedRefusals::default() };
         crate::vital_thread("submit", move || worker.run())?;
-        Ok(Lane { shared, fresh: Vec::new(), unanswered: 0, bytes: 0, moved_at: Instant::now() })
+        Ok(LaneSubmitter { shared, fresh: Vec::new(), unanswered: 0, bytes: 0, moved_at: Instant::now() })
     }
 
     /// Takes a request. It goes to the store at the next flush.
@@ -131,7 +131,7 @@ impl<A: RequestSource> Lane<A> {
     }
 }
 
-impl<A: RequestSource> Drop for Lane<A> {
+impl<A: RequestSource> Drop for LaneSubmitter<A> {
     fn drop(&mut self) {
         lock(&self.shared.queue).closed = true;
         self.shared.handed.notify_one();

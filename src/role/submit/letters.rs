@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use model::job::{JobKey, State, TopicName};
 use model::letters::{Filter, Pace};
-use store::{DeadLetter, DeadLetterOperation, DeadLetterSelection, Page, Result, Store, View};
+use store::{DeadLetter, DeadLetterOperation, DeadLetterSelection, JobsPage, Result, Store, View};
 
 /// How many letters are read first, and the maximum. The number doubles as long as the letters are small.
 const READ: [usize; 2] = [25, 400];
@@ -69,7 +69,7 @@ impl<'a> DeadLetterSearch<'a> {
 
     /// Reads the next letters after that place, and returns those that the filter picks, up to `most`. There may be
     /// none.
-    pub(super) fn next(&mut self, cursor: Option<&str>, most: usize) -> Result<Page> {
+    pub(super) fn next(&mut self, cursor: Option<&str>, most: usize) -> Result<JobsPage> {
         let mut read = self.read;
         loop {
             let mut page = self.store.list(self.topic, State::Dead, cursor, read)?;

@@ -3,7 +3,7 @@
 use super::letters::{DeadLetterSearch, size};
 use model::job::{State, TopicName};
 use model::letters::Filter;
-use store::{Page, Result, Store};
+use store::{JobsPage, Result, Store};
 
 /// How many jobs a listing asks the store for at a time.
 const PAGE: usize = 50;
@@ -31,8 +31,8 @@ pub struct Listing {
 pub(super) fn list(
     store: &mut dyn Store,
     Listing { topic, state, filter, cursor, limit }: Listing,
-) -> Result<Page> {
-    let mut page = Page { next: cursor, ..Page::default() };
+) -> Result<JobsPage> {
+    let mut page = JobsPage { next: cursor, ..JobsPage::default() };
     let mut bytes = 0;
     if let Some(filter) = filter {
         let mut look = DeadLetterSearch::new(store, &topic, &filter);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use self::job_search::{FoundJobs, JobCursor, JobQuery};
-use self::lane::Lane;
+use self::lane::LaneSubmitter;
 pub use self::letters::{DeadLetterTask, FoundDeadLetters};
 pub use self::list::Listing;
 pub use self::records::{FoundId, FoundIds, FoundRecords, RecordCursor, RecordQuery, SearchedTopic};
@@ -66,7 +66,7 @@ pub struct Submitter<A: RequestSource> {
     ways: usize,
     /// The threads of each lane, one lane after the other. If there are several lanes, one more thread is for requests
     /// to all of them together.
-    threads: Vec<Lane<A>>,
+    threads: Vec<LaneSubmitter<A>>,
     /// With several lanes: the requests in progress, by line. A request to all lanes keeps its place in the order of
     /// its line.
     lines: HashMap<u64, RequestQueue<A>>,
@@ -111,7 +111,8 @@ impl<A: RequestSource> Submitter<A> {
         let ways = lanes.ways();
         let count = lanes.count() * ways + usize::from(lanes.count() > 1);
         let cannot = |e: io::Error| io::Error::new(e.kind(), format!("cannot start a submit thread: {e}"));
-        let threads = (0..count).map(|_| Ok(Lane::start(open()?, Arc::clone(&source)).map_err(cannot)?));
+        let threads =
+            (0..count).map(|_| Ok(LaneSubmitter::start(open()?, Arc::clone(&source)).map_err(cannot)?));
         Ok(Submitter {
             threads: threads.collect::<Result<_, E>>()?,
             lanes,
@@ -123,7 +124,7 @@ impl<A: RequestSource> Submitter<A> {
 
     /// Starts one thread, for requests that are not about a single job or lane. `store` is a handle to the whole store.
     pub fn start_reader(lanes: Lanes, source: A, store: Box<dyn Store>) -> io::Result<Submitter<A>> {
-        let threads = vec![Lane::start(store, Arc::new(source))?];
+        let threads = vec![LaneSubmitter::start(store, Arc::new(source))?];
         Ok(Submitter { threads, lanes, ways: 1, lines: HashMap::new(), waiting: (0, 0) })
     }
 
@@ -152,7 +153,7 @@ impl<A: RequestSource> Submitter<A> {
             let line = self.lines.entry(line).or_insert_with(fresh);
             if !line.waiting.is_empty() || !line.may_go(lane.is_none(), set) {
                 // A request that waits must wait for all lanes, also for one that hangs.
-                if self.threads.iter().any(Lane::is_hung) {
+                if self.threads.iter().any(LaneSubmitter::is_hung) {
                     return Err(LaneHung);
                 }
                 line.waiting.push_back(QueuedRequest { ticket, request, bytes });
@@ -191,29 +192,31 @@ impl<A: RequestSource> Submitter<A> {
 
     /// Hands over all new requests.
     pub fn flush(&mut self) {
-        self.threads.iter_mut().for_each(Lane::flush);
+        self.threads.iter_mut().for_each(LaneSubmitter::flush);
     }
 
     /// Returns whether this process must be started again to find the store.
     pub fn is_gone(&self) -> bool {
-        self.threads.iter().any(Lane::is_gone)
+        self.threads.iter().any(LaneSubmitter::is_gone)
     }
 
     /// Returns whether the store has enough to do, so that further requests should stay with the clients.
     pub fn is_full(&self) -> bool {
         let (waiting, bytes) = self.waiting;
-        self.threads.iter().any(Lane::is_full) || waiting >= WAITING_MAX || bytes >= WAITING_BYTES_MAX
+        self.threads.iter().any(LaneSubmitter::is_full)
+            || waiting >= WAITING_MAX
+            || bytes >= WAITING_BYTES_MAX
     }
 
     /// Returns when the store should have answered; none: it has nothing to answer.
     pub fn due_by(&self) -> Option<Instant> {
-        self.threads.iter().filter_map(Lane::due_by).min()
+        self.threads.iter().filter_map(LaneSubmitter::due_by).min()
     }
 
     /// Returns the store's answers since the last call.
     pub fn completions(&mut self) -> Vec<(A::Ticket, A::Response)> {
         let done: Vec<(A::Ticket, A::Response)> =
-            self.threads.iter_mut().flat_map(Lane::completions).collect();
+            self.threads.iter_mut().flat_map(LaneSubmitter::completions).collect();
         if self.lanes.count() > 1 {
             done.iter().for_each(|(ticket, _)| self.answered(A::line(ticket)));
         }

@@ -15,8 +15,8 @@ use model::letters::Filter;
 use model::record::JobRecord;
 use model::ticket::TicketSecret;
 use store::{
-    Added, Change, Changed, CircuitView, Counts, DeadLetterSelection, Deleted, Lanes, Leased, LimitQuery,
-    LimitUse, OwnerTag, Page, Result, Settled, Settlement, Store, View,
+    Added, Change, Changed, CircuitView, Counts, DeadLetterSelection, Deleted, JobsPage, Lanes, Leased,
+    LimitQuery, LimitUse, OwnerTag, Result, Settled, Settlement, Store, View,
 };
 
 /// A request to the store. Its answer becomes a response of type `R`, on the thread that asks the store: so a long
@@ -243,7 +243,10 @@ impl<R: 'static> Request<R> {
     }
 
     /// Shows a page of jobs.
-    pub fn list(listing: Listing, respond: impl FnOnce(Result<Page>) -> R + Send + 'static) -> Request<R> {
+    pub fn list(
+        listing: Listing,
+        respond: impl FnOnce(Result<JobsPage>) -> R + Send + 'static,
+    ) -> Request<R> {
         Request::other(Target::AllLanes, move |store| respond(list(store, listing)))
     }
 

@@ -55,7 +55,7 @@ impl RunningCallback {
 pub(super) type HomeOf = Box<dyn Fn(&str) -> usize>;
 
 /// What one consumer knows, and what it has decided and not ordered yet.
-pub(super) struct Dispatcher {
+pub(super) struct ConsumerState {
     pub(super) topics: Topics,
     pub(super) lanes: Vec<LaneState>,
     /// How many callbacks may be in flight.
@@ -76,7 +76,7 @@ pub(super) struct Dispatcher {
     pub(super) beginning: Vec<Token>,
 }
 
-impl Dispatcher {
+impl ConsumerState {
     /// Returns a dispatcher that knows nothing of the lanes yet. `may_go_alone`: jobs can be leased while the home of a
     /// topic does not answer.
     pub(super) fn new(
@@ -87,11 +87,11 @@ impl Dispatcher {
         home_of: HomeOf,
         may_go_alone: bool,
         now: Instant,
-    ) -> Dispatcher {
+    ) -> ConsumerState {
         let mut limits = Limits::new(now, may_go_alone);
         limits.serve(&topics, now, |_| 0);
         let hosts = HostLimits::new(host_limits, &topics, now, may_go_alone);
-        Dispatcher {
+        ConsumerState {
             fair: Fair::new(lanes, served(&topics)),
             topics,
             lanes: (0..lanes).map(|_| LaneState::new(now)).collect(),

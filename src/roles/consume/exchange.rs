@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::LEASE_MARGIN;
-use super::dispatcher::{Dispatcher, RunningCallback, allowed};
+use super::dispatcher::{ConsumerState, RunningCallback, allowed};
 use super::ending::too_old;
 use super::host_limits::HeldJob;
 use super::lane::{self, ExchangeAnswer, LaneOrder};
@@ -25,7 +25,7 @@ impl Exchange {
     }
 }
 
-impl Dispatcher {
+impl ConsumerState {
     /// Orders the next exchange of a lane, if one is due and none is under way.
     pub(super) fn begin_exchange(&mut self, number: usize, now: Instant) {
         let (free, share) = (self.free(), self.lanes.len() as u32);

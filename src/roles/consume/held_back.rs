@@ -4,19 +4,19 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::dispatcher::{Dispatcher, RunningCallback};
+use super::dispatcher::{ConsumerState, RunningCallback};
 use super::host_limits::{HeldJob, HostDecision};
 use super::lane::LaneOrder;
 use model::excerpt::Excerpt;
 use model::fair::TopicSearch;
-use model::flow::Verdict;
+use model::flow::CircuitChange;
 use model::job::{Attempt, Due, TopicName};
 use model::late_start::LateReason;
 use model::topic::Topic;
 use role::expiry::expired_at;
 use store::{CircuitOpening, Leased, Outcome, Permit, PermitRequest, Settlement, StoreError};
 
-impl Dispatcher {
+impl ConsumerState {
     /// Asks the homes of topics and hosts with limits for the permits that are needed, and tells them which are no
     /// longer used. Returns whether this process has granted some to itself, which a lease can use at once.
     pub(super) fn ask_permits(&mut self, now: Instant) -> bool {
@@ -97,11 +97,11 @@ impl Dispatcher {
         for lane in 0..self.lanes.len() {
             match verdict {
                 None => {}
-                Some(Verdict::Open { pause, opens }) => {
+                Some(CircuitChange::Open { pause, opens }) => {
                     let (topic, reason) = (topic.name.clone(), error.to_owned());
                     self.order(lane, LaneOrder::Open(CircuitOpening { topic, pause, opens, reason }));
                 }
-                Some(Verdict::Close) => self.order(lane, LaneOrder::Close(topic.name.clone())),
+                Some(CircuitChange::Close) => self.order(lane, LaneOrder::Close(topic.name.clone())),
             }
         }
     }

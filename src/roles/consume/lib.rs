@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use self::dispatcher::Dispatcher;
+use self::dispatcher::ConsumerState;
 use self::ending::ack_url;
 use self::lane::{Inbox, Lane, LaneOrder, LaneReport};
 use self::workers::Workers;
@@ -60,7 +60,7 @@ struct Consumer {
     topics: LiveTopics,
     /// `None` once no leases are held in its name.
     owner: Option<Owner>,
-    dispatcher: Dispatcher,
+    dispatcher: ConsumerState,
     lanes: Vec<ConsumedLane>,
     inbox: Arc<Inbox>,
     /// Readable when the inbox has reports.
@@ -96,7 +96,7 @@ impl Consumer {
         let may_go_alone = matches!(settings.store, StoreSettings::Redis(_));
         let home_of = Box::new(move |name: &str| all.home_of(name));
         let (served, host_limits) = (topics.now().clone(), &settings.consume.host_limits);
-        let dispatcher = Dispatcher::new(
+        let dispatcher = ConsumerState::new(
             lanes.len(),
             concurrency,
             served,

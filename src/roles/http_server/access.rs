@@ -20,7 +20,7 @@ use super::problem::Problem;
 use super::reserves::RequestPlace;
 use super::route_rule::{RouteRule, rule};
 use super::sessions::Sessions;
-use model::failure_limiter::{FailureKind, FailureLimiter, Source};
+use model::failure_limiter::{ClientSource, FailureKind, FailureLimiter};
 use model::scope::RequiredAccess;
 use model::session;
 use model::settings::{Auth, HttpSettings};
@@ -37,10 +37,10 @@ pub(super) enum Peer {
 }
 
 impl Peer {
-    pub(super) fn source(self) -> Source {
+    pub(super) fn source(self) -> ClientSource {
         match self {
-            Peer::Address(ip) => Source::address(ip),
-            Peer::User(uid) => Source::User(uid.unwrap_or(u32::MAX)),
+            Peer::Address(ip) => ClientSource::address(ip),
+            Peer::User(uid) => ClientSource::User(uid.unwrap_or(u32::MAX)),
         }
     }
 }

@@ -23,7 +23,7 @@ use super::typed_body::{self, word};
 use host::now_ms;
 use model::password::StoredPassword;
 use model::scope::{Range, RequiredAccess, Scope};
-use model::token::{Proof, Token, TokenName};
+use model::token::{Token, TokenName, TokenProof};
 use registry::RegistryError;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -135,7 +135,7 @@ async fn put(
     let hashed = hashed.map_err(|e| Problem::field("password", format!("password: {e}")))?;
     let account = Token {
         name: name.clone(),
-        proof: Proof::Password(hashed),
+        proof: TokenProof::Password(hashed),
         scopes: vec![role.scope()],
         created_ms: now_ms(),
         expires_ms: None,

@@ -33,7 +33,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 /// The outcome that a receiver reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum AckOutcome {
+enum ReportedOutcome {
     Ack,
     Nack,
     Extend,
@@ -46,7 +46,7 @@ enum AckOutcome {
 pub(super) struct AckRequest {
     /// Default: `ack`.
     #[serde(default, deserialize_with = "word")]
-    outcome: Option<AckOutcome>,
+    outcome: Option<ReportedOutcome>,
     /// Only with `nack`: the delay until the next attempt, if the job has attempts left. If it is missing, the topic's
     /// retry policy decides.
     #[schema(schema_with = schema::span, required = false)]
@@ -99,31 +99,31 @@ impl AckRequest {
         let request: AckRequest = typed_body::read_or_empty(json)?;
         let outcome = request.outcome();
         for (name, given, of) in [
-            ("delay", request.delay.is_some(), AckOutcome::Nack),
-            ("reason", request.reason.is_some(), AckOutcome::Nack),
-            ("by", request.by.is_some(), AckOutcome::Extend),
+            ("delay", request.delay.is_some(), ReportedOutcome::Nack),
+            ("reason", request.reason.is_some(), ReportedOutcome::Nack),
+            ("by", request.by.is_some(), ReportedOutcome::Extend),
         ] {
             if given && outcome != of {
-                let of = if of == AckOutcome::Nack { "nack" } else { "extend" };
+                let of = if of == ReportedOutcome::Nack { "nack" } else { "extend" };
                 return Err(Problem::field(name, format!("{name} is only valid with \"{of}\"")));
             }
         }
-        if outcome == AckOutcome::Extend && request.by.is_none() {
+        if outcome == ReportedOutcome::Extend && request.by.is_none() {
             return Err(Problem::missing("by", json_time::DURATION));
         }
         Ok(request)
     }
 
-    fn outcome(&self) -> AckOutcome {
-        self.outcome.unwrap_or(AckOutcome::Ack)
+    fn outcome(&self) -> ReportedOutcome {
+        self.outcome.unwrap_or(ReportedOutcome::Ack)
     }
 
     fn report(self) -> Report {
         let span = |given: Option<Span>| given.map(|Span(span)| span);
         let verb = match self.outcome() {
-            AckOutcome::Ack => ReportVerb::Ack,
-            AckOutcome::Nack => ReportVerb::Nack { delay: span(self.delay) },
-            AckOutcome::Extend => ReportVerb::Extend { lease: span(self.by) },
+            ReportedOutcome::Ack => ReportVerb::Ack,
+            ReportedOutcome::Nack => ReportVerb::Nack { delay: span(self.delay) },
+            ReportedOutcome::Extend => ReportVerb::Extend { lease: span(self.by) },
         };
         Report { verb, text: self.reason.unwrap_or_default() }
     }

@@ -82,7 +82,7 @@ struct WebhookChannel<'a> {
 
 /// Shows who gets alerts, as the configuration says.
 #[utoipa::path(get, path = "/v1/alerts/channels", tag = "daemon", operation_id = "get_alert_channels",
-    responses((status = 200, body = Channels, description = "The channels, without passwords and without URLs of webhooks"), schema::ShowProblems))]
+    responses((status = 200, body = Channels, description = "The channels, without passwords and without URLs of webhooks"), schema::ReadProblems))]
 async fn channels_shown(State(api): State<Api>) -> ApiResponse {
     let alert = &api.settings.alert;
     let mail = alert.smtp.as_ref().map(|SmtpSettings { host, port, from, .. }| MailChannel {

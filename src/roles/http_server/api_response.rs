@@ -16,7 +16,7 @@ use super::record_shown::RecordResponse;
 use super::replays::PartialResult;
 use model::job::{JobId, JobKey, TopicName};
 use model::record::JobRecord;
-use store::{Added, Changed, Deleted, Page, Result, StoreError, View};
+use store::{Added, Changed, Deleted, JobsPage, Result, StoreError, View};
 
 /// The characters that stand in a path without percent-encoding.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -155,7 +155,7 @@ pub(super) fn changed(key: &JobKey, changed: Result<Changed>) -> Result<ApiRespo
 pub(super) fn page(
     topic: &TopicName,
     is_registered: bool,
-    page: Result<Page>,
+    page: Result<JobsPage>,
     sees_answers: bool,
 ) -> Result<ApiResponse, Problem> {
     let page = page?;

@@ -25,7 +25,7 @@ use host::{findings, now_ms, whole_status};
 use model::job::TopicName;
 use model::metrics::{Lateness, MetricSubject, Sums, Totals};
 use model::token::VerifiedToken;
-use model::topic::Status;
+use model::topic::TopicStatus;
 
 /// How often a client gets an event.
 const EACH: Duration = Duration::from_secs(1);
@@ -66,7 +66,7 @@ struct LiveTopic {
     paused: Option<bool>,
     circuit: Option<Circuit>,
     registered: bool,
-    status: Option<Status>,
+    status: Option<TopicStatus>,
     sums: Sums,
 }
 
@@ -208,7 +208,7 @@ async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> LiveState {
 
 /// What a client gets: the whole state at first, then what changed since the last event.
 #[derive(Serialize)]
-struct Event<'a> {
+struct LiveEvent<'a> {
     at_ms: i64,
     full: bool,
     instance: &'a str,
@@ -230,15 +230,15 @@ struct Event<'a> {
     alerts: Option<&'a Value>,
 }
 
-impl<'a> Event<'a> {
-    fn new(now: &'a LiveState, before: Option<&'a LiveState>, instance: &'a str) -> Event<'a> {
+impl<'a> LiveEvent<'a> {
+    fn new(now: &'a LiveState, before: Option<&'a LiveState>, instance: &'a str) -> LiveEvent<'a> {
         let is_new = |topic: &&LiveTopic| before.is_none_or(|b| b.topics.get(&topic.topic) != Some(*topic));
         let gone = before.into_iter().flat_map(|b| b.topics.keys());
         let differs = |of: fn(&LiveState) -> &Value| {
             let now = of(now);
             before.is_none_or(|before| of(before) != now).then_some(now)
         };
-        Event {
+        LiveEvent {
             at_ms: now.at_ms,
             full: before.is_none(),
             instance,
@@ -299,7 +299,7 @@ async fn send_events(
         }
         let now = api.live.now(api).await;
         if before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &now)) {
-            let event = Event::new(&now, before.as_deref(), &api.settings.instance).framed();
+            let event = LiveEvent::new(&now, before.as_deref(), &api.settings.instance).framed();
             // A client that reads nothing must not delay the end of the process.
             tokio::select! {
                 sent = tokio::time::timeout(STALLED, to.send_data(event)) => match sent {
@@ -336,7 +336,7 @@ mod tests {
                 paused: Some(false),
                 circuit: Some(Circuit::Closed),
                 registered: true,
-                status: Some(Status::Online),
+                status: Some(TopicStatus::Online),
                 sums: Sums::default(),
             };
             (topic, of)
@@ -359,7 +359,7 @@ mod tests {
         let (first, second) =
             (now(&[("a", 1), ("b", 1), ("c", 1)], "x".into()), now(&[("a", 1), ("b", 2)], "x".into()));
         let event_of = |now: &LiveState, before: Option<&LiveState>| -> Value {
-            let framed = Event::new(now, before, "host").framed();
+            let framed = LiveEvent::new(now, before, "host").framed();
             let text = std::str::from_utf8(&framed).unwrap().to_owned();
             serde_json::from_str(text.strip_prefix("event: now\ndata: ").unwrap().trim_end()).unwrap()
         };

@@ -21,7 +21,7 @@ use super::metrics::{QuestionThread, by};
 use host::{ask_master, findings};
 use model::settings;
 use model::slot::{Role, Slot};
-use model::status::{Finding, ProcessState, Status};
+use model::status::{DaemonStatus, Finding, ProcessState};
 use role::Context;
 use store::StoreError;
 
@@ -178,19 +178,19 @@ fn of_topics(findings: &[Finding]) -> Option<String> {
 }
 
 /// Returns the processes of the current generation, and whether each is up.
-fn serving(status: &Status) -> impl Iterator<Item = (&str, bool)> {
+fn serving(status: &DaemonStatus) -> impl Iterator<Item = (&str, bool)> {
     let own = status.processes.iter().filter(|p| p.generation == status.generation);
     own.map(|p| (p.name.as_str(), matches!(p.state, ProcessState::Up | ProcessState::Draining)))
 }
 
 /// Returns the names of the processes that are not up, or `ok`.
-fn not_up(status: &Status) -> String {
+fn not_up(status: &DaemonStatus) -> String {
     let names: Vec<&str> = serving(status).filter(|(_, up)| !up).map(|(name, _)| name).collect();
     if names.is_empty() { "ok".to_owned() } else { format!("not up: {}", names.join(", ")) }
 }
 
 /// Returns why no process of a role does its work. If the master does not answer, nothing is reported.
-fn none_of(role: Role, count: u32, section: &str, status: Option<&Status>) -> Option<String> {
+fn none_of(role: Role, count: u32, section: &str, status: Option<&DaemonStatus>) -> Option<String> {
     if count == 0 {
         return Some(format!("{section}.processes is 0"));
     }

@@ -35,7 +35,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[allow(dead_code)]
-struct JobsQuery {
+struct JobSearchQuery {
     /// Only jobs in this state. Several states have commas between them, such as `delayed,ready`. Without it: pending
     /// jobs and dead letters.
     #[param(required = false, pattern = "^(delayed|ready|leased|dead)(,(delayed|ready|leased|dead))*$")]
@@ -135,22 +135,22 @@ impl JobParameters {
 }
 
 /// The parts of a cursor, as they are written.
-type CursorParts = (String, job::State, Option<String>);
+type JobCursorParts = (String, job::State, Option<String>);
 
 fn write_cursor(at: JobCursor) -> String {
-    let parts: CursorParts = (at.topic.to_string(), at.state, at.place);
+    let parts: JobCursorParts = (at.topic.to_string(), at.state, at.place);
     cursor::write(&serde_json::to_string(&parts).expect("a cursor is plain values"))
 }
 
 fn read_cursor(words: &str) -> Option<JobCursor> {
-    let (topic, state, place): CursorParts = serde_json::from_str(words).ok()?;
+    let (topic, state, place): JobCursorParts = serde_json::from_str(words).ok()?;
     Some(JobCursor { topic: TopicName::new(&topic).ok()?, state, place })
 }
 
 /// Lists the jobs of all registered topics whose jobs the caller may see: pending jobs and dead letters, by topic and
 /// state. A request looks at a limited number of jobs, and `next` leads to the others. A job whose state changes meanwhile
 /// may come twice or not at all. Jobs that wait in the spool of a host are not in the list.
-#[utoipa::path(get, path = "/v1/jobs", tag = "jobs", operation_id = "search_jobs", params(JobsQuery),
+#[utoipa::path(get, path = "/v1/jobs", tag = "jobs", operation_id = "search_jobs", params(JobSearchQuery),
     responses((status = 200, description = "A page of jobs", content(
         (FoundJobList = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"))), schema::FindProblems))]
 async fn search(

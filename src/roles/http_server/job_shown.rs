@@ -11,7 +11,7 @@ use super::problem::Problem;
 use super::schema;
 use super::waiting::WaitingResponse;
 use model::destination::Destination;
-use model::follow::Source;
+use model::follow::FollowedJob;
 use model::job::{Attempt, JobId, JobKey, State, TopicName};
 use model::job_priority::JobPriority;
 use model::json_time;
@@ -163,7 +163,7 @@ impl<'a> JobResponse<'a> {
             path: view.headers.destination().and_then(Destination::path),
             url: view.headers.destination().and_then(Destination::own_url),
             tags: view.headers.tags(),
-            then: view.headers.then().shown(Source { key: &view.key, stamp_us: view.stamp_us }),
+            then: view.headers.then().shown(FollowedJob { key: &view.key, stamp_us: view.stamp_us }),
             after: view.headers.after().map(JobLink::from),
             log,
             // A damaged store may hold a body that is not JSON. It is shown as null.

@@ -23,7 +23,7 @@ use super::schema;
 use host::{ask_master, now_ms};
 use model::job::TopicName;
 use model::metrics::{MetricKind, Text, Totals};
-use model::status::{ProcessState, Status};
+use model::status::{DaemonStatus, ProcessState};
 use model::topic::{Topic, Topics};
 use role::{self, Context, EMBEDDED, SpoolReader};
 use store::{self, CircuitState, CircuitView, Counts, OutboxState, SpoolState, Store};
@@ -77,7 +77,7 @@ pub(super) struct Sources(Arc<MetricQuestions>);
 struct MetricQuestions {
     /// The sums of all counters. None: they could not be read.
     pages: QuestionThread<Option<Totals>>,
-    master: QuestionThread<Option<Status>>,
+    master: QuestionThread<Option<DaemonStatus>>,
     /// The threads that ask the nodes, with the names of the nodes.
     nodes: Vec<(String, QuestionThread<NodeCounts>)>,
     /// The size limit of this host's spool, and the thread that reads how full it is, if it can be read. None: there is
@@ -183,7 +183,7 @@ fn pages(run_dir: &Path) -> Option<Totals> {
 #[utoipa::path(get, path = "/metrics", tag = "daemon", operation_id = "get_metrics",
     responses(
         (status = 200, body = String, content_type = "text/plain", description = "The text format of Prometheus, or OpenMetrics if the client accepts it"),
-        schema::ShowProblems))]
+        schema::ReadProblems))]
 async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     let sources = &api.metrics.0;
     let until = Instant::now() + PATIENCE;
@@ -336,7 +336,7 @@ fn write_spool(text: &mut Text, state: &SpoolState, max_bytes: u64) {
     }
 }
 
-fn write_processes(text: &mut Text, status: &Status) {
+fn write_processes(text: &mut Text, status: &DaemonStatus) {
     // During a rolling restart both generations report all restarts of a slot.
     let mut restarts: BTreeMap<&str, u32> = BTreeMap::new();
     let mut processes: BTreeMap<(&str, &str), u32> = BTreeMap::new();

@@ -19,7 +19,7 @@ use super::schema;
 use super::servers::{Server, StoreFile};
 use host::{findings, whole_status};
 use model::settings;
-use model::status::{Finding, Status};
+use model::status::{DaemonStatus, Finding};
 use model::topic::Durability;
 use store::{Capability, Counts, SetState, SpoolState};
 
@@ -229,7 +229,7 @@ impl Api {
 /// Shows the nodes of the store and this host's spool. For each node: whether it answers, how many jobs it has, and
 /// what its servers report.
 #[utoipa::path(get, path = "/v1/nodes", tag = "daemon", operation_id = "get_nodes",
-    responses((status = 200, body = AllNodes, description = "All nodes"), schema::ShowProblems))]
+    responses((status = 200, body = AllNodes, description = "All nodes"), schema::ReadProblems))]
 async fn nodes(State(api): State<Api>) -> ApiResponse {
     let (nodes, spool) = tokio::join!(api.all_nodes(), api.metrics.spool(Instant::now() + PATIENCE));
     let spool = spool.map(|(SpoolState { entries, bytes, oldest_ms, .. }, max_bytes)| Spool {
@@ -244,16 +244,16 @@ async fn nodes(State(api): State<Api>) -> ApiResponse {
 
 /// Shows the daemon's processes.
 #[utoipa::path(get, path = "/v1/processes", tag = "daemon", operation_id = "get_processes",
-    responses((status = 200, body = StatusSchema, description = "The state of the daemon, from the master"), schema::ShowProblems))]
+    responses((status = 200, body = StatusSchema, description = "The state of the daemon, from the master"), schema::ReadProblems))]
 async fn processes(State(api): State<Api>) -> Result<ApiResponse, Problem> {
     let status = on_thread(&api, |run_dir| whole_status(run_dir, MASTER_PATIENCE)).await?;
-    let status: Status = status.map_err(|e| Problem::unavailable("master_away", e.to_string()))?;
+    let status: DaemonStatus = status.map_err(|e| Problem::unavailable("master_away", e.to_string()))?;
     Ok(ApiResponse::new(StatusCode::OK, &status))
 }
 
 /// Shows what is wrong with the store, with topics and with processes.
 #[utoipa::path(get, path = "/v1/alerts", tag = "daemon", operation_id = "get_alerts",
-    responses((status = 200, body = Alerts, description = "The open findings"), schema::ShowProblems))]
+    responses((status = 200, body = Alerts, description = "The open findings"), schema::ReadProblems))]
 async fn alerts(State(api): State<Api>) -> Result<ApiResponse, Problem> {
     let alerts = on_thread(&api, findings).await?;
     Ok(ApiResponse::new(StatusCode::OK, &Alerts { alerts }))

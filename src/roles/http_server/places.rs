@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use ipnet::IpNet;
 
-use model::failure_limiter::Source;
+use model::failure_limiter::ClientSource;
 use model::open_connections::OpenConnections;
 use role::lock;
 
@@ -50,7 +50,7 @@ impl Places {
         if !self.allow.is_empty() && !self.allow.iter().any(|net| net.contains(&ip)) {
             return Err(format!("{}.allow does not name it", self.name));
         }
-        let source = Source::address(ip);
+        let source = ClientSource::address(ip);
         let mut open = lock(&self.open);
         open.check(source, 0).map_err(|no_place| no_place.to_string())?;
         open.opened(source);
@@ -61,7 +61,7 @@ impl Places {
 /// The place of a connection of a port. It is free again when this is dropped.
 pub(super) struct Place {
     open: Arc<Mutex<OpenConnections>>,
-    source: Source,
+    source: ClientSource,
 }
 
 impl Drop for Place {

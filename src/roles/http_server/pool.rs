@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::access::{Caller, Peer};
-use model::failure_limiter::Source;
+use model::failure_limiter::ClientSource;
 use role::lock;
 
 /// Whose share is limited. It is an extension of each request that access control has let in.
@@ -13,7 +13,7 @@ pub(super) enum Holder {
     /// A caller that has proved who it is.
     Caller(Caller),
     /// All others from one source.
-    Source(Source),
+    Source(ClientSource),
 }
 
 impl Holder {
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn no_holder_takes_more_than_its_share_and_all_is_given_back() {
-        let holder = |text: &str| Some(Holder::Source(Source::address(text.parse().unwrap())));
+        let holder = |text: &str| Some(Holder::Source(ClientSource::address(text.parse().unwrap())));
         let pool = Pool::new(10, 6);
         let mut a = pool.take(holder("::"), 4).unwrap();
         assert!(a.grow(2) && !a.grow(1));

@@ -10,7 +10,7 @@ use super::api_response::ApiResponse;
 use super::job_shown::JobLink;
 use super::list_format::{ListEnd, ListFormat, TableForm};
 use super::schema;
-use model::follow::Source;
+use model::follow::FollowedJob;
 use model::job::{Attempt, TopicName};
 use model::json_time::rfc3339;
 use model::record::{Ending, JobRecord};
@@ -104,7 +104,7 @@ impl<'a> From<&'a JobRecord> for RecordResponse<'a> {
             then: record
                 .headers
                 .then()
-                .shown(Source { key: &record.key, stamp_us: record.stamp_us.unwrap_or_default() }),
+                .shown(FollowedJob { key: &record.key, stamp_us: record.stamp_us.unwrap_or_default() }),
             after: record.headers.after().map(JobLink::from),
             body: record.body.as_ref().and_then(|body| serde_json::from_str(body.as_str()).ok()),
         }

@@ -34,7 +34,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 
 /// What is kept of the jobs with one id.
 #[derive(Serialize, ToSchema)]
-struct Story<'a> {
+struct RecordsOfId<'a> {
     /// The records, the latest first.
     records: Vec<RecordResponse<'a>>,
 }
@@ -128,16 +128,16 @@ impl RecordParameters {
 const OUTCOMES: &str = "delivered, dead, deleted or replaced";
 
 /// The parts of a cursor, as they are written.
-type CursorParts = (String, Option<String>, Option<(i64, String, String)>);
+type RecordCursorParts = (String, Option<String>, Option<(i64, String, String)>);
 
 fn write_cursor(at: RecordCursor) -> String {
     let last = at.last.map(|(order_ms, topic, id)| (order_ms, topic.to_string(), id.to_string()));
-    let parts: CursorParts = (at.first.to_string(), at.behind.map(|topic| topic.to_string()), last);
+    let parts: RecordCursorParts = (at.first.to_string(), at.behind.map(|topic| topic.to_string()), last);
     cursor::write(&serde_json::to_string(&parts).expect("a cursor is plain values"))
 }
 
 fn read_cursor(words: &str) -> Option<RecordCursor> {
-    let (first, behind, last): CursorParts = serde_json::from_str(words).ok()?;
+    let (first, behind, last): RecordCursorParts = serde_json::from_str(words).ok()?;
     let last = match last {
         None => None,
         Some((order_ms, topic, id)) => Some((order_ms, TopicName::new(&topic).ok()?, JobId::new(id).ok()?)),
@@ -185,7 +185,7 @@ impl Api {
 /// Shows how the jobs with one id ended, the latest first. An id without records has an empty list.
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}/records", tag = "records", operation_id = "get_job_records",
     params(schema::JobPath),
-    responses((status = 200, body = Story, description = "The records of the id"), schema::FindProblems))]
+    responses((status = 200, body = RecordsOfId, description = "The records of the id"), schema::FindProblems))]
 async fn story(
     State(api): State<Api>,
     reader: Reader,
@@ -194,8 +194,9 @@ async fn story(
     let sees_answers = reader.sees_answers(&key.topic);
     let ask = |reply: Reply<_>| {
         Request::records(key, sees_answers, move |_, found| {
-            let story = found
-                .map(|records| ApiResponse::new(StatusCode::OK, &Story { records: described(&records) }));
+            let story = found.map(|records| {
+                ApiResponse::new(StatusCode::OK, &RecordsOfId { records: described(&records) })
+            });
             reply.response(story.map_err(Problem::from))
         })
     };

@@ -51,7 +51,7 @@ enum Decision {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[allow(dead_code)]
-struct JobsQuery {
+struct RemovalQuery {
     /// What happens to the topic's jobs and dead letters. Required if there are any.
     #[param(inline, required = false)]
     jobs: Decision,
@@ -236,7 +236,7 @@ impl Api {
 /// Removes a topic. If it has jobs, `jobs` says what happens to them. `purge` also removes the jobs of a topic that is
 /// not registered. Unless the jobs stay, the records of ended jobs are erased.
 #[utoipa::path(delete, path = "/v1/topics/{topic}", tag = "topics", operation_id = "delete_topic",
-    params(schema::TopicPath, JobsQuery, ("If-Match" = Option<String>, Header, description = "Removes the topic only if it has this revision, in quotes")),
+    params(schema::TopicPath, RemovalQuery, ("If-Match" = Option<String>, Header, description = "Removes the topic only if it has this revision, in quotes")),
     responses((status = 204, description = "The topic is removed"), (status = 200, body = Removed, description = "The topic and its jobs are removed"),
         schema::ChangeProblems))]
 async fn delete(

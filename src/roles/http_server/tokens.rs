@@ -25,7 +25,7 @@ use super::schema;
 use super::typed_body;
 use model::json_time;
 use model::scope::{NoScope, Scope};
-use model::token::{Proof, Secret, Token, TokenName, Tokens};
+use model::token::{Secret, Token, TokenName, TokenProof, Tokens};
 use model::topic::Rate;
 
 /// The most scopes of a token.
@@ -105,7 +105,7 @@ impl NewToken {
         let created_ms = host::now_ms();
         let lifetime = self.expires.map(|TokenLifetime(lifetime)| lifetime);
         let expires_ms = lifetime.map(|lifetime| created_ms + lifetime.as_millis() as i64);
-        let proof = Proof::Secret(secret.digest());
+        let proof = TokenProof::Secret(secret.digest());
         Ok(Token { name, proof, scopes, created_ms, expires_ms, creator, add_rate: self.add_rate })
     }
 }
@@ -158,7 +158,7 @@ struct TokenList<'a> {
 
 /// Lists all tokens, without their secrets. Accounts are not listed here.
 #[utoipa::path(get, path = "/v1/tokens", tag = "tokens", operation_id = "list_tokens",
-    responses((status = 200, body = TokenList, description = "All tokens"), schema::ShowProblems))]
+    responses((status = 200, body = TokenList, description = "All tokens"), schema::ReadProblems))]
 async fn list(State(api): State<Api>) -> Json<Value> {
     let tokens = api.tokens.borrow().clone();
     let shown = tokens.iter().filter(|token| !token.is_account());

@@ -125,7 +125,7 @@ mod tests {
     use super::super::topic_shown::{Source, TopicResponse};
     use super::*;
     use model::retry::Retry;
-    use model::topic::Status;
+    use model::topic::TopicStatus;
 
     fn topic(json: &str, was: &Topic) -> Result<Topic, String> {
         let parts = TopicPatch::read(json.as_bytes()).map_err(|p| p.detail)?;
@@ -139,14 +139,14 @@ mod tests {
             delay: Duration::from_secs(5),
             secrets: vec!["long enough".into()],
             retry: Retry::List(vec![Duration::from_secs(1)]),
-            status: Status::Offline,
+            status: TopicStatus::Offline,
             ..Topic::new(name, "http://h/")
         };
         assert_eq!(topic("{}", &was).unwrap(), was);
         let new = topic(r#"{"delay": null, "status": null, "timeout": 1.5, "retry": null}"#, &was).unwrap();
         let expected = Topic {
             delay: Duration::ZERO,
-            status: Status::Online,
+            status: TopicStatus::Online,
             timeout: Duration::from_millis(1500),
             retry: Retry::TwoNPlusOne,
             ..was.clone()

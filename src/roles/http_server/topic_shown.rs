@@ -31,12 +31,12 @@ pub(super) struct TopicResponse {
     #[serde(flatten)]
     settings: Map<String, Value>,
     #[serde(flatten)]
-    state: TopicState,
+    state: TopicRegistration,
 }
 
 /// What a topic is beside its settings.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct TopicState {
+pub(super) struct TopicRegistration {
     source: Source,
     /// What dq does not support in the topic's settings, and what this means for the topic. Null if there is nothing.
     /// If the text begins with `held`, the topic takes no jobs and delivers none until someone edits that setting.
@@ -125,7 +125,7 @@ impl TopicResponse {
         if signing.old_secrets_until.is_none() {
             settings.insert("old_secrets_until".to_owned(), serde_json::Value::Null);
         }
-        let state = TopicState {
+        let state = TopicRegistration {
             source,
             problem: topic.problem(),
             revision: revision.map(|r| r.to_string()),
@@ -148,7 +148,7 @@ impl TopicResponse {
     /// Adds whether the topic's jobs are held back, if that is known.
     pub(super) fn with(self, held: &HeldTopics) -> TopicResponse {
         let Some((is_paused, view)) = held.state_of(&self.name) else { return self };
-        let state = TopicState {
+        let state = TopicRegistration {
             paused: Some(is_paused),
             circuit: Some(Circuit::from_view(view)),
             circuit_until_ms: view.map(|view| view.until_ms),
@@ -165,7 +165,7 @@ impl TopicResponse {
 
 impl PartialSchema for TopicResponse {
     fn schema() -> RefOr<Schema> {
-        schema::topic_response(&TopicState::schema())
+        schema::topic_response(&TopicRegistration::schema())
     }
 }
 
@@ -175,6 +175,6 @@ impl ToSchema for TopicResponse {
     }
 
     fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-        TopicState::schemas(schemas);
+        TopicRegistration::schemas(schemas);
     }
 }

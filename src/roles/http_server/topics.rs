@@ -192,7 +192,7 @@ pub(super) fn found(
 
 /// Lists all topics of the configuration file and of the registry, by name.
 #[utoipa::path(get, path = "/v1/topics", tag = "topics", operation_id = "list_topics",
-    responses((status = 200, body = Topics, description = "All topics"), schema::ShowProblems))]
+    responses((status = 200, body = Topics, description = "All topics"), schema::ReadProblems))]
 async fn list(State(api): State<Api>, reader: Reader) -> Result<ApiResponse, Problem> {
     let of_file = |name: &TopicName| api.is_of_file(name);
     let mut topics: Vec<TopicResponse> =

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::Condition;
 use super::findings::FoundConditions;
-use model::status::Status;
+use model::status::DaemonStatus;
 
 /// This many restarts within the configured time are too many. The finding closes when the same time has
 /// passed without a restart.
@@ -18,11 +18,11 @@ const MOST: usize = 3;
 pub(super) struct Restarts {
     /// When the master that reported them was started.
     master_ms: i64,
-    slots: BTreeMap<String, Slot>,
+    slots: BTreeMap<String, SlotRestarts>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Slot {
+struct SlotRestarts {
     /// How many restarts the slot has had in all.
     seen: u32,
     /// When the last restarts were, in Unix milliseconds.
@@ -34,7 +34,7 @@ struct Slot {
 
 impl Restarts {
     /// Takes the master's present status. Returns what is wrong now.
-    pub(super) fn check(&mut self, status: &Status, within: Duration, now_ms: i64) -> FoundConditions {
+    pub(super) fn check(&mut self, status: &DaemonStatus, within: Duration, now_ms: i64) -> FoundConditions {
         let text = humantime::format_duration(within);
         let within = within.as_millis() as i64;
         if self.master_ms != status.started_ms {
@@ -57,7 +57,7 @@ impl Restarts {
             slot.is_open = slot.at_ms.len() >= MOST || slot.is_open && !slot.at_ms.is_empty();
         }
         self.slots.retain(|name, _| status.processes.iter().any(|p| p.name == *name));
-        let describe = |(name, slot): (&String, &Slot)| {
+        let describe = |(name, slot): (&String, &SlotRestarts)| {
             let detail = format!("{} times within {text}, at last: {}", slot.at_ms.len(), slot.reason);
             slot.is_open.then(|| (Condition::ProcessRestarting(name.clone()), detail))
         };
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use model::status::{End, Phase, Process, ProcessState};
 
-    fn status(started_ms: i64, restarts: u32, at_ms: i64) -> Status {
+    fn status(started_ms: i64, restarts: u32, at_ms: i64) -> DaemonStatus {
         let process = Process {
             name: "dq-timer-0".into(),
             generation: 1,
@@ -83,7 +83,7 @@ mod tests {
             memory_bytes: None,
             cpu_ms: None,
         };
-        Status {
+        DaemonStatus {
             version: String::new(),
             instance: String::new(),
             pid: 1,

@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use model::destination::Destination;
-use model::fields::{DaemonFields, Fields};
-use model::follow::Source;
+use model::fields::{BodyFields, DaemonFields};
+use model::follow::FollowedJob;
 use model::job::{Attempt, JobKey, State, TopicName};
 use model::tags::Tags;
 use protocol::dq::{Answer, DueAnswer, Refusal};
@@ -103,7 +103,7 @@ pub(super) fn added(added: Result<Added>) -> Json {
 /// due times are left out first, and then the messages.
 pub(super) fn added_many(items: &[Result<(), Refusal>], all: Vec<Result<Added>>, most: usize) -> Json {
     #[derive(Serialize)]
-    struct One {
+    struct BatchItemAnswer {
         code: u8,
         #[serde(skip_serializing_if = "Option::is_none")]
         msg: Option<String>,
@@ -118,16 +118,20 @@ pub(super) fn added_many(items: &[Result<(), Refusal>], all: Vec<Result<Added>>,
     let one = |item: &Result<(), Refusal>| {
         let outcome = item.clone().and_then(|()| outcome(all.next().expect("the store answers each job")));
         match outcome {
-            Ok((due_ms, spooled)) => {
-                One { code: 1, msg: Some("succ".to_owned()), err: None, due: Some(due_ms.into()), spooled }
-            }
+            Ok((due_ms, spooled)) => BatchItemAnswer {
+                code: 1,
+                msg: Some("succ".to_owned()),
+                err: None,
+                due: Some(due_ms.into()),
+                spooled,
+            },
             Err(Refusal { err, msg }) => {
-                One { code: 0, msg: Some(msg), err: Some(err), due: None, spooled: false }
+                BatchItemAnswer { code: 0, msg: Some(msg), err: Some(err), due: None, spooled: false }
             }
         }
     };
-    let mut answers: Vec<One> = items.iter().map(one).collect();
-    let shorten: [fn(&mut One); 2] = [|one| one.due = None, |one| one.msg = None];
+    let mut answers: Vec<BatchItemAnswer> = items.iter().map(one).collect();
+    let shorten: [fn(&mut BatchItemAnswer); 2] = [|one| one.due = None, |one| one.msg = None];
     let mut json = Answer::with(&answers).to_json();
     for shorten in shorten {
         if json.len() > most {
@@ -151,7 +155,7 @@ pub(super) fn job_found(
     #[derive(Serialize)]
     struct JobView<'a> {
         #[serde(flatten)]
-        answer: Answer<'a, &'a Fields>,
+        answer: Answer<'a, &'a BodyFields>,
         #[serde(skip_serializing_if = "Option::is_none")]
         job: Option<JobDetails<'a>>,
     }
@@ -196,7 +200,7 @@ pub(super) fn job_found(
     }
     let failures = if view.state == State::Leased { view.attempts.saturating_sub(1) } else { view.attempts };
     let daemon_fields = DaemonFields { due_ms: view.due_ms, added_ms: view.stamp_us / 1000, failures };
-    let fields = Fields::from_body(&view.body).with(daemon_fields, zone);
+    let fields = BodyFields::from_body(&view.body).with(daemon_fields, zone);
     let about = |log| JobDetails {
         state: view.state,
         due_ms: view.due_ms,
@@ -211,7 +215,7 @@ pub(super) fn job_found(
         path: view.headers.destination().and_then(Destination::path),
         url: view.headers.destination().and_then(Destination::own_url),
         tags: view.headers.tags(),
-        then: view.headers.then().shown(Source { key: &view.key, stamp_us: view.stamp_us }),
+        then: view.headers.then().shown(FollowedJob { key: &view.key, stamp_us: view.stamp_us }),
         after: view.headers.after().map(ToString::to_string),
         log,
     };
@@ -249,7 +253,7 @@ pub(super) fn changed(key: &JobKey, change: Result<Changed>) -> Json {
 /// Returns the answer to a `reserve`: `data` is the list of the jobs.
 pub(super) fn reserved(answer: &ReserveAnswer) -> Json {
     #[derive(Serialize)]
-    struct One<'a> {
+    struct ReservedJob<'a> {
         topic: &'a str,
         id: &'a str,
         body: &'a RawValue,
@@ -269,7 +273,7 @@ pub(super) fn reserved(answer: &ReserveAnswer) -> Json {
     }
     let one = |Reserved { leased, ticket }: &'_ Reserved| {
         let destination = leased.headers.destination();
-        serde_json::value::to_raw_value(&One {
+        serde_json::value::to_raw_value(&ReservedJob {
             topic: leased.key.topic.as_str(),
             id: leased.key.id.as_str(),
             body: serde_json::from_str(leased.body.as_str()).unwrap_or(RawValue::NULL),
@@ -294,7 +298,7 @@ pub(super) fn reserved(answer: &ReserveAnswer) -> Json {
 /// Returns the answer to an `ack`, a `nack` or an `extend`: `data` says what happened to the job.
 pub(super) fn settled(settled: std::result::Result<SettledTicket, TicketError>) -> Json {
     #[derive(Serialize)]
-    struct One<'a> {
+    struct ReportAnswer<'a> {
         topic: &'a str,
         id: &'a str,
         outcome: &'a str,
@@ -310,7 +314,7 @@ pub(super) fn settled(settled: std::result::Result<SettledTicket, TicketError>) 
                 SettlingResult::Extended => "extended",
             };
             let (topic, id) = (key.topic.as_str(), key.id.as_str());
-            Answer::with(One { topic, id, outcome, until_ms }).to_json().into()
+            Answer::with(ReportAnswer { topic, id, outcome, until_ms }).to_json().into()
         }
         Err(TicketError::Store(e)) => refused(&failed(&e)),
         Err(e @ TicketError::NoTicket) => refused(&Refusal::new("no_ticket", e.to_string())),
@@ -322,7 +326,7 @@ pub(super) fn settled(settled: std::result::Result<SettledTicket, TicketError>) 
 /// named. This topic is always included.
 pub(super) fn counted(topic: Option<&TopicName>, counts: Result<Vec<Counts>>) -> Json {
     #[derive(Serialize, Default)]
-    struct One {
+    struct TopicCounts {
         delayed: u64,
         ready: u64,
         leased: u64,
@@ -335,9 +339,9 @@ pub(super) fn counted(topic: Option<&TopicName>, counts: Result<Vec<Counts>>) ->
     let wanted = counts.into_iter().filter(|c| topic.is_none_or(|t| *t == c.topic));
     let one = |c: Counts| {
         let Counts { topic, delayed, ready, leased, dead, .. } = c;
-        (topic.to_string(), One { delayed, ready, leased, dead })
+        (topic.to_string(), TopicCounts { delayed, ready, leased, dead })
     };
-    let mut all: BTreeMap<String, One> = wanted.map(one).collect();
+    let mut all: BTreeMap<String, TopicCounts> = wanted.map(one).collect();
     if let Some(topic) = topic {
         all.entry(topic.to_string()).or_default();
     }

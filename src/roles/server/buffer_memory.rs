@@ -6,12 +6,12 @@
 
 use std::collections::HashMap;
 
-use model::failure_limiter::Source;
+use model::failure_limiter::ClientSource;
 
 /// The bytes of all buffers, by client.
 #[derive(Debug)]
 pub(super) struct BufferMemory {
-    by_source: HashMap<Source, usize>,
+    by_source: HashMap<ClientSource, usize>,
     all: usize,
     most: usize,
 }
@@ -28,7 +28,7 @@ impl BufferMemory {
     }
 
     /// Notes that the buffers of a connection took `before` bytes, and take `now` bytes.
-    pub(super) fn changed(&mut self, source: Source, before: usize, now: usize) {
+    pub(super) fn changed(&mut self, source: ClientSource, before: usize, now: usize) {
         if before == now {
             return;
         }
@@ -41,7 +41,7 @@ impl BufferMemory {
     }
 
     /// Returns the client with the most bytes, if all clients together have more than the limit.
-    pub(super) fn client_over_limit(&self) -> Option<Source> {
+    pub(super) fn client_over_limit(&self) -> Option<ClientSource> {
         let largest = || self.by_source.iter().max_by_key(|(_, bytes)| **bytes).map(|(source, _)| *source);
         (self.all > self.most).then(largest).flatten()
     }
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn the_client_with_the_most_bytes_is_limited_first() {
-        let source = |text: &str| Source::address(text.parse().unwrap());
+        let source = |text: &str| ClientSource::address(text.parse().unwrap());
         let (hostile, honest) = (source("10.0.0.1"), source("10.0.0.2"));
         let mut memory = BufferMemory::new(100);
         memory.changed(honest, 0, 40);

@@ -13,7 +13,7 @@ use super::reply::Reply;
 use super::request::{Client, RequestOutcome, RequestRouter};
 use super::socket::{ReadOutcome, Socket, consume};
 use super::stages::{AfterTurn, Input};
-use model::failure_limiter::Source;
+use model::failure_limiter::ClientSource;
 use model::token::VerifiedToken;
 use protocol::dq::{Framing, Refusal};
 use role::submit::Submitter;
@@ -184,13 +184,13 @@ impl Connection {
     /// Notes how much memory the buffers take now.
     pub(super) fn count_memory(&mut self, memory: &mut BufferMemory) {
         let now = self.buffered_bytes();
-        memory.changed(Source::address(self.peer.ip()), self.counted, now);
+        memory.changed(ClientSource::address(self.peer.ip()), self.counted, now);
         self.counted = now;
     }
 
     /// Notes that the buffers are gone.
     pub(super) fn free_memory(&mut self, memory: &mut BufferMemory) {
-        memory.changed(Source::address(self.peer.ip()), self.counted, 0);
+        memory.changed(ClientSource::address(self.peer.ip()), self.counted, 0);
         self.counted = 0;
     }
 

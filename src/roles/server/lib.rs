@@ -39,7 +39,7 @@ use self::request::RequestRouter;
 use self::reserves::{ReserveAnswered, Reserves};
 use self::socket::Socket;
 use self::stages::AfterTurn;
-use model::failure_limiter::Source;
+use model::failure_limiter::ClientSource;
 use model::open_connections::OpenConnections;
 use model::settings::ServerSettings;
 use role::submit::{STORE_TIMEOUT, Submitter};
@@ -302,7 +302,7 @@ impl Server {
         self.next_serial += 1;
         let connection = entry.insert(connection(stream, self.next_serial));
         connection.count_memory(&mut self.memory);
-        self.open.opened(Source::address(peer.ip()));
+        self.open.opened(ClientSource::address(peer.ip()));
         Some(place)
     }
 
@@ -356,7 +356,7 @@ impl Server {
     fn close(&mut self, place: usize) {
         if let Some(mut connection) = self.connections.try_remove(place) {
             connection.free_memory(&mut self.memory);
-            self.open.closed(Source::address(connection.peer.ip()));
+            self.open.closed(ClientSource::address(connection.peer.ip()));
             // If this fails, closing the socket also removes it from the poll.
             let _ = self.poll.registry().deregister(&mut connection.socket.stream);
         }

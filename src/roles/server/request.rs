@@ -13,7 +13,7 @@ use super::answer::{
 use super::reserves::{Reserves, WaitingReserve};
 use host::now_ms;
 use model::excerpt::Excerpt;
-use model::failure_limiter::{FailureKind, FailureLimiter, Source};
+use model::failure_limiter::{ClientSource, FailureKind, FailureLimiter};
 use model::follow::ThenRefusal;
 use model::job::{Due, NewJob, TopicName};
 use model::metrics::AddOutcome;
@@ -89,7 +89,7 @@ impl RequestRouter {
         {
             return Err("server.allow does not name it".into());
         }
-        open.check(Source::address(peer.ip()), more).map_err(|no_place| no_place.to_string())
+        open.check(ClientSource::address(peer.ip()), more).map_err(|no_place| no_place.to_string())
     }
 
     /// Follows the topics and tokens, which may have changed.
@@ -161,7 +161,7 @@ impl RequestRouter {
         if client.pass.is_some() {
             return SUCCESS.into();
         }
-        let source = Source::address(client.peer.ip());
+        let source = ClientSource::address(client.peer.ip());
         let refusal = match self.failures.borrow_mut().record_failure(source, Instant::now()) {
             FailureKind::TooMany(until) => {
                 let left = until.saturating_duration_since(Instant::now()).as_secs() + 1;
@@ -176,7 +176,7 @@ impl RequestRouter {
     /// Refuses a request, and records it for the log. `has_token`: the connection has a valid token, or needs none.
     fn refuse(&self, peer: SocketAddr, has_token: bool, refusal: &Refusal) -> Json {
         let text = || format!("{}: {}", refusal.err, Excerpt(&refusal.msg));
-        self.refusals.borrow_mut().record(Source::address(peer.ip()), has_token, text);
+        self.refusals.borrow_mut().record(ClientSource::address(peer.ip()), has_token, text);
         refused(refusal)
     }
 

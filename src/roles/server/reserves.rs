@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use mio::Waker;
 
 use super::answer::{Json, Ticket, reserved, settled};
-use model::failure_limiter::Source;
+use model::failure_limiter::ClientSource;
 use model::job::TopicName;
 use model::open_connections::OpenConnections;
 use model::ticket::PresentedTicket;
@@ -64,7 +64,7 @@ impl std::fmt::Debug for WaitingReserve {
 /// A place among the clients that reserve. It is free again when it is dropped.
 struct ReservePlace {
     places: Rc<RefCell<OpenConnections>>,
-    source: Source,
+    source: ClientSource,
 }
 
 impl Drop for ReservePlace {
@@ -100,7 +100,7 @@ impl Reserves {
         ip: IpAddr,
         ticket: Ticket,
     ) -> Result<WaitingReserve, Refusal> {
-        let source = Source::address(ip);
+        let source = ClientSource::address(ip);
         let reserve = checked(reserve, topics, ip)?;
         let until = reserve.until;
         if self.places.borrow().check(source, 0).is_err() {

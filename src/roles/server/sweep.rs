@@ -7,7 +7,7 @@ use super::answer::refused;
 use super::connection::Connection;
 use super::reply::Reply;
 use super::stages::Input;
-use model::failure_limiter::Source;
+use model::failure_limiter::ClientSource;
 use protocol::dq::Refusal;
 use role::submit::STORE_TIMEOUT;
 use role::tls::HANDSHAKE;
@@ -16,7 +16,7 @@ impl Server {
     /// Closes connections while all buffers together take too much memory.
     pub(super) fn limit_memory(&mut self) {
         while let Some(client) = self.memory.client_over_limit() {
-            let of_client = |c: &Connection| Source::address(c.peer.ip()) == client && c.is_closable();
+            let of_client = |c: &Connection| ClientSource::address(c.peer.ip()) == client && c.is_closable();
             let closable = self.connections.iter().filter(|(_, connection)| of_client(connection));
             let Some((place, largest)) = closable.max_by_key(|(_, connection)| connection.buffered_bytes())
             else {

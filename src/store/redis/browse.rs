@@ -9,7 +9,7 @@ use super::node::Failure;
 use super::nodes::{Nodes, Place};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
-use crate::{Counts, Forecast, Page, Result, StoreError, View, Views};
+use crate::{Counts, Forecast, JobsPage, Result, StoreError, View, Views};
 use model::job::{State, TopicName};
 
 /// The position of a listing on one shard.
@@ -202,10 +202,16 @@ impl Nodes {
 }
 
 impl Views for RedisStore {
-    fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page> {
+    fn list(
+        &mut self,
+        topic: &TopicName,
+        state: State,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<JobsPage> {
         let page = |place, from: &ListPosition, limit| self.page(place, topic, state, from, limit);
         let merged = self.merged(cursor, limit, page, |view| order(view, state))?;
-        Ok(Page { jobs: merged.items, next: merged.next, away: merged.away })
+        Ok(JobsPage { jobs: merged.items, next: merged.next, away: merged.away })
     }
 
     fn delayed_from(&mut self, _: &TopicName, due_ms: i64) -> Result<String> {

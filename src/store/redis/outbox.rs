@@ -59,7 +59,7 @@ impl Outboxes {
 }
 
 /// A page of entries.
-enum Page {
+enum OutboxPage {
     /// Another one sends for this long.
     Busy(Duration),
     /// The set under which entries were last sent, and the entries with their numbers. None: the entry cannot be read.
@@ -99,8 +99,8 @@ impl RedisStore {
         let mut is_all = true;
         for _ in 0..PAGES {
             let (last_set, entries) = match self.take_page(homes, source, after)? {
-                Page::Busy(wait) => return Ok(SourceRest::Busy(wait)),
-                Page::Read(last_set, entries) => (last_set, entries),
+                OutboxPage::Busy(wait) => return Ok(SourceRest::Busy(wait)),
+                OutboxPage::Read(last_set, entries) => (last_set, entries),
             };
             if last_set != homes.set.text() {
                 if !self.settle_earlier_set(homes, source, &last_set, make)? {
@@ -175,17 +175,17 @@ impl RedisStore {
         Ok(SourceRest::More)
     }
 
-    fn take_page(&self, homes: &Homes, source: Place, after: i64) -> Result<Page> {
+    fn take_page(&self, homes: &Homes, source: Place, after: i64) -> Result<OutboxPage> {
         let mut call = self.nodes.call(Script::OutboxTake, source, homes);
         call.cmd.arg(after).arg(PAGE).arg(PAGE_BYTES).arg(&self.outboxes.name).arg(ALONE.as_millis() as u64);
         let values = array(self.ask_by(source, call)?)?;
         match values.as_slice() {
-            [busy_ms] => Ok(Page::Busy(Duration::from_millis(count(busy_ms)? as u64))),
+            [busy_ms] => Ok(OutboxPage::Busy(Duration::from_millis(count(busy_ms)? as u64))),
             [_, now_us, last_set, entries @ ..] => {
                 let now_us = number(now_us)?;
                 let entry = |value: &Value| parse_entry(&bytes(value.clone())?, now_us);
                 let entries = entries.iter().map(entry).collect::<Result<_>>()?;
-                Ok(Page::Read(answer::text(last_set.clone())?, entries))
+                Ok(OutboxPage::Read(answer::text(last_set.clone())?, entries))
             }
             _ => Err(unexpected("an answer")),
         }
@@ -246,7 +246,9 @@ impl RedisStore {
             let sender = sender_name(&self.nodes.names[source.node], source, last_set);
             let (mut after, mut marks) = (0, BTreeMap::new());
             loop {
-                let Page::Read(_, entries) = self.take_page(homes, source, after)? else { return Ok(false) };
+                let OutboxPage::Read(_, entries) = self.take_page(homes, source, after)? else {
+                    return Ok(false);
+                };
                 let Some((last, _)) = entries.last() else { break };
                 after = *last;
                 let mut done = Vec::new();

@@ -4,7 +4,7 @@ use super::connect::refused;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{SqliteStore, row};
-use crate::{Counts, FORECAST_MAX, Forecast, Page, Result, View, Views};
+use crate::{Counts, FORECAST_MAX, Forecast, JobsPage, Result, View, Views};
 use model::job::{JobKey, State, TopicName};
 
 /// Returns the live job with that key, or its latest dead letter.
@@ -102,11 +102,11 @@ pub(super) fn list(
     state: State,
     cursor: Option<&str>,
     limit: usize,
-) -> rusqlite::Result<Page> {
+) -> rusqlite::Result<JobsPage> {
     let after = match cursor.map(parse_cursor) {
         None => [i64::MIN; 3],
         Some(Some(place)) => place,
-        Some(None) => return Ok(Page::default()),
+        Some(None) => return Ok(JobsPage::default()),
     };
     // The state is part of the query's text, so that SQLite uses the index of that state.
     let number = state as i64;
@@ -126,7 +126,7 @@ pub(super) fn list(
         next = Some(format!("{}.{}.{}", view.priority.stored(), r.get::<_, i64>(2)?, r.get::<_, i64>(10)?));
         jobs.push(view);
     }
-    Ok(Page { next: next.filter(|_| jobs.len() == limit), jobs, away: Vec::new() })
+    Ok(JobsPage { next: next.filter(|_| jobs.len() == limit), jobs, away: Vec::new() })
 }
 
 /// Returns the dead letters of a topic that died at `since_ms` or later, the latest first.
@@ -153,10 +153,16 @@ pub(super) fn parse_cursor(text: &str) -> Option<[i64; 3]> {
 }
 
 impl Views for SqliteStore {
-    fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page> {
+    fn list(
+        &mut self,
+        topic: &TopicName,
+        state: State,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<JobsPage> {
         match self.topic(topic)? {
             Some(tid) => list(&self.db, tid, topic, state, cursor, limit).map_err(refused),
-            None => Ok(Page::default()),
+            None => Ok(JobsPage::default()),
         }
     }
 

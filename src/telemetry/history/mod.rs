@@ -52,7 +52,7 @@ const LONG: Ring = Ring { step_ms: 60_000, count: 1441, begin: SHORT.count };
 
 /// The sums of all topics at a moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Sample {
+struct SumsSample {
     at_ms: i64,
     sums: Sums,
     lateness: Lateness,
@@ -91,12 +91,12 @@ fn remove_old_file(run_dir: &Path) {
     let _ = std::fs::remove_file(run_dir.join("history"));
 }
 
-impl Sample {
-    fn new(at_ms: i64, totals: &Totals) -> Sample {
+impl SumsSample {
+    fn new(at_ms: i64, totals: &Totals) -> SumsSample {
         let topics =
             totals.sums().into_iter().filter(|(subject, _)| matches!(subject, MetricSubject::Topic(_)));
         let sums = topics.fold(Sums::default(), |all, (_, of)| all.plus(of));
-        Sample { at_ms, sums, lateness: totals.lateness() }
+        SumsSample { at_ms, sums, lateness: totals.lateness() }
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -106,16 +106,16 @@ impl Sample {
     }
 
     /// Reads a sample. None: there is no sample of this layout at that place.
-    fn parse(bytes: &[u8]) -> Option<Sample> {
+    fn parse(bytes: &[u8]) -> Option<SumsSample> {
         let mut words = bytes.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()));
         words.next().filter(|layout| *layout == LAYOUT)?;
         let at_ms = words.next()? as i64;
         let sums = Sums::new(std::array::from_fn(|_| words.next().unwrap_or(0)));
-        Some(Sample { at_ms, sums, lateness: Lateness::new(words) })
+        Some(SumsSample { at_ms, sums, lateness: Lateness::new(words) })
     }
 
     /// Returns what was done since an earlier sample. `None`: the sums were reset to 0 since then.
-    fn since(&self, before: &Sample) -> Option<Point> {
+    fn since(&self, before: &SumsSample) -> Option<Point> {
         let sums = between(before.sums, self.sums)?;
         let lateness = self.lateness.since(&before.lateness)?;
         let late_us = lateness.percentile_us(0.5).zip(lateness.percentile_us(0.99));
@@ -135,7 +135,7 @@ fn between(before: Sums, now: Sums) -> Option<Sums> {
 pub struct Recorder {
     /// The step that was written last, for each ring buffer.
     written: [i64; 2],
-    receivers: receivers::Writer,
+    receivers: receivers::ReceiverSampleWriter,
 }
 
 impl Recorder {
@@ -163,14 +163,14 @@ impl Recorder {
             .mode(0o600)
             .open(path(run_dir))?;
         let totals = totals()?;
-        let bytes = Sample::new(now_ms, &totals).bytes();
+        let bytes = SumsSample::new(now_ms, &totals).bytes();
         for (i, ring) in [SHORT, LONG].into_iter().enumerate().filter(|(i, _)| steps[*i] != before[*i]) {
             let place = (ring.begin + steps[i].rem_euclid(ring.count)) as u64 * SIZE as u64;
             // The process before this one may have written the sample of this step.
             let mut there = [0; SIZE];
             let is_written = before[i] == 0
                 && file.read_exact_at(&mut there, place).is_ok()
-                && Sample::parse(&there).is_some_and(|sample| ring.step(sample.at_ms) == steps[i]);
+                && SumsSample::parse(&there).is_some_and(|sample| ring.step(sample.at_ms) == steps[i]);
             if !is_written {
                 file.write_all_at(&bytes, place)?;
             }
@@ -192,7 +192,7 @@ pub fn read(run_dir: &Path, now_ms: i64) -> io::Result<History> {
     let ring = |ring: Ring| {
         let begin = ring.begin as usize * SIZE;
         let own = bytes.get(begin..).unwrap_or_default().chunks_exact(SIZE).take(ring.count as usize);
-        let mut samples: Vec<Sample> = own.filter_map(Sample::parse).collect();
+        let mut samples: Vec<SumsSample> = own.filter_map(SumsSample::parse).collect();
         samples.retain(|sample| ring.has(sample.at_ms, now_ms));
         samples.sort_by_key(|sample| sample.at_ms);
         samples.windows(2).filter_map(|two| two[1].since(&two[0])).collect()
@@ -204,9 +204,9 @@ pub fn read(run_dir: &Path, now_ms: i64) -> io::Result<History> {
 mod tests {
     use super::*;
 
-    fn sample(at_ms: i64, delivered: u64, ranges: &[(Option<u64>, u64)]) -> Sample {
+    fn sample(at_ms: i64, delivered: u64, ranges: &[(Option<u64>, u64)]) -> SumsSample {
         let lateness = Lateness::from_ranges(ranges.iter().copied());
-        Sample { at_ms, sums: Sums { delivered, ..Sums::default() }, lateness }
+        SumsSample { at_ms, sums: Sums { delivered, ..Sums::default() }, lateness }
     }
 
     #[test]
@@ -222,7 +222,7 @@ mod tests {
         let calm = sample(7000, 25, &after).since(&sample(6000, 25, &after));
         assert_eq!(calm.unwrap().late_us, None);
         let written = sample(6000, 25, &after);
-        assert_eq!(Sample::parse(&written.bytes()), Some(written));
+        assert_eq!(SumsSample::parse(&written.bytes()), Some(written));
     }
 
     #[test]

@@ -89,16 +89,16 @@ fn folder(run_dir: &Path) -> PathBuf {
 }
 
 /// A sample as it was read.
-struct Sample {
+struct ReceiverSample {
     at_ms: i64,
     /// Whether topics were left out.
     is_cut: bool,
     text: String,
 }
 
-impl Sample {
+impl ReceiverSample {
     /// Reads the sample of a step. None: there is none.
-    fn read(run_dir: &Path, span: ReceiverSpan, step: i64) -> io::Result<Option<Sample>> {
+    fn read(run_dir: &Path, span: ReceiverSpan, step: i64) -> io::Result<Option<ReceiverSample>> {
         let text = match fs::read_to_string(span.path(run_dir, step)) {
             Err(e) if [io::ErrorKind::NotFound, io::ErrorKind::InvalidData].contains(&e.kind()) => {
                 return Ok(None);
@@ -111,7 +111,7 @@ impl Sample {
             let at_ms = words.next()?.parse().ok()?;
             Some((at_ms, words.next()? == "cut"))
         };
-        let sample = head(&text).map(|(at_ms, is_cut)| Sample { at_ms, is_cut, text });
+        let sample = head(&text).map(|(at_ms, is_cut)| ReceiverSample { at_ms, is_cut, text });
         Ok(sample.filter(|sample| span.ring().step(sample.at_ms) == step))
     }
 
@@ -167,12 +167,12 @@ fn remove_drafts(run_dir: &Path) {
 
 /// Writes the samples.
 #[derive(Debug, Default)]
-pub(super) struct Writer {
+pub(super) struct ReceiverSampleWriter {
     /// The step that was written last, for each span.
     written: [i64; ReceiverSpan::ALL.len()],
 }
 
-impl Writer {
+impl ReceiverSampleWriter {
     /// Writes a sample for each span whose next step has come.
     pub(super) fn write(&mut self, run_dir: &Path, now_ms: i64, totals: &Totals) -> io::Result<()> {
         if self.written == [0; ReceiverSpan::ALL.len()] {
@@ -182,7 +182,7 @@ impl Writer {
         for (span, written) in ReceiverSpan::ALL.into_iter().zip(&mut self.written) {
             let step = span.ring().step(now_ms);
             // The process before this one may have written the sample of this step.
-            if *written != step && Sample::read(run_dir, span, step)?.is_none() {
+            if *written != step && ReceiverSample::read(run_dir, span, step)?.is_none() {
                 let text = made.get_or_insert_with(|| text(now_ms, totals, SAMPLE_MAX));
                 DirBuilder::new().mode(0o700).recursive(true).create(folder(run_dir))?;
                 // While one process takes over from another, both may write.
@@ -207,7 +207,9 @@ pub fn read_receiver(
 ) -> io::Result<ReceiverPoint> {
     let (ring, from_ms) = (span.ring(), now_ms - span.length_ms());
     for step in ring.step(from_ms)..=ring.step(now_ms) {
-        let Some(sample) = Sample::read(run_dir, span, step)?.filter(|sample| sample.at_ms >= from_ms) else {
+        let Some(sample) =
+            ReceiverSample::read(run_dir, span, step)?.filter(|sample| sample.at_ms >= from_ms)
+        else {
             continue;
         };
         // If the counters were reset to 0 after a sample, a later sample is used.
@@ -316,7 +318,7 @@ mod tests {
         let totals = counters::totals(dir.path()).unwrap();
         let sample = |bytes_max| {
             let text = text(BEGIN_MS, &totals, bytes_max);
-            Sample { at_ms: BEGIN_MS, is_cut: text.contains(" cut\n"), text }
+            ReceiverSample { at_ms: BEGIN_MS, is_cut: text.contains(" cut\n"), text }
         };
         let cut = sample(30);
         assert_eq!(cut.counts(&name("busy")), Some(totals.receiver_of("busy")));

@@ -17,7 +17,7 @@ use self::beanstalkd::Beanstalkd;
 use self::protocol::{BeanstalkPull, HttpPull, PullAnswer, PullProtocol, RequestKind, ReservedJob, TcpPull};
 use self::workers::{WorkRun, Workers};
 use super::daemon::{BenchDaemon, Options};
-use super::load::{Dialect, SendMode, StopCondition, Target, fire, histogram};
+use super::load::{Dialect, LoadTarget, SendMode, StopCondition, fire, histogram};
 use super::report::Report;
 use super::works::{ROUNDS, WorkOutcome, median, store};
 use super::{Pull, PullClients};
@@ -86,7 +86,8 @@ impl Side {
     ) -> Result<()> {
         let protocol = self.protocol.as_ref();
         let mut adds = Adds { protocol, first: self.next, delay, sent_us, began };
-        let added = fire(Target::new(self.address, 2), send_mode, StopCondition::Count(count), &mut adds)?;
+        let added =
+            fire(LoadTarget::new(self.address, 2), send_mode, StopCondition::Count(count), &mut adds)?;
         if added.failed > 0 { bail!("{} of {count} adds were refused", added.failed) } else { Ok(()) }
     }
 

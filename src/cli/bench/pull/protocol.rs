@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 use super::super::daemon::PULL_TOPIC as TOPIC;
-use super::super::dialects::{Jobs, head_of, post};
-use protocol::beanstalk::Response;
+use super::super::dialects::{JobTemplate, head_of, post};
+use protocol::beanstalk::BeanstalkResponse;
 use protocol::dq::Framing;
 
 /// The longest answer that is read, in bytes.
@@ -100,7 +100,7 @@ pub(super) struct TcpPull {
 
 impl TcpPull {
     pub(super) fn new(size: u32) -> TcpPull {
-        TcpPull { body: Jobs::body(size as usize) }
+        TcpPull { body: JobTemplate::body(size as usize) }
     }
 }
 
@@ -153,7 +153,7 @@ pub(super) struct HttpPull {
 
 impl HttpPull {
     pub(super) fn new(size: u32) -> HttpPull {
-        HttpPull { body: Jobs::body(size as usize) }
+        HttpPull { body: JobTemplate::body(size as usize) }
     }
 }
 
@@ -223,15 +223,14 @@ impl PullProtocol for BeanstalkPull {
     }
 
     fn answer(&self, kind: RequestKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>> {
-        let Some((response, length)) = Response::parse(bytes).context("a response")? else {
+        let Some((response, length)) = BeanstalkResponse::parse(bytes).context("a response")? else {
             return Ok(None);
         };
         let answer = match (kind, response) {
-            (RequestKind::Add, Response::Inserted(_)) | (RequestKind::Ack, Response::Deleted) => {
-                PullAnswer::Done
-            }
-            (RequestKind::Reserve, Response::TimedOut) => PullAnswer::Jobs(Vec::new()),
-            (RequestKind::Reserve, Response::Reserved { id, body }) => {
+            (RequestKind::Add, BeanstalkResponse::Inserted(_))
+            | (RequestKind::Ack, BeanstalkResponse::Deleted) => PullAnswer::Done,
+            (RequestKind::Reserve, BeanstalkResponse::TimedOut) => PullAnswer::Jobs(Vec::new()),
+            (RequestKind::Reserve, BeanstalkResponse::Reserved { id, body }) => {
                 let Some(number) = std::str::from_utf8(&body).ok().and_then(|b| b.trim_end().parse().ok())
                 else {
                     bail!("job {id} has a body that nobody has put");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
-use super::super::dispatcher::Dispatcher;
+use super::super::dispatcher::ConsumerState;
 use super::super::lane::LaneEvent;
 use super::super::workers::FinishedCallback;
 use super::lane_thread::LaneThread;
@@ -50,7 +50,7 @@ pub(super) type CallbackUnderWay = (TopicName, Option<usize>);
 
 /// One consumer, with the threads of its lanes.
 pub(super) struct SimulatedConsumer {
-    pub(super) dispatcher: Dispatcher,
+    pub(super) dispatcher: ConsumerState,
     pub(super) topics: Topics,
     pub(super) threads: Vec<LaneThread>,
     pub(super) callbacks: BTreeMap<Token, CallbackUnderWay>,
@@ -191,7 +191,7 @@ impl World {
         let (topics, lanes) = (self.some_topics(), self.lanes.len());
         let home_of = Box::new(move |name: &str| usize::from(*name.as_bytes().last().unwrap()) % lanes);
         let hosts = &self.host_limits;
-        let dispatcher = Dispatcher::new(
+        let dispatcher = ConsumerState::new(
             lanes,
             self.concurrency,
             topics.clone(),

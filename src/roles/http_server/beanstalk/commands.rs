@@ -15,122 +15,126 @@ use model::job_priority::JobPriority;
 use model::metrics::AttemptOutcome;
 use model::scope::RequiredAccess;
 use model::topic::LEASES;
-use protocol::beanstalk::{Command, Document, Response, TubeName};
+use protocol::beanstalk::{BeanstalkCommand, BeanstalkResponse, Document, TubeName};
 use role::pull::MAX_TOPICS;
 use role::submit::Request;
 use store::{Deleted, Outcome, Settled, Settlement, View};
 
 /// Notes a problem, and returns the response. The protocol has no words for a problem of the server.
-pub(super) fn failed(problem: &Problem) -> Response<'static> {
+pub(super) fn failed(problem: &Problem) -> BeanstalkResponse<'static> {
     log::debug!("beanstalk: a command failed: {}", problem.detail);
-    Response::InternalError
+    BeanstalkResponse::InternalError
 }
 
 impl Session {
     /// Carries out a command that is neither a put nor a reserve with a wait.
-    pub(super) async fn carry_out(&mut self, command: Command) -> Response<'static> {
+    pub(super) async fn carry_out(&mut self, command: BeanstalkCommand) -> BeanstalkResponse<'static> {
         self.count(&command);
         let done = match command {
-            Command::Use(tube) => Ok(self.use_tube(tube)),
-            Command::Watch(tube) => Ok(self.watch(tube)),
-            Command::Ignore(tube) => Ok(self.ignore(&tube)),
-            Command::ReserveJob(number) => self.reserve_job(number).await,
-            Command::Delete(number) => self.delete(number).await,
-            Command::Release { id, priority, delay_s } => {
+            BeanstalkCommand::Use(tube) => Ok(self.use_tube(tube)),
+            BeanstalkCommand::Watch(tube) => Ok(self.watch(tube)),
+            BeanstalkCommand::Ignore(tube) => Ok(self.ignore(&tube)),
+            BeanstalkCommand::ReserveJob(number) => self.reserve_job(number).await,
+            BeanstalkCommand::Delete(number) => self.delete(number).await,
+            BeanstalkCommand::Release { id, priority, delay_s } => {
                 let due = Due::In(Duration::from_secs(delay_s.into()));
                 let outcome = Outcome::RetryAs(due, JobPriority::from_number(priority));
                 let note = Note::Released { priority, delay_s };
-                self.give_up(id, outcome, note, Response::Released).await
+                self.give_up(id, outcome, note, BeanstalkResponse::Released).await
             }
-            Command::Bury { id, priority } => {
+            BeanstalkCommand::Bury { id, priority } => {
                 let outcome = Outcome::DeadLetterAs(JobPriority::from_number(priority));
-                self.give_up(id, outcome, Note::Buried { priority }, Response::Buried).await
+                self.give_up(id, outcome, Note::Buried { priority }, BeanstalkResponse::Buried).await
             }
-            Command::Touch(number) => self.touch(number).await,
-            Command::Peek(number) => self.find(number).await.map(shown(number)),
-            Command::PeekReady => self.peek(State::Ready).await,
-            Command::PeekDelayed => self.peek(State::Delayed).await,
-            Command::PeekBuried => self.peek(State::Dead).await,
-            Command::Kick(count) => self.kick(count).await,
-            Command::KickJob(number) => self.kick_job(number).await,
-            Command::StatsJob(number) => self.stats_job(number).await,
-            Command::StatsTube(tube) => self.stats_tube(tube).await,
-            Command::Stats => self.stats().await,
-            Command::ListTubes => Ok(list(self.port.tubes().iter())),
-            Command::ListTubeUsed => Ok(Response::Using(self.used.clone())),
-            Command::ListTubesWatched => Ok(list(self.watched.iter())),
-            Command::PauseTube { tube, delay_s } => Ok(match self.port.exists(&tube) {
+            BeanstalkCommand::Touch(number) => self.touch(number).await,
+            BeanstalkCommand::Peek(number) => self.find(number).await.map(shown(number)),
+            BeanstalkCommand::PeekReady => self.peek(State::Ready).await,
+            BeanstalkCommand::PeekDelayed => self.peek(State::Delayed).await,
+            BeanstalkCommand::PeekBuried => self.peek(State::Dead).await,
+            BeanstalkCommand::Kick(count) => self.kick(count).await,
+            BeanstalkCommand::KickJob(number) => self.kick_job(number).await,
+            BeanstalkCommand::StatsJob(number) => self.stats_job(number).await,
+            BeanstalkCommand::StatsTube(tube) => self.stats_tube(tube).await,
+            BeanstalkCommand::Stats => self.stats().await,
+            BeanstalkCommand::ListTubes => Ok(list(self.port.tubes().iter())),
+            BeanstalkCommand::ListTubeUsed => Ok(BeanstalkResponse::Using(self.used.clone())),
+            BeanstalkCommand::ListTubesWatched => Ok(list(self.watched.iter())),
+            BeanstalkCommand::PauseTube { tube, delay_s } => Ok(match self.port.exists(&tube) {
                 true => {
                     self.port.pause(&tube, Duration::from_secs(delay_s.into()));
-                    Response::Paused
+                    BeanstalkResponse::Paused
                 }
-                false => Response::NotFound,
+                false => BeanstalkResponse::NotFound,
             }),
-            Command::Put(_) | Command::Reserve | Command::ReserveWithTimeout(_) | Command::Quit => {
-                Ok(Response::InternalError)
-            }
+            BeanstalkCommand::Put(_)
+            | BeanstalkCommand::Reserve
+            | BeanstalkCommand::ReserveWithTimeout(_)
+            | BeanstalkCommand::Quit => Ok(BeanstalkResponse::InternalError),
         };
         done.unwrap_or_else(|problem| failed(&problem))
     }
 
-    fn count(&self, command: &Command) {
+    fn count(&self, command: &BeanstalkCommand) {
         self.port.with_state(|state| {
             let counts = &mut state.counts;
             let count = match command {
-                Command::Use(_) => &mut counts.cmd_use,
-                Command::Watch(_) => &mut counts.cmd_watch,
-                Command::Ignore(_) => &mut counts.cmd_ignore,
-                Command::ReserveJob(_) => &mut counts.cmd_reserve,
-                Command::Delete(_) => &mut counts.cmd_delete,
-                Command::Release { .. } => &mut counts.cmd_release,
-                Command::Bury { .. } => &mut counts.cmd_bury,
-                Command::Touch(_) => &mut counts.cmd_touch,
-                Command::Peek(_) => &mut counts.cmd_peek,
-                Command::PeekReady => &mut counts.cmd_peek_ready,
-                Command::PeekDelayed => &mut counts.cmd_peek_delayed,
-                Command::PeekBuried => &mut counts.cmd_peek_buried,
-                Command::Kick(_) | Command::KickJob(_) => &mut counts.cmd_kick,
-                Command::StatsJob(_) => &mut counts.cmd_stats_job,
-                Command::StatsTube(_) => &mut counts.cmd_stats_tube,
-                Command::Stats => &mut counts.cmd_stats,
-                Command::ListTubes => &mut counts.cmd_list_tubes,
-                Command::ListTubeUsed => &mut counts.cmd_list_tube_used,
-                Command::ListTubesWatched => &mut counts.cmd_list_tubes_watched,
-                Command::PauseTube { .. } => &mut counts.cmd_pause_tube,
+                BeanstalkCommand::Use(_) => &mut counts.cmd_use,
+                BeanstalkCommand::Watch(_) => &mut counts.cmd_watch,
+                BeanstalkCommand::Ignore(_) => &mut counts.cmd_ignore,
+                BeanstalkCommand::ReserveJob(_) => &mut counts.cmd_reserve,
+                BeanstalkCommand::Delete(_) => &mut counts.cmd_delete,
+                BeanstalkCommand::Release { .. } => &mut counts.cmd_release,
+                BeanstalkCommand::Bury { .. } => &mut counts.cmd_bury,
+                BeanstalkCommand::Touch(_) => &mut counts.cmd_touch,
+                BeanstalkCommand::Peek(_) => &mut counts.cmd_peek,
+                BeanstalkCommand::PeekReady => &mut counts.cmd_peek_ready,
+                BeanstalkCommand::PeekDelayed => &mut counts.cmd_peek_delayed,
+                BeanstalkCommand::PeekBuried => &mut counts.cmd_peek_buried,
+                BeanstalkCommand::Kick(_) | BeanstalkCommand::KickJob(_) => &mut counts.cmd_kick,
+                BeanstalkCommand::StatsJob(_) => &mut counts.cmd_stats_job,
+                BeanstalkCommand::StatsTube(_) => &mut counts.cmd_stats_tube,
+                BeanstalkCommand::Stats => &mut counts.cmd_stats,
+                BeanstalkCommand::ListTubes => &mut counts.cmd_list_tubes,
+                BeanstalkCommand::ListTubeUsed => &mut counts.cmd_list_tube_used,
+                BeanstalkCommand::ListTubesWatched => &mut counts.cmd_list_tubes_watched,
+                BeanstalkCommand::PauseTube { .. } => &mut counts.cmd_pause_tube,
                 // They are counted where they are carried out.
-                Command::Put(_) | Command::Reserve | Command::ReserveWithTimeout(_) | Command::Quit => return,
+                BeanstalkCommand::Put(_)
+                | BeanstalkCommand::Reserve
+                | BeanstalkCommand::ReserveWithTimeout(_)
+                | BeanstalkCommand::Quit => return,
             };
             *count += 1;
         });
     }
 
-    fn use_tube(&mut self, tube: TubeName) -> Response<'static> {
+    fn use_tube(&mut self, tube: TubeName) -> BeanstalkResponse<'static> {
         self.port.with_tube(&tube, |known| known.using += 1);
         let before = std::mem::replace(&mut self.used, tube.clone());
         self.port.with_tube(&before, |known| known.using -= 1);
-        Response::Using(tube)
+        BeanstalkResponse::Using(tube)
     }
 
-    fn watch(&mut self, tube: TubeName) -> Response<'static> {
+    fn watch(&mut self, tube: TubeName) -> BeanstalkResponse<'static> {
         if !self.watched.contains(&tube) {
             if self.watched.len() >= MAX_TOPICS {
-                return Response::OutOfMemory;
+                return BeanstalkResponse::OutOfMemory;
             }
             self.port.with_tube(&tube, |known| known.watching += 1);
             self.watched.push(tube);
         }
-        Response::Watching(self.watched.len() as u64)
+        BeanstalkResponse::Watching(self.watched.len() as u64)
     }
 
-    fn ignore(&mut self, tube: &TubeName) -> Response<'static> {
+    fn ignore(&mut self, tube: &TubeName) -> BeanstalkResponse<'static> {
         if let Some(place) = self.watched.iter().position(|watched| watched == tube) {
             if self.watched.len() == 1 {
-                return Response::NotIgnored;
+                return BeanstalkResponse::NotIgnored;
             }
             self.watched.remove(place);
             self.port.with_tube(tube, |known| known.watching -= 1);
         }
-        Response::Watching(self.watched.len() as u64)
+        BeanstalkResponse::Watching(self.watched.len() as u64)
     }
 
     /// Settles a lease of this connection. `error`: why the attempt failed.
@@ -172,31 +176,31 @@ impl Session {
         number: u64,
         outcome: Outcome,
         note: Note,
-        done: Response<'static>,
-    ) -> Result<Response<'static>, Problem> {
-        let Some(job) = self.held.get(number).cloned() else { return Ok(Response::NotFound) };
+        done: BeanstalkResponse<'static>,
+    ) -> Result<BeanstalkResponse<'static>, Problem> {
+        let Some(job) = self.held.get(number).cloned() else { return Ok(BeanstalkResponse::NotFound) };
         let settled = self.settle(&job, outcome, note.to_string()).await?;
         self.held.remove(number);
-        Ok(if settled == Settled::Done { done } else { Response::NotFound })
+        Ok(if settled == Settled::Done { done } else { BeanstalkResponse::NotFound })
     }
 
-    async fn touch(&mut self, number: u64) -> Result<Response<'static>, Problem> {
-        let Some(job) = self.held.get(number).cloned() else { return Ok(Response::NotFound) };
+    async fn touch(&mut self, number: u64) -> Result<BeanstalkResponse<'static>, Problem> {
+        let Some(job) = self.held.get(number).cloned() else { return Ok(BeanstalkResponse::NotFound) };
         let hold = job.ttr.min(LEASES.1);
         let ends = Instant::now() + hold;
         match self.settle(&job, Outcome::Extend(hold), String::new()).await? {
             Settled::Done => {
                 self.held.insert(number, HeldJob { ends, ..job });
-                Ok(Response::Touched)
+                Ok(BeanstalkResponse::Touched)
             }
             Settled::Stale => {
                 self.held.remove(number);
-                Ok(Response::NotFound)
+                Ok(BeanstalkResponse::NotFound)
             }
         }
     }
 
-    async fn delete(&mut self, number: u64) -> Result<Response<'static>, Problem> {
+    async fn delete(&mut self, number: u64) -> Result<BeanstalkResponse<'static>, Problem> {
         if let Some(job) = self.held.get(number).cloned() {
             let settled = self.settle(&job, Outcome::Ack, String::new()).await?;
             self.held.remove(number);
@@ -205,21 +209,21 @@ impl Session {
             }
         }
         let Some(view) = self.find(number).await?.filter(|view| view.state != State::Leased) else {
-            return Ok(Response::NotFound);
+            return Ok(BeanstalkResponse::NotFound);
         };
         let topic = view.key.topic.clone();
         let ask = |reply: Reply<_>| Request::delete(view.key, |_, deleted| reply.with(deleted));
         match self.port.api.store_client.ask(0, ask).await?? {
             Deleted::Done | Deleted::Spooled => Ok(self.deleted(&topic)),
-            Deleted::NotFound => Ok(Response::NotFound),
+            Deleted::NotFound => Ok(BeanstalkResponse::NotFound),
         }
     }
 
-    fn deleted(&self, topic: &TopicName) -> Response<'static> {
+    fn deleted(&self, topic: &TopicName) -> BeanstalkResponse<'static> {
         if let Some(tube) = tube_named(self, topic) {
             self.port.with_tube(&tube, |known| known.cmd_delete += 1);
         }
-        Response::Deleted
+        BeanstalkResponse::Deleted
     }
 
     /// Returns the job with a number. If two topics have a job with this number, none is returned.
@@ -241,6 +245,6 @@ impl Session {
     }
 }
 
-fn list<'a>(tubes: impl Iterator<Item = &'a TubeName>) -> Response<'static> {
-    Response::Ok(Document::List(tubes.map(TubeName::to_string).collect()))
+fn list<'a>(tubes: impl Iterator<Item = &'a TubeName>) -> BeanstalkResponse<'static> {
+    BeanstalkResponse::Ok(Document::List(tubes.map(TubeName::to_string).collect()))
 }

@@ -24,7 +24,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use super::passed_state::ConnectionState;
-use super::port::Port;
+use super::port::BeanstalkPort;
 use host::{Owner, PASSED_MAX, PassListener, PassSocket, wait_readable};
 use protocol::beanstalk::TubeName;
 
@@ -87,12 +87,12 @@ enum OfferResult {
 pub(super) struct HandoffSender(Arc<OnceLock<Option<Sender<HandoffRequest>>>>);
 
 impl HandoffSender {
-    fn requests(&self, port: &Port) -> Option<&Sender<HandoffRequest>> {
+    fn requests(&self, port: &BeanstalkPort) -> Option<&Sender<HandoffRequest>> {
         self.0.get_or_init(|| start(port.api.settings.run_dir.clone(), pauses_message(port))).as_ref()
     }
 
     /// Passes the pauses of tubes. Call it when this process drains.
-    pub(super) async fn begin(&self, port: &Port) {
+    pub(super) async fn begin(&self, port: &BeanstalkPort) {
         let (passed, done) = oneshot::channel();
         let begin = HandoffRequest::Begin(passed);
         if self.requests(port).is_some_and(|requests| requests.send(begin).is_ok()) {
@@ -103,7 +103,7 @@ impl HandoffSender {
     /// Offers a connection. Returns its socket if it stays with this process.
     pub(super) async fn pass_on(
         &self,
-        port: &Port,
+        port: &BeanstalkPort,
         stream: TcpStream,
         state: &ConnectionState,
     ) -> io::Result<Option<TcpStream>> {
@@ -129,7 +129,7 @@ impl HandoffSender {
     }
 }
 
-fn pauses_message(port: &Port) -> Vec<u8> {
+fn pauses_message(port: &BeanstalkPort) -> Vec<u8> {
     let now = Instant::now();
     let pause = |(tube, span, until): (TubeName, Duration, Instant)| PassedPause {
         tube: tube.to_string(),

@@ -8,7 +8,7 @@ use super::tube_topic::topic_of;
 use model::job::{JobKey, State, TopicName};
 use model::letters::Pace;
 use model::scope::RequiredAccess;
-use protocol::beanstalk::Response;
+use protocol::beanstalk::BeanstalkResponse;
 use role::submit::{DeadLetterTask, Listing, Request};
 use store::{Changed, DeadLetterSelection, View};
 
@@ -30,8 +30,8 @@ impl Session {
         (is_pulled && self.port().permits(RequiredAccess::Jobs(topic.as_str()))).then_some(topic)
     }
 
-    pub(super) async fn peek(&self, state: State) -> Result<Response<'static>, Problem> {
-        let Some(topic) = self.used_topic() else { return Ok(Response::NotFound) };
+    pub(super) async fn peek(&self, state: State) -> Result<BeanstalkResponse<'static>, Problem> {
+        let Some(topic) = self.used_topic() else { return Ok(BeanstalkResponse::NotFound) };
         let first = self.first_jobs(&topic, state, 1).await?.pop();
         let number = first.as_ref().map_or(0, |view| self.port().number_of(&view.key));
         Ok(shown(number)(first))
@@ -55,8 +55,8 @@ impl Session {
     }
 
     /// Makes buried jobs of the used tube ready. If there are none, delayed ones.
-    pub(super) async fn kick(&self, count: u32) -> Result<Response<'static>, Problem> {
-        let Some(topic) = self.used_topic() else { return Ok(Response::Kicked(0)) };
+    pub(super) async fn kick(&self, count: u32) -> Result<BeanstalkResponse<'static>, Problem> {
+        let Some(topic) = self.used_topic() else { return Ok(BeanstalkResponse::Kicked(0)) };
         let most = count as usize;
         let mut kicked = 0;
         while kicked < most && !*self.port().api.closing.borrow() {
@@ -76,10 +76,10 @@ impl Session {
             }
             kicked += some;
         }
-        Ok(Response::Kicked(kicked as u64))
+        Ok(BeanstalkResponse::Kicked(kicked as u64))
     }
 
-    pub(super) async fn kick_job(&self, number: u64) -> Result<Response<'static>, Problem> {
+    pub(super) async fn kick_job(&self, number: u64) -> Result<BeanstalkResponse<'static>, Problem> {
         let is_kicked = match self.find(number).await? {
             Some(View { key, state: State::Delayed, .. }) => self.run(key).await?,
             Some(View { key: JobKey { topic, id }, state: State::Dead, .. }) => {
@@ -87,14 +87,16 @@ impl Session {
             }
             _ => false,
         };
-        Ok(if is_kicked { Response::JobKicked } else { Response::NotFound })
+        Ok(if is_kicked { BeanstalkResponse::JobKicked } else { BeanstalkResponse::NotFound })
     }
 }
 
 /// Returns how a job is shown.
-pub(super) fn shown(number: u64) -> impl FnOnce(Option<View>) -> Response<'static> {
+pub(super) fn shown(number: u64) -> impl FnOnce(Option<View>) -> BeanstalkResponse<'static> {
     move |view| match view {
-        Some(view) => Response::Found { id: number, body: body_bytes(&view.body, &view.headers).into() },
-        None => Response::NotFound,
+        Some(view) => {
+            BeanstalkResponse::Found { id: number, body: body_bytes(&view.body, &view.headers).into() }
+        }
+        None => BeanstalkResponse::NotFound,
     }
 }

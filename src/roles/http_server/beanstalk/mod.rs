@@ -35,7 +35,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 pub(super) use self::handoff::listen;
 use self::passed_state::{ConnectionState, ReserveLimit};
-use self::port::Port;
+use self::port::BeanstalkPort;
 use self::session::Session;
 use super::access::Peer;
 use super::api::Api;
@@ -44,7 +44,7 @@ use super::pool::{Holder, PoolPart};
 use super::tcp_port::{self, READ, WRITE, closed, read};
 use host::PassListener;
 use model::excerpt::Excerpt;
-use protocol::beanstalk::{Command, CommandError, Decoder, Put, Response};
+use protocol::beanstalk::{BeanstalkCommand, BeanstalkDecoder, BeanstalkResponse, CommandError, Put};
 
 /// The most puts that are stored together, and their most bytes.
 const PUTS: (usize, usize) = (256, 1 << 20);
@@ -59,7 +59,7 @@ pub(super) async fn run(api: Api, listener: TcpListener, handoffs: PassListener)
         settings.max_connections,
         settings.max_connections_per_source,
     );
-    let port = Port::new(api.clone());
+    let port = BeanstalkPort::new(api.clone());
     let closing = api.closing.subscribe();
     let serve = |stream, ip, place| serve(port.clone(), stream, ip, place, None);
     let mut drains = api.closing.subscribe();
@@ -76,16 +76,22 @@ pub(super) async fn run(api: Api, listener: TcpListener, handoffs: PassListener)
 
 /// Serves a connection to its end, and gives back the jobs that its client has reserved; or passes it to the next
 /// process. `passed`: its state, if an earlier process has passed it on.
-async fn serve(port: Port, stream: TcpStream, ip: IpAddr, place: Place, passed: Option<ConnectionState>) {
+async fn serve(
+    port: BeanstalkPort,
+    stream: TcpStream,
+    ip: IpAddr,
+    place: Place,
+    passed: Option<ConnectionState>,
+) {
     let _place = place;
     let holder = Holder::Source(Peer::Address(ip).source());
-    let mut connection = Connection {
+    let mut connection = BeanstalkConnection {
         stream,
         peer: ip,
         idle_timeout: port.api.settings.beanstalk.idle_timeout,
         holder: holder.clone(),
         input: VecDeque::new(),
-        decoder: Decoder::new(port.api.settings.beanstalk.max_job_size),
+        decoder: BeanstalkDecoder::new(port.api.settings.beanstalk.max_job_size),
         out: Vec::new(),
         is_half_closed: false,
         may_be_passed: true,
@@ -138,7 +144,7 @@ enum AfterCommands {
 }
 
 /// An open connection.
-struct Connection {
+struct BeanstalkConnection {
     stream: TcpStream,
     peer: IpAddr,
     /// How long the connection may be idle, and how long a response may wait while its client reads none of it.
@@ -146,7 +152,7 @@ struct Connection {
     holder: Holder,
     /// What has arrived, and is not decoded yet: at most [`READ`] bytes, or what was passed on.
     input: VecDeque<u8>,
-    decoder: Decoder,
+    decoder: BeanstalkDecoder,
     /// The responses that are not written yet.
     out: Vec<u8>,
     /// Whether the client has closed its side.
@@ -157,7 +163,7 @@ struct Connection {
     waiting: Option<ReserveLimit>,
 }
 
-impl Connection {
+impl BeanstalkConnection {
     async fn serve(&mut self, session: &mut Session) -> anyhow::Result<ConnectionEnd> {
         let api = session.port().api.clone();
         let (mut closing, mut cut) = (api.closing.subscribe(), api.cut.subscribe());
@@ -213,7 +219,7 @@ impl Connection {
     }
 
     /// Passes the connection to the next process. Returns it if it stays here.
-    async fn pass_on(mut self, session: &Session) -> anyhow::Result<Option<Connection>> {
+    async fn pass_on(mut self, session: &Session) -> anyhow::Result<Option<BeanstalkConnection>> {
         self.may_be_passed = false;
         // What is skipped is not kept. The next process could not go on with it.
         let Some(mut input) = self.decoder.unread() else { return Ok(Some(self)) };
@@ -225,7 +231,7 @@ impl Connection {
         };
         let port = session.port();
         let passed = port.handoff.pass_on(port, self.stream, &state).await?;
-        Ok(passed.map(|stream| Connection { stream, ..self }))
+        Ok(passed.map(|stream| BeanstalkConnection { stream, ..self }))
     }
 
     /// Carries out the commands that have arrived.
@@ -239,7 +245,7 @@ impl Connection {
             }
             let decoded = self.decode();
             let is_full = puts.len() >= PUTS.0 || bytes >= PUTS.1;
-            if !puts.is_empty() && (is_full || !matches!(decoded, Some(Ok(Command::Put(_))))) {
+            if !puts.is_empty() && (is_full || !matches!(decoded, Some(Ok(BeanstalkCommand::Put(_))))) {
                 for response in session.put(std::mem::take(&mut puts)).await {
                     response.append(&mut self.out);
                 }
@@ -247,14 +253,14 @@ impl Connection {
             }
             match decoded {
                 None => return Ok(AfterCommands::Continues),
-                Some(Ok(Command::Put(put))) => {
+                Some(Ok(BeanstalkCommand::Put(put))) => {
                     bytes += put.body.len();
                     puts.push(put);
                 }
-                Some(Ok(Command::Quit)) => return Ok(AfterCommands::Ends),
-                Some(Ok(command @ (Command::Reserve | Command::ReserveWithTimeout(_)))) => {
+                Some(Ok(BeanstalkCommand::Quit)) => return Ok(AfterCommands::Ends),
+                Some(Ok(command @ (BeanstalkCommand::Reserve | BeanstalkCommand::ReserveWithTimeout(_)))) => {
                     let limit = ReserveLimit::new(&command, Instant::now());
-                    session.note_reserve(command != Command::Reserve);
+                    session.note_reserve(command != BeanstalkCommand::Reserve);
                     match self.reserve(session, limit).await? {
                         AfterCommands::Continues => {}
                         end => return Ok(end),
@@ -274,11 +280,11 @@ impl Connection {
     }
 
     fn refuse(&mut self, error: CommandError) {
-        Response::from(error).append(&mut self.out);
+        BeanstalkResponse::from(error).append(&mut self.out);
     }
 
     /// Decodes the next command of what has arrived.
-    fn decode(&mut self) -> Option<Result<Command, CommandError>> {
+    fn decode(&mut self) -> Option<Result<BeanstalkCommand, CommandError>> {
         let all = self.input.make_contiguous();
         let mut rest: &[u8] = all;
         let decoded = self.decoder.decode(&mut rest);

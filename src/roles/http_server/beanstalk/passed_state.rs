@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::held::HeldJob;
 use host::Owner;
 use model::job::{JobId, JobKey, TopicName};
-use protocol::beanstalk::{Command, TubeName};
+use protocol::beanstalk::{BeanstalkCommand, TubeName};
 use store::Token;
 
 /// The version of the format. It is increased with every change that the previous release would misread. A process
@@ -52,9 +52,9 @@ pub(super) enum ReserveLimit {
 
 impl ReserveLimit {
     /// Returns the limit of a reserve that begins now.
-    pub(super) fn new(command: &Command, now: Instant) -> ReserveLimit {
+    pub(super) fn new(command: &BeanstalkCommand, now: Instant) -> ReserveLimit {
         match command {
-            Command::ReserveWithTimeout(Some(seconds)) => {
+            BeanstalkCommand::ReserveWithTimeout(Some(seconds)) => {
                 ReserveLimit::Until(now + Duration::from_secs((*seconds).into()))
             }
             _ => ReserveLimit::Unlimited,

@@ -22,7 +22,7 @@ use role::lock;
 
 /// What the connections of the port share. It is cheap to clone.
 #[derive(Clone)]
-pub(super) struct Port {
+pub(super) struct BeanstalkPort {
     pub api: Api,
     state: Arc<Mutex<PortState>>,
     numbers: Arc<Mutex<Numbers>>,
@@ -85,12 +85,12 @@ pub(super) fn default_tube() -> TubeName {
     TubeName::new(b"default").expect("it is a valid name")
 }
 
-impl Port {
-    pub(super) fn new(api: Api) -> Port {
+impl BeanstalkPort {
+    pub(super) fn new(api: Api) -> BeanstalkPort {
         let topics = api.topics.clone();
         let tags = TopicTags::new(&topics.borrow());
         let numbers = Numbers { topics, tags, aliases: Aliases::default(), next: fastrand::u64(..) };
-        Port {
+        BeanstalkPort {
             api,
             state: Arc::default(),
             numbers: Arc::new(Mutex::new(numbers)),

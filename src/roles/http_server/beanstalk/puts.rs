@@ -10,7 +10,7 @@ use super::super::problem::Problem;
 use super::super::store_client::Reply;
 use super::commands::failed;
 use super::number::id_of;
-use super::port::Port;
+use super::port::BeanstalkPort;
 use super::session::Session;
 use super::stored_job::{ATTEMPTS, stored};
 use super::tube_topic::topic_of;
@@ -21,7 +21,7 @@ use model::job_priority::JobPriority;
 use model::quota::Quota;
 use model::scope::RequiredAccess;
 use model::topic::{LEASES, Mode, Topic};
-use protocol::beanstalk::{Put, Response, TubeName};
+use protocol::beanstalk::{BeanstalkResponse, Put, TubeName};
 use registry::{Expected, RegistryError};
 use role::submit::Request;
 use store::StoreError;
@@ -50,11 +50,11 @@ struct Pending {
 
 impl Session {
     /// Stores jobs in the used tube, in their order. Returns a response for each.
-    pub(super) async fn put(&mut self, puts: Vec<Put>) -> Vec<Response<'static>> {
+    pub(super) async fn put(&mut self, puts: Vec<Put>) -> Vec<BeanstalkResponse<'static>> {
         let count = puts.len();
         self.note_puts(count as u64);
         if *self.port().api.closing.borrow() {
-            return vec![Response::Draining; count];
+            return vec![BeanstalkResponse::Draining; count];
         }
         let tube = self.used().clone();
         let api = &self.port().api;
@@ -64,7 +64,7 @@ impl Session {
             Ok(topic) => topic,
             Err(problem) => return vec![failed(&problem); count],
         };
-        let mut responses = vec![Response::InternalError; count];
+        let mut responses = vec![BeanstalkResponse::InternalError; count];
         let mut pending: Vec<Pending> = Vec::new();
         for (place, put) in puts.into_iter().enumerate() {
             let ((body, headers), delay) = (stored(&put), Duration::from_secs(put.delay_s.into()));
@@ -78,16 +78,22 @@ impl Session {
             }
             self.port().change_numbers();
         }
-        let stored = responses.iter().filter(|response| matches!(response, Response::Inserted(_))).count();
+        let stored =
+            responses.iter().filter(|response| matches!(response, BeanstalkResponse::Inserted(_))).count();
         self.port().with_tube(&tube, |known| known.total_jobs += stored as u64);
         self.port().with_state(|state| state.counts.total_jobs += stored as u64);
         responses
     }
 }
 
-impl Port {
+impl BeanstalkPort {
     /// Adds jobs under new numbers. Jobs whose number is taken stay in `pending`, and are tried again.
-    async fn add(&self, topic: &Topic, pending: &mut Vec<Pending>, responses: &mut [Response<'static>]) {
+    async fn add(
+        &self,
+        topic: &Topic,
+        pending: &mut Vec<Pending>,
+        responses: &mut [BeanstalkResponse<'static>],
+    ) {
         let (mut jobs, mut bytes) = (Vec::new(), 0);
         let quota = Quota::of(topic, None);
         for job in pending.iter_mut() {
@@ -115,7 +121,7 @@ impl Port {
         let mut results = results.into_iter();
         pending.retain(|job| {
             responses[job.place] = match results.next() {
-                Some(Ok(added)) if added.due_ms().is_some() => Response::Inserted(job.number),
+                Some(Ok(added)) if added.due_ms().is_some() => BeanstalkResponse::Inserted(job.number),
                 // Its number is taken.
                 Some(Ok(_)) => return true,
                 Some(Err(e @ StoreError::NodeDown(_))) => {
@@ -124,10 +130,10 @@ impl Port {
                 }
                 Some(Err(e @ (StoreError::OverQuota(_) | StoreError::Full(_)))) => {
                     failed(&e.into());
-                    Response::OutOfMemory
+                    BeanstalkResponse::OutOfMemory
                 }
                 Some(Err(e)) => failed(&e.into()),
-                None => Response::InternalError,
+                None => BeanstalkResponse::InternalError,
             };
             false
         });

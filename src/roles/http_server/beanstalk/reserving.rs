@@ -20,7 +20,7 @@ use host::now_ms;
 use model::job::{JobKey, State, TopicName};
 use model::scope::RequiredAccess;
 use model::topic::LEASES;
-use protocol::beanstalk::{Response, TubeName};
+use protocol::beanstalk::{BeanstalkResponse, TubeName};
 use role::expiry::expired;
 use role::pull::{Pull, Reserve, Reserved};
 use role::submit::Request;
@@ -91,16 +91,16 @@ impl Session {
     pub(super) async fn reserve(
         &mut self,
         until: Option<Instant>,
-    ) -> Option<(Response<'static>, Option<PoolPart>)> {
+    ) -> Option<(BeanstalkResponse<'static>, Option<PoolPart>)> {
         let place = match self.port().api.reserve_place(Some(self.holder().clone())) {
             Ok(place) => place,
             Err(problem) => {
                 failed(&problem);
-                return Some((Response::OutOfMemory, None));
+                return Some((BeanstalkResponse::OutOfMemory, None));
             }
         };
         if self.held().len() >= HELD_MAX {
-            return Some((Response::OutOfMemory, None));
+            return Some((BeanstalkResponse::OutOfMemory, None));
         }
         let waited = {
             let count = WaitCount::new(self);
@@ -113,7 +113,11 @@ impl Session {
                 let now = Instant::now();
                 let is_over = until.is_some_and(|until| until <= now);
                 let warns = self.held().warns_from(now).is_some_and(|at| at <= now);
-                let response = if warns || !is_over { Response::DeadlineSoon } else { Response::TimedOut };
+                let response = if warns || !is_over {
+                    BeanstalkResponse::DeadlineSoon
+                } else {
+                    BeanstalkResponse::TimedOut
+                };
                 (response, None)
             }
             Err(problem) => (failed(&problem), None),
@@ -207,22 +211,22 @@ impl Session {
     }
 
     /// Reserves the job with a number. A buried job is first kicked: so another client that waits may get it.
-    pub(super) async fn reserve_job(&mut self, number: u64) -> Result<Response<'static>, Problem> {
+    pub(super) async fn reserve_job(&mut self, number: u64) -> Result<BeanstalkResponse<'static>, Problem> {
         if self.held().len() >= HELD_MAX {
-            return Ok(Response::OutOfMemory);
+            return Ok(BeanstalkResponse::OutOfMemory);
         }
         let Some(view) = self.find(number).await?.filter(|view| view.state != State::Leased) else {
-            return Ok(Response::NotFound);
+            return Ok(BeanstalkResponse::NotFound);
         };
         let JobKey { topic, id } = view.key.clone();
         let known = self
             .port()
             .topic(&topic)
             .filter(|_| self.port().permits(RequiredAccess::Consume(topic.as_str())));
-        let Some(known) = known else { return Ok(Response::NotFound) };
+        let Some(known) = known else { return Ok(BeanstalkResponse::NotFound) };
         if view.state == State::Dead && self.redrive(topic, DeadLetterSelection::Ids(vec![id]), 1).await? == 0
         {
-            return Ok(Response::NotFound);
+            return Ok(BeanstalkResponse::NotFound);
         }
         let ttr = ttr(&view.headers).unwrap_or(known.ttr);
         let owner = self.port().api.pull.owner().map(|owner| OwnerTag(owner.tag().to_owned()));
@@ -231,24 +235,29 @@ impl Session {
             Request::lease_job(view.key, hold, known.max_attempts, owner, |leased| reply.with(leased))
         };
         let Some(leased) = self.port().api.store_client.ask(0, ask).await?? else {
-            return Ok(Response::NotFound);
+            return Ok(BeanstalkResponse::NotFound);
         };
         if let Some(attempt) = expired(&leased) {
             let (key, token) = (leased.key, leased.token);
             let settlement = Settlement { key, token, outcome: Outcome::DeadLetter, attempt: Some(attempt) };
             let ask = |reply: Reply<_>| Request::settle(settlement, |settled| reply.with(settled));
             self.port().api.store_client.ask(0, ask).await??;
-            return Ok(Response::NotFound);
+            return Ok(BeanstalkResponse::NotFound);
         }
         Ok(self.take(leased, ttr, now + hold))
     }
 
     /// Notes that the client has a job from now on, and returns the response.
-    pub(super) fn take(&mut self, leased: Leased, ttr: Duration, ends: Instant) -> Response<'static> {
+    pub(super) fn take(
+        &mut self,
+        leased: Leased,
+        ttr: Duration,
+        ends: Instant,
+    ) -> BeanstalkResponse<'static> {
         let number = self.port().number_of(&leased.key);
         let body = body_bytes(&leased.body, &leased.headers);
         self.hold(number, self.held_job(leased, ttr, ends));
-        Response::Reserved { id: number, body: body.into() }
+        BeanstalkResponse::Reserved { id: number, body: body.into() }
     }
 
     fn held_job(&self, leased: Leased, ttr: Duration, ends: Instant) -> HeldJob {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::super::pool::Holder;
 use super::held::{HeldJob, HeldJobs};
 use super::passed_state::ConnectionState;
-use super::port::{Port, default_tube};
+use super::port::{BeanstalkPort, default_tube};
 use protocol::beanstalk::{CommandError, TubeName};
 use store::Outcome;
 
@@ -17,7 +17,7 @@ const GIVE_BACK: Duration = Duration::from_secs(60);
 
 /// The state of a connection.
 pub(super) struct Session {
-    pub(super) port: Port,
+    pub(super) port: BeanstalkPort,
     holder: Holder,
     pub(super) used: TubeName,
     /// In the order in which they were first watched.
@@ -30,7 +30,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(port: Port, holder: Holder) -> Session {
+    pub(super) fn new(port: BeanstalkPort, holder: Holder) -> Session {
         let default = default_tube();
         Session {
             port,
@@ -46,7 +46,7 @@ impl Session {
     }
 
     /// Goes on with the state of a connection that another process has passed on.
-    pub(super) fn resume(port: Port, holder: Holder, state: ConnectionState) -> Session {
+    pub(super) fn resume(port: BeanstalkPort, holder: Holder, state: ConnectionState) -> Session {
         let mut held = HeldJobs::default();
         for (number, job) in state.held {
             port.keep_number(number, &job.key);
@@ -128,7 +128,7 @@ impl Session {
         }
     }
 
-    pub(super) fn port(&self) -> &Port {
+    pub(super) fn port(&self) -> &BeanstalkPort {
         &self.port
     }
 

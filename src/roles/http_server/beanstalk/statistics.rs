@@ -16,7 +16,7 @@ use super::tube_topic::topic_of;
 use host::now_ms;
 use model::job::State;
 use protocol::beanstalk::{
-    JobState, JobStats, ProcessorTime, Quoted, Response, ServerStats, TubeName, TubeStats,
+    BeanstalkResponse, JobState, JobStats, ProcessorTime, Quoted, ServerStats, TubeName, TubeStats,
 };
 use role::submit::Request;
 use store::Counts;
@@ -26,9 +26,9 @@ fn seconds(ms: i64) -> u64 {
 }
 
 impl Session {
-    pub(super) async fn stats_job(&self, number: u64) -> Result<Response<'static>, Problem> {
-        let Some(view) = self.find(number).await? else { return Ok(Response::NotFound) };
-        let Some(tube) = tube_named(self, &view.key.topic) else { return Ok(Response::NotFound) };
+    pub(super) async fn stats_job(&self, number: u64) -> Result<BeanstalkResponse<'static>, Problem> {
+        let Some(view) = self.find(number).await? else { return Ok(BeanstalkResponse::NotFound) };
+        let Some(tube) = tube_named(self, &view.key.topic) else { return Ok(BeanstalkResponse::NotFound) };
         let by_topic = self.port().topic(&view.key.topic).map_or(Duration::ZERO, |topic| topic.ttr);
         let facts = JobFacts::new(&view, by_topic);
         let now_ms = now_ms();
@@ -54,7 +54,7 @@ impl Session {
             buries: facts.buries,
             kicks: facts.kicks,
         };
-        Ok(Response::Ok(stats.to_document()))
+        Ok(BeanstalkResponse::Ok(stats.to_document()))
     }
 
     async fn counts(&self) -> Result<Vec<Counts>, Problem> {
@@ -62,9 +62,9 @@ impl Session {
         Ok(self.port().api.store_client.ask(0, ask).await??)
     }
 
-    pub(super) async fn stats_tube(&self, tube: TubeName) -> Result<Response<'static>, Problem> {
+    pub(super) async fn stats_tube(&self, tube: TubeName) -> Result<BeanstalkResponse<'static>, Problem> {
         if !self.port().exists(&tube) {
-            return Ok(Response::NotFound);
+            return Ok(BeanstalkResponse::NotFound);
         }
         let topic = topic_of(&tube);
         let is_seen = self.port().topics().iter().any(|known| known.name == topic);
@@ -92,10 +92,10 @@ impl Session {
             }
         };
         let stats = self.port().tube(&tube, |known| stats(Some(known))).unwrap_or_else(|| stats(None));
-        Ok(Response::Ok(stats.to_document()))
+        Ok(BeanstalkResponse::Ok(stats.to_document()))
     }
 
-    pub(super) async fn stats(&self) -> Result<Response<'static>, Problem> {
+    pub(super) async fn stats(&self) -> Result<BeanstalkResponse<'static>, Problem> {
         let seen = self.port().topics();
         let mut counts = self.counts().await?;
         counts.retain(|counts| seen.iter().any(|topic| topic.name == counts.topic));
@@ -125,6 +125,6 @@ impl Session {
             platform: std::env::consts::ARCH.to_owned(),
             ..own
         };
-        Ok(Response::Ok(stats.to_document()))
+        Ok(BeanstalkResponse::Ok(stats.to_document()))
     }
 }

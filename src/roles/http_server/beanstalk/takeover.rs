@@ -18,14 +18,14 @@ use super::super::places::Places;
 use super::super::tcp_port::closed;
 use super::handoff::{BEGIN, OWNER, PAUSES, PassedPause, REFUSED, TAKEN};
 use super::passed_state::ConnectionState;
-use super::port::Port;
+use super::port::BeanstalkPort;
 use super::serve;
 use host::{Owner, PassListener, PassSocket};
 use protocol::beanstalk::TubeName;
 use role::TroubleLog;
 
 /// Takes connections of draining processes until this process drains, and serves them to their ends.
-pub(super) async fn receive(port: Port, listener: PassListener, places: Places) {
+pub(super) async fn receive(port: BeanstalkPort, listener: PassListener, places: Places) {
     let mut closing = port.api.closing.subscribe();
     let events = match listener.as_fd().try_clone_to_owned().and_then(watched) {
         Ok(events) => events,
@@ -61,7 +61,7 @@ pub(super) async fn receive(port: Port, listener: PassListener, places: Places) 
 }
 
 /// Takes the connections of one draining process, and serves them to their ends.
-async fn receive_from(port: Port, passage: PassSocket, places: Places) {
+async fn receive_from(port: BeanstalkPort, passage: PassSocket, places: Places) {
     let mut open = JoinSet::new();
     if let Err(e) = take_all(&port, passage, places, &mut open).await
         && e.kind() != ErrorKind::UnexpectedEof
@@ -73,7 +73,7 @@ async fn receive_from(port: Port, passage: PassSocket, places: Places) {
 
 /// Takes connections until the other side ends, or this process drains.
 async fn take_all(
-    port: &Port,
+    port: &BeanstalkPort,
     passage: PassSocket,
     mut places: Places,
     open: &mut JoinSet<()>,
@@ -123,7 +123,7 @@ async fn take_all(
 }
 
 /// Goes on with the pauses of a draining process.
-fn keep_pauses(port: &Port, message: &[u8]) -> io::Result<()> {
+fn keep_pauses(port: &BeanstalkPort, message: &[u8]) -> io::Result<()> {
     let now = Instant::now();
     for pause in serde_json::from_slice::<Vec<PassedPause>>(message)? {
         if let Some(tube) = TubeName::new(pause.tube.as_bytes()) {

@@ -25,12 +25,12 @@ use super::super::problem::Problem;
 use super::super::sessions::Sessions;
 use super::super::typed_body;
 use host::now_ms;
-use model::failure_limiter::{FailureKind, FailureLimiter, Source};
+use model::failure_limiter::{ClientSource, FailureKind, FailureLimiter};
 use model::password::{self, StoredPassword};
 use model::scope::Scope;
 use model::session::{self, LIFE};
 use model::settings::Auth;
-use model::token::{Proof, Secret, Token, TokenName, Tokens};
+use model::token::{Secret, Token, TokenName, TokenProof, Tokens};
 use registry::RegistryError;
 use role::lock;
 
@@ -50,7 +50,7 @@ const MOST_OF_SOURCE: u32 = 50;
 /// keep a person out of another account.
 #[derive(Debug)]
 struct WrongPasswords {
-    of_account: FailureLimiter<(Source, u64)>,
+    of_account: FailureLimiter<(ClientSource, u64)>,
     of_source: FailureLimiter,
 }
 
@@ -63,12 +63,12 @@ static WRONG_PASSWORDS: LazyLock<Mutex<WrongPasswords>> = LazyLock::new(|| {
 
 impl WrongPasswords {
     /// Returns until when passwords of an account are not checked if they come from a source. None: they are checked.
-    fn blocked_until(&self, (source, account): (Source, u64), now: Instant) -> Option<Instant> {
+    fn blocked_until(&self, (source, account): (ClientSource, u64), now: Instant) -> Option<Instant> {
         self.of_account.blocked_until((source, account), now).max(self.of_source.blocked_until(source, now))
     }
 
     /// Counts a wrong password.
-    fn record(&mut self, (source, account): (Source, u64), now: Instant) -> FailureKind {
+    fn record(&mut self, (source, account): (ClientSource, u64), now: Instant) -> FailureKind {
         let of_source = self.of_source.record_failure(source, now);
         match self.of_account.record_failure((source, account), now) {
             FailureKind::Counted => of_source,
@@ -79,7 +79,7 @@ impl WrongPasswords {
 
 /// Who has signed in, if anyone.
 #[derive(Serialize)]
-struct Session<'a> {
+struct SessionResponse<'a> {
     signed_in: bool,
     /// Whether there can be accounts. Without a registry nobody can sign in.
     has_accounts: bool,
@@ -95,7 +95,7 @@ struct Session<'a> {
 }
 
 fn session_response(api: &Api, of: Option<(&Token, &str)>) -> Response {
-    let session = Session {
+    let session = SessionResponse {
         signed_in: of.is_some(),
         has_accounts: api.registrar.is_there(),
         name: of.map(|(token, _)| token.name.as_str()),
@@ -184,7 +184,7 @@ async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Pr
         return Ok(too_many_failures("passwords", peer, until));
     }
     let checked = hash_in_background(move || match account {
-        Some(Token { proof: Proof::Password(ref hashed), .. }) => {
+        Some(Token { proof: TokenProof::Password(ref hashed), .. }) => {
             hashed.is_of(&shown.password).then_some(account).flatten()
         }
         _ => {
@@ -367,7 +367,7 @@ fn random_account() -> Option<(String, Token)> {
     let password = letters.chunks(5).map(|some| some.iter().collect()).collect::<Vec<String>>().join("-");
     let account = Token {
         name: TokenName::of_account(FIRST).ok()?,
-        proof: Proof::Password(StoredPassword::new(&password, salt).ok()?),
+        proof: TokenProof::Password(StoredPassword::new(&password, salt).ok()?),
         scopes: vec![Scope::Admin],
         created_ms: now_ms(),
         expires_ms: None,

@@ -39,7 +39,7 @@ const DELAY: &str = "gmq-delay";
 
 /// What the connections of the port share. It is cheap to clone.
 #[derive(Clone)]
-pub(super) struct Port {
+pub(super) struct GmqPort {
     pub api: Api,
     /// What each client may do.
     pub scopes: Arc<[Scope]>,
@@ -129,7 +129,7 @@ fn headers(push: &Push) -> Result<Headers, Problem> {
     Ok(headers.with_ttr(Some(push.ttr).filter(|ttr| !ttr.is_zero())))
 }
 
-impl Port {
+impl GmqPort {
     fn permits(&self, need: RequiredAccess<'_>) -> Result<(), Problem> {
         if self.scopes.iter().any(|scope| scope.permits(need)) {
             return Ok(());

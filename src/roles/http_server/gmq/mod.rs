@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use self::calls::{PoppedReserve, Port, failed};
+use self::calls::{GmqPort, PoppedReserve, failed};
 use self::succession::Succession;
 use super::access::Peer;
 use super::api::Api;
@@ -34,7 +34,7 @@ use super::places::{Place, Places};
 use super::pool::Holder;
 use super::tcp_port::{self, READ, WRITE, closed, read};
 use model::excerpt::Excerpt;
-use protocol::gmq::{Call, Decoder, Request, RequestId, Response};
+use protocol::gmq::{Call, GmqDecoder, GmqRequest, GmqResponse, RequestId};
 
 /// How many pops of a connection may wait at the same time. Until one of them is answered, nothing more is read.
 const POPS_MAX: usize = 16;
@@ -44,7 +44,7 @@ pub(super) async fn run(api: Api, listener: TcpListener) {
     let settings = api.settings.gmq.clone();
     let places =
         Places::new("gmq", &settings.allow, settings.max_connections, settings.max_connections_per_source);
-    let port = Port {
+    let port = GmqPort {
         api: api.clone(),
         scopes: settings.scopes.into(),
         succession: Succession::new(&api.settings.run_dir),
@@ -55,21 +55,22 @@ pub(super) async fn run(api: Api, listener: TcpListener) {
 }
 
 /// Serves a connection to its end.
-async fn serve(port: Port, stream: TcpStream, ip: IpAddr, place: Place, idle_timeout: Duration) {
+async fn serve(port: GmqPort, stream: TcpStream, ip: IpAddr, place: Place, idle_timeout: Duration) {
     let _place = place;
     let holder = Holder::Source(Peer::Address(ip).source());
-    let connection = Connection { stream, idle_timeout, port, holder, pops: JoinSet::new(), out: Vec::new() };
+    let connection =
+        GmqConnection { stream, idle_timeout, port, holder, pops: JoinSet::new(), out: Vec::new() };
     if let Err(e) = connection.serve().await {
         log::debug!("gmq: the connection of {ip} is closed: {}", Excerpt(e));
     }
 }
 
 /// An open connection.
-struct Connection {
+struct GmqConnection {
     stream: TcpStream,
     /// How long the connection may be idle, and how long an answer may wait while its client reads none of it.
     idle_timeout: Duration,
-    port: Port,
+    port: GmqPort,
     holder: Holder,
     /// The pops that wait. When the connection ends, their jobs are handed back.
     pops: JoinSet<(RequestId, Result<Option<PoppedReserve>, String>)>,
@@ -77,9 +78,9 @@ struct Connection {
     out: Vec<u8>,
 }
 
-impl Connection {
+impl GmqConnection {
     async fn serve(mut self) -> anyhow::Result<()> {
-        let mut decoder = Decoder::new(self.port.api.max_body);
+        let mut decoder = GmqDecoder::new(self.port.api.max_body);
         let mut closing = self.port.api.closing.subscribe();
         let mut buffer = vec![0; READ];
         let bodies = self.port.api.bodies.clone();
@@ -126,10 +127,10 @@ impl Connection {
     }
 
     /// Carries out a call. A pop begins to wait.
-    async fn take(&mut self, Request { id, call }: Request) -> anyhow::Result<()> {
+    async fn take(&mut self, GmqRequest { id, call }: GmqRequest) -> anyhow::Result<()> {
         let done = match call {
-            Ok(Call::Push(push)) => self.port.push(push).await.map(|()| Response::Pushed).map_err(failed),
-            Ok(Call::Ack(job)) => self.port.ack(job).await.map(|()| Response::Acked).map_err(failed),
+            Ok(Call::Push(push)) => self.port.push(push).await.map(|()| GmqResponse::Pushed).map_err(failed),
+            Ok(Call::Ack(job)) => self.port.ack(job).await.map(|()| GmqResponse::Acked).map_err(failed),
             Ok(Call::Pop(topics)) => {
                 if self.pops.len() >= POPS_MAX {
                     self.wait_for_pop().await?;
@@ -142,7 +143,7 @@ impl Connection {
         };
         match &done {
             Ok(response) => response.append(&id, &mut self.out),
-            Err(why) => Response::Failed(why).append(&id, &mut self.out),
+            Err(why) => GmqResponse::Failed(why).append(&id, &mut self.out),
         }
         if self.out.len() > WRITE { self.write().await } else { Ok(()) }
     }
@@ -162,9 +163,9 @@ impl Connection {
         popped: Result<Option<PoppedReserve>, String>,
     ) -> anyhow::Result<()> {
         match &popped {
-            Ok(Some(popped)) => Response::Popped(popped.job()).append(id, &mut self.out),
-            Ok(None) => Response::Empty.append(id, &mut self.out),
-            Err(why) => Response::Failed(why).append(id, &mut self.out),
+            Ok(Some(popped)) => GmqResponse::Popped(popped.job()).append(id, &mut self.out),
+            Ok(None) => GmqResponse::Empty.append(id, &mut self.out),
+            Err(why) => GmqResponse::Failed(why).append(id, &mut self.out),
         }
         self.write().await?;
         if let Ok(Some(popped)) = popped {

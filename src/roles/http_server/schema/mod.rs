@@ -18,7 +18,7 @@ use model::tags::TAG_MAX;
 
 pub(super) use self::follower::Follower;
 pub(super) use self::priority::{job_priority, job_priority_or_null};
-pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ReserveProblems, ShowProblems};
+pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ReadProblems, ReserveProblems};
 pub(super) use self::span::{job_expire_after, job_ttr, span};
 pub(super) use self::topic::{NewTopic, rate, topic_response};
 

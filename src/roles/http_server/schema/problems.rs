@@ -37,8 +37,8 @@ const FIELD: (u16, &str) =
     (422, "The field that `field` names is wrong: `bad_field`, `missing_field`, `unknown_field`");
 
 /// The problems of a route that only shows things.
-pub(in super::super) struct ShowProblems;
-impl IntoResponses for ShowProblems {
+pub(in super::super) struct ReadProblems;
+impl IntoResponses for ReadProblems {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         problems(&[])
     }
