@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::slot::GenerationNumber;
 
 /// Returns the path of the control socket, where a daemon's master answers. Each client that connects gets the
-/// [`Status`]; the master reads nothing from it.
+/// [`DaemonStatus`]; the master reads nothing from it.
 pub fn control_socket(run_dir: &Path) -> PathBuf {
     run_dir.join("dq-master.sock")
 }

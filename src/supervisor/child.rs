@@ -65,7 +65,7 @@ pub enum ChildEvent {
 /// What the master has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChildAction {
-    /// Start a process, and report [`Event::Spawned`] or [`Event::SpawnFailed`].
+    /// Start a process, and report [`ChildEvent::Spawned`] or [`ChildEvent::SpawnFailed`].
     Spawn,
     /// Tell the process to drain.
     TellDrain,
@@ -152,7 +152,7 @@ impl Child {
         }
     }
 
-    /// Returns when [`Event::Deadline`] is due.
+    /// Returns when [`ChildEvent::Deadline`] is due.
     pub fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Waiting { at } => Some(at),

@@ -8,8 +8,8 @@
 //! | Rolling | one more restart follows | | | | → Steady (1) | → Steady (2) | → Stopping |
 //! | Stopping | | | | | | | |
 //!
-//! 1. The new generation becomes the current one ([`Action::Commit`]). Older generations drain.
-//! 2. The new generation is ended ([`Action::Abandon`]).
+//! 1. The new generation becomes the current one ([`RestartAction::Commit`]). Older generations drain.
+//! 2. The new generation is ended ([`RestartAction::Abandon`]).
 
 use std::time::Instant;
 
@@ -74,7 +74,7 @@ pub enum RestartEvent {
     AllReady,
     /// A slot of the new generation cannot become ready, or the try or the execution of the new executable failed.
     Failed,
-    /// [`Restart::deadline`] has come.
+    /// [`RestartState::deadline`] has come.
     Deadline,
     /// The daemon must end.
     Stop,
@@ -83,12 +83,12 @@ pub enum RestartEvent {
 /// What the master has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartAction {
-    /// Read the configuration and start a new generation. Report [`Event::Begun`], or nothing if that is refused.
+    /// Read the configuration and start a new generation. Report [`RestartEvent::Begun`], or nothing if that is refused.
     Begin(RestartKind),
-    /// Try the new executable. Report [`Event::Checking`], or nothing if it cannot even be tried.
+    /// Try the new executable. Report [`RestartEvent::Checking`], or nothing if it cannot even be tried.
     Check,
     /// Execute the new executable, which then begins its restart. Another restart of this kind follows. Report
-    /// [`Event::Failed`] if this image continues.
+    /// [`RestartEvent::Failed`] if this image continues.
     Execute(Option<RestartKind>),
     /// Make the new generation the current one, and drain all older ones.
     Commit(GenerationNumber),
@@ -97,7 +97,7 @@ pub enum RestartAction {
 }
 
 impl RestartState {
-    /// Returns when [`Event::Deadline`] is due.
+    /// Returns when [`RestartEvent::Deadline`] is due.
     pub fn deadline(&self) -> Option<Instant> {
         match self {
             RestartState::Rolling { by, .. } | RestartState::Checking { by, .. } => Some(*by),

@@ -3,8 +3,8 @@
 //!
 //! | type | from | to |
 //! |---|---|---|
-//! | [`Decoder`] | the bytes of a client, cut anywhere | [`Command`] or [`CommandError`] |
-//! | [`Response`] | a response | its bytes, and back |
+//! | [`BeanstalkDecoder`] | the bytes of a client, cut anywhere | [`BeanstalkCommand`] or [`CommandError`] |
+//! | [`BeanstalkResponse`] | a response | its bytes, and back |
 //! | [`Document`] | a list or a dictionary of a response | its YAML, and back |
 //! | [`JobStats`], [`TubeStats`], [`ServerStats`] | typed statistics | a [`Document`], and back |
 //!

@@ -3,8 +3,8 @@
 //!
 //! | type | from | to |
 //! |---|---|---|
-//! | [`Decoder`] | the bytes of a client, cut anywhere | [`Request`] |
-//! | [`Response`] | the result of a call | its bytes |
+//! | [`GmqDecoder`] | the bytes of a client, cut anywhere | [`GmqRequest`] |
+//! | [`GmqResponse`] | the result of a call | its bytes |
 //!
 //! A request that is not a JSON object gets no answer, as in Go: the connection is closed ([`DecodeError`]). Any other
 //! wrong request has an answer with an error ([`CallError`]), with the words of Go's library if that library would find

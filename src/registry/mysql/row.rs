@@ -28,7 +28,7 @@ pub(super) const INSERT: &str = "INSERT INTO dq_topic (topic, t_name, delay, cal
 pub(super) const UPDATE: &str = "UPDATE dq_topic SET topic = ?, t_name = ?, delay = ?, callback = ?, timeout = ?, \
     email = ?, re_notify_flag = ?, createor = ?, status = ?, method = ?, priority = ?, dq_spec = ? WHERE id = ?";
 
-/// Returns a query for rows as [`Row::from_row`] reads them. `which` is a WHERE clause, or empty for all rows.
+/// Returns a query for rows as [`PhpTopicRow::from_row`] reads them. `which` is a WHERE clause, or empty for all rows.
 pub(super) fn select(which: &str) -> String {
     select_from("dq_topic", which)
 }

@@ -3,7 +3,7 @@
 //! lanes and callbacks. `simulation` drives several dispatchers against a simulated store.
 //!
 //! The dispatcher never waits, and never talks to a store or a receiver. The caller passes on every event, then calls
-//! [`Dispatcher::act`], carries out the orders, and waits until [`Dispatcher::next`] or the next event. `lane_state` is
+//! [`ConsumerState::act`], carries out the orders, and waits until [`ConsumerState::next`] or the next event. `lane_state` is
 //! what the dispatcher knows about one lane. `exchange` has the leases and their answers. `held_back` has the reasons
 //! why ready jobs wait.
 
@@ -215,7 +215,7 @@ impl ConsumerState {
         }
     }
 
-    /// Decides everything that is due now. After that, [`Dispatcher::take_orders`] returns the orders.
+    /// Decides everything that is due now. After that, [`ConsumerState::take_orders`] returns the orders.
     pub(super) fn act(&mut self, now: Instant) {
         for number in 0..self.lanes.len() {
             let lane = &mut self.lanes[number];
@@ -259,7 +259,7 @@ impl ConsumerState {
         }
     }
 
-    /// Returns when [`Dispatcher::act`] must be called again. It was last called at `now`, so the time is later than
+    /// Returns when [`ConsumerState::act`] must be called again. It was last called at `now`, so the time is later than
     /// that.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         let lanes = self.lanes.iter().filter_map(|lane| lane.next(self.drains, now));
