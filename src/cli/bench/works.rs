@@ -143,8 +143,8 @@ pub(super) fn add(add: &Add) -> WorkOutcome {
         done += volley.done;
         ours.push(volley.per_second());
         latency_us.add(&volley.latency_us)?;
-        let straight = |address, work: &mut dyn Dialect| {
-            fire(LoadTarget::new(address, clients.connections), send_mode, until, work).map(|v| v.per_second())
+        let straight = |at, work: &mut dyn Dialect| {
+            fire(LoadTarget::new(at, clients.connections), send_mode, until, work).map(|v| v.per_second())
         };
         theirs.push(match floor {
             Baseline::Http(address) => straight(address, &mut Http(work))?,
