@@ -16,8 +16,9 @@ pub enum ToChild {
     Drain {
         /// How much time the drain has, in milliseconds from now. `None`: there is no limit.
         within_ms: Option<u64>,
-        /// Whether another process replaces it, and may take over its connections.
-        successor: bool,
+        /// Whether a new process replaces it, and may take over its connections. The name in the message is older.
+        #[serde(rename = "successor")]
+        replaced: bool,
     },
     /// Reopen the log files: the old ones were moved away.
     ReopenLogs,
@@ -130,7 +131,7 @@ mod tests {
         let (ours, theirs) = Link::pair().unwrap();
         let theirs = Link::from_fd(theirs);
         assert_eq!(theirs.receive::<ToChild>().unwrap(), Received::Nothing);
-        let drains = [Some(5), None].map(|within_ms| ToChild::Drain { within_ms, successor: true });
+        let drains = [Some(5), None].map(|within_ms| ToChild::Drain { within_ms, replaced: true });
         drains.iter().for_each(|d| ours.send(d).unwrap());
         assert_eq!(drains.map(|_| theirs.receive().unwrap()), drains.map(Received::Message));
         theirs.send(&ToMaster::Ready).unwrap();

@@ -182,7 +182,7 @@ impl ReceiverFailures {
     }
 
     /// Records that the circuit of a topic is open, as the store reported, whichever process opened it.
-    pub fn is_open(&mut self, topic: &TopicName, now: Instant) {
+    pub fn record_open(&mut self, topic: &TopicName, now: Instant) {
         let seen = self.0.entry(topic.clone()).or_default();
         if seen.opened_at.is_none() {
             *seen = FailureRun { failures: 0, opened_at: Some(now) };
@@ -277,10 +277,10 @@ mod tests {
         let (mut seen, now, topic) = (ReceiverFailures::default(), Instant::now(), topic(2));
         let at = |s| now + Duration::from_secs(s);
         assert_eq!(seen.record_end(&topic, None, true, now, now), None);
-        seen.is_open(&topic.name, at(1));
+        seen.record_open(&topic.name, at(1));
         assert_eq!(seen.record_end(&topic, None, true, now, at(2)), None);
         assert_eq!(seen.record_end(&topic, None, true, at(2), at(2)), None);
-        seen.is_open(&topic.name, at(3));
+        seen.record_open(&topic.name, at(3));
         assert!(matches!(
             seen.record_end(&topic, None, true, at(2), at(4)),
             Some(CircuitChange::Open { opens: 1, .. })

@@ -54,7 +54,7 @@ pub struct Drain {
     /// When unfinished work is given up. `None`: there is no limit.
     pub until: Option<Instant>,
     /// Whether a process of a new generation takes over.
-    pub successor: bool,
+    pub replaced: bool,
 }
 
 /// What a child process knows about itself, and its connection to the master.
@@ -197,8 +197,8 @@ impl Context {
                 other => other?,
             };
             match received {
-                Received::Message(ToChild::Drain { within_ms, successor }) => {
-                    self.set_drain(within_ms.map(Duration::from_millis), successor, "the master says so");
+                Received::Message(ToChild::Drain { within_ms, replaced }) => {
+                    self.set_drain(within_ms.map(Duration::from_millis), replaced, "the master says so");
                 }
                 Received::Message(ToChild::ReopenLogs) => host::reopen_logs(),
                 Received::Message(ToChild::Ping) => self.answer_ping(),
@@ -250,17 +250,17 @@ impl Context {
         self.drain
     }
 
-    fn set_drain(&mut self, within: Option<Duration>, successor: bool, why: &str) {
+    fn set_drain(&mut self, within: Option<Duration>, replaced: bool, why: &str) {
         let until = within.map(|w| Instant::now() + w);
         match &mut self.drain {
             None => {
                 log::info!("draining: {why}");
-                self.drain = Some(Drain { until, successor });
+                self.drain = Some(Drain { until, replaced });
             }
             // Of the two limits, the earlier one counts.
             Some(drain) => {
                 drain.until = [drain.until, until].into_iter().flatten().min();
-                drain.successor &= successor;
+                drain.replaced &= replaced;
             }
         }
     }

@@ -182,9 +182,9 @@ impl Master {
         // A drain without a limit belongs to a restart. A new process of the role exists unless the restart has
         // switched the role off.
         let serving = self.generations.get(&self.current).filter(|_| self.current != place.0);
-        let successor = within.is_none() && serving.is_some_and(|g| g.plan.slots.contains(&place.1));
+        let replaced = within.is_none() && serving.is_some_and(|g| g.plan.slots.contains(&place.1));
         let within_ms = within.map(|w| w.as_millis() as u64);
-        let drain = ToChild::Drain { within_ms, successor };
+        let drain = ToChild::Drain { within_ms, replaced };
         let is_sent = filled.link.as_ref().is_some_and(|link| link.send(&drain).is_ok());
         // SIGTERM means the same to a child whose link is gone or full.
         if let (false, Some(pid)) = (is_sent, filled.child.pid()) {

@@ -90,7 +90,7 @@ impl Master {
         let Some(newest) = self.generations.get(&newest) else { return };
         let changed = self.arguments.settings().and_then(|settings| {
             let plan = self.plan(&settings);
-            generation::check_successor(&newest.plan, &plan)?;
+            generation::check_next_plan(&newest.plan, &plan)?;
             Ok(!newest.has(&settings)?)
         });
         match changed {

@@ -44,7 +44,7 @@ impl Generation {
 }
 
 /// Refuses changes that a running daemon cannot make.
-pub fn check_successor(now: &Plan, next: &Plan) -> Result<()> {
+pub fn check_next_plan(now: &Plan, next: &Plan) -> Result<()> {
     let refuse = |key: &str| bail!("{key} cannot be changed while dq runs: stop it and start it again");
     if next.run_dir != now.run_dir {
         return refuse("run_dir");

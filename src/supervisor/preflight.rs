@@ -49,7 +49,7 @@ pub fn run(inherited: &Inherited) -> ExitCode {
         if next.slots.is_empty() {
             bail!("there would be nothing to run");
         }
-        generation::check_successor(handover.plan()?, &next)?;
+        generation::check_next_plan(handover.plan()?, &next)?;
         take_spool(&settings)?;
         // Exit code 0 alone proves nothing: another program, which knows nothing of this, may also exit with 0.
         inherited.link.send(&ToMaster::Ready).context("cannot report ready")

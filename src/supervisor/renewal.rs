@@ -61,7 +61,7 @@ impl Master {
         let settings = self.arguments.settings()?;
         let plan = self.plan(&settings);
         let Some(current) = self.generations.get(&self.current) else { bail!("no generation is serving") };
-        generation::check_successor(&current.plan, &plan)?;
+        generation::check_next_plan(&current.plan, &plan)?;
         let executable = match kind {
             RestartKind::Executable => {
                 host::own_executable().context("cannot open the running executable")?

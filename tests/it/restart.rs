@@ -301,7 +301,7 @@ fn a_connection_with_a_large_frame_in_hand_is_passed_on_as_well() {
 }
 
 #[test]
-fn the_old_server_answers_if_its_successor_lacks_descriptors() {
+fn the_old_server_answers_if_the_new_one_lacks_descriptors() {
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, ""));
     let mut clients: Vec<Client> = (0..60).map(|_| daemon.client()).collect();

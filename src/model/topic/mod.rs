@@ -173,7 +173,8 @@ settings! {
     expire_after: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
     /// The most callbacks that run at the same time. With `pull`: the most jobs that are leased. Null: no limit.
     max_in_flight: Option<u32> = None, SettingKind::Count { least: 1, most: MILLION };
-    /// The most callbacks that begin in a span (with `pull`: the most jobs that are reserved), such as `100/s`, `30/m` or `500/h`. Null: no limit.
+    /// The most callbacks that begin in a span (with `pull`: the most jobs that are reserved), such as `100/s`, `30/m`
+    /// or `500/h`. Null: no limit.
     rate: Option<Rate> = None, SettingKind::Rate { most: MILLION };
     /// The most jobs that are delayed, ready or leased. More adds are refused. Null: no limit.
     max_pending: Option<u32> = None, SettingKind::Count { least: 1, most: 1_000_000_000 };

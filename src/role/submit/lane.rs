@@ -197,14 +197,14 @@ impl<A: RequestSource> RequestBatch<A> {
     }
 }
 
-/// Divides requests into batches of one kind each. The requests of one line keep their order. Requests of different
-/// lines have no order, so they are grouped as far as possible.
+/// Divides requests into batches of one kind each. The requests of one sequence keep their order. Requests of
+/// different sequences have no order, so they are grouped as far as possible.
 fn by_kind<A: RequestSource>(requests: Vec<QueuedRequest<A>>) -> Vec<RequestBatch<A>> {
     let mut batches: Vec<RequestBatch<A>> = Vec::new();
     let mut latest: HashMap<u64, usize> = HashMap::new();
     for QueuedRequest { ticket, request: Request(work), bytes } in requests {
-        let line = A::line(&ticket);
-        let mut at = latest.get(&line).copied().unwrap_or(0);
+        let sequence = A::sequence(&ticket);
+        let mut at = latest.get(&sequence).copied().unwrap_or(0);
         let mut left = Some(((ticket, bytes), work));
         while let Some((origin, work)) = left {
             left = match batches.get_mut(at) {
@@ -216,7 +216,7 @@ fn by_kind<A: RequestSource>(requests: Vec<QueuedRequest<A>>) -> Vec<RequestBatc
             };
             at += usize::from(left.is_some());
         }
-        latest.insert(line, at);
+        latest.insert(sequence, at);
     }
     batches
 }
@@ -274,7 +274,7 @@ impl<A: RequestSource> Worker<A> {
                     }
                 }
                 Add::Many(many, respond) => {
-                    // The earlier adds of its line must come first.
+                    // The earlier adds of its sequence must come first.
                     self.add_group(&mut group, &mut jobs);
                     let mut added: Vec<Result<Added>> = Vec::new();
                     for some in many.chunks(GROUP) {
@@ -332,7 +332,7 @@ impl<A: RequestSource> Worker<A> {
                     group.respond.push(((ticket, bytes), respond));
                 }
                 Err(response) => {
-                    // The earlier answers of its line come first.
+                    // The earlier answers of its sequence come first.
                     self.settle_group(&mut group);
                     self.finish(vec![(ticket, response, bytes)]);
                 }
@@ -390,14 +390,14 @@ mod tests {
     use super::*;
     use model::job::{JobId, TopicName};
 
-    /// A server whose tickets are the line of a request, and its number in the line.
+    /// A server whose tickets are the sequence of a request, and its number in the sequence.
     struct Source;
 
     impl RequestSource for Source {
         type Ticket = (u64, u64);
         type Response = ();
 
-        fn line(ticket: &(u64, u64)) -> u64 {
+        fn sequence(ticket: &(u64, u64)) -> u64 {
             ticket.0
         }
 
@@ -408,14 +408,14 @@ mod tests {
         fn wake(&self) {}
     }
 
-    fn handed(line: u64, number: u64, what: &str) -> QueuedRequest<Source> {
+    fn handed(sequence: u64, number: u64, what: &str) -> QueuedRequest<Source> {
         let key = JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("i").unwrap() };
         let request = match what {
             "add" => Request::add_many(Vec::new(), |_| ()),
             "del" => Request::delete(key, |_, _| ()),
             _ => Request::get(key, |_, _| ()),
         };
-        QueuedRequest { ticket: (line, number), request, bytes: 0 }
+        QueuedRequest { ticket: (sequence, number), request, bytes: 0 }
     }
 
     fn tickets(batch: &RequestBatch<Source>) -> (&'static str, Vec<(u64, u64)>) {

@@ -30,7 +30,7 @@ use store::{Lanes, Result, Store};
 /// more requests until it answers.
 pub const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// If this many requests, or bytes of requests, wait for earlier requests of their line, nothing more is read from
+/// If this many requests, or bytes of requests, wait for earlier requests of their sequence, nothing more is read from
 /// clients.
 const WAITING_MAX: usize = 20_000;
 const WAITING_BYTES_MAX: usize = 64 << 20;
@@ -42,9 +42,9 @@ pub trait RequestSource: Send + Sync + 'static {
     /// The answer that the client gets.
     type Response: Send + 'static;
 
-    /// Returns the line of a request: a queue whose requests are done in their order. In dq-server each connection is a
-    /// line.
-    fn line(ticket: &Self::Ticket) -> u64;
+    /// Returns the sequence of a request. The requests of one sequence are done in their order. In dq-server, each
+    /// connection is a sequence.
+    fn sequence(ticket: &Self::Ticket) -> u64;
 
     /// Returns the length of an answer, in bytes.
     fn bytes(response: &Self::Response) -> usize;
@@ -67,14 +67,14 @@ pub struct Submitter<A: RequestSource> {
     /// The threads of each lane, one lane after the other. If there are several lanes, one more thread is for requests
     /// to all of them together.
     threads: Vec<LaneSubmitter<A>>,
-    /// With several lanes: the requests in progress, by line. A request to all lanes keeps its place in the order of
-    /// its line.
-    lines: HashMap<u64, RequestQueue<A>>,
-    /// The requests that wait for earlier requests of their line: how many there are, and how many bytes they have.
+    /// With several lanes: the requests in progress, by sequence. A request to all lanes keeps its place in the
+    /// sequence.
+    sequences: HashMap<u64, RequestQueue<A>>,
+    /// The requests that wait for earlier requests of their sequence: how many there are, and how many bytes they have.
     waiting: (usize, usize),
 }
 
-/// The requests of one line.
+/// The requests of one sequence.
 struct RequestQueue<A: RequestSource> {
     /// How many requests are under way, each to one lane.
     to_one: usize,
@@ -117,7 +117,7 @@ impl<A: RequestSource> Submitter<A> {
             threads: threads.collect::<Result<_, E>>()?,
             lanes,
             ways,
-            lines: HashMap::new(),
+            sequences: HashMap::new(),
             waiting: (0, 0),
         })
     }
@@ -125,12 +125,12 @@ impl<A: RequestSource> Submitter<A> {
     /// Starts one thread, for requests that are not about a single job or lane. `store` is a handle to the whole store.
     pub fn start_reader(lanes: Lanes, source: A, store: Box<dyn Store>) -> io::Result<Submitter<A>> {
         let threads = vec![LaneSubmitter::start(store, Arc::new(source))?];
-        Ok(Submitter { threads, lanes, ways: 1, lines: HashMap::new(), waiting: (0, 0) })
+        Ok(Submitter { threads, lanes, ways: 1, sequences: HashMap::new(), waiting: (0, 0) })
     }
 
-    /// Returns the thread that handles requests of that line.
-    fn thread_for(&self, lane: Option<usize>, line: u64) -> usize {
-        let way = usize::try_from(line % self.ways as u64).unwrap_or(0);
+    /// Returns the thread that handles requests of that sequence.
+    fn thread_for(&self, lane: Option<usize>, sequence: u64) -> usize {
+        let way = usize::try_from(sequence % self.ways as u64).unwrap_or(0);
         lane.map_or(self.threads.len() - 1, |lane| lane * self.ways + way)
     }
 
@@ -141,52 +141,52 @@ impl<A: RequestSource> Submitter<A> {
         request: Request<A::Response>,
         bytes: usize,
     ) -> Result<(), LaneHung> {
-        let (line, is_one_lane) = (A::line(&ticket), self.lanes.count() == 1);
+        let (sequence, is_one_lane) = (A::sequence(&ticket), self.lanes.count() == 1);
         let lane = request.lane(&self.lanes).or(is_one_lane.then_some(0));
-        let thread = self.thread_for(lane, line);
+        let thread = self.thread_for(lane, sequence);
         if self.threads[thread].is_hung() {
             return Err(LaneHung);
         }
         if !is_one_lane {
             let set = self.lanes.set_number();
             let fresh = || RequestQueue { to_one: 0, to_all: false, set, waiting: VecDeque::new() };
-            let line = self.lines.entry(line).or_insert_with(fresh);
-            if !line.waiting.is_empty() || !line.may_go(lane.is_none(), set) {
+            let sequence = self.sequences.entry(sequence).or_insert_with(fresh);
+            if !sequence.waiting.is_empty() || !sequence.may_go(lane.is_none(), set) {
                 // A request that waits must wait for all lanes, also for one that hangs.
                 if self.threads.iter().any(LaneSubmitter::is_hung) {
                     return Err(LaneHung);
                 }
-                line.waiting.push_back(QueuedRequest { ticket, request, bytes });
+                sequence.waiting.push_back(QueuedRequest { ticket, request, bytes });
                 self.waiting = (self.waiting.0 + 1, self.waiting.1 + bytes);
                 return Ok(());
             }
-            note_under_way(line, lane, set);
+            note_under_way(sequence, lane, set);
         }
         self.threads[thread].hand_in(QueuedRequest { ticket, request, bytes });
         Ok(())
     }
 
-    /// Notes that a request of a line was answered, and hands the requests that have waited for it to the store
+    /// Notes that a request of a sequence was answered, and hands the requests that have waited for it to the store
     /// threads.
     fn answered(&mut self, number: u64) {
-        let Some(mut line) = self.lines.remove(&number) else { return };
-        if !std::mem::take(&mut line.to_all) {
-            line.to_one = line.to_one.saturating_sub(1);
+        let Some(mut sequence) = self.sequences.remove(&number) else { return };
+        if !std::mem::take(&mut sequence.to_all) {
+            sequence.to_one = sequence.to_one.saturating_sub(1);
         }
-        while let Some(first) = line.waiting.pop_front() {
+        while let Some(first) = sequence.waiting.pop_front() {
             let (lane, set) = (first.request.lane(&self.lanes), self.lanes.set_number());
-            if !line.may_go(lane.is_none(), set) {
-                line.waiting.push_front(first);
+            if !sequence.may_go(lane.is_none(), set) {
+                sequence.waiting.push_front(first);
                 break;
             }
             let thread = self.thread_for(lane, number);
-            note_under_way(&mut line, lane, set);
+            note_under_way(&mut sequence, lane, set);
             self.waiting = (self.waiting.0 - 1, self.waiting.1 - first.bytes);
             self.threads[thread].hand_in(first);
             self.threads[thread].flush();
         }
-        if line.to_all || line.to_one > 0 {
-            self.lines.insert(number, line);
+        if sequence.to_all || sequence.to_one > 0 {
+            self.sequences.insert(number, sequence);
         }
     }
 
@@ -218,17 +218,17 @@ impl<A: RequestSource> Submitter<A> {
         let done: Vec<(A::Ticket, A::Response)> =
             self.threads.iter_mut().flat_map(LaneSubmitter::completions).collect();
         if self.lanes.count() > 1 {
-            done.iter().for_each(|(ticket, _)| self.answered(A::line(ticket)));
+            done.iter().for_each(|(ticket, _)| self.answered(A::sequence(ticket)));
         }
         done
     }
 }
 
-/// Notes that a request of a line is under way, to one lane or to all.
-fn note_under_way<A: RequestSource>(line: &mut RequestQueue<A>, lane: Option<usize>, set: u64) {
-    line.set = set;
+/// Notes that a request of a sequence is under way, to one lane or to all.
+fn note_under_way<A: RequestSource>(sequence: &mut RequestQueue<A>, lane: Option<usize>, set: u64) {
+    sequence.set = set;
     match lane {
-        Some(_) => line.to_one += 1,
-        None => line.to_all = true,
+        Some(_) => sequence.to_one += 1,
+        None => sequence.to_all = true,
     }
 }

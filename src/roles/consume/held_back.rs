@@ -150,7 +150,7 @@ impl ConsumerState {
         for (topic, wait) in
             waiting.into_iter().filter(|(topic, _)| self.topics.get(topic.as_str()).is_some())
         {
-            self.evidence.is_open(&topic, now);
+            self.evidence.record_open(&topic, now);
             self.holds.note_topic(&topic, LateReason::CircuitOpen, now + wait);
             self.lanes[lane].note_circuit(topic, now + wait);
         }

@@ -277,7 +277,7 @@ impl DrainState {
 
     /// Returns what happens to connections now. None: they are cut.
     pub(super) fn stage(&mut self, drain: Drain, now: Instant) -> Option<ConnectionStage> {
-        if !drain.successor && now < self.requests_until {
+        if !drain.replaced && now < self.requests_until {
             (self.requests_until, self.answers_until) = (now, now + LAST_ANSWERS);
         }
         self.answers_until = drain.until.map_or(self.answers_until, |until| until.min(self.answers_until));
@@ -299,15 +299,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_successor_leaves_time_for_a_last_request() {
+    fn only_a_new_process_leaves_time_for_a_last_request() {
         let now = Instant::now();
-        let successor = Drain { until: None, successor: true };
-        let alone = Drain { until: Some(now + Duration::from_secs(30)), successor: false };
+        let replaced = Drain { until: None, replaced: true };
+        let alone = Drain { until: Some(now + Duration::from_secs(30)), replaced: false };
         let mut end = DrainState::begin(now);
-        assert_eq!(end.stage(successor, now), Some(ConnectionStage::LastRequest));
-        assert_eq!(end.stage(successor, now + LAST_REQUESTS), Some(ConnectionStage::LastAnswer));
+        assert_eq!(end.stage(replaced, now), Some(ConnectionStage::LastRequest));
+        assert_eq!(end.stage(replaced, now + LAST_REQUESTS), Some(ConnectionStage::LastAnswer));
         assert_eq!(end.next(now + LAST_REQUESTS), now + LAST_REQUESTS + LAST_ANSWERS);
-        assert_eq!(end.stage(successor, now + LAST_REQUESTS + LAST_ANSWERS), None);
+        assert_eq!(end.stage(replaced, now + LAST_REQUESTS + LAST_ANSWERS), None);
 
         let mut end = DrainState::begin(now);
         assert_eq!(end.stage(alone, now), Some(ConnectionStage::LastAnswer));
@@ -315,8 +315,8 @@ mod tests {
 
         // During a drain, the new dq-http-server dies, and the drain gets a shorter deadline.
         let mut end = DrainState::begin(now);
-        assert_eq!(end.stage(successor, now), Some(ConnectionStage::LastRequest));
-        let soon = Drain { until: Some(now + Duration::from_secs(1)), successor: false };
+        assert_eq!(end.stage(replaced, now), Some(ConnectionStage::LastRequest));
+        let soon = Drain { until: Some(now + Duration::from_secs(1)), replaced: false };
         assert_eq!(end.stage(soon, now), Some(ConnectionStage::LastAnswer));
         assert_eq!(end.next(now), now + Duration::from_secs(1));
     }

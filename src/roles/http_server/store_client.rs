@@ -25,12 +25,12 @@ struct HttpRequestSource {
 }
 
 impl RequestSource for HttpRequestSource {
-    /// The line of a request. Requests about the same job share a line, so that none overtakes an earlier one that
-    /// hangs. Other requests have no order.
+    /// The sequence of a request. Requests about the same job have the same sequence, so that none overtakes an earlier
+    /// one that hangs. Other requests have no order.
     type Ticket = u64;
     type Response = Delivery;
 
-    fn line(ticket: &u64) -> u64 {
+    fn sequence(ticket: &u64) -> u64 {
         *ticket
     }
 

@@ -50,7 +50,7 @@ impl RequestSource for TcpRequestSource {
     type Ticket = Ticket;
     type Response = Json;
 
-    fn line(ticket: &Ticket) -> u64 {
+    fn sequence(ticket: &Ticket) -> u64 {
         ticket.serial
     }
 

@@ -62,7 +62,7 @@ impl Server {
         let fd = handoff_sender.as_fd().as_raw_fd();
         match self.poll.registry().register(&mut SourceFd(&fd), HANDOFF_SENDER, Interest::READABLE) {
             Ok(()) => (self.handoff_sender, self.passing) = (Some(handoff_sender), true),
-            Err(e) => log::warn!("cannot watch the successor's answers: {e}"),
+            Err(e) => log::warn!("cannot watch the answers of the new process: {e}"),
         }
     }
 
@@ -119,7 +119,7 @@ impl Server {
         let Some(handoff_sender) = &mut self.handoff_sender else { return };
         let (results, more) = handoff_sender.results();
         if !more {
-            log::warn!("the successor takes over no more connections");
+            log::warn!("the new process takes over no more connections");
             let _ = self.poll.registry().deregister(&mut SourceFd(&handoff_sender.as_fd().as_raw_fd()));
             self.handoff_sender = None;
             self.keep_all();
@@ -139,11 +139,11 @@ impl Server {
 
     /// Stops accepting and passes the connections on to the next dq-server. If there is none, reads what has already
     /// arrived, and ends each connection after its last answer.
-    pub(super) fn begin_drain(&mut self, successor: bool) {
-        if successor {
+    pub(super) fn begin_drain(&mut self, replaced: bool) {
+        if replaced {
             match HandoffSender::find(&self.front.settings.run_dir) {
                 Ok(handoff_sender) => self.pass_on_to(handoff_sender),
-                Err(e) => log::warn!("no successor takes over connections: {e}"),
+                Err(e) => log::warn!("no new process takes over connections: {e}"),
             }
         }
         // Connections that already wait in the backlog are served, and not reset.

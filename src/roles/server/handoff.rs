@@ -179,7 +179,7 @@ impl HandoffSender {
                 Ok(None) => return (results, true),
                 Err(e) => {
                     if e.kind() != ErrorKind::UnexpectedEof {
-                        log::warn!("cannot read the successor's answers: {e}");
+                        log::warn!("cannot read the answers of the new process: {e}");
                     }
                     results.extend(
                         self.offered.drain(..).map(|(place, serial)| HandoffResult::Stays(place, serial)),

@@ -164,12 +164,12 @@ impl Server {
             if let (None, Some(drain)) = (end_by, context.drain()) {
                 let last = Instant::now() + STORE_TIMEOUT + LAST_ANSWERS;
                 end_by = Some(drain.until.map_or(last, |until| until.min(last)));
-                self.begin_drain(drain.successor);
+                self.begin_drain(drain.replaced);
             }
             if let (Some(by), Some(drain)) = (end_by, context.drain()) {
                 // During a drain, the master may set an earlier deadline, or say that no process takes over any more.
                 end_by = Some(drain.until.map_or(by, |until| until.min(by)));
-                if !drain.successor && self.passing {
+                if !drain.replaced && self.passing {
                     self.keep_all();
                 }
             }

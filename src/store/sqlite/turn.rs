@@ -62,8 +62,8 @@ impl Turn {
 
     /// Blocks until it is this handle's turn.
     pub(crate) fn take(&self) -> io::Result<TurnGuard<'_>> {
-        lock_with_timeout(&self.gate)?;
-        let taken = lock_with_timeout(&self.lock);
+        lock_through_signals(&self.gate)?;
+        let taken = lock_through_signals(&self.lock);
         self.gate.unlock()?;
         taken.map(|()| TurnGuard(self))
     }
@@ -122,7 +122,7 @@ pub fn unfinished_replacement(database: &Path) -> Option<String> {
     })
 }
 
-fn lock_with_timeout(file: &File) -> io::Result<()> {
+fn lock_through_signals(file: &File) -> io::Result<()> {
     loop {
         match file.lock() {
             Err(e) if e.kind() == ErrorKind::Interrupted => {}

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_continues_the_counts_while_the_old_one_counts() {
+    fn a_new_process_continues_the_counts_of_an_old_one() {
         let dir = tempfile::tempdir().unwrap();
         let old = Counters::open(dir.path(), "dq-server");
         old.topic("t").added(AddOutcome::New, 3);
