@@ -1,5 +1,5 @@
-//! Owners of leases. A process locks a file in `run_dir/owners` as long as it lives; the file's name is a random tag.
-//! So other processes can tell a living owner from a dead one without a clock.
+//! Owners of leases. Each process locks a file in `run_dir/owners` for as long as the process lives. The file's name is
+//! a random tag. So other processes can tell a living owner from a dead one without a clock.
 //!
 //! A process may pass the descriptor of its lock to another one, together with some of its leases. The lock is free when
 //! both have closed the descriptor.
@@ -30,7 +30,7 @@ pub struct Owner {
     tag: String,
     folder: PathBuf,
     lock: Option<OwnedFd>,
-    /// Whether another process has made it.
+    /// Whether another process made this owner and passed its lock to this process.
     is_passed: bool,
 }
 
@@ -50,12 +50,12 @@ impl Owner {
         Ok(Owner { tag, folder, lock: Some(lock.into()), is_passed: false })
     }
 
-    /// Takes the lock of an owner that another process has passed.
+    /// Takes over an owner: another process has passed the lock of this owner.
     pub fn take_over(run_dir: &Path, tag: String, lock: OwnedFd) -> Owner {
         Owner { tag, folder: folder(run_dir), lock: Some(lock), is_passed: true }
     }
 
-    /// Returns its lock, to pass it to another process.
+    /// Returns the owner's lock, to pass it to another process.
     pub fn lock(&self) -> BorrowedFd<'_> {
         self.lock.as_ref().expect("it is there until the drop").as_fd()
     }
@@ -103,7 +103,7 @@ pub struct DeadOwner {
 }
 
 impl DeadOwner {
-    /// Removes the owner's file. Call it when its leases have been handed back.
+    /// Removes the owner's file. Call this when the leases of the owner have been handed back.
     pub fn forget(self) -> io::Result<()> {
         std::fs::remove_file(&self.path)
     }

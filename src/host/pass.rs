@@ -28,7 +28,7 @@ const PATIENCE: i64 = 1;
 pub struct PassListener {
     fd: OwnedFd,
     path: PathBuf,
-    /// The inode of the socket's file, which tells whether the file is still its own.
+    /// The inode of the socket's file. It tells whether the file is still the one that this listener made.
     inode: u64,
 }
 
@@ -53,7 +53,7 @@ impl PassListener {
         Ok(PassListener { fd, path: path.to_owned(), inode })
     }
 
-    /// Returns the next connection from a process that wants to pass something; none: there is none now.
+    /// Returns the next connection from a process that wants to pass something. None: no connection waits.
     pub fn accept(&self) -> io::Result<Option<PassSocket>> {
         match accept4(self.fd.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
             // SAFETY: a new descriptor that nobody else owns.
@@ -122,8 +122,8 @@ impl PassSocket {
         Ok(())
     }
 
-    /// Returns the verdicts on what was sent, without waiting; none: there are none now. If the other side has ended,
-    /// this is an error of the kind `UnexpectedEof`.
+    /// Returns the verdicts on what was sent, without waiting. None: no verdicts have arrived. If the other side has
+    /// ended, this is an error of the kind `UnexpectedEof`.
     pub fn replies(&self) -> io::Result<Option<Vec<u8>>> {
         let mut verdicts = vec![0; PASSED_MAX];
         loop {
@@ -133,8 +133,8 @@ impl PassSocket {
                     verdicts.truncate(count);
                     Ok(Some(verdicts))
                 }
-                // The other side ended before it read everything. This error comes once, before the verdicts that it
-                // sent.
+                // The other side ended before it read everything. This error comes once, before the verdicts that the
+                // other side sent.
                 Err(Errno::ECONNRESET | Errno::EINTR) => continue,
                 Err(Errno::EAGAIN) => Ok(None),
                 Err(e) => Err(e.into()),
@@ -142,7 +142,7 @@ impl PassSocket {
         }
     }
 
-    /// Receives the next message, and its descriptor if there is one; none: there is no message now. If the other side
+    /// Receives the next message, and its descriptor if there is one. None: no message has arrived. If the other side
     /// has ended, this is an error of the kind `UnexpectedEof`.
     pub fn receive(&self) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
         let mut bytes = vec![0; PASSED_MAX];
@@ -204,7 +204,7 @@ mod tests {
         receiver.reply(&[1, 0]).unwrap();
         assert_eq!(sender.replies().unwrap(), Some(vec![1, 0]));
         assert_eq!(sender.replies().unwrap(), None);
-        // Verdicts that were sent before the end count, even if the other side has left something unread.
+        // Verdicts count if they were sent before the other side ended, even if that side left something unread.
         let (other, gone) = (PassSocket::connect(&path).unwrap(), listener.accept().unwrap().unwrap());
         other.send(b"unread", None).unwrap();
         gone.reply(&[1]).unwrap();

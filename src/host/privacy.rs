@@ -23,12 +23,12 @@ pub fn keep_old_files_private(folder: &Path, prefix: &str) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let own_user = nix::unistd::geteuid().as_raw();
     for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
-        // It does not follow links.
+        // This call does not follow links.
         let Ok(found) = entry.metadata() else { continue };
         if !found.is_file() || found.uid() != own_user || found.mode() & OTHERS == 0 {
             continue;
         }
-        // The file is not opened: if a process closes a database, it drops SQLite's locks.
+        // The file is not opened: a process that closes a database file drops the locks that SQLite has on it.
         let path = entry.path();
         match fs::set_permissions(&path, Permissions::from_mode(found.mode() & 0o7777 & !OTHERS)) {
             Ok(()) => log::info!("{} is no longer open to other users", path.display()),

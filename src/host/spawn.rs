@@ -17,7 +17,7 @@ use nix::unistd::{ForkResult, Pid, fexecve, fork, pipe2, setpgid};
 use super::inherit::{FDS, FIRST_FD, HANDOVER, SLOT};
 use super::service::{ACTIVATION, NOTIFICATION};
 
-/// Copies of the child's descriptors first get numbers from here on, and are then put in their places below.
+/// Copies of the child's descriptors first get numbers from this one upwards. Then they are moved to lower numbers.
 const ABOVE: RawFd = 256;
 
 /// Returns the executable that this process runs, as it was when the process started. It is not a new file of the same
@@ -69,7 +69,7 @@ impl Spawn<'_> {
                 drop(report);
                 let mut error = [0; 4];
                 match File::from(failed).read_exact(&mut error) {
-                    // The exec succeeded: it closed the only other end of the report.
+                    // The exec succeeded: it closed the last writing end of the pipe, and no error was written.
                     Err(_) => Ok(child),
                     Ok(()) => {
                         let _ = waitpid(child, None);
@@ -88,7 +88,7 @@ impl Spawn<'_> {
     }
 }
 
-/// Returns the environment of this process without the variables `but`, and with `more`, in the form that exec takes.
+/// Returns the environment of this process without the variables in `but`, and with those in `more`, as exec takes it.
 pub(super) fn environment_without(
     but: &[&str],
     more: impl IntoIterator<Item = (OsString, OsString)>,

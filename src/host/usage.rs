@@ -78,7 +78,7 @@ mod tests {
         let pid = cat.id() as i32;
         let (mut to, mut from) = (cat.stdin.take().unwrap(), cat.stdout.take().unwrap());
         let before = waits_of(pid).unwrap();
-        // It waits for each line, unless the next one is already there.
+        // `cat` waits for each byte, unless the byte is already there when `cat` begins to read.
         let seen = (0..1000).any(|_| {
             to.write_all(b"a").unwrap();
             from.read_exact(&mut [0]).unwrap();

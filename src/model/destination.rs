@@ -70,7 +70,7 @@ pub enum InvalidDestination {
     /// The callback of the topic is https, and the URL is http. Holds the topic.
     #[error("it is http, but the callback of topic {0} is https: use https")]
     Plain(String),
-    /// The callback has changed so that the URL would have another host, or cannot be read.
+    /// The URL of the callback and the path together are not a URL, or they are a URL with another host.
     #[error("together with the callback of the topic, it is not a valid URL")]
     Joined,
 }
@@ -190,7 +190,7 @@ fn join(callback: &str, path: &str) -> String {
     format!("{place}{path}{mark}{}", queries.join("&"))
 }
 
-/// Checks the rules for the URL of a job that are the same for every topic.
+/// Checks the URL of a job by the rules that are the same for every topic.
 fn parse_url(text: &str) -> Result<Uri, InvalidDestination> {
     if text.len() > DESTINATION_MAX {
         return Err(InvalidDestination::TooLong);
@@ -247,7 +247,7 @@ fn check_text(text: &str) -> Result<(), InvalidDestination> {
 }
 
 /// Checks one layer of a path. Some receivers drop what follows a `;` in a segment, and some read it as a separate
-/// segment. Some drop spaces and dots at its end.
+/// segment. Some drop spaces and dots at the end of a segment.
 fn check_segments(path: &[u8]) -> Result<(), InvalidDestination> {
     let path = std::str::from_utf8(path).map_err(|_| InvalidDestination::Unescaped)?;
     if path.contains(|c: char| c.is_control() || c == '\\') {

@@ -16,7 +16,7 @@ pub struct Excerpt<T>(pub T);
 impl<T: fmt::Display> fmt::Display for Excerpt<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut cut = LimitedWriter { out: f, left: Some(LONGEST), outcome: Ok(()) };
-        // An error here means that the limit is reached, or it is in `outcome`.
+        // An error of `write!` needs no further check: the limit is reached, or `outcome` holds the error.
         let _ = write!(cut, "{}", self.0);
         cut.outcome
     }

@@ -1,10 +1,10 @@
 //! The headers that a job carries to its receiver: which ones are allowed, and the text that a store keeps. Pure.
 //!
 //! The text also has the job's destination, its tags and its links to other jobs, as pseudo-headers in the manner of
-//! HTTP/2: `:path` or `:url`, `:tags`, `:then` and `:next` (what follows the job), `:after` (what it follows), `:ttr` (how long
-//! a client may work on it, ms), and `:expires` (after which moment no attempt begins, Unix ms). They are the first members, in this order, and none of their values has a
-//! quotation mark. No header has such a name, and the
-//! releases before send no header with such a name.
+//! HTTP/2: `:path` or `:url`, `:tags`, `:then` and `:next` (what follows the job), `:after` (which job it follows),
+//! `:ttr` (how long a client may work on it, ms), and `:expires` (no attempt begins after this moment, Unix ms). They
+//! are the first members, in this order, and none of their values has a quotation mark. No real header has such a
+//! name, and earlier releases send no header with such a name.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -228,8 +228,8 @@ impl Headers {
         format!("\"{TTR}\":\"{}\"", ttr.as_millis())
     }
 
-    /// Returns the headers as one line of JSON. Empty: the job has no headers, no destination, no tags, no links and no
-    /// time to run.
+    /// Returns the headers as one line of JSON. Empty: the job has no headers, no destination, no tags, no links, no
+    /// time to run, and no moment after which no attempt begins.
     pub fn to_text(&self) -> String {
         if self.is_empty() {
             return String::new();
@@ -253,7 +253,7 @@ impl Headers {
         format!("{{{}}}", members.join(","))
     }
 
-    /// Returns whether the job has no headers, no destination, no tags, no links and no time to run.
+    /// Returns whether [`Headers::to_text`] returns an empty text.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
             && self.destination.is_none()

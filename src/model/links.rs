@@ -1,5 +1,5 @@
-//! The text of a store about the jobs that follow a job, and about the job that it follows. The module `follow` says
-//! what the text means. Pure.
+//! The texts that a store keeps about the jobs that follow a job, and about the job that it follows. The module
+//! `follow` says what these texts mean. Pure.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as TEXT;
@@ -10,8 +10,8 @@ use crate::job_parts::{JobId, JobKey, TopicName};
 /// Scripts split the first one at its dots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Then {
-    /// The jobs, with dots between them: each the base64url form of a JSON `StoredFollower`. Empty: they are not known,
-    /// or there is none.
+    /// The jobs, with dots between them. Each is the base64url form of a JSON `StoredFollower`. Empty: they are not
+    /// known, or there are none.
     pub(crate) full: Box<str>,
     /// Only topics and ids: the base64url form of a JSON list of `[topic, id]`. A record without a body has only this.
     pub(crate) links: Box<str>,
@@ -28,7 +28,7 @@ impl Then {
         self.links.is_empty()
     }
 
-    /// Returns the text of the jobs. Empty: it is not known, or there are none.
+    /// Returns the text of the jobs. Empty: they are not known, or there are none.
     pub fn full(&self) -> &str {
         &self.full
     }

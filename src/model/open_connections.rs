@@ -30,7 +30,7 @@ impl OpenConnections {
         OpenConnections { by_source: HashMap::new(), open: 0, most, most_per_source }
     }
 
-    /// Returns whether there is a place for another `more + 1` connections, of which one is from this source.
+    /// Checks whether there are places for `more + 1` further connections. One of them is from this source.
     pub fn check(&self, source: ClientSource, more: usize) -> Result<(), ConnectionRefusal> {
         let open = self.open + more;
         let of_source = self.by_source.get(&source).copied().unwrap_or(0);

@@ -29,7 +29,7 @@ struct SourceCount {
     all: u64,
     /// How many of the refused requests had no valid token.
     without_token: u64,
-    /// The text of a refusal that was not logged on a line of its own. None: each refusal was logged so.
+    /// The text of a refusal that has no log line of its own. None: each refusal has one.
     example: Option<String>,
 }
 
@@ -47,8 +47,8 @@ pub struct RefusalSummary {
 }
 
 impl RefusalCounts {
-    /// Counts a refused request. Returns `text` if it must be logged at once: it is the first refusal of its source for
-    /// a minute, and the request had a valid token or needed none. `text` must have a bounded length.
+    /// Counts a refused request. Returns `text` if it must be logged at once: no refusal of its source is counted at
+    /// present, and the request had a valid token or needed none. `text` must have a bounded length.
     pub fn count(
         &mut self,
         source: ClientSource,

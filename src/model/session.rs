@@ -52,8 +52,8 @@ const CLOCK_DIFFERENCE: Duration = Duration::from_secs(300);
 /// What the key of sessions is made from, in addition to the hash.
 const PURPOSE: &[u8] = b"dq console session 2\0";
 
-/// What the token against cross-site requests (CSRF) is made from. A page sends it with each change, in addition to the
-/// cookie, which browsers send by themselves.
+/// What the token against cross-site requests (CSRF) is made from. A page sends this token with each change, in
+/// addition to the cookie, which browsers send by themselves.
 const CSRF: &[u8] = b"dq console csrf\0";
 
 /// Signs `what` and `of` with the key of an account's sessions. None: the token is not an account, because it has no
@@ -134,7 +134,7 @@ mod tests {
         let others: Tokens = [account("ann.b-1", "another password")].into_iter().collect();
         assert_eq!(holder(&key(), &others, &value, 1000), None);
         assert_eq!(holder(&key(), &Tokens::default(), &value, 1000), None);
-        // Another key, or the account after all its sessions were ended.
+        // The cookie is not valid with another key, or after all sessions of the account were ended.
         let other = SessionKey::new(vec![8; 32]).unwrap();
         assert_eq!(holder(&other, &tokens, &value, 1000), None);
         let ended: Tokens = [Token { created_ms: 2, ..ann.clone() }].into_iter().collect();

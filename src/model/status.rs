@@ -72,7 +72,7 @@ pub struct DaemonStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Not all child processes have been ready yet since the start.
+    /// It was started, and some child processes have not been ready yet.
     Starting,
     /// It serves.
     Steady,

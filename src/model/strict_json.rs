@@ -1,5 +1,5 @@
-//! JSON objects whose fields have different names. A parser that takes the last of two fields would silently drop the
-//! first. This file is also for TOML, whose numbers may be infinite. Pure.
+//! JSON objects in which no name of a field occurs twice. A parser that takes the last of two equal names would
+//! silently drop the first field. This file is also for TOML, whose numbers may be infinite. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -58,8 +58,8 @@ pub struct Ticket {
     /// When the attempt began, in Unix milliseconds.
     pub began_ms: i64,
     /// When the attempt ends at the latest, in Unix milliseconds. [`Ticket::RESERVED`] or less: a client has reserved
-    /// the job, and the lease tells when the attempt ends. If it is less than `RESERVED`, the job has a `ttr` of its
-    /// own, and this is its negative, in milliseconds.
+    /// the job, and the lease tells when the attempt ends. Less than `RESERVED`: the job also has a `ttr` of its own,
+    /// and the value is minus this `ttr`, in milliseconds.
     pub until_ms: i64,
 }
 

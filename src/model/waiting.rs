@@ -10,7 +10,7 @@ use crate::job::{Attempt, State};
 use crate::json_time::rfc3339;
 use crate::topic::{NotDelivered, Rate};
 
-/// If this part of a rate is used, or more, the rate holds jobs back. Measured over seconds, no rate is reached
+/// If at least this part of a rate is used, the rate holds jobs back. A measurement over seconds never reaches a rate
 /// exactly.
 const RATE_REACHED: f64 = 0.8;
 
@@ -181,7 +181,7 @@ pub enum WaitingReason {
         /// When it lets the next callback begin, Unix milliseconds. None: callbacks begin nearly as fast as it allows.
         next_ms: Option<i64>,
     },
-    /// The host of its receiver is at a limit. A job that is not due yet may be postponed by it.
+    /// The host of its receiver is at a limit. If the job is not due yet, it may have been postponed because of this.
     HostLimit {
         /// The host.
         host: String,
@@ -380,7 +380,7 @@ mod tests {
             soon[1..],
             ["callbacks to h:80 are at a limit for all topics together: max_in_flight = 5"]
         );
-        // No job is postponed for longer.
+        // A job that is due in more than 300 seconds was not postponed because of a limit.
         assert_eq!(reasons(NOW_MS + 300_001, &full).len(), 1);
         let free = WaitingTopic { host: Some(host()), ..WaitingTopic::default() };
         assert_eq!(reasons(NOW_MS + 1000, &free).len(), 1);
@@ -455,7 +455,7 @@ mod tests {
                 "callbacks of the topic begin at a rate of 80/m, and its limit is 100/m",
             ),
             (WaitingTopic { rate: rate(79, None), ..none() }, "a consumer leases"),
-            // A rate that was reached a moment ago, long before the mean shows it.
+            // The rate was reached a moment ago, and the mean does not show it yet.
             (
                 WaitingTopic { rate: rate(1, Some(NOW_MS + 600)), ..none() },
                 "the rate of the topic, 100/m, lets the next callback begin at 2027-01-15T08:00:00.600Z",

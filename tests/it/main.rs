@@ -76,3 +76,4 @@ mod support;
 mod tags;
 mod topic_settings;
 mod unanswered;
+mod watched;

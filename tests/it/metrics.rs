@@ -140,7 +140,7 @@ fn agrees(daemon: &Daemon, rounds: usize, what: &str) {
 }
 
 /// Returns promtool, which `make tools` installs.
-fn promtool() -> Command {
+pub fn promtool() -> Command {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/prometheus/usr/bin/promtool");
     Command::new(if own.exists() { own.as_path() } else { Path::new("promtool") })
 }

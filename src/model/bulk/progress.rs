@@ -42,7 +42,7 @@ impl BulkCounts {
 pub struct BulkProgress {
     /// The leg of the walk.
     pub leg: usize,
-    /// Where the page of the plan ended. None: the leg begins.
+    /// Where the page of the plan ended. None: the leg is at its beginning.
     pub cursor: Option<String>,
     /// Whether all jobs were looked at. Then only the plan is left to do.
     pub is_looked: bool,

@@ -70,9 +70,9 @@ impl BulkOperation {
     }
 }
 
-/// Which jobs are meant. Conditions that are not set are met by all jobs. For a replay, only the conditions about
-/// records are used, and for all others only those about jobs. The condition on the beginning of the id is used for all
-/// operations.
+/// Which jobs are meant. Conditions that are not set are met by all jobs. A replay uses only the conditions about
+/// records. All other operations use only the conditions about jobs. The condition on the beginning of the id is used
+/// for all operations.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BulkFilter {

@@ -1,8 +1,8 @@
 //! In which order an operation looks at jobs, and what it does with each of them.
 //!
 //! Because of this order, a job that was changed is in the part that was looked at already, or is recognized by its new
-//! due time. So each job is changed once, although nothing is written to a job but its due time. docs/internals/BULK.md
-//! has the proof.
+//! due time. So each job is changed only once, although the operation writes nothing to a job except its due time.
+//! docs/internals/BULK.md has the proof.
 
 use super::request::{BulkOperation, BulkRequest};
 use crate::headers::Headers;

@@ -99,7 +99,7 @@ fn position<'a>(text: &str, part: &str, offset: i64) -> Value<'a> {
     };
     let at = match part {
         "" => Some(start),
-        // A part begins with a whole character. So it cannot occur before the next whole character of the text begins.
+        // A part begins with a whole character. So the search can begin at the next whole character of the text.
         part => {
             let start = text.ceil_char_boundary(start);
             text[start..].find(part).map(|at| start + at)

@@ -105,7 +105,7 @@ impl Reader {
 
     fn operator(&mut self) -> Result<Lexeme, ExpressionError> {
         const OPERATORS: [(&str, Lexeme); 24] = [
-            // The longer ones first.
+            // If one operator begins with another one, the longer operator must come first.
             ("===", Lexeme::Compare(Compare::Identical)),
             ("!==", Lexeme::Compare(Compare::NotIdentical)),
             ("==", Lexeme::Compare(Compare::Equal)),

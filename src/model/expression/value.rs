@@ -306,7 +306,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Compares two arrays. The one with fewer items is smaller. With the same number of items, the first ones that differ
+/// Compares two arrays. The one with fewer items is smaller. With the same number of items, the first items that differ
 /// decide. If the other array lacks a name, there is no order.
 fn compare_arrays(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
     let by_length = a.len().cmp(&b.len());

@@ -1,9 +1,9 @@
 //! Decides which topics a consumer leases from next, and how many jobs of each. Pure.
 //!
 //! There are two rules. First, a topic may begin another callback only while its callbacks in flight are fewer than the
-//! free workers (a dynamic threshold). A topic whose callbacks hang takes at most half of the workers, a second one
-//! takes half of the rest, and so on, so that the next topic always finds some free. Second, free workers go to the
-//! topic that is furthest behind its share (stride scheduling), so that ten thousand ready jobs of one topic do not
+//! free workers (a dynamic threshold). A topic whose callbacks hang takes at most half of the workers. A second such
+//! topic takes half of the rest, and so on. So the next topic always finds some free workers. Second, free workers go
+//! to the topic that is furthest behind its share (stride scheduling). So ten thousand ready jobs of one topic do not
 //! delay another topic.
 //!
 //! Topics may belong to a tenant. The first rule also holds for the callbacks of all topics of a tenant together. And
@@ -441,7 +441,7 @@ mod tests {
         record_ready(&mut f, 0, ready().chain([(name("good"), 1000)]));
         let plan = f.plan(0, free, free, unlimited, TopicSearch::Known);
         assert!(max_of(&plan, "good") >= 15, "{plan:?}");
-        // When its callbacks have ended, nothing is left of them.
+        // When all callbacks have ended, no tenant has callbacks in flight any more.
         for topic in &evil {
             while f.in_flight(&name(topic)) > 0 {
                 f.record_end(&name(topic));

@@ -121,7 +121,7 @@ fn follower<'a>(
     if let Some(id) = &id {
         JobId::new(id.as_str()).map_err(|e| wrong("id", e.to_string()))?;
     }
-    // A span that is a field of its own or, in milliseconds, another one.
+    // Reads a span from `field`, or from `field_ms`, which is in milliseconds.
     let span_ms = |field: &str, field_ms: &str| match (get(field), get(field_ms)) {
         (None, None) => Ok(None),
         (Some(raw), None) => {

@@ -51,7 +51,7 @@ struct StoredFollower<'a> {
 pub struct FollowedJob<'a> {
     /// Its topic and id.
     pub key: &'a JobKey,
-    /// When it was added, Unix microseconds. So a job that is added again has other followers.
+    /// When it was added, Unix microseconds. So a job that is added again has followers with other ids.
     pub stamp_us: i64,
 }
 
@@ -76,7 +76,7 @@ impl Then {
         Then { full: full.join(".").into(), links: text(serde_json::to_string(&links)).into() }
     }
 
-    /// Returns the JSON of each job that is known.
+    /// Returns the JSON of each follower that is known.
     fn jsons(&self) -> Vec<String> {
         self.texts().filter_map(json_of).collect()
     }

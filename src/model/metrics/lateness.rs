@@ -29,7 +29,7 @@ pub const LATENESS_SHOWN: [u64; 22] = [
     604_800_000_000,
 ];
 
-/// The smallest width of a range, in microseconds. It is a sixteenth of the smallest lateness that is exact.
+/// The smallest width of a range, in microseconds. It is about a sixteenth of 1 ms. Below 1 ms, ranges are less exact.
 const WIDTH_LEAST: u64 = 60;
 
 /// Returns the bound after this one: a sixteenth higher, or the next one of [`LATENESS_SHOWN`] if that is lower.

@@ -250,7 +250,7 @@ impl<'a> Page<'a> {
     }
 
     /// Returns whether a row belongs to a name. A row whose name is not written yet counts as a row of this name,
-    /// because its hash fits: the process that claimed it died, or is about to write the same name.
+    /// because the hash fits: the process that claimed the row died, or is about to write the same name.
     fn is_of(self, table: Table, row: usize, name: &str) -> bool {
         let words_of = self.row(table, row);
         match words_of[0].load(Ordering::Acquire) {

@@ -35,7 +35,7 @@ pub(super) const TOPIC_CELLS: usize =
     FAILURES - Histogram::cells(&LATENESS_BOUNDS) + Histogram::cells(&BOUNDS);
 
 /// Returns the current cells with the numbers of a topic in a page of version 1. The ranges of lateness were wide in
-/// version 1. The exact lateness within such a range is not known, so it is counted in the narrow range in the middle.
+/// version 1. The exact lateness in a wide range is not known, so its attempts count in the narrow range in its middle.
 pub(super) fn current_cells(cells: &[u64]) -> Vec<u64> {
     let (before, rest) = cells.split_at(LATENESS);
     let (wide, after) = rest.split_at(BOUNDS.len() + 1);

@@ -20,10 +20,10 @@ pub const DEAD_LETTER: &str = "dead_letter";
 /// The kind of the alert which says that alerts do not reach a recipient. The other recipients get this alert.
 pub const NOT_SENT: &str = "alerts_not_sent";
 
-/// The kind for test alerts, which show whether alerts arrive. They are sent when somebody asks for it.
+/// The kind for test alerts, which show whether alerts arrive. A test alert is sent when somebody asks for it.
 pub const TEST: &str = "test";
 
-/// All kinds of alerts. Those that can be over are the names of findings.
+/// All kinds of alerts. The kinds of alerts that can be over are the names of findings.
 pub const KINDS: &[&str] = &[
     DEAD_LETTER,
     "topic_late",

@@ -252,7 +252,7 @@ impl RedisSettings {
         RedisSettings { prefix: prefix.into(), timeout, pool, nodes, spool: None, safety: Safety::default() }
     }
 
-    /// Returns the spool, if it takes changes, or may still have some from before.
+    /// Returns the spool, if it takes changes, or may still contain earlier changes.
     pub fn used_spool(&self) -> Option<&SpoolSettings> {
         self.spool.as_ref().filter(|spool| spool.bytes > 0 || spool.path.exists())
     }

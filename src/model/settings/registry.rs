@@ -44,7 +44,7 @@ pub struct MysqlServer {
     pub name: String,
     /// The URL, with user, password and database.
     pub url: String,
-    /// The limit of attempts of topics that the PHP daemon's console has written. None: that of the PHP daemon.
+    /// The limit of attempts for topics that the PHP daemon's console has written. None: the limit of the PHP daemon.
     #[serde(default)]
     pub max_attempts: Option<u32>,
 }

@@ -12,7 +12,7 @@ use crate::topic::Durability;
 pub struct Safety {
     /// How safe a change must be before it is answered, if its topic sets no level.
     pub durability: Durability,
-    /// How long a change waits for that.
+    /// How long a change waits until it is safe at its level.
     pub timeout: Duration,
     /// Whether dq may use servers that save only snapshots, or nothing at all.
     pub allow_snapshots: bool,
@@ -25,7 +25,7 @@ impl Default for Safety {
 }
 
 impl StoreSettings {
-    /// Returns why this kind of store never offers a durability level. `None`: it can, if its servers can.
+    /// Returns why this kind of store never offers a durability level. `None`: it offers the level if its servers do.
     pub fn lacks(&self, level: Durability) -> Option<String> {
         match self {
             StoreSettings::Embedded { .. } => StoreSettings::embedded_lacks(level),

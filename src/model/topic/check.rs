@@ -45,8 +45,8 @@ impl Topic {
     }
 
     /// Returns the mistakes that a topic in a registry may have. Programs other than dq write such topics, for example
-    /// the console of the PHP daemon. Because of some of these mistakes the topic is held (`Topic::held`). With the
-    /// others it is served, without the wrong values.
+    /// the console of the PHP daemon. Because of some of these mistakes the topic is held (`Topic::held`). A topic that
+    /// has only other mistakes is served without the wrong values.
     pub fn flaws(&self) -> Vec<InvalidTopic> {
         let mut flaws = Vec::new();
         if let Method::Other(text) = &self.method {

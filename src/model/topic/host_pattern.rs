@@ -38,8 +38,8 @@ impl HostPattern {
         let is_address = literal(host).is_some();
         let is_usable = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
             Some(address) => address.parse::<Ipv6Addr>().is_ok() && !is_wildcard,
-            // With only the wildcard before a last label such as `com`, the entry would stand for the hosts of
-            // everybody.
+            // A wildcard directly before a last label such as `com` would stand for the hosts of everybody. So the part
+            // after the wildcard must have a dot.
             None if is_wildcard => !is_address && host.contains('.') && host.split('.').all(is_label),
             None => host.split('.').all(is_label),
         };

@@ -63,8 +63,8 @@ pub enum Method {
     Get,
     /// `POST`: the fields, or the JSON text, are in the body of the request.
     Post,
-    /// A text that is not a method that dq can use. Other programs may write it into the registry. A topic with such a
-    /// method is held.
+    /// A text that dq cannot use as a method. Other programs may write such a text into the registry. A topic with
+    /// such a method is held.
     Other(String),
 }
 
@@ -280,8 +280,8 @@ impl Topic {
         }
     }
 
-    /// Returns the moment after which no attempt of a new job begins, in Unix milliseconds. `own`: how long after its due
-    /// time the job itself allows; zero: for ever. None: there is no such moment.
+    /// Returns the moment after which no attempt of a new job begins, in Unix milliseconds. None: there is no such
+    /// moment. `own` is the job's own limit: how long after its due time an attempt may begin. Zero: for ever.
     pub fn expires_ms(&self, own: Option<Duration>, due: Due, now_ms: i64) -> Option<i64> {
         let span = own.unwrap_or(self.expire_after);
         let due_ms = due.resolve(i128::from(now_ms) * 1_000_000);
@@ -313,8 +313,8 @@ impl Topic {
     ///
     /// # Errors
     ///
-    /// A value cannot be read, or is given although it has no effect. (Beside `2n+1`, the default of `retry_cap` may be
-    /// given.)
+    /// A value cannot be read, or is given although it has no effect. (With `2n+1`, the default of `retry_cap` may be
+    /// given, although it has no effect.)
     pub fn assign(&mut self, given: &Map<String, Value>) -> Result<(), InvalidTopic> {
         for setting in Topic::SETTINGS {
             match given.get(setting.name) {
@@ -324,13 +324,13 @@ impl Topic {
             }
         }
         if given.contains_key("secrets") && !given.contains_key("old_secrets_until") {
-            // The moment was meant for the secrets that are replaced.
+            // The old moment was meant for the secrets that are now replaced.
             self.old_secrets_until = None;
         }
         let retry = self.retry.clone();
         for setting in Topic::SETTINGS.iter().filter(|setting| !retry.uses(setting.name)) {
             let is_given = given.get(setting.name).is_some_and(|value| !value.is_null());
-            // The documented file shows all settings with their defaults, and so `retry_cap` beside "2n+1".
+            // The documented file shows all settings with their defaults. So `retry_cap` may stand beside "2n+1".
             let is_shown = retry == Retry::TwoNPlusOne && setting.value(self) == setting.default();
             if is_given && !is_shown {
                 let problem = format!("has no effect with {}: leave it out", retry.name());

@@ -97,7 +97,7 @@ mod tests {
         topic.rotate_secret("second".into(), hour, 1000);
         assert_eq!(topic.signing_secrets(3_600_999), ["second", "first"]);
         assert_eq!(topic.signing_secrets(3_601_000), ["second"]);
-        // A second rotation does not shorten what the first one promised.
+        // A second rotation does not shorten the time for which the first one keeps the old secrets.
         topic.rotate_secret("third".into(), hour / 2, 2000);
         assert_eq!(topic.signing_secrets(3_600_999), ["third", "second", "first"]);
         assert_eq!(topic.signing_secrets(3_601_000), ["third"]);

@@ -52,8 +52,8 @@ impl BeanstalkDecoder {
         matches!(&self.state, State::Line(line) if line.is_empty())
     }
 
-    /// Returns bytes with which another decoder begins that goes on in the place of this one. None: an input is skipped,
-    /// and nothing of it is kept.
+    /// Returns the bytes that another decoder must read first, if it continues in the place of this one. None: this
+    /// decoder skips a part of the input, and keeps nothing of it.
     pub fn unread(&self) -> Option<Vec<u8>> {
         match &self.state {
             State::Line(line) => Some(line.clone()),

@@ -9,8 +9,8 @@
 //! | [`JobStats`], [`TubeStats`], [`ServerStats`] | typed statistics | a [`Document`], and back |
 //!
 //! `tests/beanstalk/conversations.txt` is a table of conversations. A test plays it against a real beanstalkd, and the
-//! codec reads and writes it too. Where beanstalkd never ends a line (it looks at the first CR only, and loses a CRLF
-//! that lies across byte 224), this decoder ends it, so that no client hangs.
+//! codec reads and writes it too. beanstalkd never ends some lines: it looks at the first CR only, and loses a CRLF
+//! that lies across byte 224. This decoder ends such lines, so that no client hangs.
 
 mod command;
 mod decoder;

@@ -203,7 +203,7 @@ macro_rules! plain_entry {
 
 plain_entry!(u32, u64, bool);
 
-/// A control character would end the entry, and becomes a blank.
+/// A control character would end the entry, so it becomes a blank.
 impl Entry for String {
     fn to_entry(&self) -> String {
         self.replace(char::is_control, " ")

@@ -1,6 +1,6 @@
 //! The fields of a request, or of a job in a `madd`, as they were sent. Each field is parsed by itself later, so that a
-//! refusal can name it. A field that dq does not know is ignored, as in the PHP daemon, unless its name shows that a
-//! known field was meant: an add whose `delay_seconds` is ignored would be delivered at once.
+//! refusal can name it. dq ignores unknown fields, as the PHP daemon does. But it refuses an add if a name probably
+//! means a known field that is missing: if dq ignored `delay_seconds`, the job would be delivered at once.
 
 use std::fmt;
 
