@@ -18,8 +18,8 @@ use model::job_priority::JobPriority;
 /// Add a job, or a file of jobs
 ///
 /// The topic must be registered. Without --id, dq makes an id and prints it. With --batch, each line of the file is one
-/// job: {"id": …, "body": …, "delay": …, …}. The other options apply to the lines that do not have the field
-/// themselves. Lines that are refused are named, and the others are stored.
+/// job: {"id": …, "body": …, "delay": …, …}. The other options set the fields that a line does not have. Refused jobs
+/// are printed with their line numbers, and the other jobs are stored.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq add orders '{\"order\": 42}' --id 42 --delay 30m --header 'x-tenant: 7'
@@ -47,8 +47,8 @@ pub(super) struct AddArguments {
     #[command(flatten)]
     when: DueOptions,
 
-    /// high, normal, low or a number: which ready jobs of a topic are served first, those with the lowest number
-    /// (normal: 2147483648)
+    /// The priority: high, normal (2147483648), low or a number. Of the ready jobs of a topic, those with the lowest
+    /// number are served first
     #[arg(long, value_name = "PRIORITY", value_parser = priority)]
     priority: Option<JobPriority>,
 
@@ -65,7 +65,7 @@ pub(super) struct AddArguments {
     #[arg(long, value_name = "TIME")]
     ttr: Option<String>,
 
-    /// How long after its due time the job may begin an attempt, such as 1h; 0: for ever; default: the topic's
+    /// How long after its due time the job may still begin an attempt, such as 1h; 0: no limit; default: the topic's
     /// expire_after
     #[arg(long, value_name = "TIME")]
     expire_after: Option<String>,
@@ -86,11 +86,11 @@ pub(super) struct AddArguments {
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
 
-    /// What follows: a job or a list of jobs as JSON, @FILE to read it from a file; added when this job is accepted
+    /// The follow-up: a job or a list of jobs as JSON, or @FILE; added when this job is accepted
     #[arg(long, value_name = "JSON", conflicts_with = "batch")]
     then: Option<String>,
 
-    /// A key for repeats: a second add with the same key adds nothing, and gets the answer of the first
+    /// A key for repeats: a second add with the same key stores nothing, and gets the answer of the first add
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 

@@ -1,4 +1,4 @@
-//! `dq add --batch`: adds the jobs of a file, a thousand at a time. A refused job is named by its line.
+//! `dq add --batch`: adds the jobs of a file, a thousand at a time. A refused job is printed with its line number.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -80,7 +80,7 @@ pub(super) fn run(at: &TargetOptions, topic: &str, file: &str, defaults: &Fields
     };
     let done = batch.take(source, defaults);
     batch.progress.end();
-    // The counts are printed after an error as well: they say what was stored before it.
+    // The counts are printed after an error as well: they show what was stored before the error.
     let BatchCounts { new, replaced, kept, spooled, failed } = batch.counts;
     if at.json {
         json_line(&batch.counts)?;
@@ -193,8 +193,8 @@ impl Batch {
     }
 }
 
-/// Returns the job of a line. Fields that the line does not have are taken from the defaults, except a due time if the
-/// line has one.
+/// Returns the job of a line. A field that the line does not have is taken from the defaults. If the line has a due
+/// time, the default due time is not used.
 fn line(text: &[u8], defaults: &Fields) -> Result<Box<RawValue>, serde_json::Error> {
     let UniqueFields(mut fields): UniqueFields<Box<RawValue>> = serde_json::from_slice(text)?;
     let says_when = fields.contains_key("delay") || fields.contains_key("run_at");

@@ -28,7 +28,7 @@ fn has_no_reader(fd: c_int) -> bool {
     let mut asked = libc::pollfd { fd, events: 0, revents: 0 };
     // SAFETY: one element, which lives during the call. `poll` is safe in a signal handler.
     let answered = unsafe { libc::poll(&mut asked, 1, 0) };
-    // A pipe without a reader has an error, and a socket whose other side is closed has hung up.
+    // `poll` reports POLLERR for a pipe without a reader, and POLLHUP for a socket whose other side is closed.
     answered == 1 && asked.revents & (libc::POLLERR | libc::POLLHUP) != 0
 }
 

@@ -1,10 +1,10 @@
-//! A test: the commands that documents, the configuration file and messages name exist, with their options.
+//! A test: the commands and options that appear in documents, the configuration file and messages exist.
 
 use std::path::{Path, PathBuf};
 
 use super::command_line;
 
-/// Texts that name a command which does not exist any more, and say so.
+/// Commands that do not exist any more. The texts that name them say so.
 const GONE: [&str; 1] = ["nodes drain"];
 
 /// Returns the files whose texts are checked.

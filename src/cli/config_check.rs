@@ -1,4 +1,4 @@
-//! `dq config check`: checks a configuration, and shows what a daemon with it would be like.
+//! `dq config check`: checks a configuration, and shows the main settings of a daemon that uses it.
 
 use std::path::PathBuf;
 
@@ -90,7 +90,7 @@ fn summary(settings: &Settings) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// Returns how many topics the file has. The check asks no server, so those of a registry are not counted.
+/// Returns how many topics the file has. The check asks no server, so topics of a registry are not counted.
 fn topics_line(of_file: usize, has_registry: bool) -> String {
     let others =
         if has_registry { "; those of the registry are not counted here (dq topics list)" } else { "" };

@@ -1,5 +1,5 @@
-//! The state of a daemon, collected from several parts: its master answers at the control socket, the rest through the
-//! HTTP API. A part that does not answer in time is left out.
+//! The state of a daemon, collected from several parts: its master answers at the control socket, and the rest comes
+//! through the HTTP API. A part that does not answer in time is left out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -125,7 +125,7 @@ impl Node {
     /// Returns its state in one word.
     pub(super) fn state(&self) -> &str {
         match self.part.as_str() {
-            // It has no jobs, so nobody misses it.
+            // This node has no jobs, so it does not matter whether it answers.
             "outside" => "outside",
             _ if !self.answers => "down",
             _ if self.is_older => "older",
@@ -154,7 +154,7 @@ struct Alerts {
 }
 
 impl DaemonSnapshot {
-    /// Returns a snapshot that has only the status of the master yet.
+    /// Returns a snapshot that has only the status of the master so far.
     pub(super) fn new(status: DaemonStatus) -> DaemonSnapshot {
         DaemonSnapshot {
             status,
@@ -172,7 +172,7 @@ impl DaemonSnapshot {
         let Some(run_dir) = &target.run_dir else { return DaemonSnapshot::far(target) };
         let status = master(run_dir)?;
         let mut snapshot = DaemonSnapshot::new(status);
-        // The API is not asked if its process is stopped (state T): it would not answer.
+        // If the process of the API is stopped (state T), the API is not asked, because it would not answer.
         let runs =
             |p: &model::status::Process| p.pid.and_then(state_of).is_some_and(|s| s != 'T' && s != 't');
         let is_up =
@@ -184,7 +184,7 @@ impl DaemonSnapshot {
         Ok(snapshot)
     }
 
-    /// Reads the state of a daemon that was chosen by its URL: the API has to answer everything.
+    /// Reads the state of a daemon that was chosen by its URL. Everything then comes from the API.
     fn far(target: &DaemonTarget) -> Result<DaemonSnapshot> {
         let api = Api::new(target, PATIENCE)?;
         let status: DaemonStatus = api.get("/v1/processes")?.json()?;
@@ -198,7 +198,7 @@ impl DaemonSnapshot {
 
     fn complete(&mut self, api: &Api) -> Result<()> {
         let topics = self.complete_topics(api);
-        // If the daemon answers, but cannot count jobs because no node answers it, it can still report the nodes.
+        // A daemon that cannot count jobs, because no node answers it, can still report the nodes.
         let answers = |e: &anyhow::Error| matches!(e.downcast_ref(), Some(Failure::Refused(_)));
         if topics.as_ref().map_or_else(answers, |()| true) {
             let Nodes { nodes, spool } = nodes(api)?;

@@ -373,7 +373,7 @@ mod tests {
         assert_eq!(asked[0], json!({"dry_run": true, "filter": filter}));
         assert!(asked.iter().all(|a| a["filter"] == filter));
         assert_eq!((&asked[1]["rate"], asked[1]["delay"].as_f64()), (&json!("100/s"), Some(0.0)));
-        // The first thousand take ten seconds.
+        // At this rate, the first thousand jobs take ten seconds.
         assert!((9.0..=10.0).contains(&asked[2]["delay"].as_f64().unwrap()), "{}", asked[2]);
     }
 

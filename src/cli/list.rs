@@ -91,7 +91,7 @@ pub(super) fn run(arguments: &ListArguments) -> Result<()> {
     };
     let shown = show(&arguments.at, &path, &arguments.how_many, table)?;
     if shown == 0 && !arguments.at.json {
-        // The counts need another scope of a token. Without them, only the first half is known.
+        // The counts need a token with another scope. Without them, the other states are not named.
         let answer = Api::from_options(&arguments.at)?.get("/v1/stats");
         let counts = answer.and_then(|answer| answer.json::<Stats>()).ok();
         let counts = counts.and_then(|stats| stats.topics.into_iter().find(|of| of.topic == arguments.topic));
@@ -114,7 +114,7 @@ fn none_in(state: &str, counts: Option<&TopicCounts>) -> String {
     format!("no {state} jobs{separator}{}", others.join("; "))
 }
 
-/// Prints the jobs that the API lists at a path. Returns how many. `table`: makes the table of a page, at this time.
+/// Prints the jobs that the API lists at a path. Returns how many. `table` gets a page and the time, and makes a table.
 pub(super) fn show(
     at: &TargetOptions,
     path: &str,
@@ -174,7 +174,7 @@ fn table(jobs: &[Box<RawValue>], now_ms: i64) -> Result<String> {
     Ok(table.text())
 }
 
-/// Returns the table of leased jobs: until when each is leased, and to which client since when, if it has named itself.
+/// Returns the table of leased jobs: until when each is leased; and if the client has a name, the name and since when.
 fn leased_table(jobs: &[Box<RawValue>], now_ms: i64) -> Result<String> {
     let mut table = Table::new(&["ID", "LEASED UNTIL", "HELD BY", "SINCE", ">ATTEMPTS", "BODY"]);
     for job in jobs {

@@ -40,7 +40,7 @@ pub struct ListenArguments {
     secrets: Vec<String>,
 }
 
-/// Reads a secret. The error contains nothing of it.
+/// Reads a secret. The error message contains no part of the secret.
 fn secret(text: &str) -> Result<String, String> {
     signing_key(text).map(|_| text.to_owned()).map_err(|why| format!("the secret {why}"))
 }
@@ -85,15 +85,15 @@ fn page(call: &Call, secrets: &[String]) -> String {
 /// Whether a callback is signed with one of the secrets.
 #[derive(Debug, PartialEq, Eq)]
 enum SignatureCheck {
-    /// It is, with the secret of this index.
+    /// It is signed with the secret that has this index.
     Valid { secret: usize, of: usize },
     /// One of the headers of Standard Webhooks is missing.
     Missing(&'static str),
     /// The timestamp is not a number.
     NoTimestamp,
-    /// The signature is that of a secret, but its time is this many seconds from the present.
+    /// The signature was made with one of the secrets, but its time is this many seconds from the present.
     WrongTime(i64),
-    /// No signature is that of a secret.
+    /// No signature was made with one of the secrets.
     Invalid,
 }
 

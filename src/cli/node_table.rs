@@ -44,7 +44,7 @@ impl From<&Node> for NodeRow {
     }
 }
 
-/// Says what is to be done about a node that does not deliver its jobs, or that it does not answer.
+/// Says what to do about a node that does not deliver its jobs, or says that the node does not answer.
 fn advice(node: &Node) -> Option<String> {
     let advice = match node.state() {
         "older" => "its set is older than that of the others: dq nodes move looks at it",

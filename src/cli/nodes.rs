@@ -270,10 +270,10 @@ fn print_outboxes(lanes: &Lanes, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// How long a move waits at its end for empty outboxes: until the timers have sent what follows jobs that have ended.
+/// How long a move waits at its end until the timers have sent all entries of the outboxes.
 const OUTBOXES_WAIT: Duration = Duration::from_secs(30);
 
-/// Waits until nodes that have no jobs any more have no entries in their outboxes either. The timers send these.
+/// Waits until the emptied nodes also have no entries in their outboxes. The timers send these entries.
 fn wait_for_outboxes(lanes: &Lanes, done: &MovedJobs) -> Result<()> {
     let Some(nodes) = lanes.redis() else { return Ok(()) };
     let until = Instant::now() + OUTBOXES_WAIT;

@@ -108,8 +108,8 @@ impl TargetOptions {
         self.choose(run_dir, env, user, here)
     }
 
-    /// A flag is used before the environment, the environment before the user's file, and the user's file before a
-    /// daemon that is found.
+    /// Looks first at the flags, then at the environment, then at the user's file. If none of them names a daemon,
+    /// takes the daemon that runs here.
     fn choose(
         &self,
         run_dir: Option<PathBuf>,
@@ -137,8 +137,8 @@ impl TargetOptions {
                 .map(TokenSource::Text)
                 .or(env("DQ_TOKEN_FILE").map(|f| TokenSource::File(f.into())))
         };
-        // The token in the user's file is only for the daemon that this file names. If the file names none, the token
-        // is for the daemon that is found.
+        // The token in the user's file is only for the daemon that this file names. If the file names no daemon, the
+        // token is for the daemon that runs here.
         let of_file = user.token_file.filter(|_| is_users).map(TokenSource::File);
         let token = flag.or_else(set).or(of_file);
         Ok(match at {

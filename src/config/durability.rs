@@ -26,7 +26,7 @@ pub(super) fn of_redis(raw: &raw::Store) -> Result<Safety, ConfigError> {
     })
 }
 
-/// Checks the settings that the embedded store does not need: what it answers is always on the disk.
+/// Checks the settings that the embedded store does not need: a change is always on the disk before it is answered.
 pub(super) fn check_embedded(raw: &raw::Store) -> Result<(), ConfigError> {
     if let Some(level) = level(raw)?
         && let Some(problem) = StoreSettings::embedded_lacks(level)

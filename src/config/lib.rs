@@ -1,8 +1,8 @@
 //! Reads the configuration: the defaults, then the file, then the environment. Checks it and returns [`Settings`].
 //!
-//! It owns the names, bounds and defaults of all settings, and every message about a wrong one. Only dq-master and the
-//! command line use it: child processes get the checked settings, sealed, from the master. It opens no socket and no
-//! store.
+//! It owns the names, bounds and defaults of all settings, and all messages about wrong settings. Only dq-master and
+//! the command line use it: child processes get the checked settings, sealed, from the master. It opens no socket and
+//! no store.
 //!
 //! Begin with [`load`]: `raw` is the file as it is written, `validate` checks it.
 

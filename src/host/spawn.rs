@@ -116,8 +116,10 @@ fn become_child(
             let _ = unsafe { nix::unistd::dup2_raw(fd, place) }?.into_raw_fd();
         }
         let beyond = (FIRST_FD + descriptors.len() as RawFd) as u32;
-        // SAFETY: marks descriptors that nobody here uses after the exec.
-        Errno::result(unsafe { libc::close_range(beyond, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) })?;
+        // SAFETY: marks descriptors that nobody here uses after the exec. The C library has the call since glibc 2.34 only.
+        Errno::result(unsafe {
+            libc::syscall(libc::SYS_close_range, beyond, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+        })?;
         let action = |handler| SigAction::new(handler, SaFlags::empty(), SigSet::empty());
         for signal in Signal::iterator() {
             let handler = match signal {

@@ -40,7 +40,7 @@ pub(crate) fn json(value: &impl serde::Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|e| RegistryError::Away(format!("cannot write an operation: {e}")))
 }
 
-/// The progress of an operation that begins.
+/// Returns the progress of an operation that has done nothing yet, as JSON.
 pub(crate) fn begun() -> Result<String> {
     json(&BulkProgress::default())
 }

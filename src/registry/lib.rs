@@ -4,7 +4,7 @@
 //! of the PHP daemon). dq-http-server changes the registry. dq-redis-checker reads it and writes a [`Snapshot`] file,
 //! which all other processes follow. So deliveries continue while the database does not answer.
 //!
-//! It never touches jobs, and it never retries in a loop: an error goes to the caller.
+//! This crate never touches jobs, and it never retries in a loop: an error goes to the caller.
 //!
 //! Begin with the trait in this file, then `snapshot`.
 
@@ -193,7 +193,7 @@ pub struct BulkClaim<'a> {
     pub runner: &'a str,
     /// The present, Unix milliseconds.
     pub now_ms: i64,
-    /// Until when the runner has the right to run what it claims, Unix milliseconds.
+    /// The end of the runner's right to run the operation that it claims, Unix milliseconds.
     pub until_ms: i64,
 }
 
@@ -206,7 +206,7 @@ pub struct BulkSave<'a> {
     pub runner: &'a str,
     /// How far the operation has come.
     pub progress: &'a BulkProgress,
-    /// Until when the runner has the right to run it, Unix milliseconds. Unless the runner gives the operation up,
+    /// The end of the runner's right to run the operation, Unix milliseconds. Unless the runner gives the operation up,
     /// nobody else runs it before that moment.
     pub until_ms: i64,
     /// Whether the runner gives the operation up. This or another process may then continue it at `until_ms`.
@@ -280,11 +280,11 @@ pub trait Registry: Send + fmt::Debug {
     /// that nobody has the right to run. None: there is no such operation.
     fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<BulkRow>>;
 
-    /// Writes how far an operation has come, if the runner still has the right to run it. None: it has not, and nothing
-    /// was written. Otherwise returns whether somebody has asked to stop the operation.
+    /// Writes how far an operation has come, if the runner still has the right to run it. None: the runner has lost it,
+    /// and nothing was written. Otherwise returns whether somebody has asked to stop the operation.
     fn save_bulk(&mut self, save: &BulkSave<'_>) -> Result<Option<bool>>;
 
-    /// Asks to stop an operation. Returns whether it has not ended.
+    /// Asks to stop an operation. Returns false if it has already ended.
     fn stop_bulk(&mut self, number: u64) -> Result<bool>;
 
     /// Adds new counts to the statistics: to the sums of all time, and to those of a day, such as `2026-11-21`. New
@@ -318,8 +318,8 @@ pub fn php_nodes(settings: &settings::RegistrySettings) -> Result<Vec<PhpNode>> 
     }
 }
 
-/// The topics of a registry in MySQL, and the nodes of a PHP daemon that used the database, with the tables read as
-/// they are.
+/// The topics of a registry in MySQL, and the nodes of a PHP daemon that used its database. The tables were read, and
+/// not brought up to date.
 #[derive(Debug, Default)]
 pub struct Reading {
     /// The topics. The table may be one that was never brought up to date.
@@ -351,9 +351,9 @@ pub fn php_smtp(settings: &settings::RegistrySettings) -> Result<Option<SmtpSett
     }
 }
 
-/// Opens the registry of the daemon with that `run_dir`, and brings its tables up to date. If the file is gone and the
-/// snapshot says that it held something, no new file is made: with an empty registry, dq would treat all topics and
-/// tokens as removed.
+/// Opens the registry of the daemon with that `run_dir`, and brings its tables up to date. If its file is gone, and the
+/// snapshot says that the registry held topics or tokens, makes no new file: with an empty registry, dq would treat all
+/// topics and tokens as removed.
 pub fn open_known(settings: &settings::RegistrySettings, run_dir: &Path) -> Result<Box<dyn Registry>> {
     if let settings::RegistrySettings::Sqlite { path } = settings
         && !path.exists()

@@ -23,7 +23,7 @@ pub(super) trait Session {
 
 /// Runs the migrations that were not run yet.
 pub(super) fn migrate(session: impl Session, migrations: &[Migration]) -> Result<()> {
-    // An older release may run after a newer one. A migration that it does not know is not an error.
+    // An older release may run after a newer one. A migration that this release does not know is not an error.
     let mut runner = Runner::new(migrations).set_abort_missing(false);
     runner.set_migration_table_name(HISTORY);
     let migrated = runner.run(&mut Migrating(session));

@@ -1,6 +1,6 @@
 //! A nudge tells dq-redis-checker that the registry was changed, so that it reads the registry at once instead of
 //! within a second. The nudge is a file in a folder of its own. Each dq-redis-checker watches the folder; during a
-//! restart there may be two. A lost nudge costs that second.
+//! restart there may be two. If a nudge is lost, dq-redis-checker reads the registry up to a second later.
 
 use std::fs::DirBuilder;
 use std::io;

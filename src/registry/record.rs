@@ -68,7 +68,7 @@ pub(super) fn topic(name: TopicName, record: &Map<String, Value>) -> Result<Topi
     Ok(topic)
 }
 
-/// Sets what is stored in a topic. The values are not checked ([`Topic::check_values`]).
+/// Copies the stored settings to a topic. The values are not checked ([`Topic::check_values`]).
 pub(super) fn apply(record: &Map<String, Value>, topic: &mut Topic) -> Result<(), InvalidTopic> {
     let mut written = Map::new();
     for setting in Topic::SETTINGS {

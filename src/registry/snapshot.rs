@@ -103,7 +103,7 @@ impl Snapshot {
             },
         };
         let path = Snapshot::file(run_dir);
-        // During a restart two processes may write.
+        // During a restart, two processes may write at the same time, so each has a draft of its own.
         let draft = path.with_extension(format!("draft-{}", std::process::id()));
         let mut out =
             std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;

@@ -4,8 +4,8 @@ use super::InvalidRow;
 use model::scope::Scope;
 use model::token::{Token, TokenName};
 
-/// The beginning of the word that stands for [`Token::add_rate`], beside the scopes. (An older release refuses a token
-/// with a word that it does not know. So it does not let a client add faster than it may.)
+/// The beginning of the word that holds [`Token::add_rate`]. This word stands among the scopes. (An older release does
+/// not know the word, and refuses the token. So it lets no client add jobs faster than the token allows.)
 const ADD_RATE: &str = "add_rate=";
 
 /// A row: texts and numbers that are not checked yet.

@@ -217,8 +217,8 @@ impl Bulk {
         Ok(BulkCounts { changed, skipped, unclear, looked_at: 0 })
     }
 
-    /// Adds the jobs of records again. A job stays as it is if there is one with its id. An id that has a newer record
-    /// is left out: its job may have been added again, and may have ended since.
+    /// Adds the jobs of records again. If a job with the same id exists, it stays as it is. An id that has a newer
+    /// record is left out: its job may have been added again, and may have ended since.
     fn replay(&self, store: &mut dyn Store, plan: &[PlannedChange], is_again: bool) -> Result<BulkCounts> {
         let (mut counts, mut jobs, mut left) = (BulkCounts::default(), Vec::new(), 0);
         for PlannedChange(id, _, ended_ms, _) in plan {
@@ -228,7 +228,7 @@ impl Bulk {
                 None => left += 1,
                 Some((body, headers)) => jobs.push(NewJob {
                     on_conflict: OnConflict::Keep,
-                    // The moment was that of the job that has ended.
+                    // The expiry of the ended job does not apply to the new job.
                     headers: headers.with_expires_ms(None),
                     ..NewJob::new(key, body, Due::In(Duration::ZERO))
                 }),

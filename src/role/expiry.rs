@@ -1,7 +1,7 @@
 //! Jobs whose time is over: no attempt of them begins any more (docs/FLOW.md, `expire_after`). Pure.
 //!
-//! The moment is fixed when a job is added, and is kept with its headers. A job that has since got a due time after that
-//! moment, by a change or a redrive, has one more attempt.
+//! The moment when a job expires is fixed when the job is added, and is kept with its headers. If a change or a redrive
+//! later sets a due time after that moment, the job has one more attempt.
 
 use host::now_ms;
 use model::job::Attempt;

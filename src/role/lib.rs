@@ -5,8 +5,8 @@
 //! [`Context::check_drain`]. When that asks it to drain, the role takes nothing new, finishes the work in flight, and
 //! returns.
 //!
-//! It never decides what a role does. Begin with [`Context`]; [`submit`] is how both servers pass requests to the
-//! store.
+//! This crate never decides what a role does. Begin with [`Context`]; [`submit`] is how both servers pass requests to
+//! the store.
 
 pub mod bulk;
 pub mod expiry;
@@ -45,7 +45,7 @@ use telemetry::counters::Counters;
 /// How long a child waits at its start for a store that is busy.
 const STORE_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The time that answers given just before a process ends have to reach their clients.
+/// How long a process stays alive after its last answers, so that they reach their clients.
 pub const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// The order to drain, and its time limit.
@@ -69,7 +69,7 @@ pub struct Context {
     link: Link,
     signals: Signals,
     sockets: HashMap<String, OwnedFd>,
-    /// The link has ended. It would always be readable, so it is not waited on any more.
+    /// Whether the link has ended. Such a link is always readable, so nothing waits on it any more.
     orphaned: bool,
     drain: Option<Drain>,
     /// When its workers should have finished their present work.
@@ -115,7 +115,7 @@ impl Context {
         self.open(Some(lane), |settings| store::open_lane(&settings.store, &settings.run_dir, lane))
     }
 
-    /// Makes a bell of one lane of the store, with a name that no other process uses.
+    /// Makes a bell of one lane of the store. No other process may use the same `name`.
     pub fn bell(&self, lane: usize, kind: BellKind, name: &str) -> Result<Box<dyn Bell>> {
         let Settings { store, run_dir, .. } = &*self.settings;
         store::hang_bell(store, run_dir, lane, kind, name).context("cannot hang the bell")
@@ -182,7 +182,7 @@ impl Context {
         [self.link.as_fd(), self.signals.as_fd()]
     }
 
-    /// Checks whether this process must drain, because of the master, the master's death, or TERM.
+    /// Checks whether this process must drain: the master says so, the master is gone, or TERM has come.
     pub fn check_drain(&mut self) -> Result<Option<Drain>> {
         if self.signals.take()?.contains(&Signal::SIGTERM) {
             self.set_drain(Some(self.settings.drain_timeout), false, "TERM");
@@ -231,8 +231,8 @@ impl Context {
         Ok(readable[count..].to_vec())
     }
 
-    /// Sets the moment when its workers should have finished their present work; none: no worker has a deadline now.
-    /// Call it before each wait: the answers to the master's pings say how long ago this moment was.
+    /// Sets the moment by which the workers should have finished their present work; none: no worker has a deadline
+    /// now. Call it before each wait: the answers to the master's pings say how long ago this moment passed.
     pub fn workers_by(&mut self, by: Option<Instant>) {
         self.workers_by = by;
     }
@@ -241,7 +241,7 @@ impl Context {
     fn answer_ping(&self) {
         let overdue =
             self.workers_by.map_or(Duration::ZERO, |by| Instant::now().saturating_duration_since(by));
-        // If this fails, the master misses the sign of life.
+        // If this fails, the master gets no answer to its ping.
         let _ = self.link.send(&ToMaster::Alive { overdue_ms: overdue.as_millis() as u64 });
     }
 
@@ -291,7 +291,7 @@ impl StoreOpener {
         Ok(Box::new(MeteredStore::new(store, self.counters.clone(), self.lanes.clone(), Some(lane))))
     }
 
-    /// Makes a bell of one lane, with a name that no other process uses.
+    /// Makes a bell of one lane. No other process may use the same `name`.
     pub fn bell(&self, lane: usize, kind: BellKind, name: &str) -> std::io::Result<Box<dyn Bell>> {
         store::hang_bell(&self.settings.store, &self.settings.run_dir, lane, kind, name)
     }
@@ -338,7 +338,7 @@ pub struct TroubleLog {
 struct OngoingTrouble {
     message: String,
     since: Instant,
-    /// Whether it is an error, which means that it may not end by itself.
+    /// Whether the problem is an error. An error may not end by itself.
     is_error: bool,
 }
 
@@ -375,7 +375,7 @@ impl TroubleLog {
         self.current = Some(OngoingTrouble { message, since, is_error });
     }
 
-    /// Notes that it works again.
+    /// Notes that the problem is over.
     pub fn end(&mut self) {
         if let Some(OngoingTrouble { since, is_error, .. }) = self.current.take() {
             let level = if is_error { log::Level::Warn } else { log::Level::Info };

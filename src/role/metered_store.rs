@@ -51,7 +51,7 @@ impl MeteredStore {
         self.counters.node(&self.names[self.lane.unwrap_or_else(|| self.lanes.lane_of(key))])
     }
 
-    /// Returns the counters of the node that was asked: the home of the first job, if there is one.
+    /// Returns the counters for a call: of the lane of this handle, of the home of `key`, or of all nodes together.
     fn node(&self, key: Option<&JobKey>) -> NodeCells<'_> {
         match (self.lane, key) {
             (None, None) => self.counters.node(ALL),

@@ -37,7 +37,7 @@ impl RefusalLog {
 
 fn log_all(summaries: Vec<RefusalSummary>) {
     for summary in summaries {
-        // Somebody may be guessing tokens.
+        // Requests without a valid token may mean that somebody is guessing tokens.
         let level = if summary.without_token > 0 { log::Level::Warn } else { log::Level::Info };
         log::log!(target: "request", level, "{summary}");
     }

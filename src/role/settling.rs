@@ -25,7 +25,7 @@ pub enum ReportVerb {
         /// The delay until the next attempt. None: the topic's retry policy decides.
         delay: Option<Duration>,
     },
-    /// It needs more time.
+    /// The job needs more time.
     Extend {
         /// How long the lease holds from now on. None: as long as the job or its topic says. A receiver that answers later never
         /// gets more than its ticket allows.
@@ -36,7 +36,7 @@ pub enum ReportVerb {
 /// What a client reports about a job that it reserved, or a receiver about an attempt that it answers later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// What it wants.
+    /// The kind of the report.
     pub verb: ReportVerb,
     /// With `Ack`: the answer of the attempt. With `Nack`: the reason. The first 200 characters are kept with the job.
     pub text: String,
@@ -115,7 +115,7 @@ impl Settling {
     }
 }
 
-/// Returns a span in milliseconds. A negative one is zero.
+/// Returns a span in milliseconds. A negative number gives a span of zero.
 fn millis(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }

@@ -124,7 +124,7 @@ pub struct Tickets {
 }
 
 impl Tickets {
-    /// Knows no ticket yet. `counters` are those of this process.
+    /// Makes a value that knows no ticket yet. `counters` are those of this process.
     pub fn new(counters: Counters) -> Tickets {
         Tickets { counters, secrets: Arc::default(), settled: Arc::default() }
     }
@@ -140,7 +140,7 @@ impl Tickets {
         }
     }
 
-    /// Takes the present secret of a lane.
+    /// Adds the present secret of a lane to the known secrets.
     pub fn learn(&self, lane: usize, secret: TicketSecret) {
         let mut secrets = lock(&self.secrets);
         let known = secrets.entry(lane).or_default();
@@ -195,7 +195,7 @@ impl Tickets {
         Ok((settlement, ProvedReport { ticket, signature, verb, became, until_ms, took_ms, why }))
     }
 
-    /// Returns the answer to an earlier report with this ticket. The inner `None`: that report was another one.
+    /// Returns the answer to an earlier report with this ticket. The inner `None`: the earlier report had another verb.
     fn earlier_answer(&self, signature: &[u8; 32], verb: ReportVerb) -> Option<Option<SettledTicket>> {
         let (before, settled) = lock(&self.settled).all.get(signature).cloned()?;
         Some((discriminant(&before) == discriminant(&verb)).then_some(settled))

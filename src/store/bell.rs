@@ -12,7 +12,7 @@ pub enum BellKind {
     Push,
     /// Jobs that clients wait for. A ring reaches all processes that listen.
     Pull,
-    /// Due times and lease deadlines that are earlier than the timer knows. Embedded: also a log that has grown.
+    /// Due times and lease deadlines before the first one that the timer knows. Embedded: also a log that has grown.
     Timer,
 }
 
@@ -36,8 +36,8 @@ pub struct TopicRing {
     pub number: String,
 }
 
-/// Where a process waits for work. Its descriptor is readable after a ring. The bell may ring without need, but it
-/// never fails to ring when there is work.
+/// Where a process waits for work. Its descriptor is readable after a ring. The bell may ring without need, but
+/// whenever there is work, it rings.
 pub trait Bell: AsFd + Send {
     /// Takes all rings so far. Returns whether there were any. If so, the caller must look for work.
     fn answer(&self) -> io::Result<bool>;
@@ -47,8 +47,8 @@ pub trait Bell: AsFd + Send {
         vec![Ring::All]
     }
 
-    /// Sets whether this process could take work now. Where each ring goes to only one listener, a process that cannot
-    /// take work must not listen: it would keep rings from the others.
+    /// Sets whether this process could take work now. If each ring goes to only one listener, a process that cannot
+    /// take work must not listen, because the other processes would not get its rings.
     fn listen(&self, _could: bool) {}
 
     /// Returns whether a ring is lost if the process that received it dies before it acts on it.

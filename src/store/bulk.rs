@@ -62,7 +62,7 @@ pub struct ListedChange {
     pub stamp_us: i64,
     /// Its due time when it was listed.
     pub due_ms: i64,
-    /// What it becomes.
+    /// What happens to the job.
     pub aim: ChangeGoal,
 }
 

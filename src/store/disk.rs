@@ -23,7 +23,7 @@ pub fn lack_of_room(file: &Path, min_free: u64) -> Option<String> {
     Some(format!("its disk has {free:.1} MiB free, and adds need {min_free:.1} MiB (store.min_free)"))
 }
 
-/// The room that must be left on a disk, so that jobs which are there can be settled.
+/// The room that must be left on a disk, so that the jobs on it can still be settled.
 #[derive(Debug)]
 pub(crate) struct Reserve {
     file: PathBuf,

@@ -40,7 +40,7 @@ pub struct PermitRequest {
 pub struct Permit {
     /// How many callbacks may begin.
     pub granted: u32,
-    /// The time until the rate allows more. None: the rate did not hold any back.
+    /// The time until the rate allows more. None: the rate held back no callback.
     pub again: Option<Duration>,
 }
 
@@ -139,8 +139,8 @@ pub trait Limits {
     fn limit_use(&mut self, queries: &[LimitQuery]) -> Vec<Result<LimitUse>>;
 
     /// Opens the circuit of a topic: its jobs wait, and after the pause each shard lets one through as a probe. Returns
-    /// whether the circuit was closed before. If the circuit is open and was already opened as often or more often in a
-    /// row, nothing changes. A handle to one lane opens it in this lane only.
+    /// whether the circuit was closed before. Nothing changes if the circuit is open and already has this number of
+    /// openings in a row (`opens`), or more. A handle to one lane opens the circuit in this lane only.
     fn open_circuit(&mut self, opening: &CircuitOpening) -> Result<bool>;
 
     /// Closes the circuit of a topic, so that its jobs no longer wait. Returns whether it was not closed before.

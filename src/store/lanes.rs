@@ -162,7 +162,7 @@ impl Lanes {
         self.0.as_deref()
     }
 
-    /// Returns the lane that grants the permits of a topic. Nodes that are down do not change it.
+    /// Returns the lane that grants the permits of a topic. It is the same lane whether nodes are down or not.
     pub fn home_of(&self, name: &str) -> usize {
         self.0.as_ref().map_or(0, |nodes| nodes.home_of(name))
     }

@@ -81,8 +81,8 @@ pub struct Batch {
     /// now, are left out. For a topic whose circuit lets one job through, the number is one. All topics that were asked
     /// for are included, but only some of the others. Repeated calls report each of the others in time.
     pub left: ReadyCounts,
-    /// The topics with ready jobs whose circuit lets none through now, and the time until it may. No bell rings when
-    /// that time is over. Topics are included as in `left`.
+    /// The topics with ready jobs whose circuit lets none through now, and the time until it may let one through. No
+    /// bell rings when that time is over. Topics are included as in `left`.
     pub waiting: WaitingTopics,
 }
 
@@ -104,7 +104,7 @@ pub enum Outcome {
     /// The receiver answers later. From now on the lease belongs to no process. It ends this long after the store's
     /// present time.
     Later(Duration),
-    /// The lease goes on, and shows that this client has it. (A lease that has an owner shows none.)
+    /// The lease goes on, and shows that this client has the job. (A lease that has an owner shows no client.)
     Name(Reserver),
     /// The attempt was not begun. The job is ready again, and the attempt does not count.
     HandBack,
@@ -154,8 +154,8 @@ pub trait Leases {
     /// and only as many jobs of a topic as its circuit lets through. Never waits for work.
     fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch>;
 
-    /// Leases this delayed or ready job, also if others come before it, or its topic is paused. A delayed job is due from
-    /// now on. `max_attempts` is as in [`LeaseRequest`]. None: there is no such job, or it is leased.
+    /// Leases this delayed or ready job, even if other jobs come before it, or its topic is paused. A delayed job is
+    /// due from now on. `max_attempts` is as in [`LeaseRequest`]. None: there is no such job, or it is leased.
     fn lease_job(
         &mut self,
         key: &JobKey,

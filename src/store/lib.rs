@@ -148,29 +148,29 @@ pub struct Change {
     pub body: Option<Body>,
     /// The new priority.
     pub priority: Option<JobPriority>,
-    /// The job's own limit of attempts. `Some(None)`: from now on the topic's limit holds.
+    /// The job's own limit of attempts. `Some(None)`: from now on the limit of the topic applies.
     pub max_attempts: Option<Option<u32>>,
-    /// The new headers, in place of all old ones. If they are empty, the job has none from now on. (Their destination and
-    /// their tags are always empty: these are fields of their own.)
+    /// The new headers, in place of all old ones. If they are empty, the job has none from now on. (Their destination
+    /// and their tags are always empty, because these are fields of their own.)
     pub headers: Option<Headers>,
     /// The new destination. `Some(None)`: from now on the job goes to the callback of its topic.
     pub destination: Option<Option<Destination>>,
     /// The new tags, in place of all old ones. If they are empty, the job has none from now on.
     pub tags: Option<Tags>,
-    /// The new time to run. `Some(None)`: from now on the topic's holds.
+    /// The new time to run. `Some(None)`: from now on the time to run of the topic applies.
     pub ttr: Option<Option<Duration>>,
     /// The topic's limit for the bytes of all its jobs together, which applies to a new body. None: no limit.
     pub max_bytes: Option<u64>,
 }
 
 impl Change {
-    /// Returns whether the change is about what is stored with the headers: these, the destination, the tags or the time to
-    /// run.
+    /// Returns whether the change concerns the headers or something that is stored with them: the destination, the tags
+    /// or the time to run.
     pub(crate) fn has_headers(&self) -> bool {
         self.headers.is_some() || self.destination.is_some() || self.tags.is_some() || self.ttr.is_some()
     }
 
-    /// Returns the headers, with the destination, the tags and all else that is stored with them, that a job has after the change. None: they stay as they are.
+    /// Returns the headers of a job after the change, with all that is stored with them. None: they stay as they are.
     pub(crate) fn headers_after(&self, old: Headers) -> Option<Headers> {
         if !self.has_headers() {
             return None;

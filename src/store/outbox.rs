@@ -1,5 +1,5 @@
 //! The outbox: what must follow jobs that have ended. The transition that ends a job also writes its entries. A timer
-//! makes jobs from them, adds these (`keep`), and removes the entries. docs/internals/FOLLOW.md has the rules and their proof.
+//! adds a job for each entry (`keep`), and removes the entry. docs/internals/FOLLOW.md has the rules and their proof.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub struct OutboxEntry {
     pub stamp_us: i64,
     /// How long ago it ended, by the clock of its shard.
     pub ago: Duration,
-    /// What follows.
+    /// Why a job follows.
     pub what: OutboxCause,
 }
 
@@ -51,18 +51,18 @@ pub struct SentFollowers {
 pub struct OutboxState {
     /// How many entries there are.
     pub entries: u64,
-    /// How long the oldest has waited. Zero: there is none.
+    /// How long the oldest entry has waited. Zero: there is no entry.
     pub oldest: Duration,
 }
 
-/// The outbox of a store. Each entry leads to one add (`keep`), also if processes die or several send at once.
+/// The outbox of a store. Each entry leads to one add (`keep`), even if processes die or several send at once.
 pub trait Outbox {
     /// Returns whether there are entries, as far as this is known without a call to a server: on Redis, whether
     /// [`Promotion`](crate::Promotion) calls of this handle have seen some since the last call of this method.
     fn has_followers(&mut self) -> Result<bool>;
 
-    /// Adds what follows jobs that have ended, some entries at a time. Entries that cannot be sent now wait. This is
-    /// not an error.
+    /// Adds the jobs that follow from the entries, some entries at a time. Entries that cannot be sent now wait. This
+    /// is not an error.
     fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<SentFollowers>;
 
     /// Returns how much waits in the outbox.

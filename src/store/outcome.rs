@@ -94,9 +94,9 @@ pub trait Jobs {
     /// Changes a delayed or ready job. It stays the same job, with its attempts and its stamp.
     fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed>;
 
-    /// Gives jobs that are held back, that is, due at [`HELD_MS`](crate::HELD_MS), their real due times, durably. A job
-    /// that is not held back, or is gone, stays as it is. Returns for each job whether it was held back, in their
-    /// order.
+    /// Gives jobs that are held back their real due times, durably. (A job is held back if it is due at
+    /// [`HELD_MS`](crate::HELD_MS).) A job that is not held back, or is gone, stays as it is. Returns for each job
+    /// whether it was held back, in their order.
     fn release(&mut self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>>;
 
     /// Gives a delayed or ready job a new due time.

@@ -53,7 +53,7 @@ pub trait Records {
     fn trim_records(&mut self) -> Result<(usize, Duration)>;
 }
 
-/// How often old records are looked for at most, and at least.
+/// The shortest and the longest wait between two searches for old records.
 const TRIM_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The wait after a step that has removed records, so that others have their turn.

@@ -1,4 +1,4 @@
-//! The client that has reserved a job, as a store keeps it with the lease. It is for people: nothing is decided by it.
+//! The client that has reserved a job, as a store keeps it with the lease. People see it, but dq decides nothing by it.
 
 /// How many bytes the name of a client may have.
 pub const RESERVER_NAME_MAX: usize = 128;

@@ -64,7 +64,7 @@ impl Master {
                 // As pid 1, a master inherits processes that it did not start.
                 continue;
             };
-            // Messages that it sent before it ended count.
+            // Messages count if the child sent them before it ended.
             self.read_links();
             self.drop_link(place);
             self.note_end(place, pid, exit);
@@ -186,7 +186,7 @@ impl Master {
         let within_ms = within.map(|w| w.as_millis() as u64);
         let drain = ToChild::Drain { within_ms, replaced };
         let is_sent = filled.link.as_ref().is_some_and(|link| link.send(&drain).is_ok());
-        // SIGTERM means the same to a child whose link is gone or full.
+        // A child whose link is gone or full gets SIGTERM, which has the same meaning.
         if let (false, Some(pid)) = (is_sent, filled.child.pid()) {
             signal_child(pid, Signal::SIGTERM);
         }

@@ -30,7 +30,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Binds the socket. It replaces one that a dead master left behind.
+    /// Binds the socket. A socket that a dead master left behind is replaced.
     pub fn bind(run_dir: &Path) -> Result<Control> {
         let path = status::control_socket(run_dir);
         let listener = host::bind_unix(&path).with_context(|| format!("cannot bind {}", path.display()))?;

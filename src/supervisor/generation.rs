@@ -57,7 +57,7 @@ pub fn check_next_plan(now: &Plan, next: &Plan) -> Result<()> {
 
 /// Opens the executable that is at `path` now.
 pub fn executable_at(path: &Path) -> Result<OwnedFd> {
-    // O_NONBLOCK: to open a pipe would otherwise wait for its writer.
+    // Without O_NONBLOCK, the opening of a pipe would wait until the pipe has a writer.
     let open = || -> std::io::Result<File> {
         let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         if !file.metadata()?.is_file() {

@@ -194,7 +194,7 @@ impl HandOver {
     /// Fails if one of these descriptors is not open.
     pub fn check_descriptors(&self) -> Result<()> {
         for number in self.descriptors() {
-            // SAFETY: borrowed only for F_GETFD, which is valid for any number, and reports one that is not open.
+            // SAFETY: the number is borrowed only for F_GETFD, which takes any number, and fails if it is not open.
             let fd = unsafe { BorrowedFd::borrow_raw(number) };
             nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_GETFD)
                 .with_context(|| format!("descriptor {number} of the hand-over is not open"))?;

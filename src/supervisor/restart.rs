@@ -1,7 +1,7 @@
 //! A rolling restart, as a pure state machine. A new generation is started beside the current one. It takes over when
 //! all of its slots are ready, and is given up if they are not.
 //!
-//! | state | asked | checking | checked | begun | all ready | failed, or too late | stop |
+//! | state | restart asked for | check begun | check passed | start begun | all ready | failed, or too late | stop |
 //! |---|---|---|---|---|---|---|---|
 //! | Steady | HUP: begin; USR2: check | → Checking | | → Rolling | | | → Stopping |
 //! | Checking | one more restart follows | | execute | | | → Steady | → Stopping |
@@ -87,8 +87,8 @@ pub enum RestartAction {
     Begin(RestartKind),
     /// Try the new executable. Report [`RestartEvent::Checking`], or nothing if it cannot even be tried.
     Check,
-    /// Execute the new executable, which then begins its restart. Another restart of this kind follows. Report
-    /// [`RestartEvent::Failed`] if this image continues.
+    /// Execute the new executable, which then begins its restart. If a kind is given, another restart of this kind
+    /// follows. Report [`RestartEvent::Failed`] if this image continues.
     Execute(Option<RestartKind>),
     /// Make the new generation the current one, and drain all older ones.
     Commit(GenerationNumber),

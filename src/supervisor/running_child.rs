@@ -37,11 +37,11 @@ pub struct RunningChild {
     pub link: Option<Link>,
     /// When the process was started, in Unix milliseconds.
     pub started_ms: Option<i64>,
-    /// How long it has not answered a ping.
+    /// How long the process has not answered a ping.
     pub silence: PingState,
-    /// How long one of its workers has been past its deadline, according to its last sign of life.
+    /// How long one of the process's workers has been past its deadline, according to the last sign of life.
     pub overdue: Duration,
-    /// Why it is about to end.
+    /// Why the process is about to end.
     pub reason: Option<String>,
 }
 

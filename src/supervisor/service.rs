@@ -20,7 +20,7 @@ enum LastReport {
 pub struct Service {
     last_report: LastReport,
     status: String,
-    /// The interval of the signs of life that it wants, and when the next one is sent.
+    /// The interval of the signs of life, half of the one that the manager requires, and when the next one is sent.
     watchdog: Option<(Duration, Instant)>,
 }
 

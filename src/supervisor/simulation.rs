@@ -89,7 +89,7 @@ fn a_child_keeps_its_invariants_through_any_events() {
                 assert!(child.deadline().is_some(), "{story}");
             }
         }
-        // After the order to end at once, it is gone as soon as its process has ended.
+        // After the order to end at once, the child is gone as soon as its process has ended.
         child.step(child::ChildEvent::End, now);
         child.step(child::ChildEvent::Exited(Exit::Signal(9)), now);
         assert_eq!(child.state, State::Gone, "seed {seed}");
@@ -136,7 +136,7 @@ fn a_restart_keeps_its_invariants_through_any_events() {
                     RestartAction::Execute(_) => {
                         assert!(matches!(before, RestartState::Checking { .. }), "{story}")
                     }
-                    // What was begun is under way, unless it was refused.
+                    // In three of four cases, the step begins. Otherwise it is refused, and no restart is under way.
                     RestartAction::Begin(_) | RestartAction::Check => {
                         assert_eq!(restart, RestartState::Steady, "{story}");
                         begun += 1;

@@ -92,7 +92,7 @@ impl Transport for UnixConnection {
         self.stream.0.set_write_timeout(timeout.not_zero().map(|t| *t))?;
         let mut rest = &self.buffers.output()[..amount];
         while !rest.is_empty() {
-            // If the daemon has closed the connection, this is an error, and no signal.
+            // If the daemon has closed the connection, this returns an error. Without the flag, a signal would come.
             match send(self.stream.0.as_raw_fd(), rest, MsgFlags::MSG_NOSIGNAL) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(Errno::EINTR) => {}
@@ -116,7 +116,7 @@ impl Transport for UnixConnection {
     }
 
     fn is_open(&mut self) -> bool {
-        // If the connection is readable while no request runs, it was closed.
+        // If the connection is readable although no request runs, the daemon has closed it.
         let now = std::time::Instant::now();
         let fd = std::os::fd::AsFd::as_fd(&self.stream.0);
         host::wait_readable(&[fd], Some(now)).is_ok_and(|readable| !readable[0])

@@ -1,9 +1,9 @@
-//! `dq backup`: copies the embedded store and the registry into one file, while the daemon runs or not. `restore` does
+//! `dq backup`: copies the embedded store and the registry into one file. The daemon may run or not. `restore` does
 //! the opposite.
 //!
-//! Both copies are of one moment. A read transaction of the registry holds back its writers. Within it, a read
-//! transaction of the store begins. So no change of the registry can be between the two. The registry is small: it is
-//! copied first, and then its writers go on. The store's read transaction holds nobody back.
+//! Both copies show the same moment: a read transaction of the store begins while a read transaction holds back all
+//! writers of the registry. So the registry does not change between the two. The registry is small: it is copied first,
+//! and then its writers go on. The store's read transaction holds nobody back.
 
 mod checksum;
 mod container;
@@ -68,7 +68,7 @@ pub(super) fn stopped_daemon(settings: &Settings) -> Result<Option<RunDir>> {
     if is_run_dir_taken(run_dir) {
         bail!("a daemon runs in {}: stop it first", run_dir.display());
     }
-    // This does not make the lock's file, because the file would then belong to the user of this command.
+    // A lock file that is missing is not made here, because it would then belong to the user of this command.
     match run_dir.join("dq-master.pid").exists() {
         true => Ok(Some(RunDir::take(run_dir, Duration::ZERO).context("stop the daemon first")?)),
         false => Ok(None),

@@ -66,9 +66,9 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<()> {
     let settings = crate::settings(config)?;
     let store = embedded(&settings)?;
     let (backup, manifest) = container::open(&arguments.file)?;
-    // Until these are dropped, no daemon starts in its run_dir, and none opens the store.
+    // While this lock and `turn` are held, no daemon starts in its run_dir, and none opens the store.
     let _lock = stopped_daemon(&settings)?;
-    // Until here nothing is written, and a damaged backup changes nothing.
+    // Nothing is written before this check. So a damaged backup changes nothing.
     check_whole(&backup, &arguments.file)?;
     std::fs::create_dir_all(folder_of(store))
         .with_context(|| format!("cannot make the folder of {}", store.display()))?;
@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<()> {
     let in_the_way = || -> Vec<PathBuf> { targets.iter().flat_map(FileToRestore::in_the_way).collect() };
     check_free(&in_the_way(), arguments.replace)?;
     check_unused(store)?;
-    // The check may have made a log.
+    // The check may have made a log file of the store. So the files are listed again.
     let in_the_way = in_the_way();
     let restored = restore(&backup, &targets, &in_the_way, &turn).map_err(|e| match is_full(&e) {
         true => e.context("the disk is full, nothing was changed"),
@@ -143,12 +143,12 @@ fn check_unused(store: &Path) -> Result<()> {
         Err(Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => {
             bail!("another process uses {}: wait until it has ended (dq-master, dq import)", store.display())
         }
-        // A file that is damaged may be restored.
+        // A damaged store may be replaced by the backup.
         _ => Ok(()),
     }
 }
 
-/// Returns the file that a path names, through links. A link stays, and its file is replaced.
+/// Returns the file that a path leads to, through links. A link stays, and the file behind it is replaced.
 fn linked_file(path: &Path) -> Result<PathBuf> {
     let mut file = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -182,7 +182,7 @@ impl FileToRestore {
     }
 }
 
-/// Returns the files to restore, the store last. A key of sessions that is already there is left out.
+/// Returns the files to restore, the store last. The key of sessions is left out if it is unchanged or cannot be made.
 fn targets(settings: &Settings, store: &Path, backup: &Connection) -> Result<Vec<FileToRestore>> {
     let mut targets = Vec::new();
     if container::has(backup, container::REGISTRY)? {
@@ -287,7 +287,7 @@ fn restore(
     match put_in_place(&staged, in_the_way) {
         Ok(()) => turn.end_replacement().context("the files are in place, but this cannot be noted")?,
         Err(e) => {
-            // All old files are back.
+            // If all old files are back in their places, nothing was replaced.
             if in_the_way.iter().all(|path| path.symlink_metadata().is_ok()) {
                 turn.give_up_replacement().context("cannot remove the note of the replacement")?;
             }
@@ -324,7 +324,7 @@ fn put_in_place(staged: &[Staging], in_the_way: &[PathBuf]) -> Result<()> {
     }
 }
 
-/// Writes the store of a backup anew, without free pages, into a file that gives them back later.
+/// Writes the store of a backup into a new file without free pages. This file can give back its own free pages later.
 fn rebuild_store(backup: &Connection, file: &Path) -> Result<RestoreSummary> {
     let vacuum: i64 = backup.query_row("PRAGMA auto_vacuum", [], |row| row.get(0))?;
     if vacuum == 0 {

@@ -1,6 +1,6 @@
 //! The seal of a backup: its last line, with the digest of all bytes before it. SQLite reads a file only as far as its
-//! header says, so it does not see the line. The checksum of the rows does not cover what is no row: indexes, the schema,
-//! and the parts of pages that are not used.
+//! header says, so it does not see this line. The checksum covers only the rows. The seal also covers indexes, the
+//! schema, and unused parts of pages.
 //!
 //! A sealed backup also notes in its table that it has a seal. So a backup that has lost its last line is found, too.
 

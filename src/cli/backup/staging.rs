@@ -1,5 +1,5 @@
-//! New files get their names only when they are complete. Until then they are in a folder beside their place, which is
-//! removed whatever happens.
+//! New files get their names only when they are complete. Until then they are in a folder beside their final place.
+//! The folder is removed even if the command fails.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -57,7 +57,7 @@ impl Staging {
     /// and this fails.
     pub(super) fn publish(&self, name: &str) -> Result<()> {
         let (file, place) = (self.file(name), &self.place);
-        // Where the folder belongs to another user, that user may have put a link there.
+        // If the folder belongs to another user, that user may have put a link there.
         let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(&file)?;
         opened.sync_all()?;
         give_to_owner(&opened, folder_of(place)).context("cannot set the owner")?;

@@ -1,5 +1,5 @@
-//! Measures an operation on many jobs: all jobs of a topic get a later due time, while the process that does it is
-//! killed twice, and while a topic with quick callbacks is served beside it. Then it looks at each job.
+//! Measures an operation on many jobs: all jobs of a topic get a later due time. Meanwhile the process that does this
+//! is killed twice, and a topic with quick callbacks is served. At the end, each job is checked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -115,8 +115,8 @@ impl BenchDaemon {
         std::fs::write(folder.0.join("dq.toml"), text)?;
         let mut daemon = Daemon::start(&folder)?;
         let control = Control { run_dir: folder.0.join("var/run") };
-        // The ports accept connections before a process reads from them. So this waits for the phase of the daemon
-        // instead.
+        // The ports accept connections before a process reads from them. So this waits until the daemon reports that
+        // all of its processes are ready.
         await_start("dq-master", || daemon.has_ended(), || control.is_steady())
             .context("no daemon to measure; RUST_LOG=info tells more")?;
         Ok(BenchDaemon { server, http, beanstalk, nodes, sink, daemon, servers, folder })
@@ -215,7 +215,7 @@ impl Control {
         Ok(std::iter::once(status.pid).chain(status.processes.iter().filter_map(|p| p.pid)).collect())
     }
 
-    /// Kills one of the child processes: another one for each number, in turn. Returns its name.
+    /// Kills one of the child processes, and returns its name. Consecutive numbers choose one child after the other.
     pub(super) fn kill(&self, number: usize) -> Result<String> {
         let children: Vec<(String, i32)> =
             self.status()?.processes.into_iter().filter_map(|p| Some((p.name, p.pid?))).collect();

@@ -55,7 +55,7 @@ enum Work {
     /// Measure a topic with quick callbacks, beside a topic with slow callbacks and one whose callbacks are never
     /// answered
     Isolation(Isolation),
-    /// Measure a shift of many pending jobs, whose process is killed on the way, beside a topic with quick callbacks
+    /// Measure a shift of many jobs while the process that does it is killed, beside a topic with quick callbacks
     Bulk(Bulk),
     /// Measure clients that reserve jobs and ack them, and how late jobs with a delay of a second come to clients that
     /// wait; compared with beanstalkd
@@ -259,7 +259,7 @@ enum PullClients {
     after_help = "Examples:\n  dq bench pull --store redis\n  dq bench pull --over http --waiting 5000\n\nIt starts a beanstalkd of its own, which must be in PATH."
 )]
 struct Pull {
-    /// What the clients of dq speak
+    /// The protocol of the clients of dq
     #[arg(long, value_enum, default_value = "tcp")]
     over: PullClients,
     /// The number of connections that reserve jobs of a backlog

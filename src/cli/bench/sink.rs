@@ -277,8 +277,8 @@ impl SinkServer {
     }
 
     fn answer(&mut self, n: usize) {
-        // (Another connection may have got this number meanwhile. One answer too many does no harm there: nobody counts
-        // them.)
+        // (Another connection may have got this number meanwhile. An extra answer on it does no harm: the answers are
+        // not counted.)
         let Some(connection) = self.connections.get_mut(n) else { return };
         connection.out.extend_from_slice(ACCEPTED);
         if !flush(connection) {

@@ -108,7 +108,7 @@ pub(super) fn add(add: &Add) -> WorkOutcome {
         daemon.topics
     );
     let mut report = Report::new("add", settings);
-    // The floor commits as many jobs at once as dq can have in one transaction, so that it groups as well as possible.
+    // The floor commits as many jobs at once as dq can have in one transaction, so that dq has no larger commits.
     let commit = (u64::from(clients.connections) * u64::from(*depth)).min(256);
     let (floor, what) = match (clients.over, stage.nodes.first().copied()) {
         (ClientProtocol::Http, _) => (
@@ -350,7 +350,7 @@ pub(super) fn soak(soak: &Soak) -> WorkOutcome {
         anyhow::Ok((volley?, disturbed??))
     })?;
     // A job that was acknowledged must arrive. A job that was not acknowledged may arrive or not. (So this waits for
-    // all of them: the number of arrivals alone does not show that the acknowledged ones are there.)
+    // all jobs. The number of arrivals alone does not show that the acknowledged jobs are there.)
     let unknown: HashSet<u64> = volley.unknown.iter().copied().collect();
     let sent = volley.done + volley.failed + unknown.len() as u64;
     await_jobs(&mut stage, "/fast", sent)?;

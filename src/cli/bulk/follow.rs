@@ -14,7 +14,7 @@ use crate::progress::Progress;
 /// How often the daemon is asked.
 const EACH: Duration = Duration::from_millis(300);
 
-/// How often it may fail to answer in a row: a process that was killed is back within seconds.
+/// How often in a row the daemon may fail to answer. A process that was killed is back within seconds.
 const SILENCE: u32 = 100;
 
 /// An operation as the API shows it.

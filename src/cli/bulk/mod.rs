@@ -110,7 +110,7 @@ struct Reschedule {
     #[arg(long = "at", id = "moment", value_name = "MOMENT")]
     moment: Option<String>,
 
-    /// Spread the jobs over a span of this length, such as 2h; it begins now, or with --at
+    /// Spread the jobs over a span of this length, such as 2h. The span begins now, or at the time of --at
     #[arg(long, value_name = "SPAN")]
     spread: Option<String>,
 

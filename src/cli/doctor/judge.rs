@@ -114,7 +114,7 @@ pub(super) fn ready(answer: &Result<()>) -> CheckResult {
     }
 }
 
-/// Judges whether a topic is paused. Somebody may have forgotten it.
+/// Warns about a paused topic. Somebody may have forgotten to resume it. None: it is not known to be paused.
 pub(super) fn pause(counted: &Counted) -> Option<CheckResult> {
     let advice = format!("if nobody needs the pause any more: dq topics resume {}", counted.topic);
     Some(CheckResult::warn("paused topic", counted.pause()?).advise(advice))
@@ -253,8 +253,8 @@ pub(super) fn migrations(which: &str, run: Option<i64>, newest: i64) -> CheckRes
     }
 }
 
-/// Judges the topics. `topics` has the name of each topic, and what dq cannot serve as it is set, if there is
-/// something. `is_told` says whether the daemon itself has reported this.
+/// Judges the topics. `topics` has the name of each topic and the reason why dq cannot serve it with its settings, if
+/// there is one. `is_told` says whether the daemon itself has reported this.
 pub(super) fn topics(
     topics: &BTreeMap<&str, Option<String>>,
     is_told: impl Fn(&str) -> bool,
@@ -271,7 +271,7 @@ pub(super) fn topics(
     problems.into_iter().filter(|(name, _)| !is_told(name)).map(line).collect()
 }
 
-/// Judges whether a topic checks the certificate of its receiver. None: it does, or it has none.
+/// Judges whether a topic checks the certificate of its receiver. None: it does, or its callback does not use TLS.
 pub(super) fn certificate(topic: &Topic) -> Option<CheckResult> {
     let is_secure = topic.callback.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("https://"));
     if topic.tls_verify || !is_secure {
@@ -304,7 +304,7 @@ pub(super) fn room(what: &str, path: &str, free: u64, all: u64, min_free: u64) -
     let (bytes, hundredths) = ROOM;
     let text = format!("{} of {} MiB are free under {path}", free >> 20, all >> 20);
     let check = format!("room {what}");
-    // On a small disk, a tenth of the disk is enough free space, even if this is less than `bytes`.
+    // (For the second check.) On a small disk, a tenth of the disk is enough room, even if it is less than `bytes`.
     if free < min_free {
         return CheckResult::fail(&check, text)
             .advise("this is less than store.min_free, so adds are refused: make room");

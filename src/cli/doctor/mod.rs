@@ -139,7 +139,7 @@ fn daemon(
             Err(e) => lines.push(judge::ready(&Err(e))),
             Ok(api) => {
                 lines.push(judge::ready(&api.get("/readyz").map(|_| ())));
-                // If the API does not answer, the line before says so.
+                // If the API does not answer, the result above already says so.
                 let topics = daemon_snapshot::topics(&api).unwrap_or_default();
                 lines.extend(topics.iter().filter_map(judge::pause));
             }

@@ -55,7 +55,7 @@ fn of(lanes: &Lanes, lane: usize, asked: &NodeRequirements) -> Vec<CheckResult> 
 }
 
 /// Returns by how many milliseconds a server's clock is ahead. The server read its clock at some moment between the
-/// request and the answer. So a difference between 0 and this time counts as 0.
+/// request and the answer. So a difference from 0 to the time of the request (`way_us`) counts as 0.
 fn ahead_ms(now_us: i128, asked: SystemTime, way_us: i128) -> i64 {
     let asked_us = asked.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i128);
     let off = now_us - asked_us;

@@ -20,8 +20,8 @@ pub(super) fn check(settings: &Settings) -> Option<CheckResult> {
     }
 }
 
-/// How a file of SQLite begins. (The file is read without SQLite: no process of the daemon opens it that way, so no
-/// lock is lost.)
+/// How a file of SQLite begins. (The file is read without SQLite. Only this command does that, and no process of the
+/// daemon. So no process loses a lock.)
 const HEADER: &[u8] = b"SQLite format 3\0";
 
 fn not_a_spool(spool: &SpoolSettings) -> Option<CheckResult> {

@@ -1,5 +1,5 @@
-//! Checks for topics that dq cannot serve as they are set, among those that are known on this host, whether a daemon
-//! runs or not.
+//! Looks for topics that dq cannot serve with their settings. Checks the topics that are known on this host, even if no
+//! daemon runs.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -58,7 +58,7 @@ pub fn give_back(
     Ok(left)
 }
 
-/// Removes those of the jobs with these names for which `gone` is true. Also removes the notes of all these names.
+/// Of the jobs with these names, removes those for which `gone` is true. Also removes the notes of all these names.
 /// `ready` has the names in the ready lists.
 pub fn remove(
     node: &mut Source,

@@ -225,7 +225,7 @@ impl Export {
         Ok(())
     }
 
-    /// Returns a job as the PHP daemon keeps it, or why it cannot.
+    /// Returns a job in the PHP daemon's form, or the reason why the PHP daemon cannot keep it.
     fn returned(&self, job: &View) -> Result<ReturnedJob, &'static str> {
         if job.due_ms == HELD_MS {
             return Err("an import was interrupted: run `dq import php-dq` again first");
@@ -250,7 +250,7 @@ impl Export {
         })
     }
 
-    /// Removes from a node what dq has taken over there and does not have any more. `met` are the topics of which the
+    /// Removes jobs from a node that dq took over there and does not have any more. `met` has the topics of which the
     /// store has ever had a job.
     fn remove_done(&mut self, node: usize, met: &HashSet<TopicName>) -> Result<()> {
         let ready = self.nodes[node].ready(|_| true)?;

@@ -37,9 +37,9 @@ enum Destination {
 /// Move the pending jobs to the Redis of php-delayqueue, to go back to it; dq and php-delayqueue must be stopped
 ///
 /// A job that is written there is removed from dq. Jobs that dq has taken over from that Redis, and has delivered or
-/// deleted since then, are removed there, so that php-delayqueue does not deliver it again. Dead letters stay in dq.
+/// deleted since then, are removed there, so that php-delayqueue does not deliver them again. Dead letters stay in dq.
 /// The command can be killed and run again at any time. The exit code is 0 if all jobs could be written. It is 1 if
-/// some could not, which are named.
+/// some could not be written; these are named.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Run it as the daemon's user, who owns the files of the embedded store. Example:\n  \
                   dq export php-dq --config /etc/dq/dq.toml --to 10.0.0.1:6379:secret --to 10.0.0.2:6379:secret --dry-run")]

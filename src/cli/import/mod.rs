@@ -48,7 +48,7 @@ enum Origin {
 /// Ids, bodies, due times and the numbers of failures are kept. The command notes in the hash `<prefix>imported` of
 /// that Redis which jobs it has taken over, and changes nothing else there. So it can be run again at any time, and
 /// continues where it stopped. First it watches the Redis for some seconds, and refuses to begin while the PHP daemon
-/// runs. The exit code is 0 if all jobs could be taken over. It is 1 if some could not, which are named, or if a node
+/// runs. The exit code is 0 if all jobs could be taken over. It is 1 if some jobs could not (they are named), if a node
 /// of the registry's table dq_redis was not given with --from, or if the registry could not be read.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -160,8 +160,8 @@ fn open(settings: &settings::Settings, sources: &mut [Source], entries: &[u64]) 
     Ok(store)
 }
 
-/// Returns the clock for the PHP daemon's times. Its zone is `timezone`, in which dq's clients write times as well: it
-/// must be the PHP daemon's zone.
+/// Returns the clock for the PHP daemon's times. Its zone is the setting `timezone`, which also applies to the times of
+/// dq's clients. This setting must be the PHP daemon's zone.
 pub(super) fn clock(settings: &settings::Settings) -> Result<Clock> {
     let zone = match &settings.timezone {
         Some(name) => TimeZone::get(name).with_context(|| format!("timezone {name:?}"))?,
@@ -183,7 +183,7 @@ pub(super) fn describe(settings: &settings::Settings) -> Result<String> {
             let at = |n: &settings::NodeSettings| match &n.at {
                 NodeAddress::Server { url } => without_secrets(url),
                 NodeAddress::Sentinel { master_name, .. } => master_name.clone(),
-                // The seeds of a cluster may change.
+                // The seeds of a cluster may change, so they are left out.
                 NodeAddress::Cluster { .. } => "a cluster".to_owned(),
             };
             let node = |n: &settings::NodeSettings| format!("{} at {}", n.name, at(n));

@@ -114,17 +114,17 @@ impl Entry {
             .ok_or_else(|| format!("its due time {seconds} is no Unix time before the year 10000"))
     }
 
-    /// Returns by how many minutes the `notify_time` of a waiting job, as it is read here, is later than its due time.
-    /// The daemon writes both at the same time. So a difference of whole quarters of an hour means that its time zone
-    /// is another one. `None`: there is no such difference.
+    /// Returns by how many minutes the `notify_time` of a waiting job is later than its due time. The PHP daemon writes
+    /// both at the same time. So a difference of whole quarters of an hour means that its time zone is not the zone by
+    /// which `notify_time` was read. `None`: there is no such difference.
     pub fn zone_error_min(&self, notify_ms: Option<i64>) -> Option<i64> {
         let off_ms = notify_ms?.checked_sub(milliseconds(self.score?)?)?;
         (off_ms != 0 && off_ms % 900_000 == 0).then_some(off_ms / 60_000)
     }
 
     /// Returns 16 digits that change when the due time or the body changes. They are stored in notes, so the
-    /// calculation must never change. All jobs that are due now have the same due time here, `now`, whatever the time
-    /// is.
+    /// calculation must never change. A job that is in no bucket counts with the text `now` as its due time. So its
+    /// digits do not depend on the present time.
     pub fn fingerprint(&self) -> String {
         self.fingerprint_due(self.score.and_then(milliseconds))
     }
@@ -142,8 +142,8 @@ impl Entry {
         [HELD, self.fingerprint().as_bytes()].concat()
     }
 
-    /// Returns what the note says. A job counts as the same while the daemon moves it from a bucket to a list, or loses
-    /// it on the way: its body holds the due time, and changes whenever the due time does.
+    /// Returns what the note says. If the daemon moves a job from a bucket to a list, or loses it on the way, it counts
+    /// as the same job: its body holds the due time, and changes whenever the due time changes.
     pub fn noted(&self, notify_ms: Option<i64>) -> EntryNote {
         let Some(noted) = self.noted.as_deref() else { return EntryNote::Nothing };
         let (state, print) = match noted.strip_prefix(HELD) {

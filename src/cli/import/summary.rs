@@ -39,7 +39,7 @@ pub struct ImportSummary {
     pub orphaned: u64,
     /// Jobs of topics that are not registered, by topic.
     pub unregistered: BTreeMap<String, u64>,
-    /// The topics that dq cannot serve as they are set, and why.
+    /// The topics that dq cannot serve with their settings, and why.
     pub half_taken: BTreeMap<String, String>,
     /// The first of the jobs that were not taken over.
     pub left: Vec<SkippedJob>,
@@ -55,7 +55,7 @@ pub struct ImportSummary {
     pub notes: Vec<String>,
     /// Why the import stopped early. `None`: it did not.
     pub stopped: Option<String>,
-    /// Whether it stopped because of something that does not change until the user changes it.
+    /// Whether the import stopped for a reason that only the user can remove.
     #[serde(skip)]
     pub is_refused: bool,
 }

@@ -8,8 +8,8 @@
 //! | 0 read | nothing | nothing | takes the job as if it came for the first time |
 //! | 1 add, held back | held back | nothing | finds its own job at step 1, and goes on with step 2 |
 //! | 2 note that it is held | held back | `held:` and its fingerprint | goes on with step 3 |
-//! | 3 release: its due time | delivered, or waits for it | `held:` and its fingerprint | finds nothing held back at step 3 |
-//! | 4 note that it is taken over | delivered, or waits for it | its fingerprint | skips the job |
+//! | 3 set its due time | delivered, or pending | `held:` and its fingerprint | finds nothing held back at step 3 |
+//! | 4 note that it is taken over | delivered, or pending | its fingerprint | skips the job |
 //!
 //! Step 3 changes a job only if it is still held back. So it does not undo what a client adds, deletes or changes
 //! meanwhile.
@@ -29,7 +29,7 @@ use store::{Added, HELD_MS, Store, StoreError};
 /// How many jobs are handed to the store at once.
 const BATCH: usize = 256;
 
-/// After this many batches in a row of which the store took nothing, the import stops.
+/// The import stops after this many batches in a row of which the store took no job.
 const FRUITLESS: u32 = 5;
 
 /// An import that runs.
@@ -203,8 +203,8 @@ impl Import {
         Ok(passages)
     }
 
-    /// Fails if an entry is noted as taken over, but this store never had a job of its topic: then another store took
-    /// it.
+    /// Fails if an entry is noted as taken over, but this store never had a job of its topic. In this case another
+    /// store took the job.
     fn check_store(&self, source: &Source, entry: &Entry, topic: &TopicName) -> Result<()> {
         if self.met.as_ref().is_some_and(|met| !met.contains(topic)) {
             return Err(RefusedImport(format!(
@@ -305,7 +305,7 @@ impl Import {
         let mut done = Vec::new();
         for (JobTransfer { entry, noted, .. }, released) in held.into_iter().zip(released) {
             match released {
-                // The run before was killed after its step 3.
+                // An earlier run released this job, and was killed after its step 3.
                 Ok(false) if noted == EntryNote::Held => self.summary.already += 1,
                 Ok(_) => self.summary.taken += 1,
                 Err(e) => {

@@ -61,7 +61,7 @@ pub(in super::super) fn run(GetArguments { key }: &GetArguments) -> Result<()> {
 
 /// Shows how the last jobs with this id ended, if dq has kept that.
 fn show_end(api: &Api, key: &Key) -> Result<()> {
-    // A token may lack the scope, and an older daemon the route.
+    // The token may lack the scope, or an older daemon may not have this route.
     let Ok(answer) = api.get(&format!("{}/records", key.path())) else { return Ok(()) };
     let JobHistory { records } = answer.json()?;
     if key.at.json {

@@ -33,9 +33,9 @@ pub(in super::super) fn run(RunArguments { key }: &RunArguments) -> Result<()> {
     Ok(())
 }
 
-/// Returns what holds back a job that was made ready, if it does not only wait for the jobs before it.
+/// Returns what holds back a job that was made ready. `None`: nothing but the jobs before it, or this is unknown.
 fn obstacle(api: &Api, key: &Key) -> Option<String> {
-    // The job may have been delivered meanwhile. A token may lack the scope.
+    // The job may have been delivered meanwhile, or the token may lack the scope.
     let job: Job = api.get(&key.path()).ok()?.json().ok()?;
     job.waiting.filter(|why| OBSTACLES.contains(&&*why.code)).map(|why| why.text)
 }

@@ -18,10 +18,10 @@ const PAGE: usize = 1000;
 
 /// Find jobs in all topics, by their id or by filters
 ///
-/// With an id alone, it shows the job or dead letter that has it in each topic, and how earlier jobs with it ended. If
-/// no topic has the id, it shows the jobs whose ids begin with this text. With filters, it shows the jobs that meet all
-/// of them; without --state and due times, the ended jobs too. It may take long, because it looks at one job after the
-/// other.
+/// With an id alone, the command shows the job or dead letter with this id in each topic, and how earlier jobs with the
+/// id ended. If no topic has the id, it shows the jobs whose ids begin with this text. With filters, it shows the jobs
+/// that meet all of them; without --state and due times, also the ended jobs. It may take long, because it looks at one
+/// job after the other.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq find 42

@@ -20,7 +20,7 @@ use host::now_ms;
 /// The most records on one page.
 const PAGE: usize = 1000;
 
-/// List how jobs ended: only the last record of each id; those that ended last come first
+/// List how jobs ended: the last record of each id; the jobs that ended last come first
 ///
 /// Without a topic, it lists the records of all topics. dq keeps a record for as long as the topic's keep_done says, one
 /// day by default. REASON and ANSWER belong to the last attempt. ANSWER is empty for tokens without the scope read for

@@ -106,7 +106,7 @@ impl Record {
     }
 }
 
-/// Returns the story of an id: the whole last record, and how its jobs ended before. None: there are no records.
+/// Returns the story of an id: the whole last record, and how earlier jobs with it ended. None: there are no records.
 pub(in super::super) fn story(records: &[Record], now_ms: i64) -> Option<String> {
     let (last, before) = records.split_first()?;
     let mut text = last.page(now_ms);

@@ -1,8 +1,8 @@
 //! `dq reserve --exec`: runs a command for each job. Each worker is a thread with one job at a time.
 //!
-//! At SIGTERM or SIGINT the requests for jobs that wait are ended: dq-http-server then hands back a job that it leases for
-//! them. Jobs that a worker has got are worked on and reported. A worker that is killed loses no job: the job comes back
-//! when its lease ends.
+//! At SIGTERM or SIGINT the waiting requests are ended: if dq-http-server leases a job for such a request, it hands the
+//! job back. Workers finish the jobs that they have, and report them. If a worker is killed, no job is lost: the job
+//! comes back when its lease ends.
 
 use std::io::{Read, Write as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -29,10 +29,10 @@ const WAIT: Duration = Duration::from_secs(10);
 /// How long after a failure a worker asks again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How often a lease is extended at least and at most, if the store decides how long it lasts.
+/// The shortest and the longest pause between two extensions of a lease, if the client does not set its length.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 
-/// How long after the end of a command its output is read. A process that it has left behind may keep the pipe open.
+/// A command's output is read for this long after its end. A process that the command started may keep the pipe open.
 const OUTPUT_AFTER: Duration = Duration::from_secs(1);
 
 /// How many bytes of a command's output are kept as its answer.
@@ -46,7 +46,7 @@ pub(super) fn run(at: &TargetOptions, wanted: Wanted, command: &str, workers: u3
     let stop = Arc::new(AtomicBool::new(false));
     let (failed, failures) = channel::<anyhow::Error>();
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
-    // A client of its own for the requests that wait, because they are ended before the last reports are sent.
+    // The requests that wait have their own client, because it is shut down before the last reports are sent.
     let reserves = Arc::new(Api::patient(at, WAIT_MAX + MARGIN)?);
     let (ended, wakes) = std::os::unix::net::UnixStream::pair().context("cannot make a pipe")?;
     for _ in 0..workers {
@@ -164,7 +164,7 @@ impl Worker {
             scope.spawn(move || self.keep_lease(job, &ends));
             let stdin = child.stdin.take();
             scope.spawn(move || {
-                // The command need not read it. If it has ended, the write fails, which is no error.
+                // The command need not read its stdin. If it has ended, the write fails, which is no error.
                 let _ = stdin.map(|mut stdin| stdin.write_all(job.body.get().as_bytes()));
             });
             let ended = outcome(&mut child);
@@ -173,7 +173,7 @@ impl Worker {
         })
     }
 
-    /// Extends the lease while the command runs: each time when half of it has passed.
+    /// Extends the lease while the command runs: each time when half of the lease has passed.
     fn keep_lease(&self, job: &Reserved, ends: &std::sync::mpsc::Receiver<()>) {
         let (Some(token), Some(until_ms)) = (&job.token, job.lease_until_ms) else { return };
         let left = |until_ms: i64| Duration::from_millis((until_ms - now_ms()).max(100) as u64);
@@ -190,7 +190,7 @@ impl Worker {
     }
 }
 
-/// Waits for the end of a command. Returns the first bytes of its output. It may write more, which is read and dropped.
+/// Waits for the end of a command. Returns the first bytes of its output. Further output is read and dropped.
 fn outcome(child: &mut Child) -> Result<(ExitStatus, String)> {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let (done, ends) = channel::<()>();

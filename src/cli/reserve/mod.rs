@@ -24,9 +24,9 @@ const MARGIN: Duration = Duration::from_secs(20);
 /// Reserve jobs of topics whose mode is pull
 ///
 /// Prints the jobs, each with the token by which `dq ack`, `dq nack` and `dq extend` report its outcome. With --exec,
-/// runs a command for each job instead, until SIGTERM or SIGINT: its stdin is the body, its exit code decides (0: the job
-/// is done; other codes: it is tried again), and the first bytes of its output are kept with the job. While it runs, the
-/// lease is extended.
+/// runs a command for each job instead, until SIGTERM or SIGINT. Its stdin is the body. With exit code 0, the job is
+/// done; with other codes, it is tried again. The first bytes of the output are kept with the job. While the command
+/// runs, the lease is extended.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq reserve orders --wait 30s --json
@@ -108,7 +108,7 @@ fn span(span: Duration) -> Value {
     json!(format!("{}ms", span.as_millis()))
 }
 
-/// What is reserved, beside how many jobs.
+/// What a client asks for, besides the number of jobs.
 #[derive(Clone, Debug)]
 struct Wanted {
     topics: Vec<String>,
@@ -116,7 +116,7 @@ struct Wanted {
     consumer: Option<String>,
 }
 
-/// Asks for jobs once. Returns them as they were sent.
+/// Sends one request for jobs. Returns the jobs as the daemon sent them.
 fn reserve(api: &Api, wanted: &Wanted, max: u32, wait: Duration) -> Result<Vec<Box<RawValue>>> {
     #[derive(Deserialize)]
     struct ReservedJobs {

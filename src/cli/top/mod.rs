@@ -42,8 +42,8 @@ pub(super) fn run(arguments: &TopArguments) -> Result<()> {
         return Err(Failure::Usage(message.to_owned()).into());
     }
     let target = arguments.at.target()?;
-    // If the daemon does not answer at the beginning, the command is probably wrong, so it fails. Later, this is a
-    // state of the daemon to be shown.
+    // If the daemon does not answer at the beginning, the command is probably wrong, so it fails. Later, the screen
+    // shows that the daemon does not answer.
     let first = DaemonSnapshot::take(&target)?;
     let mut signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT])?;
     let mut board = Board::new(target.address.to_string());

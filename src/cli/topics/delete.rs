@@ -104,7 +104,7 @@ fn remove(api: &Api, name: &str, jobs: Option<JobsDecision>) -> Result<Option<u6
     };
     loop {
         match api.delete(&path) {
-            // If there are very many jobs or records, one request removes only some of them. The topic is gone then.
+            // A request removes the topic, but not all of very many jobs or records. Further requests remove the rest.
             Err(e) if is_unfinished(&e) => path = format!("{own}?jobs=purge"),
             answer => return answer.map(|answer| purged(&answer)),
         }

@@ -9,7 +9,7 @@ use super::super::target::TargetOptions;
 
 /// Show the health of a topic's receiver: success rate, durations and errors
 ///
-/// These are the callbacks of the host that answers. If several hosts share a store, each has its own view.
+/// The figures count the callbacks of the host that answers. If several hosts share a store, each has its own figures.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq topics health orders\n  dq topics health orders --over 1d --json")]
 pub(super) struct TopicsHealthArguments {

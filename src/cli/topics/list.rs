@@ -107,7 +107,7 @@ fn table(topics: &[Box<RawValue>]) -> Result<String> {
     Ok(table.text())
 }
 
-/// Returns lines about the topics that dq cannot serve as they are set, and about the rows that are not topics at all.
+/// Returns lines about the topics that dq cannot serve with their settings, and about the rows that are not topics.
 fn notes(topics: &[Box<RawValue>], unusable: &[String]) -> Result<String> {
     #[derive(Deserialize)]
     struct TopicWithProblem {

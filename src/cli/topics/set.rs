@@ -120,7 +120,7 @@ fn send(
                     return Err(Failure::Usage(problem).into());
                 }
                 topic.retain(|_, value| !value.is_null());
-                // If somebody else registers the topic meanwhile, theirs stays.
+                // If somebody else registers the topic meanwhile, that topic stays.
                 let made = api.ask_with("PUT", path, &[("if-none-match", "*")], &topic);
                 Ok(("made", made.context("there is no such topic yet, and it cannot be registered")?))
             }
@@ -224,7 +224,7 @@ mod tests {
         let shown = json!({"name": "there", "rate": null, "secrets": 1, "source": "registry", "problem": null, "revision": "1", "paused": false});
         run(&at, &arguments("there", file(shown))).unwrap();
         assert_eq!(asked(&calls), [("PATCH /v1/topics/there".to_owned(), json!({"rate": null}))]);
-        // A topic in the form in which it is shown lacks its secrets. So it is not registered as a new topic.
+        // The shown form of a topic does not have its secrets. So it is not registered as a new topic.
         let shown = json!({"name": "new", "callback": "http://x/", "secrets": 1});
         let refused = run(&at, &arguments("", file(shown))).unwrap_err().to_string();
         assert!(refused.contains("the number of its secrets (1)"), "{refused}");

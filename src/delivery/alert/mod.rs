@@ -1,5 +1,5 @@
-//! Sends messages to people: mail by SMTP, and webhooks. A call blocks as long as the server takes, up to its timeouts,
-//! so make it on a thread that has nothing else to do. `model::notice` decides who gets which message.
+//! Sends messages to people: mail by SMTP, and webhooks. A call blocks until the server has answered or a timeout has
+//! passed, so use a thread that has nothing else to do. `model::notice` decides who gets which message.
 
 mod smtp;
 mod webhook;

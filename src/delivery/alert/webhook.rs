@@ -34,8 +34,8 @@ struct ChatReply {
 }
 
 impl Webhook {
-    /// Makes a webhook that uses that agent, which must know the addresses that may be called. An error says why the
-    /// settings cannot be used.
+    /// Makes a webhook that uses this agent. The agent must refuse addresses that may not be called. An error says why
+    /// the settings cannot be used.
     pub fn new(agent: Agent, webhook: &AlertWebhook, zone: TimeZone) -> Result<Webhook, SendError> {
         let template =
             webhook.template.as_deref().map(Template::parse).transpose().map_err(SendError::Server)?;

@@ -39,7 +39,7 @@ pub(super) struct SharedCallState {
     ended: Notify,
 }
 
-/// A call that is under way. It is counted until this is dropped.
+/// A call that is under way. It counts as under way until this value is dropped.
 pub(super) struct RunningCall<'a>(&'a SharedCallState);
 
 impl Drop for RunningCall<'_> {
@@ -67,7 +67,7 @@ impl SharedCallState {
         RunningCall(self)
     }
 
-    /// Waits until some calls have ended since the last time.
+    /// Waits until at least one call has ended since the last wait.
     pub(super) async fn wait_for_ended(&self) {
         self.ended.notified().await;
     }
@@ -125,9 +125,9 @@ impl SharedCallState {
         let (mut line, head, body) = loop {
             let mut line = match kept.take() {
                 Some(line) => line,
-                // (Boxed, because it is seldom needed, and large.)
+                // (Boxed, because this future is large and seldom needed.)
                 None => Box::pin(self.connect(&receiver, topic, started)).await.map_err(|failed| {
-                    // The request was sent before, on a kept connection, so this failure is not `connect`.
+                    // The request was already sent once, on a kept connection. So this failure is not `connect`.
                     if may_have_come { CallFailure::new(Failure::Broken, failed.why) } else { failed }
                 })?,
             };
@@ -136,9 +136,9 @@ impl SharedCallState {
             }
             match line.send(request, until, late).await {
                 Ok((head, body)) => break (line, head, body),
-                // The receiver closed a kept connection while the request was under way, as it may at any time. The
-                // request is sent again, on a new connection. (Other kept connections are as old, so none is tried. A
-                // new one has served no request, so it is never stale.)
+                // The receiver closed a kept connection while the request was under way. It may do so at any time. The
+                // request is sent again, on a new connection. (The other kept connections may be closed too, so none is
+                // tried. A new connection has served no request, so it is never stale.)
                 Err(failed) if failed.is_stale => {
                     (request, may_have_come) = (parts()?.request, true);
                 }

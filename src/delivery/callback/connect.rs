@@ -1,6 +1,6 @@
-//! Connections: made by TCP, and wrapped in TLS for https. A connection also notes what hyper does not tell: whether
-//! any byte of an answer has arrived, and that an answer may have arrived although the request could not be sent
-//! completely.
+//! Connections: made by TCP, and wrapped in TLS for https. A connection also notes two things that hyper does not
+//! report: whether any byte of an answer has arrived, and whether the receiver stopped accepting the request, so that
+//! its answer may already be there.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +22,7 @@ use super::tls::Handshake;
 /// that sends them without end would keep the thread of all calls busy.
 const BEFORE_BODY_MAX: usize = 4 * HEAD_MAX;
 
-/// Counts the bytes that a receiver has sent. The connection shares it with the code that waits for an answer.
+/// Counts the bytes that a receiver has sent. The connection and the code that waits for an answer share this count.
 #[derive(Debug, Default)]
 pub(super) struct ReadMonitor {
     bytes: AtomicUsize,
@@ -63,8 +63,8 @@ pub(super) struct Socket {
     stream: Stream,
     monitor: Arc<ReadMonitor>,
     takes_no_more: bool,
-    /// Whether something was sent. Nothing is read before that, so that an answer that arrives early still counts as
-    /// the answer to the request.
+    /// Whether something was sent. The connection is not read before that. So hyper takes an answer that arrives early
+    /// for the answer to the request.
     has_spoken: bool,
     /// The task that wanted to read before something was sent.
     reader: Option<Waker>,
@@ -72,7 +72,7 @@ pub(super) struct Socket {
 
 impl Socket {
     /// Connects to the first of these addresses that accepts, and does the TLS handshake. Each address gets its share
-    /// of the time. `within`: the time that is left for all of this, and the time that messages name.
+    /// of the time. The last argument: the time that is left for all of this, and the time limit that errors name.
     pub(super) async fn connect(
         addresses: &[IpAddr],
         port: u16,
@@ -126,7 +126,7 @@ impl Socket {
         }
     }
 
-    /// Writes to the connection. If the receiver accepts no more bytes, this pretends success.
+    /// Writes to the connection. If the receiver accepts no more bytes, reports them as written.
     fn write<T>(
         &mut self,
         all: T,
@@ -190,7 +190,7 @@ impl AsyncWrite for Socket {
         })
     }
 
-    /// Vectored writes avoid a copy of a large body into a buffer, which would stay with the connection.
+    /// Vectored writes avoid a copy of a large body into a buffer. The connection would keep that buffer.
     fn is_write_vectored(&self) -> bool {
         match &self.stream {
             Stream::Plain(tcp) => tcp.is_write_vectored(),

@@ -41,7 +41,7 @@ pub(super) struct ReceivedBody {
     pub end: BodyEnd,
 }
 
-/// Waits for a future that needs the connection to be driven.
+/// Waits for a future, and drives the connection meanwhile, because the future needs this.
 async fn drive<F: Future>(driver: &mut Option<Driver>, wanted: F) -> F::Output {
     let mut wanted = pin!(wanted);
     poll_fn(|cx| {

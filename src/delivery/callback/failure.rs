@@ -74,7 +74,7 @@ pub(super) fn is_closed(e: &io::Error) -> bool {
     matches!(e.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof)
 }
 
-/// Returns whether an exchange ended because the connection did.
+/// Returns whether an exchange ended because its connection ended.
 pub(super) fn ended(e: &hyper::Error) -> bool {
     is_end(e) || io_cause(e).is_some_and(is_closed)
 }
@@ -91,7 +91,7 @@ fn tls(e: &io::Error) -> Option<&rustls::Error> {
     e.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
-/// Returns the text of the first cause.
+/// Returns the text of the error's innermost cause.
 fn root(e: &hyper::Error) -> String {
     let first: &dyn Error = e;
     std::iter::successors(Some(first), |e| (*e).source()).last().map(ToString::to_string).unwrap_or_default()

@@ -168,8 +168,8 @@ pub(super) fn judge(topic: &Topic, expressions: &Expressions, answer: &Answer) -
 /// A kind of failure, and the reason for people.
 type AnswerRefusal = (Failure, String);
 
-/// Checks whether the topic's rule accepts an answer. An error says why not. If the rule accepts it and the flag asks for
-/// the job again, the flag is returned as an objection.
+/// Checks whether the topic's rule accepts an answer. An error says why not. If the rule accepts it, but the flag asks
+/// for the job again, returns the reason for the next attempt.
 fn check_answer(
     topic: &Topic,
     expressions: &Expressions,

@@ -41,7 +41,7 @@ use model::job::{Attempt, Body, JobKey};
 use model::settings::CallbackSettings;
 use model::topic::{Failure, Topic};
 
-/// How much longer than its timeout a call is waited for.
+/// How long to wait for the end of a call after its timeout has passed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A job to deliver.
@@ -121,8 +121,8 @@ impl Caller {
         Caller::with_notifier(idle, settings, zone, || {})
     }
 
-    /// Makes a caller that also calls `some_ended`, on its thread, when calls have ended: once for all that end at the
-    /// same moment.
+    /// Makes a caller that also calls `some_ended` on the thread of the calls when calls have ended. Calls that end at
+    /// the same moment are reported by one `some_ended`.
     pub fn with_notifier(
         idle: u32,
         settings: &CallbackSettings,
@@ -149,7 +149,7 @@ impl Caller {
         debug_assert!(handed.is_ok(), "the thread of the calls has ended");
     }
 
-    /// Makes one delivery, and waits for its end. This takes about as long as the topic's timeout at most.
+    /// Makes one delivery, and waits for its end. This takes at most about as long as the topic's timeout.
     pub fn call(&self, topic: &Topic, delivery: &Delivery) -> (Verdict, Attempt) {
         let ended = self.make(topic, delivery, false);
         (ended.verdict, ended.attempt)
@@ -196,7 +196,7 @@ impl Drop for ExitOnPanic {
 
 /// Makes calls until nobody can ask for more.
 async fn make_all(calls: &Arc<SharedCallState>, mut asked: UnboundedReceiver<Vec<Call>>) {
-    // When connections that have been idle for too long are closed; none: there are no idle connections.
+    // The next time to close connections that have been idle for too long; none: there are no idle connections.
     let mut tidy_at: Option<Instant> = None;
     loop {
         let next = match tidy_at {

@@ -144,14 +144,14 @@ impl RequestParts {
         if let Some(who) = authorization(&uri) {
             add_headers(&mut headers, [("authorization", who.as_str())].into_iter());
         }
-        // The job comes last, so it replaces no header of the topic. Its add has been checked, but the topic may have
-        // changed since then.
+        // The headers of the job come last, so they replace no header of the topic. They were checked when the job was
+        // added, but the topic may have changed since then.
         let of_job = delivery.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         add_headers(&mut headers, of_job.filter(|(name, _)| topic.may_job_set(name)));
         let method = if body.is_some() { Method::POST } else { Method::GET };
         // The connection already leads to the receiver, so the request has only the rest of the URL as its target. (If
-        // that is only a query, hyper writes the path before it. An empty target shows itself as "/", but is written as
-        // nothing.)
+        // the rest is only a query, hyper writes the path `/` before it. If it is empty, `as_str` gives "/", but hyper
+        // would write nothing. So it is replaced.)
         let target = uri.path_and_query().filter(|target| target.as_str() != "/");
         let target = target.cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
         let mut request = Request::new(Full::from(body.unwrap_or_default()));
@@ -190,8 +190,8 @@ fn authorization(uri: &Uri) -> Option<String> {
     Some(format!("Basic {}", STANDARD.encode(plain)))
 }
 
-/// Returns the receiver's idempotency key. It is the same for all attempts of a job, and another one when the job is
-/// replaced. It contains no dot, because dots separate the parts of the text that is signed.
+/// Returns the receiver's idempotency key. All attempts of a job have the same key. If a job is replaced, the new job
+/// has another key. The key contains no dot, because dots separate the parts of the text that is signed.
 fn webhook_id(delivery: &Delivery) -> String {
     let part = |text: &str| header_text(text, |b| !matches!(b, b'.' | b':'));
     format!(
@@ -275,7 +275,7 @@ mod tests {
             "http://h/?a%20b=7&%E4%B8%AD=8&k=9"
         );
         assert_eq!(of("ID=0&id2=3&%69d=4&%=5&%ff=6", r#"{"id":1}"#), "http://h/?ID=0&id2=3&%=5&%ff=6&id=1");
-        // The PHP daemon's own fields count as well.
+        // A field that dq itself adds, such as `notify_time`, also replaces a parameter of its name.
         let delivery = delivery("t", "1");
         let topic = Topic {
             method: topic::Method::Get,
@@ -328,7 +328,7 @@ mod tests {
         ] {
             assert_eq!(of(callback, topic::Method::Post, path).as_deref(), Ok(sent));
         }
-        // A field of the body replaces the parameter of its name, wherever it came from.
+        // A field of the body replaces the parameter of its name, whether the URL or the path has the parameter.
         let get = of("http://h/hooks?k=1", topic::Method::Get, "/7?a=2&x=3").unwrap();
         assert!(get.starts_with("http://h:80 h /hooks/7?k=1&x=3&a=1&notify_time="), "{get}");
         for path in ["/../x", "//evil", "/a%2f..", "@evil", "/a b"] {

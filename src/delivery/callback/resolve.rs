@@ -50,7 +50,7 @@ pub(super) struct CachedResolver {
 
 struct ResolverState {
     names: Mutex<HashMap<String, ResolvedName>>,
-    /// Both are notified when a lookup has ended: one for threads, one for tasks.
+    /// When a lookup has ended, `found` wakes threads, and `found_for_tasks` wakes tasks.
     found: Condvar,
     found_for_tasks: Notify,
     look_up: Box<LookupFunction>,

@@ -104,7 +104,7 @@ fn in_transaction(db: &mut Conn, save: &BulkSave<'_>) -> Result<Option<bool>> {
     Ok(stop.map(|stop| stop != 0))
 }
 
-/// Asks to stop an operation. Returns whether it has not ended.
+/// Asks to stop an operation. Returns false if it has already ended.
 pub(super) fn stop(db: &mut Conn, number: u64) -> Result<bool> {
     let stop = "UPDATE dq_bulk SET stop = 1 WHERE n = ? AND ended IS NULL";
     db.exec_drop(stop, (number,)).map_err(at_change)?;

@@ -14,7 +14,7 @@ const WINDOWS: [char; 32] = [
 pub(super) struct ColumnText {
     /// What the text says.
     pub text: String,
-    /// Whether the column has it encoded twice.
+    /// Whether the text in the column is encoded twice.
     pub is_doubly_encoded: bool,
 }
 

@@ -164,7 +164,7 @@ fn revision_of(db: &mut Conn, name: &TopicName) -> Result<Revision> {
     rows.first().map(|row| row.revision).ok_or_else(|| RegistryError::NotFound(name.clone()))
 }
 
-/// Changes a row if it is still the expected one: the console does not take turns.
+/// Changes a row if it is still the expected one. The check is needed because the console does not take turns.
 fn change(db: &mut Conn, name: &TopicName, sql: &str, mut values: Values, expected: Expected) -> Result<()> {
     let sql = match expected {
         Expected::At(revision) => {

@@ -1,4 +1,4 @@
-//! Reads the tables as they are, with no right other than to read. The tables may be those of a PHP daemon, which dq
+//! Reads the tables as they are. The right to read them is enough. They may be the tables of a PHP daemon, which dq
 //! never brought up to date.
 
 use ::mysql::prelude::Queryable;

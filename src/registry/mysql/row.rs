@@ -192,8 +192,8 @@ impl Columns {
     }
 }
 
-/// Returns the span that a number of milliseconds means. 0 is no limit for the PHP daemon, so it is the longest span
-/// here. A number that no topic can have becomes the nearest valid number, so that the row can still be used.
+/// Returns the timeout that a number of milliseconds means. 0 means no limit for the PHP daemon, so dq uses the longest
+/// timeout. A negative number becomes 3 s. Any other invalid number becomes the nearest valid one.
 fn timeout(column: i64) -> Duration {
     match u64::try_from(column) {
         Ok(0) => TIMEOUT_MAX,
@@ -219,8 +219,8 @@ pub(super) fn status_number(status: TopicStatus) -> i64 {
     }
 }
 
-/// Returns new texts in the form in which they are written to the row: encoded twice if the row has its texts encoded
-/// twice. Each text is given with the name of its field, in the order of [`Columns::texts`].
+/// Returns new texts in the form in which they are written to the row: encoded twice if the texts in the row are. Each
+/// text is given with the name of its field, in the order of [`Columns::texts`].
 fn texts_as_before(texts: [(&'static str, &String); 5], before: Option<&Columns>) -> Result<[String; 5]> {
     let new = Default::default();
     let of_row = before.map_or([&new; 5], Columns::texts);
@@ -238,8 +238,8 @@ fn texts_as_before(texts: [(&'static str, &String); 5], before: Option<&Columns>
 }
 
 /// Returns a topic as the values of [`INSERT`] and [`UPDATE`]. Fields that another release has written are kept.
-/// `max_attempts`: the limit for rows that set no limit. A row of the PHP daemon still sets no limit if the topic keeps
-/// this one.
+/// `max_attempts`: the limit for rows that set no limit. If the topic has this limit, a row that sets no limit still
+/// sets none.
 pub(super) fn values(topic: &Topic, before: Option<&PhpTopicRow>, max_attempts: u32) -> Result<Values> {
     let before = before.and_then(|row| row.columns.as_ref().ok());
     let spec = before.and_then(|columns| columns.spec.as_deref());
@@ -247,7 +247,7 @@ pub(super) fn values(topic: &Topic, before: Option<&PhpTopicRow>, max_attempts: 
     let keeps_limit = before.is_some() && !is_said(spec) && topic.max_attempts == max_attempts;
     let left_out = PHP_FIELDS.into_iter().chain(keeps_limit.then_some("max_attempts"));
     let email = topic.alert.join(",");
-    // The number in the row stays if it means the same.
+    // The number in the row stays if it means the same timeout.
     let kept = before.map(|columns| columns.timeout).filter(|column| timeout(*column) == topic.timeout);
     let timeout_ms = kept.unwrap_or_else(|| i64::try_from(record::ms(topic.timeout)).unwrap_or(i64::MAX));
     let texts = [

@@ -58,7 +58,7 @@ impl MysqlRegistry {
     }
 }
 
-/// Adds what is new. Returns how many subjects had something new.
+/// Adds the new counts of these subjects. Returns how many subjects had new counts.
 fn carry(db: &mut Conn, day: &str, page: u64, piece: &[(MetricSubject, Sums)]) -> Result<usize> {
     let mut tx = db.start_transaction(TxOpts::default())?;
     let mut names: Vec<Value> = vec![page.into()];

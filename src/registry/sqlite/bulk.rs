@@ -95,7 +95,7 @@ pub(super) fn save(db: &Connection, save: &BulkSave<'_>) -> Result<Option<bool>>
     Ok(stop)
 }
 
-/// Asks to stop an operation. Returns whether it has not ended.
+/// Asks to stop an operation. Returns false if it has already ended.
 pub(super) fn stop(db: &Connection, number: u64) -> rusqlite::Result<bool> {
     let stop = "UPDATE bulk SET stop = 1 WHERE n = ?1 AND ended IS NULL";
     Ok(db.prepare_cached(stop)?.execute([number as i64])? > 0)

@@ -14,7 +14,7 @@ fn sums(row: &Row<'_>, from: usize) -> rusqlite::Result<Sums> {
     Ok(Sums::new(numbers))
 }
 
-/// Adds what is new in these pages. Returns how many subjects had something new.
+/// Adds the new counts in these pages. Returns how many subjects had new counts.
 pub(super) fn carry(tx: &Transaction<'_>, day: &str, pages: &[PageSums]) -> rusqlite::Result<usize> {
     let mut find = tx.prepare_cached(&format!(
         "SELECT {COLUMNS} FROM statistics_carried WHERE page = ?1 AND kind = ?2 AND name = ?3"

@@ -2,8 +2,8 @@
 //! present moment, and the output is orders for the lanes and answers to clients. `simulation` drives it.
 //!
 //! A topic is hot on a lane if it may have ready jobs there: a client has just come, the bell rang, or the last lease
-//! has left some of its jobs. Only hot topics are leased. After each event, the caller calls [`Broker::act`], and
-//! carries out its orders.
+//! call did not take all of its jobs. Only hot topics are leased. After each event, the caller calls [`Broker::act`],
+//! and carries out its orders.
 //!
 //! | event | what follows |
 //! |---|---|
@@ -25,15 +25,15 @@ use model::job::TopicName;
 use model::topic::Topics;
 use store::{Permit, PermitRequest, Ring, StoreError};
 
-/// How long after its time a client waits for a lease that is under way.
+/// How long a client whose time is over still waits for a lease that is under way.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 
-/// How often the topics that clients wait for are looked at although no bell rang: a process may have died before it
-/// rang.
+/// How often the broker checks the topics that clients wait for although no bell rang: a process may have died before
+/// it rang.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// How long dq does not ask for the jobs of a topic after a limit kept its ready jobs from being leased: at first, and
-/// at most.
+/// The pause before dq asks for the jobs of a topic again, after a limit kept its ready jobs from being leased: the
+/// first pause and the longest one.
 const HELD: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 
 /// A client that waits.
@@ -270,8 +270,8 @@ impl Broker {
         }
     }
 
-    /// Gives jobs that cannot be handed back, because they were removed when they were reserved, to any clients that wait
-    /// for their topics.
+    /// Gives removed jobs to any clients that wait for their topics. These jobs were removed when they were reserved,
+    /// so they cannot be handed back.
     fn give_removed(&mut self, jobs: &mut Vec<Reserved>) {
         while let Some(first) = jobs.iter().find(|job| job.ticket.is_none()) {
             let topic = first.leased.key.topic.clone();

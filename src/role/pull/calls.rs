@@ -11,7 +11,7 @@ use store::{LeaseRequest, PermitRequest, ReadyCounts, Settlement, StoreError};
 /// How long clients wait for a lane that does not answer before they are free for other lanes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often the store is asked for the rings of a topic. This must be well before it forgets the last request.
+/// How often the store is asked for the rings of a topic. This must be well before the store forgets the last request.
 pub(super) const REGISTER: Duration = Duration::from_secs(20);
 
 /// The most jobs of one lease call, and the most lease calls of one order.
@@ -53,7 +53,7 @@ pub(super) struct LeaseCall {
     pub(super) removed: BTreeSet<TopicName>,
 }
 
-/// A call under way, and the clients that it is for, the first first.
+/// A call under way, and the clients that it is for, in the order in which they came.
 #[derive(Debug)]
 pub(super) struct PlannedCall {
     pub(super) call: LeaseCall,

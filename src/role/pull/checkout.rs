@@ -23,8 +23,8 @@ const ROUNDS: usize = 32;
 /// The answer of the attempt that is recorded of a job that was removed when it was reserved.
 const REMOVED: &str = "removed when it was reserved";
 
-/// Leases jobs. Those that have expired become dead letters. Returns the others, and the topics of those that have expired.
-/// If all have expired, it leases again, some times: so a client that does not wait gets the jobs behind them.
+/// Leases jobs. Expired jobs become dead letters. Returns the other jobs, and the topics of the expired jobs. If all
+/// jobs have expired, leases again, up to `ROUNDS` times. So a client that does not wait gets the jobs behind them.
 pub(super) fn lease_unexpired(
     store: &mut dyn Store,
     call: &LeaseCall,
@@ -57,8 +57,8 @@ pub(super) fn lease_unexpired(
     Ok((batch, topics))
 }
 
-/// Settles the jobs of these topics as done. Leaves out those that may have ended without it: of a job whose settlement has
-/// failed, nobody knows whether it comes back at its deadline.
+/// Settles the jobs of these topics as done. If the settlement of a job fails, the job is left out: it may come back at
+/// its deadline.
 pub(super) fn remove(store: &mut dyn Store, jobs: &mut Vec<Leased>, topics: &BTreeSet<TopicName>) {
     let is_removed = |job: &Leased| topics.contains(&job.key.topic);
     let done = |job: &Leased| {

@@ -1,5 +1,5 @@
-//! The settlements that the broker makes for leases that it has got from the store. It hands back the jobs that no
-//! client uses, and notes for the others which client has them. Pure, except for the log.
+//! The settlements that the broker makes for leases that it has got from the store. They hand back the jobs that no
+//! client uses. For each other job, they note which client has it. Pure, except for the log.
 
 use super::{Client, Reserve, Reserved};
 use model::excerpt::Excerpt;

@@ -84,7 +84,7 @@ pub enum NotPulled {
     Other(TopicName, String),
 }
 
-/// Returns those of these topics whose jobs clients may reserve.
+/// Returns the topics among `names` whose jobs clients may reserve.
 pub fn pulled(topics: &Topics, names: Vec<TopicName>) -> Result<Vec<TopicName>, NotPulled> {
     if let Some(name) = names.iter().find(|name| topics.get(name.as_str()).is_none()) {
         return Err(NotPulled::Unknown(name.clone()));

@@ -80,8 +80,8 @@ impl Broker {
         self.orders.push((number, LaneOrder::Lease { register, calls: orders }));
     }
 
-    /// Plans the calls of an order. The clients come in their order. Those with one topic and the same lease share a
-    /// call. A client with several topics has one of its own, because its order of preference counts.
+    /// Plans the calls of an order, for the clients in their order. Clients with one topic and the same lease share a
+    /// call. A client with several topics has a call of its own, because its order of preference counts.
     fn calls(&mut self, number: usize, now: Instant) -> Vec<PlannedCall> {
         let may_lease = |topic: &&TopicName| self.may_lease(topic, now) && self.permits(topic) != Some(0);
         let hot: BTreeSet<TopicName> = self.lanes[number].hot.iter().filter(may_lease).cloned().collect();
@@ -123,7 +123,7 @@ impl Broker {
             self.lanes[number].hot.remove(&want.topic);
         }
         for PlannedCall { call, .. } in &mut calls {
-            // A client that asks for an owned lease cannot do without one.
+            // A client that asks for an owned lease needs a lease, and a removed job has none.
             let topics = call.wanted.iter().map(|want| &want.topic).filter(|_| !call.is_owned);
             let is_removed = |topic: &&TopicName| {
                 self.pulled(topic).is_some_and(|known| known.on_reserve == OnReserve::Remove)

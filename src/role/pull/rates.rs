@@ -10,8 +10,8 @@ use model::job::TopicName;
 use model::topic::Rate;
 use store::{Permit, PermitRequest};
 
-/// After a question failed, or was refused without a time for the next one, permits are asked for again after this
-/// time.
+/// How long to wait before the next question for permits, if a question failed, or was refused without a time for the
+/// next one.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// The permits of one topic.

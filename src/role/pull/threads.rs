@@ -23,7 +23,7 @@ use store::{BellKind, Leased, OwnerTag, Permit, PermitRequest, Ring, Settlement,
 /// How long a secret that was read is used before it is read again.
 const SECRET_KEPT: Duration = Duration::from_secs(60);
 
-/// How long after a failure a bell is hung again.
+/// How long after a failure the thread begins to listen to the bell again.
 const HANG_AGAIN: Duration = Duration::from_secs(1);
 
 /// Delivers an answer. Returns the jobs if the client is gone.
@@ -50,7 +50,7 @@ pub struct Pull {
     is_gone: Arc<AtomicBool>,
 }
 
-/// A reserve that waits. When it is dropped before its answer came, it takes no job with it.
+/// A reserve that waits. If it is dropped before its answer came, its jobs go to other clients or are handed back.
 pub struct Waiting {
     pull: Pull,
     id: u64,

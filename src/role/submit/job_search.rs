@@ -172,8 +172,8 @@ impl JobSearchStep<'_> {
         }
     }
 
-    /// Reads the next jobs of a list, but only as many as the page has room for: those that the filter selects must all
-    /// fit.
+    /// Reads the next jobs of a list. The page must have room for all of them that the filter selects, so no more are
+    /// read.
     fn read(
         &mut self,
         topic: &TopicName,
@@ -190,8 +190,8 @@ impl JobSearchStep<'_> {
                 .enumerate()
                 .filter(|(_, view)| selects(&self.query.filter, view))
                 .map(|(n, _)| n);
-            // If the page is full before the end of what was read, it must end there. The store gives a cursor only for
-            // the end of what it reads, so the list is read again, up to that place.
+            // If the page becomes full within the jobs that were read, it ends at the last job that fits. The store
+            // gives a cursor only for the end of what it reads, so the list is read again, up to this job.
             match (selected.nth(room.saturating_sub(1)), selected.next()) {
                 (Some(last), Some(_)) => read = last + 1,
                 _ => return Ok(page),

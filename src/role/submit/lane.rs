@@ -43,8 +43,8 @@ type AnsweredRequest<A> = (<A as RequestSource>::Ticket, <A as RequestSource>::R
 
 struct Queue<A: RequestSource> {
     requests: Vec<QueuedRequest<A>>,
-    /// The thread waits for requests, and was not woken yet. To wake a thread that works would be a useless system
-    /// call.
+    /// The thread waits for requests, and was not woken yet. A thread that works is not woken, because that would be a
+    /// useless system call.
     waits: bool,
     closed: bool,
 }
@@ -332,7 +332,7 @@ impl<A: RequestSource> Worker<A> {
                     group.respond.push(((ticket, bytes), respond));
                 }
                 Err(response) => {
-                    // The earlier answers of its sequence come first.
+                    // The earlier requests of its sequence are answered first.
                     self.settle_group(&mut group);
                     self.finish(vec![(ticket, response, bytes)]);
                 }
@@ -390,7 +390,7 @@ mod tests {
     use super::*;
     use model::job::{JobId, TopicName};
 
-    /// A server whose tickets are the sequence of a request, and its number in the sequence.
+    /// A server whose tickets are pairs: the sequence of a request, and its number in the sequence.
     struct Source;
 
     impl RequestSource for Source {

@@ -327,8 +327,8 @@ impl<R: 'static> Request<R> {
         Request::other(Target::AllLanes, move |store| respond(store.purge(&topic, state, limit)))
     }
 
-    /// Does something with up to `limit` dead letters of a topic; if ids are given, with all of them. For large
-    /// numbers, the server asks in several steps, so that other requests get their turn.
+    /// Counts, redrives or removes dead letters of a topic: up to `limit` of them, or all of the ids if ids are given.
+    /// For large numbers, the server asks in several steps, so that other requests get their turn.
     pub fn dead_letters(
         topic: TopicName,
         which: DeadLetterSelection,

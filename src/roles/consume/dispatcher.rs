@@ -50,8 +50,8 @@ impl RunningCallback {
     }
 }
 
-/// Returns the lane that grants the permits of a topic or a host, and whose answers about the circuit of a topic are
-/// logged.
+/// Returns the home lane of a topic or a host. This lane grants the permits. Only its answers about the circuit of the
+/// topic are logged.
 pub(super) type HomeOf = Box<dyn Fn(&str) -> usize>;
 
 /// What one consumer knows, and what it has decided and not ordered yet.
@@ -232,8 +232,8 @@ impl ConsumerState {
             for number in 0..self.lanes.len() {
                 self.begin_exchange(number, now);
             }
-            // A lease uses up permits, so this asks for more. If some come at once, or if workers become free because
-            // jobs are postponed, they are used at once.
+            // A lease uses up permits, so this asks for more. If permits come at once, or if workers become free
+            // because jobs are postponed, the loop begins again and uses them.
             if !self.ask_permits(now) && !self.decide_held(now) {
                 break;
             }

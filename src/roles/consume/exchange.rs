@@ -132,9 +132,9 @@ impl ConsumerState {
         Ok(())
     }
 
-    /// Rings the bell again for other processes, if this process lost a topic while its lease was under way. The bell
-    /// may have rung for this process alone. A topic that the lease did not ask for is checked when the lease has
-    /// ended, so it is passed on here only if the lease has failed.
+    /// Rings the bell again for other processes, if this process stopped serving a topic during the lease. The bell may
+    /// have rung for this process alone. Topics that the lease did not ask for are checked after a successful lease
+    /// (`note_left`), so they are passed on here only if the lease has failed.
     fn pass_on_lost(&mut self, number: usize, lease: Option<&LeaseUnderWay>, has_failed: bool) {
         let Some(lease) = lease else { return };
         let unasked = lease.unasked.iter().filter(|_| has_failed);
@@ -184,7 +184,7 @@ impl ConsumerState {
         let is_served = |(topic, _): &(TopicName, u64)| self.topics.is_delivered(topic.as_str());
         let left: Vec<(TopicName, u64)> = left.into_iter().filter(is_served).collect();
         self.fair.record_ready(number, asked.keys(), left.iter().cloned());
-        // About topics that were asked for with a maximum of 0, the lease only learned how many ready jobs they have.
+        // For topics with a maximum of 0, the lease could bring no jobs. It only counted their ready jobs.
         asked.retain(|_, (_, max)| *max > 0);
         let in_vain = brought == 0 && asked.keys().all(|topic| self.fair.knows(number, topic));
         // The rings that came during the exchange may be newer than the answer to the exchange.
@@ -206,9 +206,9 @@ impl ConsumerState {
         let more = self.fair.more(number, self.free(), |topic| allowed(&self.limits, &self.hosts, topic));
         let lane = &mut self.lanes[number];
         lane.end_lease(asks, since, self.fair.has_ready_jobs(number), now);
-        // Jobs that are left although they were asked for cannot be leased by asking again. The lane tries again after
-        // the next ring or callback. But if a topic that was asked for turns out to have no jobs, it took the place of
-        // other topics, so the lane searches again at once.
+        // If the lease brought nothing, but all topics that it asked for have ready jobs, asking again does not help.
+        // The lane tries again after the next ring or callback. But if one of these topics has no jobs, the lease
+        // could have asked for another topic instead, so the lane searches again at once.
         if more && !in_vain {
             lane.search(TopicSearch::Known);
         }

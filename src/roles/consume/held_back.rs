@@ -76,7 +76,7 @@ impl ConsumerState {
         }
     }
 
-    /// Notes that a limit holds back the topics that it is about.
+    /// Notes that a limit holds back jobs of its topics.
     fn note_refused(&mut self, ask: &PermitRequest, now: Instant) {
         match self.hosts.topics_of(&ask.name) {
             Some(topics) => {
@@ -196,7 +196,7 @@ impl ConsumerState {
         self.lanes[lane].add_settlement(Settlement { key, token, outcome, attempt: None }, now);
     }
 
-    /// Gives back the permit of a job that was leased and gets no callback now, and its place as a probe.
+    /// Gives back the permit of a leased job that gets no callback now. If the job is a probe, the next job may be one.
     fn release(&mut self, lane: usize, topic: &Topic, leased: &Leased, why: &str) {
         self.limits.record_end(&topic.name, false);
         if let Some(opens) = leased.probe {

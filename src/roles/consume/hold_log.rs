@@ -1,6 +1,6 @@
 //! Remembers what held jobs back, so that an attempt that begins late can say why. Pure.
 //!
-//! It has one entry for each topic and each lane, so it cannot grow.
+//! It has one entry for each topic and each lane, so its size has a limit.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -24,7 +24,7 @@ use store::{Leased, Permit, PermitRequest};
 /// The shortest time by which a job is postponed.
 const POSTPONED_MIN: Duration = Duration::from_millis(20);
 
-/// How long callbacks to a host take, before one has ended.
+/// How long callbacks to a host are assumed to take, until the first one has ended.
 const FIRST_GUESS: Duration = Duration::from_millis(200);
 
 /// A job that is leased, and whose callback has not begun.
@@ -260,8 +260,8 @@ impl HostLimits {
         })
     }
 
-    /// Whether no job waits here, and for each limit the home knows that this process holds nothing any more, or the
-    /// home cannot be reached.
+    /// Whether this process has nothing left to do: no job waits here, and each home knows that this process holds no
+    /// permits, or the home cannot be reached.
     pub(super) fn is_drained(&self) -> bool {
         self.waiting() == 0 && self.limits.is_drained()
     }

@@ -34,7 +34,7 @@ const SECRET_AGAIN: Duration = Duration::from_secs(5);
 pub(super) enum LaneOrder {
     /// Settle these outcomes, then lease up to `limit` jobs of these topics.
     Exchange { settle: Vec<Settlement>, wanted: Vec<LeaseRequest>, limit: usize },
-    /// Tell other processes that these topics have ready jobs. `rest`: also leave the bell to them for a moment.
+    /// Tell other processes that these topics have ready jobs. `rest`: also stop listening to the bell for a moment.
     PassOn { topics: Vec<TopicName>, rest: bool },
     /// Give back rings that are for other processes.
     GiveBack(Vec<TopicRing>),

@@ -91,7 +91,7 @@ pub(super) struct LeaseUnderWay {
     /// The topics that it asks for, as they were when it was ordered, and for how many jobs of each it asks. With 0, it
     /// only asks how many jobs are ready.
     pub asked: BTreeMap<TopicName, (Arc<Topic>, u32)>,
-    /// Whether it asks only known topics, or all.
+    /// Whether it asks only for known topics, or for all.
     pub asks: TopicSearch,
     /// The topics that the bell rang for and that are not asked for, because there was no worker or no permit for them.
     pub unasked: BTreeSet<TopicName>,
@@ -115,7 +115,7 @@ pub(super) enum BellState {
     Ignored,
     /// It has been ordered to take the bell down.
     TakenDown,
-    /// The bell is down: no ring that went to this process is left unanswered.
+    /// The bell is down. All rings that went to this process were answered.
     Gone,
 }
 
@@ -196,7 +196,7 @@ impl LaneState {
         self.search.is_some() && self.unsettled.len() <= lane::BATCH
     }
 
-    /// Begins a lease. Returns whether it asks all topics.
+    /// Begins a lease. Returns which topics it asks for: only known ones, or all.
     pub(super) fn begin_lease(&mut self, now: Instant) -> TopicSearch {
         let search = self.search.take();
         let surveys = self.backlog.is_some() && self.survey_at <= now;
@@ -274,8 +274,8 @@ impl LaneState {
         idle.into_iter().flatten().chain(self.circuits.values().copied()).chain(passes_on).min()
     }
 
-    /// Takes the topics that others may take and this process may not. Returns those that must be passed on. A
-    /// topic is passed on only once: between processes that may not take it either, it would go round without end.
+    /// Takes the topics that others may take and this process may not. Returns the new ones, which must be passed on.
+    /// Otherwise processes that may not take a topic would pass it on to each other without end.
     pub(super) fn pass_on(
         &mut self,
         topics: BTreeSet<TopicName>,
@@ -308,7 +308,7 @@ impl LaneState {
     }
 }
 
-/// Whether this many outcomes are settled without waiting for more while this many callbacks still run.
+/// Whether the `unsettled` outcomes are settled now, without a wait for the `flying` callbacks that still run.
 fn is_enough(unsettled: usize, flying: u32) -> bool {
     unsettled >= lane::BATCH.min(flying as usize)
 }

@@ -5,7 +5,7 @@
 //! While calls run, their outcomes gather and are settled together. A lease never takes more jobs than there are free
 //! workers, so that no job waits here while another consumer is idle.
 //!
-//! It never stores or promotes a job. Begin with [`run`], then `dispatcher`.
+//! This crate never stores or promotes a job. Begin with [`run`], then `dispatcher`.
 
 mod dispatcher;
 mod ending;
@@ -46,7 +46,7 @@ const LEASE_MARGIN: Duration = Duration::from_secs(15);
 /// How long an exchange with the store may take.
 const EXCHANGE: Duration = Duration::from_secs(15);
 
-/// How long before the end of a drain the leases of callbacks that still run are handed back.
+/// The leases of callbacks that still run are handed back this long before the end of a drain.
 const LAST_CALL: Duration = Duration::from_millis(500);
 
 /// Runs the role.

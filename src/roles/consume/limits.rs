@@ -41,7 +41,7 @@ struct Limit {
     hand_since: Instant,
     /// Permits for which a lease is under way.
     reserved: u32,
-    /// Permits that were granted and not used. Their tokens are given back to the rate.
+    /// Permits that were granted and not used. They are given back to the rate.
     unused: u32,
     /// How many permits this process holds, as far as its home knows.
     known_held: u32,
@@ -85,7 +85,7 @@ impl Limit {
         self.unused += std::mem::take(&mut self.hand);
     }
 
-    /// Whether there is nothing to report to the home: it knows how many permits are held, and no token is unused.
+    /// Whether there is nothing to report to the home: it knows how many permits are held, and none is left unused.
     fn is_even(&self) -> bool {
         (self.max_in_flight.is_none() || self.known_held == self.held())
             && (self.rate.is_none() || self.unused == 0)
@@ -110,7 +110,7 @@ impl Limit {
         self.take(granted, now);
         if granted < want && self.again.is_none() {
             self.again = Some(now + REFUSED.0);
-            // Then the end of a callback in this process makes room at once.
+            // So the end of a callback in this process ends this pause at once.
             self.refusals = 1;
         }
     }
@@ -343,7 +343,7 @@ where
         self.topics.iter().filter_map(next_of).min()
     }
 
-    /// Whether, for each limit, the home knows that this process holds nothing any more, or the home cannot be reached.
+    /// Whether each home knows that this process holds no permits any more, or the home cannot be reached.
     pub(super) fn is_drained(&self) -> bool {
         self.topics.values().all(|limit| limit.alone.is_some() || (limit.asked.is_none() && limit.is_even()))
     }

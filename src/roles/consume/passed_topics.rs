@@ -1,7 +1,7 @@
-//! Rings for topics that this host does not serve. Where a ring reaches only one of the listening processes, that
-//! process may be one that never takes the topic. It gives the ring back, so that another process hears it. A ring that
-//! nobody used comes back. It is then kept longer each time before it is given back again; otherwise it would go round
-//! without end between processes that do not serve its topic. Pure.
+//! Rings for topics that this host does not serve. A ring may reach only one of the listening processes, and this
+//! process may never take the topic. It gives the ring back, so that another process gets it. If nobody uses the ring,
+//! it comes back. The process then keeps it longer each time before it gives it back again. Otherwise the ring would
+//! go round without end between processes that do not serve its topic. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -340,7 +340,7 @@ async fn let_in_by<F: Future<Output = Response>>(
         parts.extensions.insert(VerifiedToken::from(token));
     }
     parts.extensions.insert(Permissions(token));
-    // The place is free again when the request is done, or earlier.
+    // The place becomes free when the request is done, or earlier if the route gives it up.
     let place = RequestPlace::new(place);
     parts.extensions.insert(place.clone());
     next(Request::from_parts(parts, body)).await

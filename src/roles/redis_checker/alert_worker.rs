@@ -1,6 +1,6 @@
 //! Sends alerts to people: about findings that open and close, about dead letters, and about processes that are started
 //! again and again. It runs on a thread of its own, which does not wait for the threads that send. A lock allows one
-//! such worker per `run_dir`. What was sent is recorded in a file in `run_dir`, from which the next worker goes on.
+//! such worker per `run_dir`. A file in `run_dir` records what was sent, so that the next worker can go on from there.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -32,8 +32,8 @@ use telemetry::counters;
 /// How often the worker checks whether anything is due.
 const TICK: Duration = Duration::from_millis(500);
 
-/// How often, at least and at most, the worker looks for dead letters and at the processes. Between these bounds, as
-/// often as `alert.gather` says.
+/// The shortest and the longest time between two looks at the dead letters and the processes. Between these bounds,
+/// `alert.gather` sets the time.
 const LOOK: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
 /// How long the master may take to report the state of the processes.
@@ -260,8 +260,8 @@ impl AlertWorker {
         }
     }
 
-    /// Reports jobs that became dead letters since the last look. Their number comes from the counters of this host's
-    /// processes; which jobs they are comes from the store.
+    /// Reports jobs that became dead letters since the last look. The counters of this host's processes give their
+    /// number, and the store gives the jobs themselves.
     fn look_at_dead(&mut self, php: &PhpMail, now: i64) {
         let pages = match counters::read(&self.settings.run_dir) {
             Ok(pages) => pages.iter().map(counters::Reading::sums).collect::<Vec<_>>(),
@@ -324,7 +324,7 @@ impl AlertWorker {
     }
 }
 
-/// Returns some of the jobs of a topic that became dead letters at this moment or later.
+/// Returns some of the jobs of a topic that became dead letters at `since_ms` or later.
 fn dead_jobs(settings: &Settings, topic: &str, since_ms: i64, count: u64) -> Result<Vec<DeadJob>> {
     // The count of several topics together has no topic name.
     let Ok(topic) = TopicName::new(topic) else { return Ok(Vec::new()) };

@@ -86,7 +86,7 @@ impl Condition {
         Condition::QuotaNearlyUsed,
     ];
 
-    /// Returns the condition of a finding. `None` if another release wrote a finding that this one does not know.
+    /// Returns the condition of a finding. `None`: another release wrote it, and this release does not know it.
     pub(super) fn from_finding(finding: &Finding) -> Option<Condition> {
         let Finding { node, topic, process, .. } = finding.clone();
         let general = Condition::GENERAL.into_iter();

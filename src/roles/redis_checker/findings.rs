@@ -15,11 +15,11 @@ use model::status::{Finding, findings_file};
 /// What one look has found: each condition with its details.
 pub(super) type FoundConditions = BTreeMap<Condition, String>;
 
-/// How long a finding from before a restart stays open without having been found again. A node counts as down only
-/// after several misses.
+/// How long a finding from before a restart stays open if it is not found again. The time is long enough for nodes,
+/// which count as down only after several misses.
 const GRACE_MS: i64 = 15_000;
 
-/// The space that is reserved for the next findings, in bytes: as much of it as the disk has.
+/// The bytes that are reserved for the next findings: the first number, or the second if the disk has less room.
 const RESERVED: [i64; 2] = [64 << 10, 4 << 10];
 
 /// The open findings.
@@ -122,7 +122,7 @@ impl Findings {
     }
 }
 
-/// Makes the next draft now, with space on the disk. So the finding that the disk is full can be written.
+/// Makes the next draft now, and reserves space for it, so that even the finding "disk full" can be written.
 fn reserve(draft: &Path) {
     let Ok(file) = OpenOptions::new().create(true).truncate(false).write(true).open(draft) else { return };
     let _ = RESERVED.into_iter().find(|bytes| fallocate(&file, FallocateFlags::empty(), 0, *bytes).is_ok());

@@ -23,7 +23,7 @@ use telemetry::history::add_rates;
 /// The shortest and the longest time between two looks.
 const PERIODS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
-/// What follows a job should be added at once. If it has waited for longer than this, it is a finding.
+/// An entry of the outbox should lead to an add at once. An entry that has waited for longer than this is a finding.
 const OUTBOX_MAX: Duration = Duration::from_secs(300);
 
 /// What one lane reports about its topics.
@@ -38,7 +38,7 @@ struct LaneReport {
     paused: BTreeSet<TopicName>,
     /// The circuits that are not closed, each with its reason.
     open: BTreeMap<TopicName, String>,
-    /// What follows jobs and is not added yet.
+    /// The outbox: how many entries wait for their adds, and for how long.
     outbox: OutboxState,
 }
 
@@ -124,7 +124,7 @@ fn lane_report(store: &mut dyn Store) -> store::Result<LaneReport> {
     Ok(LaneReport { waiting, leased, held, paused: store.paused()?.into_iter().collect(), open, outbox })
 }
 
-/// Returns a problem if what follows jobs has waited for too long.
+/// Returns a problem if an entry of an outbox has waited for too long.
 fn outbox_that_waits<'a>(
     lanes: impl Iterator<Item = &'a OutboxState> + Clone,
 ) -> Option<(Condition, String)> {
@@ -140,7 +140,7 @@ fn outbox_that_waits<'a>(
     })
 }
 
-/// Adds up what waits on all lanes.
+/// Adds up the waiting jobs of all lanes.
 fn sums<'a>(lanes: impl Iterator<Item = &'a WaitingJobs>) -> WaitingJobs {
     let mut sums = WaitingJobs::new();
     for (topic, (ready, oldest_ms)) in lanes.flatten() {

@@ -92,7 +92,7 @@ pub fn run(mut context: Context) -> Result<()> {
             }
         }
         let mut found = of_store.clone();
-        // Adds are refused from the moment when the disk is full, so it is looked at more often.
+        // The disk is checked more often, because adds are refused from the moment when it is full.
         found.extend(file.as_ref().map(check_file).unwrap_or_default());
         found.extend(nodes.found());
         found.extend(move_that_lasts(&lanes, &mut moving_since).map(|what| (Condition::StoreFails, what)));

@@ -207,7 +207,7 @@ fn number(values: &BTreeMap<String, String>, key: &str) -> u64 {
     values.get(key).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Judges a node's clock. It was read at some time between the request (`asked`) and the answer, `way` later.
+/// Judges a node's clock. The node read it at some time between the request (`asked`) and the answer (`way` later).
 fn judge_clock(now_us: u64, asked: SystemTime, way: Duration) -> Option<String> {
     let asked_us = asked.duration_since(UNIX_EPOCH).ok()?.as_micros() as i128;
     let off = i128::from(now_us) - asked_us;
@@ -223,9 +223,9 @@ fn judge_clock(now_us: u64, asked: SystemTime, way: Duration) -> Option<String> 
 
 type NodeFindings = Vec<(NodeCondition, Option<String>)>;
 
-/// Returns how many replicas are connected. A client that only fetches a snapshot (`redis-cli --rdb`) is in the list of the
-/// replicas for a moment. It names no port and never acknowledges an offset. A replica names its port before it asks for
-/// data; one that has no port (it listens on a Unix socket only) acknowledges an offset once a second.
+/// Returns how many replicas are connected. A client that only fetches a snapshot (`redis-cli --rdb`) is in the list of
+/// replicas for a moment. It names no port and never acknowledges an offset. A replica names its port before it asks
+/// for data; one that has no port (it listens on a Unix socket only) acknowledges an offset once a second.
 fn connected_replicas(info: &BTreeMap<String, String>) -> u64 {
     let is_replica = |(key, value): (&String, &String)| {
         let is_listed = key.strip_prefix("slave").is_some_and(|n| n.parse::<u32>().is_ok());
@@ -235,7 +235,7 @@ fn connected_replicas(info: &BTreeMap<String, String>) -> u64 {
     info.iter().filter(|line| is_replica(*line)).count() as u64
 }
 
-/// Judges the state of a node. `replicas`: the most it has had.
+/// Judges the state of a node. `replicas`: the most replicas that it has had.
 fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> NodeFindings {
     let is = |key: &str, value: &str| info.get(key).is_some_and(|v| v == value);
     let link = if is("master_link_status", "down") { ", and its link to the master is down" } else { "" };

@@ -8,7 +8,7 @@ use model::job::TopicName;
 use model::topic::{Rate, Size, Topic};
 use store::Counts;
 
-/// From this part of a limit on, the quota is nearly used up.
+/// A quota is nearly used up if at least this part of its limit is used.
 const NEARLY: f64 = 0.8;
 
 /// What the topics of one lane hold: pending jobs, and bytes if they are counted.
@@ -19,8 +19,8 @@ pub(super) fn held(counts: &[Counts]) -> TopicHoldings {
     counts.iter().map(|one| (one.topic.clone(), (one.pending(), one.bytes))).collect()
 }
 
-/// Returns the topics with a limit of which at least four fifths are used. `add_rates`: how many jobs clients add in one
-/// period of each topic's `add_rate`.
+/// Returns the topics with a limit of which at least four fifths are used. `add_rates`: how many jobs clients add in
+/// one period of each topic's `add_rate`.
 pub(super) fn nearly_used<'a>(
     lanes: impl Iterator<Item = &'a TopicHoldings>,
     topics: impl Iterator<Item = &'a Topic>,

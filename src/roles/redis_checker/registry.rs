@@ -157,8 +157,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Whether somebody has overwritten the snapshot since it was last looked at. During a rolling restart the previous
-    /// release runs as well, and leaves out what it does not know. The contents are then checked again.
+    /// Whether somebody has overwritten the snapshot since the last look. (During a rolling restart, the previous
+    /// release writes it too, without what it does not know.) If so, the contents are checked again.
     fn is_written_over(&mut self) -> bool {
         let Ok(file) = std::fs::metadata(Snapshot::file(&self.settings.run_dir)) else { return false };
         let file = Some((file.ino(), file.mtime(), file.mtime_nsec()));
@@ -169,7 +169,7 @@ impl Follower {
         known.is_some_and(|(known, _)| known.source == self.registry.to_string())
     }
 
-    /// Logs what differs from what people may expect, each line once.
+    /// Logs entries of the registry that are not used or have a problem, each line once.
     fn log_new_problems(&mut self, listing: &Listing) {
         let of_file: HashSet<&TopicName> = self.settings.topics.iter().map(|t| &t.name).collect();
         let mut says: Vec<String> = listing

@@ -1,7 +1,7 @@
 //! Carries the counters of this host's processes into the registry, which keeps them by day. The thread is separate,
-//! because a database may hold it up. Meanwhile, the counts stay in the pages. The registry records which counts of
-//! each page it has, in the same transaction as the sums. So a process that dies in between, or two at the same time,
-//! count nothing twice and lose nothing.
+//! because a database may hold it up. Until it goes on, the counts stay in the pages (`telemetry::counters`). The
+//! registry records which counts of each page it has, in the same transaction as the sums. So no count is lost or
+//! counted twice, even if a process dies in between or two processes carry at the same time.
 
 use std::collections::HashMap;
 use std::sync::Arc;

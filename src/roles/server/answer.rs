@@ -323,7 +323,7 @@ pub(super) fn settled(settled: std::result::Result<SettledTicket, TicketError>) 
 }
 
 /// Returns the answer to `stats`: the counts of all topics that the store counts, or of the topic that the client
-/// named. This topic is always included.
+/// named. The named topic is always included.
 pub(super) fn counted(topic: Option<&TopicName>, counts: Result<Vec<Counts>>) -> Json {
     #[derive(Serialize, Default)]
     struct TopicCounts {

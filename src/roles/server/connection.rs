@@ -30,7 +30,7 @@ const OWED_MAX: usize = 1024;
 /// The assumed size, in bytes, of the answer to a `get` until the store has answered it.
 const ANSWER_GUESS: usize = 64 << 10;
 
-/// How long a client whose framing is lost has to read its last answer and to close the connection.
+/// If the framing of a client is lost: how long the client has to read its last answer and to close the connection.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(super) struct Connection {
     pub(super) replies: VecDeque<Reply>,
     /// The number of the first of `replies`.
     first: u64,
-    /// The bytes of the answers in `replies`; a pending answer counts as its guess.
+    /// The bytes of the answers in `replies`. For a pending answer, its guessed size counts.
     pub(super) owed: usize,
     /// The bytes of the buffers when they were last counted.
     counted: usize,
@@ -265,7 +265,7 @@ impl Connection {
         consume(&mut self.inbox, done);
     }
 
-    /// Moves the answers whose turn has come to the outbox.
+    /// Moves answers that are ready into the outbox, in the order of their requests.
     fn move_ready_answers(&mut self) {
         while let (Some(Reply::Done(_)), Some(framing)) = (self.replies.front(), self.framing) {
             let Some(Reply::Done(json)) = self.replies.pop_front() else { break };
@@ -301,7 +301,7 @@ impl Connection {
         is_its
     }
 
-    /// Ends the wait of a client that is gone: it gets no job. (If it has only closed its side, it gets an empty answer.)
+    /// Ends the wait of a client that is gone: it gets no job. (If only its side is closed, it gets an empty answer.)
     fn end_wait(&mut self) {
         if let Some(reply @ Reply::Waiting(_)) = self.replies.front_mut() {
             *reply = Reply::Done(SUCCESS.into());

@@ -113,7 +113,7 @@ const REFUSED: u8 = 0;
 #[derive(Debug)]
 pub(super) struct HandoffSender {
     passage: PassSocket,
-    /// The offered connections that are not answered yet, in this order: place and serial number.
+    /// The offered connections without an answer, in the order of the offers: place and serial number of each.
     offered: VecDeque<(usize, u64)>,
 }
 
@@ -136,8 +136,8 @@ impl HandoffSender {
         Ok(HandoffSender { passage, offered: VecDeque::new() })
     }
 
-    /// Offers a connection, which is known here by its place and its serial number. A connection with too many bytes to pass on stays, with an error of the kind
-    /// `InvalidInput`.
+    /// Offers a connection, which is known here by its place and its serial number. A connection with too many bytes is
+    /// not offered and stays here. The error is then of the kind `InvalidInput`.
     pub(super) fn offer(
         &mut self,
         (place, serial): (usize, u64),

@@ -81,8 +81,8 @@ pub(super) struct Client<'a> {
 }
 
 impl RequestRouter {
-    /// Whether a client may connect while `open` connections are open. `more` further ones are not counted in `open`
-    /// yet.
+    /// Whether a client may connect while `open` connections are open. `more` further connections are not yet counted
+    /// in `open`.
     pub(super) fn admit(&self, peer: SocketAddr, open: &OpenConnections, more: usize) -> Result<(), String> {
         let server = &self.settings.server;
         if !server.allow.is_empty() && !server.allow.iter().any(|net| net.contains(&peer.ip().to_canonical()))

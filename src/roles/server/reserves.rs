@@ -74,7 +74,7 @@ impl Drop for ReservePlace {
 }
 
 impl Reserves {
-    /// Starts the thread that serves reserves. `most` may wait at the same time, and half as many from one address.
+    /// Starts the thread that serves reserves. At most `most` may wait at once, and half as many from one address.
     pub(super) fn start(
         store: StoreOpener,
         topics: Topics,

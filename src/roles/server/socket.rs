@@ -16,7 +16,7 @@ pub(super) struct Socket {
     pub stream: TcpStream,
     tls: Option<Box<ServerConnection>>,
     /// The socket may hold bytes. A read that returns less than the buffer's size has emptied the socket, and an event
-    /// reports what comes after that (epoll(7)). So a further read, only to learn that there is nothing, is not needed.
+    /// reports bytes that come later (epoll(7)). So no further read is needed to learn that the socket is empty.
     readable: bool,
     /// The socket is read until it has nothing left, because no event will report what it holds now.
     to_the_end: bool,
@@ -97,7 +97,7 @@ impl Socket {
     fn read_encrypted(&mut self, buffer: &mut [u8]) -> Result<ReadOutcome> {
         let Some(tls) = &mut self.tls else { return Ok(ReadOutcome::Nothing) };
         loop {
-            // What is already decrypted comes first. No event reports it.
+            // Bytes that are already decrypted come first, because no event reports them.
             match tls.reader().read(buffer) {
                 Ok(0) => return Ok(ReadOutcome::End),
                 Ok(n) => return Ok(ReadOutcome::Some(n)),
@@ -113,7 +113,7 @@ impl Socket {
                 Ok(_) => {
                     self.moved_at = Instant::now();
                     let understood = tls.process_new_packets();
-                    // An answer of the handshake, or an alert.
+                    // This sends an answer of the handshake, or an alert.
                     while tls.wants_write() && tls.write_tls(&mut self.stream).is_ok() {}
                     understood.map_err(Error::other)?;
                 }

@@ -25,8 +25,8 @@ const BATCH: usize = 256;
 /// have sent it died.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// The longest sleep with a store where a ring is lost if a process dies at that moment. So a lost ring is repeated
-/// after this time at the latest.
+/// The longest sleep if the bells of the store may lose a ring: its receiver may die before it acts on the ring. A lost
+/// ring is repeated after this time at the latest.
 const SHORTER_SLEEP: Duration = Duration::from_secs(10);
 
 /// How long a step may take.
@@ -46,7 +46,7 @@ pub(super) struct LaneWorker {
     /// Readable when there is news. Closed when the worker must end.
     wake_reader: UnixStream,
     pub maintenance: SyncSender<()>,
-    /// Wakes the thread that adds what follows jobs.
+    /// Wakes the thread that adds the jobs that follow other jobs (`outbox`).
     followers: SyncSender<()>,
     trouble: TroubleLog,
     /// The topics whose jobs are spread after an outage, and over how long.

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// A wait for the lock. It becomes readable as soon as this process holds the lock, which it then keeps until it ends.
+/// A wait for the lock. It is readable once this process has the lock. The process then keeps the lock until it ends.
 #[derive(Debug)]
 pub(super) struct LeaderLock(UnixStream);
 
@@ -16,7 +16,7 @@ impl LeaderLock {
         let lock =
             OpenOptions::new().create(true).truncate(false).write(true).open(run_dir.join("timer.lock"))?;
         let (held, tell) = UnixStream::pair()?;
-        // To wait for the lock blocks a thread, so a thread of its own does it.
+        // A wait for the lock blocks its thread, so this is a thread of its own.
         std::thread::Builder::new().name("stand-by".into()).spawn(move || {
             loop {
                 match lock.lock() {

@@ -2,7 +2,7 @@
 //!
 //! One timer of a `run_dir` is active: the one that holds the leader lock. The others stand by, and one of them takes
 //! over as soon as the lock is free. Each lane of the store has a [`LaneWorker`](lane_worker), and a thread that adds
-//! what follows jobs that have ended (`outbox`). The main loop watches the owners of leases, and the workers.
+//! the jobs of the lane's `outbox`. The main loop watches the owners of leases, and the workers.
 //!
 //! It never makes a callback. Begin with [`run`], then `lane_worker`.
 
@@ -67,7 +67,7 @@ struct Timer {
     upkeep: Sender<Topics>,
     /// The topics with `catch_up` set to a span, shared with the lane workers.
     spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
-    /// The topics, shared with the threads that add what follows jobs.
+    /// The topics, shared with the threads that add the jobs of the outboxes.
     known: Arc<Mutex<Topics>>,
     /// Keeps the thread that sends the host's spool running. `None`: the store has no spool.
     _spool: Option<Sender<()>>,
@@ -108,7 +108,7 @@ impl Timer {
             for owner in self.owners.dead().context("cannot look at the owners of leases")? {
                 let tag = OwnerTag(owner.tag.clone());
                 let dead = SharedDeadOwner::new(Mutex::new(Some(owner)));
-                // The last worker gets the last reference. The worker that finishes last removes the owner's file.
+                // All references go to the workers. The worker that drops the last one removes the owner's file.
                 for (worker, dead) in self.workers.iter().zip(std::iter::repeat_n(dead, self.workers.len())) {
                     worker.hand_back(tag.clone(), dead);
                 }
@@ -128,7 +128,7 @@ impl Timer {
                 return Err(e);
             }
         }
-        // The workers end when their handles are dropped, and take their bells down.
+        // When their handles are dropped, the workers end and remove their bells.
         self.workers.clear();
         match self.failed.recv_timeout(LAST_STEPS) {
             Ok(e) => Err(e),
@@ -156,7 +156,7 @@ fn maintain(mut store: Box<dyn Store>) -> Result<SyncSender<()>> {
     let (wake_sender, wake_receiver) = sync_channel(1);
     let work = move || {
         let mut trouble = TroubleLog::default();
-        // The first round runs at the start, because no bell rang for what was there before.
+        // The first round runs at the start, because no bell rang for work that was there before.
         loop {
             let received = match store.maintain() {
                 Ok(again) => {
@@ -166,7 +166,7 @@ fn maintain(mut store: Box<dyn Store>) -> Result<SyncSender<()>> {
                         None => wake_receiver.recv().map_err(RecvTimeoutError::from),
                     }
                 }
-                // Others report a node that is down.
+                // Other code reports a node that is down.
                 Err(StoreError::NodeDown(e)) => {
                     log::debug!("cannot maintain the store: {e}");
                     wake_receiver.recv_timeout(NODE_AWAY)

@@ -1,6 +1,6 @@
-//! Adds what follows jobs that have ended, for one lane, on a thread of its own: the jobs that follow may belong to
-//! other nodes, and a node that hangs must not delay promotions. The store knows how (`store::Outbox`), this module
-//! says which jobs follow.
+//! Adds the jobs that follow from the outbox of one lane. This has a thread of its own, because the jobs may belong to
+//! other nodes, and a node that hangs must not delay promotions. The store finds the entries and makes the adds
+//! (`store::Outbox`). This module says which job follows from an entry.
 
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -64,7 +64,7 @@ fn follower(entry: &OutboxEntry, topics: &Topics) -> Option<NewJob> {
     job
 }
 
-/// Returns a job with the moment after which no attempt begins, as its topic says.
+/// Returns the job with the moment after which no attempt may begin. The settings of the job's topic give this moment.
 fn with_expiry(job: NewJob, topics: &Topics) -> NewJob {
     let topic = topics.get(job.key.topic.as_str());
     let expires_ms = topic.and_then(|topic| topic.expires_ms(None, job.due, now_ms()));

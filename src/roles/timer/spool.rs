@@ -67,7 +67,7 @@ fn send(sender: &mut SpoolSender, ended: &Receiver<()>) {
                 }
                 EVERY
             }
-            // Others report this.
+            // Other code reports this.
             Err(StoreError::NodeDown(e) | StoreError::Moving(e)) => {
                 log::debug!("the spool waits: {e}");
                 EVERY

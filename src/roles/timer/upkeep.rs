@@ -16,8 +16,8 @@ const EVERY: Duration = Duration::from_secs(60);
 /// start, and after a restore, the topics of the registry come a moment later than those of the configuration file.
 const SETTLED: Duration = Duration::from_secs(5);
 
-/// `STEP`: how many are removed in one step, so that others have their turn at the store. `GO`: how long one round may
-/// remove them.
+/// `STEP`: how many dead letters are removed in one step, so that others have their turn at the store. `GO`: how long
+/// one round may remove dead letters.
 const STEP: usize = 256;
 const GO: Duration = Duration::from_secs(10);
 
@@ -85,7 +85,7 @@ fn log_unregistered(store: &mut dyn Store, topics: &Topics) {
     }
 }
 
-/// Removes dead letters that were kept long enough. What is left waits for the next round.
+/// Removes dead letters that were kept long enough. Those for which there is no time wait for the next round.
 fn retire(store: &mut dyn Store, topics: &Topics) {
     let until = Instant::now() + GO;
     for topic in topics.iter().filter(|topic| !topic.keep_dead.is_zero()) {
@@ -94,7 +94,7 @@ fn retire(store: &mut dyn Store, topics: &Topics) {
             match store.retire(&topic.name, topic.keep_dead, STEP) {
                 Ok(0) => break,
                 Ok(some) => sum += some,
-                // Others report a node that is down.
+                // Other code reports a node that is down.
                 Err(StoreError::NodeDown(e)) => {
                     log::debug!("cannot remove old dead letters: {e}");
                     break;

@@ -115,7 +115,7 @@ impl Record {
             let stamp_us = stamp.iter().fold(0, |n, b| n << 8 | i64::from(*b));
             let (limit, body) = rest.split_at_checked(if *bits >= 4 { 4 } else { 0 })?;
             let max_attempts = limit.try_into().ok().map(u32::from_be_bytes);
-            // 0: the previous release has changed the body of a job that has a number as its priority.
+            // 0: the job has a number as its priority, and the previous release has changed its body.
             let level = match bits % 4 {
                 0 => Priority::Normal,
                 rank => Priority::from_number(i64::from(rank))?,

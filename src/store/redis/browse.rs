@@ -1,4 +1,4 @@
-//! What is read over all shards together: lists, counts, forecasts.
+//! Reads over all shards together: lists, counts, forecasts.
 
 use std::collections::BTreeMap;
 

@@ -51,8 +51,8 @@ fn heads_of(value: Value, state: State) -> Result<ShardListing> {
     Ok(ShardListing { jobs, has_more })
 }
 
-/// Joins what the shards list to one page. It ends where the first shard that has more ends, so that no job of that
-/// shard is passed over.
+/// Joins what the shards list to one page. Some shards have more jobs than they listed. The page ends at the earliest
+/// end of their lists, so that no job of these shards is passed over.
 fn joined(shards: Vec<ShardListing>, direction: Direction, limit: usize) -> Result<ListedPage> {
     let is_before = |a: &ListPlace, b: &ListPlace| match direction {
         Direction::Forward => a < b,

@@ -97,7 +97,7 @@ impl RedisStore {
         added
     }
 
-    /// Tries the adds once more that servers refused because they are full. Records give up their room first.
+    /// If servers refused adds because they are full, erases records to make room, and tries these adds once more.
     fn add_where_full(&self, jobs: &[NewJob], added: &mut [Result<Added>]) {
         let full: Vec<usize> =
             (0..jobs.len()).filter(|i| matches!(added[*i], Err(StoreError::Full(_)))).collect();
@@ -173,7 +173,7 @@ impl RedisStore {
                 cmd.arg(key.id.as_str());
             });
             let digits = self.each(Script::Delete, homes, &some, |key| key, &[note], ids);
-            // One call does not remove all dead letters of an id if there are very many. The answer 2 says this.
+            // If an id has very many dead letters, one call does not remove them all. The answer is then 2.
             let mut again = Vec::new();
             for (i, digit) in left.into_iter().zip(digits) {
                 again.extend((digit == Ok(*b"2")).then_some(i));
@@ -184,8 +184,8 @@ impl RedisStore {
         out
     }
 
-    /// Gives jobs that are held back their due times. To release a job again does no harm, because it is not held back
-    /// any more.
+    /// Gives jobs that are held back their due times. A second release of a job does no harm, because the job is not
+    /// held back any more.
     pub(super) fn release_all(&self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>> {
         let understand = |[letter]: [u8; 1]| match letter {
             b'd' => Ok(true),

@@ -162,7 +162,7 @@ impl RedisStore {
         Ok((token as usize, ready_counts, closed))
     }
 
-    /// Returns those of many shards that may have ready jobs. Asks each shard once.
+    /// Returns the shards that may have ready jobs. Asks each shard once.
     fn with_work(
         &self,
         places: Vec<Place>,
@@ -184,8 +184,8 @@ impl RedisStore {
         found
     }
 
-    /// Returns how many jobs of the topics with a limit are leased, by shard, on the shards of all nodes. A shard that does
-    /// not answer counts as one without leases.
+    /// Returns how many jobs of the topics with a limit are leased, by shard, on the shards of all nodes. A shard that
+    /// does not answer counts as one without leases.
     fn leased_everywhere(&self, homes: &Homes, wanted: &[LeaseRequest]) -> LeasedByPlace {
         let nodes = (0..self.nodes.count()).filter(|node| homes.has(*node));
         let places: Vec<Place> = nodes.flat_map(|node| self.nodes.shards_of(node)).collect();

@@ -24,7 +24,7 @@ impl RedisStore {
         self.check_nothing_spooled(&keys.iter().collect::<Vec<_>>())
     }
 
-    /// Begins a call of `redrive`. Before it, `done` jobs were redriven, which counts for the pace.
+    /// Begins a call of `redrive`. Earlier calls have redriven `done` jobs, which count for the pace.
     fn redrive_call(&self, place: Place, topic: &TopicName, most: usize, pace: Pace, done: usize) -> Call {
         let micros = |span: Duration| span.as_micros().min(u128::from(u64::MAX)) as u64;
         let mut call = self.call(Script::Redrive, place);
@@ -74,7 +74,7 @@ impl RedisStore {
                 match self.redriven(place, call) {
                     Ok([moved, seen, again]) => {
                         sum += count(&moved)?;
-                        // A letter among very many others takes several calls.
+                        // If an id has very many letters, the call for one of them must be repeated.
                         let least = i64::from(answer::bytes(again)?.is_empty());
                         left = left.get(number(&seen)?.max(least) as usize..).unwrap_or_default();
                     }

@@ -286,8 +286,8 @@ impl Nodes {
         self.adopt(NodeSet::parse(&taken).ok_or_else(|| answer::unexpected("a set of nodes"))?)
     }
 
-    /// Writes the set to shards of its nodes that have none and are empty: such a shard has no data that could be
-    /// older.
+    /// Writes the set to those shards of its nodes that are empty and have no set. Such a shard has no data that could
+    /// be older.
     fn stamp_empty(&self, reports: &[Result<NodeReport>], homes: &Homes) {
         let is_alone = if homes.set.all().len() == 1 { "1" } else { "0" };
         for (node, report) in
@@ -312,8 +312,8 @@ impl Nodes {
         answer::optional_text(self.nodes[place.node].run_one(call).map_err(Failure::into_error)?)
     }
 
-    /// Makes calls on one node. If this process has not met the server yet, or the server was silent since, the sets of
-    /// all nodes that answer are read first.
+    /// Makes calls on one node. If this process has not met the server yet, or the server was silent after they met,
+    /// the sets of all nodes that answer are read first.
     pub(super) fn run(&self, lane: usize, calls: &[Call]) -> Vec<Answer> {
         let mut answers = self.nodes[lane].run(calls);
         // The servers of a Cluster are met one by one.

@@ -1,6 +1,6 @@
-//! Sends what follows jobs that have ended: from the outbox of the shard where they ended (the source) to the homes of the
-//! jobs that follow (the targets). docs/internals/FOLLOW.md has the rules, and the reason why no entry is lost or taken
-//! twice. `outbox_plan` decides.
+//! Sends the entries of outboxes: from the shard where a job ended (the source) to the homes of the jobs that follow it
+//! (the targets). docs/internals/FOLLOW.md has the rules, and the reason why no entry is lost or taken twice.
+//! `outbox_plan` decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ const PAGES: usize = 8;
 /// For how long no other sender may send, after a sender has read entries.
 const ALONE: Duration = Duration::from_secs(2);
 
-/// How long entries that could not be sent wait: the first time, and at most. Each pause is twice as long as the one before.
+/// How long entries that could not be sent wait: the first time, and at most. Each pause is twice the one before.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
 /// What a handle knows of outboxes.
@@ -60,7 +60,7 @@ impl Outboxes {
 
 /// A page of entries.
 enum OutboxPage {
-    /// Another one sends for this long.
+    /// Another sender may send for this long.
     Busy(Duration),
     /// The set under which entries were last sent, and the entries with their numbers. None: the entry cannot be read.
     Read(String, Vec<(i64, Option<OutboxEntry>)>),
@@ -74,7 +74,7 @@ enum SourceRest {
     More,
     /// Some entries could not be sent.
     Blocked,
-    /// Another one sends for this long.
+    /// Another sender may send for this long.
     Busy(Duration),
 }
 

@@ -27,8 +27,9 @@ pub(super) struct OutboxPlan<T> {
     pub batches: BTreeMap<T, OutboxBatch>,
 }
 
-/// Plans what to do with a page of entries, each with its number and its target, in the order of their numbers. `marks`: the
-/// marks of the targets. `blocked`: targets for which an earlier entry waits, so that later ones must wait too.
+/// Plans what to do with a page of entries, each with its number and its target, in the order of their numbers.
+/// `marks`: the marks of the targets. `blocked`: targets for which an earlier entry waits, so that later entries must
+/// wait too.
 pub(super) fn plan<T: Ord + Copy>(
     entries: &[(i64, T)],
     marks: &BTreeMap<T, i64>,
@@ -171,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Every order of: two senders, a kill after any step, calls without an answer, entries that come meanwhile.
+    /// Tries every order of these events: steps of two senders, kills after any step, lost answers, new entries.
     #[test]
     fn each_entry_is_taken_once_whoever_dies_when() {
         let first = World {

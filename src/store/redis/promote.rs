@@ -50,7 +50,7 @@ impl RedisStore {
         if let Some(lane) = self.lane
             && !homes.has(lane)
         {
-            // The node may have become a home since.
+            // The node may have become a home in the meantime.
             self.nodes.learn(Instant::now().checked_sub(FRESH))?;
             homes = self.nodes.open_homes()?;
         }

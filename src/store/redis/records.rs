@@ -27,7 +27,7 @@ pub(super) fn records_of(key: &JobKey, mut packed: &[u8]) -> Result<Vec<JobRecor
     Ok(records)
 }
 
-/// Reads the first record, and returns what follows it.
+/// Reads the first record. Returns the record and the bytes after it.
 fn record_of<'a>(key: &JobKey, packed: &'a [u8]) -> Option<(JobRecord, &'a [u8])> {
     let (length, packed) = number_of::<4>(packed)?;
     let (record, rest) = packed.split_at_checked(length as usize)?;
@@ -60,7 +60,7 @@ fn number_of<const N: usize>(packed: &[u8]) -> Option<(i64, &[u8])> {
     Some((number.iter().fold(0, |n, byte| n << 8 | i64::from(*byte)), rest))
 }
 
-/// Returns what a topic keeps in the words of the scripts. An empty text means the default.
+/// Returns, in the words of the scripts, what records a topic keeps. An empty text means the default.
 fn word_of(keeping: &RecordKeeping) -> String {
     match *keeping == RecordKeeping::DEFAULT {
         true => String::new(),
@@ -121,8 +121,8 @@ impl RedisStore {
         }
     }
 
-    /// Makes a shard erase records: those that are too old, or those that must make room (`what`). Returns how many ids
-    /// it has erased records of, and the shortest age that its topics keep.
+    /// Makes a shard erase records: those that are too old, or those that must make room (`what`). Returns for how many
+    /// ids it has erased records, and the shortest age that its topics keep.
     fn trim(&self, place: Place, what: &str) -> Result<(usize, Option<Duration>)> {
         let mut call = self.call(Script::RecordTrim, place);
         call.cmd.arg(CHUNK).arg(what);
@@ -144,7 +144,7 @@ impl RedisStore {
         places.into_iter().filter(|place| matches!(self.trim(*place, "room"), Ok((1.., _)))).count() > 0
     }
 
-    /// Tells a shard what topics keep. What the shard knows already is not sent.
+    /// Tells a shard what topics keep. Settings that the shard knows already are not sent.
     fn send_keeping(&self, place: Place, wanted: &BTreeMap<&str, String>) -> Result<()> {
         let known = self.nodes.nodes[place.node].plain("HGETALL", place.shard, "keeping");
         let known = array(self.ask(place, known)?).unwrap_or_default();
@@ -180,7 +180,7 @@ impl Records for RedisStore {
         for place in places {
             match self.send_keeping(place, &wanted) {
                 Ok(()) => {}
-                // It gets this when it is back.
+                // The shard gets these settings when it is back.
                 Err(e) => failed = Err(e),
             }
         }

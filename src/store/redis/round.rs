@@ -48,7 +48,7 @@ impl From<StoreError> for RoundEnd {
 pub(super) struct Round<'a, F> {
     pub nodes: &'a Nodes,
     pub set: &'a NodeSet,
-    /// Where the homes of the set are, and were.
+    /// The homes of jobs after the move, and before it.
     pub homes: &'a Homes,
     pub ask: &'a MoveRequest,
     pub done: &'a mut MovedJobs,
@@ -235,7 +235,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         }
     }
 
-    /// Writes the set that moves jobs. Waits until the replicas have this set, and so have all earlier writes too.
+    /// Writes the set that moves jobs, and waits until the replicas have it. They then have all earlier writes too.
     fn fence(&self, place: Place, replicas: u64) -> RoundResult<()> {
         let is_home = self.set.names.contains(&self.nodes.names[place.node]);
         let (from, is_home) = (self.goal_from().to_string(), if is_home { "1" } else { "0" });

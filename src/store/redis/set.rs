@@ -87,8 +87,8 @@ impl NodeSet {
         all
     }
 
-    /// Returns whether a process that knows the set `known` must adopt this set. A single node has no other node to
-    /// differ from, so its set is adopted even if its number is smaller.
+    /// Returns whether a process that knows the set `known` must use this set instead. A single node has no other node
+    /// to differ from, so its set is used even if its number is smaller.
     pub(super) fn is_news(&self, known: Option<&NodeSet>) -> bool {
         known.is_none_or(|known| {
             let is_alone = self.names.len() == 1 && self.all() == known.all();

@@ -113,7 +113,7 @@ impl RedisStore {
         let some: Vec<&Settlement> = settlements.iter().collect();
         let (mut calls, grouped) = self.settle_calls(&homes, &some, |s| self.place_of_lease(&homes, s));
         calls.push((*first, lease));
-        // The answers of one node come in the order of its calls, so the lease is the last one of its shard.
+        // A node answers calls in their order, so the last answer of this shard is the answer to the lease call.
         let mut answers = self.ask_all_by(calls);
         let at = answers.iter().rposition(|(place, _)| place == first)?;
         let (_, leased) = answers.remove(at);

@@ -270,7 +270,7 @@ impl SpoolSender {
         Ok(sum)
     }
 
-    /// Notes that nothing is sent to a shard for a while, and which of its entries is the first that is left.
+    /// Notes that nothing is sent to a shard for a while, and the first of its entries that is left.
     fn block_shard(&mut self, place: Place, entries: &[Entry]) {
         let Some(first) = entries.iter().map(|entry| entry.seq).min() else { return };
         let new = BlockedShard { first, again_at: Instant::now() + PAUSE.0, pause: PAUSE.0 };

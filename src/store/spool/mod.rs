@@ -66,9 +66,9 @@ pub(super) struct Entry {
 /// What the spool knows about a job.
 #[derive(Debug)]
 pub(super) enum Spooled {
-    /// A change that waits stores it.
+    /// A waiting change stores this job.
     Job(Box<View>),
-    /// A change that waits deletes it.
+    /// A waiting change deletes the job.
     Deleted,
 }
 
@@ -319,7 +319,7 @@ fn entry(r: &Row<'_>, now: &Moment) -> rusqlite::Result<Entry> {
         max_attempts: r.get("max_attempts")?,
         attempts: r.get("attempts")?,
         headers: Headers::trusted(&r.get::<_, String>("headers")?),
-        // It was acknowledged.
+        // The change is acknowledged already, so no limit applies to it.
         quota: None,
     };
     Ok(Entry { seq: r.get("seq")?, key, job: Some(job) })

@@ -47,8 +47,8 @@ impl Spool {
     }
 
     /// Refuses changes of this many bytes if the disk would then have too little free space to send the waiting
-    /// changes. A batch that is sent is written three times: with its number, when it is removed, and into the file.
-    /// The log must fit into the file, too.
+    /// changes. A batch that is sent is written three times: when it gets its number, when it is removed, and into the
+    /// file. The log must fit into the file, too.
     pub(super) fn check_disk(&self, bytes: usize) -> Result<()> {
         let Some(free) = free_bytes(&self.path) else { return Ok(()) };
         let log = std::fs::metadata(beside(&self.path, "-wal")).map_or(0, |log| log.len());

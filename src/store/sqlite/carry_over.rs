@@ -73,7 +73,7 @@ pub(super) fn carry_over(
         }
     };
     if pages.log - pages.carried > i64::from(LOG_PAGES) {
-        // A reader, perhaps a backup, still needs what is in the file: the next ring tries again.
+        // A reader, perhaps a backup, still needs what is in the file. The copy is tried again at the next ring.
         log::debug!("{} pages of the log of {} wait for a reader", pages.log - pages.carried, path.display());
         return Ok(false);
     }

@@ -134,8 +134,8 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
         .optional()?;
     let Some(mut held) = found else { return Ok(Settled::Stale) };
     if let Some(due_ms) = held.replaced_due_ms {
-        // An extension would make the replacement wait, so it does nothing, and neither does a name. Any other outcome ends the lease, and
-        // settles nothing.
+        // An extension does nothing, because it would make the replacement wait. A name does nothing either. Any
+        // other outcome ends the lease, and settles nothing.
         if !matches!(settlement.outcome, Outcome::Extend(_) | Outcome::Name(_)) {
             end(w, &held, w.place(Due::At(due_ms)))?;
         }

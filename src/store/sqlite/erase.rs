@@ -64,7 +64,7 @@ impl SqliteStore {
         if !carry_over(&self.db, &self.turn, &mut self.log, &self.path, 0, LogReuse::Emptied)? {
             return Ok(Some(READER));
         }
-        // An erasure that came meanwhile is counted, and comes next.
+        // Erasures that came meanwhile are counted in the file, but not in `erasures` here. The next call does them.
         self.write(Durability::Normal, |w| w.db.execute("UPDATE shard SET erased = ?1", [erasures]))?;
         Ok(Some(Duration::ZERO))
     }

@@ -96,7 +96,7 @@ pub(super) fn open(w: &mut Write<'_>, opening: &CircuitOpening) -> rusqlite::Res
         w.db.prepare_cached("SELECT until_ms, probe_ms, opens, reason FROM circuit WHERE name = ?1")?
             .query_row([name], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))
             .optional()?;
-    // Without a pause: the probe showed nothing, and the next job may go.
+    // A pause of zero means: the probe had no result, so the next job may go.
     let again = opening.pause.is_zero();
     let reason = match &known {
         None if again => return Ok(false),

@@ -1,6 +1,6 @@
 //! Gives free pages of the file back to the disk. The timer's maintenance does this in short steps, and only with pages
-//! that no job has needed for a while: with a store that is emptied and filled again and again, this would only cause
-//! more writes.
+//! that no job has needed for a while. If a store is emptied and filled again and again, giving its pages back would
+//! only cause more writes.
 //!
 //! A file can give pages back if it was made with `auto_vacuum = incremental`, as all new files are. In an older file, free
 //! pages are only used again. `dq backup` and `dq restore` make a new file of it.

@@ -67,7 +67,7 @@ impl HungBell {
         self.hung.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hangs the bell again if it is not where it was hung. Returns whether it did: rings in the meantime were lost.
+    /// Hangs the bell again if it is not where it was hung. Returns whether it did. If so, rings meanwhile were lost.
     fn rehang(&self, hung: &mut HungBellState) -> io::Result<bool> {
         let is_due = self.take_clock_event()?;
         if !hung.has_changed()? && !is_due || hung.is_there(&self.path) {

@@ -168,9 +168,9 @@ impl SqliteStore {
         carry_over_all(&self.db)
     }
 
-    /// Returns the identity that the file got when it was restored from a backup. None: it was not, or there is no
-    /// file. Notes that others have made about the file before the restore, such as those of an import, may be wrong
-    /// for it.
+    /// Returns the identity that the file got when it was restored from a backup. None: it was not restored, or there
+    /// is no file. If others have made notes about the file, for example an import, notes from before the restore may
+    /// be wrong for it.
     pub fn restored_as(path: &Path) -> Result<Option<i32>> {
         if !path.exists() {
             return Ok(None);

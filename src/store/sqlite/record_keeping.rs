@@ -74,7 +74,7 @@ pub(super) fn trim(w: &Write<'_>) -> rusqlite::Result<(usize, Option<Duration>)>
         if *there > most {
             left -= w.remove_oldest(*tid, left.min(there - most))?.0 as i64;
         }
-        // Records were written in the order of their rows, unless the clock was set back.
+        // The first row is the record of the job that ended first, unless the clock was set back.
         let before = w.now_ms().saturating_sub(keeping.age.as_millis() as i64);
         let oldest =
             "SELECT ended_ms FROM record WHERE rid > ?1 << 40 AND rid < (?1 + 1) << 40 ORDER BY rid LIMIT 1";

@@ -65,7 +65,7 @@ macro_rules! ended_columns {
 }
 pub(super) use ended_columns;
 
-/// Returns how many bytes a body may have that is kept with its headers. 0: no body is kept. (No body is empty.)
+/// Returns the most bytes that a body may have to be kept with its headers. 0: no body is kept. (No body is empty.)
 pub(super) fn body_max(keeping: &RecordKeeping) -> i64 {
     if keeping.with_body { RECORD_BODY_MAX as i64 } else { 0 }
 }
@@ -283,7 +283,7 @@ fn largest(db: &Connection) -> rusqlite::Result<Option<(i64, i64)>> {
 }
 
 impl SqliteStore {
-    /// Removes records until the free pages of the file have room for these jobs. Returns whether they have.
+    /// Removes records until the free pages of the file have room for these jobs. Returns whether there is room.
     pub(super) fn makes_room(&mut self, jobs: &[NewJob]) -> bool {
         let size = |job: &NewJob| job.key.id.as_str().len() + job.body.as_str().len() + JOB_ROOM;
         let needed = jobs.iter().map(size).sum::<usize>() as i64;

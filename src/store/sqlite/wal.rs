@@ -50,7 +50,7 @@ impl Log {
         turn.set(LogNote::Writing).map_err(cannot_note)
     }
 
-    /// Must be called afterwards, in the same turn, with the error, if there was one.
+    /// Must be called after the write, in the same turn. `error`: the error of the write, if there was one.
     pub(super) fn end(&self, turn: &TurnGuard<'_>, error: Option<&rusqlite::Error>) {
         match error {
             Some(e) if is_disk_error(e) => self.note_error(turn, e),

@@ -61,9 +61,9 @@ struct SumsSample {
 /// What was done between two samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
-    /// When it ended, Unix milliseconds.
+    /// When the span between the samples ended, Unix milliseconds.
     pub at_ms: i64,
-    /// How long it was.
+    /// How long the span was, in milliseconds.
     pub span_ms: i64,
     /// What was done in that span.
     pub sums: Sums,

@@ -155,8 +155,8 @@ fn text(at_ms: i64, totals: &Totals, bytes_max: usize) -> String {
     format!("{LAYOUT} {at_ms} {extent}\n{}", lines.concat())
 }
 
-/// Removes the drafts of processes that were killed. If another process is about to rename its draft, that fails, and it
-/// writes the sample again a few seconds later.
+/// Removes the drafts of processes that were killed. If another process is about to rename its draft, the renaming
+/// fails, and that process writes the sample again a few seconds later.
 fn remove_drafts(run_dir: &Path) {
     let entries = fs::read_dir(folder(run_dir)).into_iter().flatten().flatten();
     for draft in entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"new.")) {
@@ -196,8 +196,8 @@ impl ReceiverSampleWriter {
     }
 }
 
-/// Returns what the receiver of a topic did on this host in the span before `now_ms`, Unix milliseconds. `now` has its
-/// counts of this moment. If there is no sample yet, the span is empty.
+/// Returns what the receiver of a topic did on this host in the span before `now_ms`, Unix milliseconds. `now` has the
+/// counts of the topic at this moment. If there is no sample yet, the span is empty.
 pub fn read_receiver(
     run_dir: &Path,
     now_ms: i64,

@@ -29,9 +29,9 @@ struct TopicSample {
 /// What a topic did between two samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopicPoint {
-    /// When it ended, Unix milliseconds.
+    /// When the span between the samples ended, Unix milliseconds.
     pub at_ms: i64,
-    /// How long it was.
+    /// How long the span was, in milliseconds.
     pub span_ms: i64,
     /// What was done in that span.
     pub sums: Sums,
@@ -214,7 +214,7 @@ mod tests {
         let rates = |now_ms| add_rates(dir.path(), now_ms, topics.iter()).unwrap();
         assert!(rates(now_ms).is_empty(), "nothing was counted yet");
         for step in 0..=130_u64 {
-            // In the last minute twice as many jobs are added as before, and in the last ten seconds three times.
+            // In the last minute, twice as many jobs are added as before; in the last ten seconds, three times as many.
             let written = 10 * (step + step.saturating_sub(118) + step.saturating_sub(128));
             let sums = ["s", "m", "h"]
                 .map(|name| (MetricSubject::Topic(name.into()), Sums { written, ..Sums::default() }));

@@ -112,13 +112,13 @@ impl Side {
         self.repeated += run.repeated;
     }
 
-    /// Adds jobs with a delay at a constant rate, for clients that wait. Calls `quiet` before, when they all wait.
+    /// Adds jobs with a delay at a constant rate, for clients that wait. Calls `quiet` first, when all clients wait.
     fn deliver_delayed(&mut self, pull: &Pull, quiet: impl FnOnce() -> Result<()>) -> Result<LateRun> {
         let count = ((pull.rate * pull.time.as_secs_f64()) as u64).max(1);
         let sent_us: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(u64::MAX)).collect();
         let mut workers = Workers::connect(self.address, self.protocol.as_ref(), pull.waiting, 1)?;
         workers.reserve()?;
-        // Meanwhile the last of them begin to wait.
+        // During this second, the last clients begin to wait.
         std::thread::sleep(Duration::from_secs(1));
         quiet()?;
         let (began, mut late) = (Instant::now(), LateRun { late_us: histogram(), early: 0 });

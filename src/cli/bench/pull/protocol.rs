@@ -43,7 +43,7 @@ pub(super) enum PullAnswer {
     Done,
     /// The reserved jobs.
     Jobs(Vec<ReservedJob>),
-    /// The answer of a request that was not done, as a text.
+    /// The request was refused. This is the text of the answer.
     Refused(String),
 }
 
@@ -194,7 +194,7 @@ pub(super) struct BeanstalkPull {
     size: usize,
 }
 
-/// The number of dq's priority `normal`, which needs no entry of its own.
+/// The number of dq's priority `normal`. dq stores this number as a level, without a further entry.
 const NORMAL_PRIORITY: u32 = 1 << 31;
 
 impl BeanstalkPull {
@@ -212,7 +212,7 @@ impl PullProtocol for BeanstalkPull {
     }
 
     fn reserve(&self, max: usize, wait: Duration, out: &mut Vec<u8>) -> usize {
-        // The client waits for the first job only. It works on those that are there, as a client of dq does.
+        // The client waits for the first job only, and takes the others that are there already, as a client of dq does.
         let _ = write!(out, "reserve-with-timeout {}\r\n", wait.as_secs());
         (1..max).for_each(|_| out.extend_from_slice(b"reserve-with-timeout 0\r\n"));
         max

@@ -8,10 +8,10 @@ use utoipa::ToSchema;
 pub(in super::super) struct Follower {
     topic: String,
     id: String,
-    /// How long after the acceptance it is due, in milliseconds. If it is missing, the delay of its topic applies.
+    /// Milliseconds from the acceptance of the other job to the due time. If missing, the delay of the topic applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     delay_ms: Option<u64>,
-    /// How long a client that reserves it may work on it, in milliseconds. If it is missing, `ttr` of its topic applies.
+    /// How long a client that reserves it may work on it, in milliseconds. If missing, the `ttr` of the topic applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     ttr_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,5 @@
-//! The parts of `/openapi.json` for parameters, and for types of the model, which knows nothing of the API. Tests
-//! compare them with what the daemon does.
+//! The parts of `/openapi.json` for parameters and for types of the `model` crate. (That crate knows nothing of the
+//! API.) Tests compare these parts with what the daemon does.
 #![allow(dead_code)] // No value of these types exists: they only describe the API.
 
 mod follower;
@@ -235,7 +235,7 @@ struct AttemptLateness {
     reason: String,
 }
 
-/// Why a job waits. Beside these members, it has the data of its code (docs/HTTP.md).
+/// Why a job waits. Besides these members, it has the data that belongs to its code (docs/HTTP.md).
 #[derive(ToSchema, Serialize)]
 pub(super) struct Waiting {
     /// The reason, for programs, such as `paused`.
@@ -261,9 +261,9 @@ pub(super) struct Sums {
     deleted: u64,
     /// Jobs that became dead letters.
     dead: u64,
-    /// By how much attempts began after their due time: the sum, in microseconds.
+    /// The delays between the due times and the beginnings of attempts, added up, in microseconds.
     late_us: u64,
-    /// How many attempts `late_us` is the sum of.
+    /// The number of attempts whose delays are added up in `late_us`.
     attempts: u64,
 }
 
@@ -302,7 +302,7 @@ pub(super) struct AuditQuery {
     cursor: String,
 }
 
-/// Which topic is shown. If it is missing, all topics.
+/// Which topic is shown. If the parameter is missing, all topics are shown.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct OneTopicQuery {
@@ -359,7 +359,7 @@ pub(super) struct ListQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(super) struct IdempotencyKey {
-    /// A request whose key was used in the last ten minutes is not done again, and gets the same answer as then.
+    /// If the key was used in the last ten minutes, nothing is done, and the answer from then is sent again.
     #[param(
         rename = "Idempotency-Key",
         min_length = 1,

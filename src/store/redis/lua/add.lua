@@ -37,8 +37,8 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
   -- If the flags or the due times of the jobs differ, these lists have the values of each job.
   local scores, moments, ranks, rules, notes
   if not alike then list, from, to, scores, moments, ranks, rules, notes = {}, 1, 2 * n, {}, {}, {}, {}, {} end
-  -- The flags and the due time of the job before, and what was made from them. Most jobs have the same, so it need not
-  -- be made again.
+  -- The flags and the due time of the job before, and what was made from them. Most jobs have the same flags and due
+  -- time, so this need not be made again.
   local flags, due, rank, rule, head, noted, rest, at, waiting, score
   -- Returns the notes of the k-th job. (If it has a number, its place is in the middle of them: see numbered.)
   local function notes_of(k)
@@ -71,8 +71,8 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
     if its_due ~= due then
       due = its_due
       at = moment(due)
-      -- A due time in the past means now. So the lateness and the oldest ready job count from the add. Jobs of the spool
-      -- keep their due time, because they may have waited for long: see catch_up.
+      -- A due time in the past means now. So the lateness, and the age of the oldest ready job, are counted from the
+      -- add. Jobs of the spool keep their due time, because they may have waited for long: see catch_up.
       if at < now and not KEYS[3] then at = now end
       waiting = at > now
       score = text(waiting and at * 4 + rank or rank * 1e15 + at)
@@ -104,8 +104,8 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
     end
     fresh = call('HSET', bodies, unpack(list, from, to)) == n
   end
-  -- These two are set if not all jobs are stored, or if some need more. `stored`: the ids of the jobs that are stored.
-  -- `is`: for each id, which of the jobs with this id is stored.
+  -- These two are set if an id may be taken, if some jobs have notes, or if only some jobs wait. `stored`: the ids of
+  -- the jobs that are stored. `is`: for each id, which of the jobs with this id is stored.
   local stored, is
   if fresh and not some_noted and (wait == n or wait == 0) then
     -- In the list, the score goes before each id. It takes the place of the record of the job before.
@@ -127,7 +127,7 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
     end
     local ids = {}
     for k = 1, n do ids[k] = argv[first + step * k - step] end
-    -- `left`, `queued`: jobs with numbers that are no longer ready as they were, and that are ready now. See numbered.
+    -- Jobs with numbers, see numbered. `left`: those that were ready before. `queued`: those that are ready now.
     local was, was_due, was_rank, letters, old, ended, left, queued = {}, {}, {}, {}, {}, {}, {}, {}
     stored, is = {}, {}
     if not fresh then

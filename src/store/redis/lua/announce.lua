@@ -1,5 +1,5 @@
 --@ use clock bells
--- Rings for the work that there is: the process that should have rung may have died before it did.
+-- Rings the bells for work that waits: a process that should have rung a bell may have died before it did so.
 --
 -- KEYS  1 the shard's base
 -- ARGV  topics: each one is rung for if it has ready jobs

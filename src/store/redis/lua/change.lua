@@ -13,12 +13,12 @@
 --
 -- Moves a job: delayed, ready -> delayed, ready
 
--- A topic that had a body of more bytes stays in `big`: see sizes.
+-- A topic that had a body of more bytes than this stays in `big`: see sizes.
 local BIG = 65536
 local topic, id = ARGV[1], ARGV[2]
 
--- Takes the members off a JSON object whose names begin with a colon. They come first, and their values have no quotation
--- marks. Returns them by name, and the others.
+-- Takes the members whose names begin with a colon off a JSON object. These members come first, and their values have
+-- no quotation marks. Returns them by name, and the other members.
 local function taken(members)
   local own = {}
   while true do
@@ -43,7 +43,7 @@ end
 local notes = base .. 'm:' .. topic
 local old_rank, number = rank, string.match(ARGV[4], '^p(%d+)$')
 if ARGV[4] ~= '' then rank = number and 0 or tonumber(ARGV[4]) end
--- If the job has a number, or had one, its notes have it: see numbered.
+-- A number is in the notes of its job: see numbered. So the notes change if the job gets a number, or had one.
 local renumbered = ARGV[4] ~= '' and (rank == 0 or old_rank == 0)
 local stamp
 
@@ -65,7 +65,7 @@ if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
   call('HSET', bodies, id, new)
   meter(topic, more)
 end
--- The order of the job's old number ends before its notes change.
+-- Removes the job from the order of the jobs with numbers before its notes change: see numbered.
 if old_rank == 0 and from == ready then unqueue(topic, { id, was }) end
 if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' or ARGV[11] ~= '' or renumbered then
   -- The headers are the first line of the log: see endings. Before them are the members whose names begin with a colon:

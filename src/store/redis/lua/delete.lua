@@ -23,8 +23,8 @@ local function take_latest_letter(topic, id)
     for number = older, math.max(1, older - 255), -1 do names[#names + 1] = id .. struct.pack('>I4', number) end
     call('ZREM', letters, unpack(names))
     older, left = older - #names, left - #names
-    -- The oldest letters have the lowest numbers, and are removed first elsewhere: if one is missing, there are none
-    -- before it.
+    -- The oldest letters have the lowest numbers, and are removed first elsewhere. So if a letter is missing, there is
+    -- none with a lower number.
     if remove('X:', topic, names) < #names then older = 0 end
   end
   if older > 0 then
@@ -43,7 +43,7 @@ while ARGV[i] do
   local first = i + 1
   local these = {}
   for k = 1, n do these[k] = k end
-  -- If an id comes twice, the second one removes its dead letters.
+  -- If an id comes twice, its second occurrence removes its dead letters.
   while these[1] do
     local ids, ks, seen, later = {}, {}, {}, {}
     for _, k in ipairs(these) do

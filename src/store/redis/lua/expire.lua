@@ -9,7 +9,7 @@
 -- Moves a job: leased -> ready, the attempt counted; if its attempts are used up -> dead; if it was replaced while it
 -- was leased -> delayed, ready
 
--- Settlements had to wait while jobs were moved, so they come first now.
+-- Settlements had to wait while jobs were moved. So they come first now: no lease expires before `grace` has run out.
 local grace = call('PTTL', base .. 'grace')
 if grace > 0 then return { 0, now + grace, now, 0 } end
 local left, jobs, dead = tonumber(ARGV[1]), 0, {}

@@ -15,7 +15,7 @@ local bodies = base .. (state == 4 and 'X:' or 'b:') .. topic
 local all, most = call('ZCARD', order), tonumber(ARGV[6])
 local found
 if back then
-  -- The ranks up to `last` are before the place.
+  -- The ranks up to `last` are before the place where the page begins.
   local last = all - 1
   if ARGV[3] ~= '' then
     last = rank_after(order, ARGV[3], ARGV[4]) - 1

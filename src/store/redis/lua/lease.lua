@@ -1,10 +1,10 @@
 --@ use clock fence bells scores numbered places records leases sizes circuits
--- Leases ready jobs, topic by topic, by priority, due time and, among jobs with numbers, order of arrival. Leases no job of a paused topic, and one job of a topic
--- whose circuit is half open.
+-- Leases ready jobs, topic by topic, by priority, due time and, among jobs with numbers, order of arrival. Leases no
+-- job of a paused topic, and only one job of a topic whose circuit is half open.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 how many jobs at most   2 16 random bytes, never used twice   3 the owner's tag, '' for none
---       4 for how many other topics at most to return what is left   5 how many bytes of big bodies at most
+--       4 how many other topics to look at for ready jobs, at most   5 how many bytes of big bodies at most
 --       then for each topic: topic, max jobs, hold in ms, limit of attempts for jobs that have none of their own,
 --         how many of its jobs may be leased on this shard at once, '' for no limit; '1' if the lease of a job with
 --         a ttr of its own lasts for that long instead
@@ -28,8 +28,8 @@ local LOOKS, MENDED = 16, 16
 -- If the call arrives so late that its leases were already taken back, it leases nothing: see take_back.
 if call('EXISTS', base .. 'w:' .. prefix) == 1 then return { {}, {}, {} } end
 
--- Adds jobs with numbers in a range to `chosen`, in their order, until it has `n`. Removes members that match no entry of
--- r:, and second members of an id.
+-- Adds jobs with numbers in a range to `chosen`, in their order, until it has `n`. Removes from q: members that match
+-- no entry of r:, and members whose id is chosen already.
 local function choose(chosen, topic, n, from, to)
   local order, ready, kept = base .. 'q:' .. topic, base .. 'r:' .. topic, 0
   for _ = 1, LOOKS do
@@ -59,8 +59,8 @@ local function choose_entries(chosen, n, found)
   end
 end
 
--- Returns the first `n` ready jobs of a topic that has some with numbers, in the form of `found`; and their members of q:.
--- `found`: the first entries of r:.
+-- Returns the first `n` ready jobs of a topic that has jobs with numbers, in the form of `found`, and also returns
+-- their members of q:. `found`: the first entries of r:.
 local function in_order(topic, n, found)
   local chosen, all, members = {}, {}, {}
   choose(chosen, topic, n, '-inf', '(' .. MIDDLE)
@@ -77,7 +77,7 @@ local function in_order(topic, n, found)
   return all, members
 end
 
--- Adds the members of some random jobs with numbers, in case the release before has put them into r:.
+-- Adds members to q: for some random jobs with numbers, in case the release before this one put the jobs into r:.
 local function mend(topic)
   local ready, jobs = base .. 'r:' .. topic, {}
   local some = call('ZRANDMEMBER', ready, MENDED, 'WITHSCORES')
@@ -130,7 +130,7 @@ local function take(topic, n, hold, limit, is_own_ttr)
         headers = headers or {}
         headers[#headers + 1] = number
         headers[#headers + 1] = string.match(noted, '[^\n]*', 7)
-        -- (In a text of JSON, a quote has a backslash before it. So this is found only where it is a name.)
+        -- (Inside JSON strings, quotation marks have backslashes. So the pattern matches only where `:ttr` is a name.)
         local ttr = is_own_ttr and string.match(headers[#headers], '":ttr":"(%d+)"')
         if ttr then
           local moment = moment('+' .. ttr)
@@ -159,7 +159,7 @@ local function take(topic, n, hold, limit, is_own_ttr)
     end
   end
   if at > 0 then
-    -- The last job comes first: a short zset is searched from its front.
+    -- The last job is added first, because Redis searches a short zset from its front.
     for i = 1, at, 2 do
       places[i], places[i + 1] = own and own[at - i] or until_text, leases[at - i]
     end

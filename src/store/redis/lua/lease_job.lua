@@ -1,6 +1,6 @@
 --@ use clock fence bells scores numbered places records leases
--- Leases one delayed or ready job, also if others come before it, or its topic is paused. A job that is held back stays
--- as it is.
+-- Leases one delayed or ready job, even if other jobs come before it, or its topic is paused. A job that is held back
+-- stays as it is.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 id   3 hold in ms   4 16 random bytes, never used twice   5 the owner's tag, '' for none
@@ -24,7 +24,7 @@ else
   if not score then return {} end
   due, rank = from_delayed(tonumber(score))
   if due == tonumber(ARGV[7]) then return {} end
-  -- If the lease comes back, the job is ready.
+  -- If the lease ends without an outcome, the job is ready.
   due = math.min(due, now)
 end
 local record = call('HGET', base .. 'b:' .. topic, id)

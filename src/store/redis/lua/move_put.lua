@@ -15,7 +15,7 @@
 -- Moves a job: nothing -> delayed, ready, leased. A job that is removed: delayed, ready, leased -> nothing
 
 local rule, topic, taken = ARGV[1], ARGV[3], 0
--- The notes of the release before the sets about jobs that it has moved here. These jobs must not come a second time.
+-- The release before sets existed noted here the jobs that it moved to this shard. They must not come a second time.
 local put = base .. 'put:' .. ARGV[2]
 local has_order = call('EXISTS', base .. 'q:' .. topic) == 1
 

@@ -23,8 +23,8 @@ for i = 3, #ARGV do
     end
     if not score then
       state, score, packed = 'l', call('ZSCORE', base .. 'l:' .. topic, id), call('HGET', base .. 'L:' .. topic, id) or ''
-      -- The release before the sets hid a job while it moved it, by a lease without an owner. The mark 16 beside the
-      -- priority shows this.
+      -- The release before sets existed hid a job while it moved the job: it gave the job a lease without an owner. The
+      -- mark 16 beside the priority shows this.
       if packed == '' or string.byte(packed, TOKEN + 7) >= 16 then
         local due, bits = now, string.byte(record)
         if packed ~= '' then due, bits = struct.unpack('>I6B', packed, TOKEN + 1) end

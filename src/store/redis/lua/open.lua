@@ -12,7 +12,7 @@ local topic = ARGV[1]
 call('ZREM', base .. 'bell', topic)
 local till, probe, opens, first, reason = circuit_of(topic)
 local since, why = now, ARGV[4]
--- Without a pause: the job that was let through had no result, so the next one may go.
+-- A pause of 0 means: the job that was let through had no result, so the next one may go.
 local again = ARGV[2] == '0'
 if till then
   -- Several consumers may report the same failure. While a probe is under way, its result decides.
@@ -24,7 +24,7 @@ elseif again then
   return 0
 end
 write_circuit(topic, now + ARGV[2], 0, tonumber(ARGV[3]), since, why)
--- With '!' this is the name of no topic. A lease, which reads the paused topics anyway, then needs no further read to
--- find open circuits.
+-- No topic has a name with '!'. The script that leases jobs reads the paused topics anyway. So it needs no further
+-- read to find open circuits.
 call('SADD', base .. 'paused', '!' .. topic)
 return till and 0 or 1

@@ -23,7 +23,7 @@ if ARGV[4] then
   math.randomseed(seed)
 end
 
--- Gives up to `most` forgotten jobs of a topic a due time within the span from now. Returns how many.
+-- Gives new due times, within the span from now, to forgotten jobs of a topic, at most `most`. Returns to how many.
 local function spread_out(topic, delayed, span, most)
   local long_ago = text((now - ARGV[3]) * 4)
   local found = call('ZRANGE', delayed, '-inf', long_ago, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')

@@ -3,7 +3,7 @@
 --
 -- KEYS  1 the base of the ids' home shard   2 the base, followed by the set: see fence
 -- ARGV  1 topic   then for each id: the id, and its records
--- Returns of how many ids it has taken over records
+-- Returns the number of ids of which it has taken over records
 --
 -- Moves nothing.
 

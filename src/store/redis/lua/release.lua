@@ -1,5 +1,5 @@
 --@ use clock fence bells scores numbered places
--- Gives jobs that are held back their due times. A job that is not held back, or is gone, is left alone.
+-- Gives their due times to jobs that are held back. A job that is not held back, or is gone, is left alone.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 the due time that marks a job as held back

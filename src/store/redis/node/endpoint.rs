@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How long to wait for a connection to a server that counts as down. The pool is making new connections meanwhile.
 const TRIAL: Duration = Duration::from_millis(10);
 
-/// How long nothing more is logged about a server that fails again.
+/// After a failure of a server was logged, no new failure of this server is logged for this time.
 const QUIET: Duration = Duration::from_secs(10);
 
 type PoolConnection = r2d2::PooledConnection<Manager>;

@@ -81,7 +81,7 @@ impl PooledConnection {
     }
 }
 
-/// How often no connection could be made, and why the last one failed.
+/// How many times no connection could be made, and why the last try failed.
 #[derive(Debug, Default)]
 pub(super) struct FailedConnects {
     count: AtomicU64,
@@ -98,7 +98,7 @@ impl FailedConnects {
     }
 }
 
-/// Records the errors of a pool in its refusals.
+/// Records the errors of a pool in [`FailedConnects`].
 #[derive(Debug)]
 pub(super) struct ConnectErrorRecorder(pub Arc<FailedConnects>);
 

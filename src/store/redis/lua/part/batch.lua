@@ -1,6 +1,6 @@
--- A batch that a host sends from its spool, or a timer from an outbox, perhaps more than once. It is taken only once.
--- KEYS[3] is the base, followed by the name of the sender and the number of the batch; of an outbox, also '@' and the number
--- that the last batch of this sender must have. Other callers have no KEYS[3]. Needs: `call`, and the fence before it.
+-- A batch, perhaps sent more than once: from the spool of a host, or by a timer from an outbox. It is taken only once.
+-- KEYS[3] is the base, followed by the name of the sender and the number of the batch. For an outbox, it ends with '@'
+-- and the number that the sender's last batch must have. Other callers have no KEYS[3]. Needs: `call`, and the fence.
 if KEYS[3] then
   local sender, number, expected = string.match(KEYS[3], '^(.*):(%d+)@?(%d*)$')
   local last = tonumber(call('GET', sender) or 0)

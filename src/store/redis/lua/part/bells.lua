@@ -7,8 +7,8 @@
 local PULL_RINGS = 60000
 
 -- Rings for a topic that has ready jobs. Each topic with ready jobs is in `leasable`, and each topic in `leasable` is
--- in `due`. (A topic without ready jobs may be in `bell` only: a listener that got the ring, and does not listen any
--- more, puts it back.)
+-- in `due`. (Only `bell` may hold a topic without ready jobs: a listener that got the ring, and does not listen any
+-- more, puts the ring back.)
 local function ring(topic)
   call('ZADD', base .. 'bell', 'NX', now, topic)
   if call('SADD', base .. 'leasable', topic) == 1 then call('ZADD', base .. 'due', 'NX', 'inf', topic) end

@@ -32,8 +32,8 @@ local function packed(ending, due, attempts, stamp, log, body)
   return struct.pack('>I4BI6I7I6I4I4', HEAD + #log + #body, ending, now, stamp, due, attempts, #log) .. log .. body
 end
 
--- Returns a log with the tags and the links alone of its line of headers: the rest of this line is kept with the body
--- only. A quotation mark in a value has a backslash before it, so no value looks like one of these members.
+-- Returns a log whose line of headers has only the tags and the links. The rest of this line is kept only with the
+-- body. A quotation mark in a value has a backslash before it, so no value looks like one of these members.
 local function with_tags_alone(log)
   local line, own = string.match(log, '^h[^\n]*\n'), {}
   for _, name in ipairs({ 'tags', 'next', 'after' }) do own[#own + 1] = string.match(line, '":' .. name .. '":"[^"]*"') end

@@ -23,7 +23,7 @@ local function remove(prefix, topic, names)
 end
 
 -- Returns how many bytes the jobs of a topic have. From now on they are counted. If the topic has jobs that were never
--- counted, the first value is the server's estimate. It becomes exact when the topic has no job for once.
+-- counted, the first value is the server's estimate. It becomes exact as soon as the topic has no jobs at some moment.
 local function counted(topic)
   local bytes, live, dead = call('HGET', base .. 'bytes', topic), base .. 'b:' .. topic, base .. 'X:' .. topic
   if call('EXISTS', live, dead) == 0 then

@@ -5,7 +5,7 @@
 
 -- The lowest score of a level in r:. Jobs with a number have lower ones.
 local LEVELS = 1e15
--- The jobs with lower numbers come before the levels, and the others after them. A job without a known number has this.
+-- Jobs with lower numbers come before the levels, and the others after them. An unknown number counts as this number.
 local MIDDLE = '2147483648'
 
 -- Returns number, stamp and place from the notes of a job as text, or nothing.
