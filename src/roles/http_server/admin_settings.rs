@@ -102,7 +102,7 @@ mod tests {
             problem.detail
         );
         assert!(AdminSettings::Changed.check(Some(&before), &mut lifted).is_ok());
-        // With a new topic of the same name, the limits would be lifted as well.
+        // Otherwise the caller could remove the topic and register it again without its limits.
         assert_eq!(manager.check_removal(&before).unwrap_err().named_field(), Some("max_pending"));
         let own = Topic { tenant: "ci".into(), ..Topic::new(before.name.clone(), "http://h/") };
         assert!(manager.check_removal(&own).is_ok() && AdminSettings::Changed.check_removal(&before).is_ok());

@@ -1,5 +1,5 @@
-//! The first steps of every request. It gets an id. And where no token is needed, it must not come from another site's
-//! web page.
+//! The first steps of every request. Each request gets an id. Where no token is needed, a request must not come from a
+//! web page of another site.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;

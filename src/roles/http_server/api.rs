@@ -38,7 +38,7 @@ use role::tickets::Tickets;
 use store::Lanes;
 use telemetry::counters::Counters;
 
-/// The state that all routes share. Each request makes clones. A clone only increases the counts of references.
+/// The state that all routes share. Each request clones it. A clone only increases the reference counts.
 #[derive(Clone)]
 pub(super) struct Api(Arc<Parts>);
 
@@ -59,12 +59,12 @@ pub(super) struct Parts {
     pub health: Health,
     pub metrics: Sources,
     pub counters: Counters,
-    /// The time zone that the days of the statistics follow.
+    /// The time zone in which the days of the statistics begin and end.
     pub zone: TimeZone,
     pub tickets: Tickets,
     /// Serves clients that reserve jobs.
     pub pull: Pull,
-    /// The places of clients that reserve jobs.
+    /// Limits how many clients reserve jobs at the same time: each one takes a place.
     pub reserves: Pool,
     pub live: LiveCache,
     pub hosts: Arc<Hosts>,
@@ -72,7 +72,7 @@ pub(super) struct Parts {
     pub sessions: Option<Arc<Sessions>>,
     pub forecasts: Forecasts,
     pub bulk: BulkRunner,
-    /// Whether this process ends. Streams without an end close then.
+    /// True when this process is ending. Streams that have no end of their own are then closed.
     pub closing: watch::Sender<bool>,
     /// Becomes true when this process is about to end its drain. Connections with leases hand them back.
     pub cut: watch::Sender<bool>,
@@ -119,7 +119,7 @@ impl Api {
 
 /// Who makes a request.
 pub(super) struct Reader {
-    /// Whose share of the long reads the request uses. None: they are not limited.
+    /// The holder whose share of the long reads this request uses. None: its long reads are not limited.
     pub holder: Option<Holder>,
     permissions: Option<Permissions>,
     caller: Option<Caller>,

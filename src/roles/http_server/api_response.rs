@@ -30,7 +30,7 @@ pub(super) struct ApiResponse {
     pub json: Vec<u8>,
     content_type: &'static str,
     headers: Vec<(&'static str, String)>,
-    /// For a batch: some jobs could not be stored now.
+    /// For a batch: true if some jobs could not be stored now.
     unfinished: bool,
     /// What the handler adds to the entry of the audit log.
     noted: Option<AuditNote>,
@@ -120,7 +120,8 @@ impl IntoResponse for ApiResponse {
     }
 }
 
-/// The response to a get. A job that has ended is not found, but its last record says how it ended. `sees_answers`: the caller may see what receivers answered.
+/// The response to a get. A job that has ended is not found, but its last record says how it ended. `sees_answers`: the
+/// caller may see what receivers answered.
 pub(super) fn job(
     key: &JobKey,
     found: Result<(Option<View>, Vec<JobRecord>)>,
@@ -159,7 +160,7 @@ pub(super) fn page(
     sees_answers: bool,
 ) -> Result<ApiResponse, Problem> {
     let page = page?;
-    // The jobs that are left of a removed topic can still be listed.
+    // After a topic was removed, the jobs that remain can still be listed.
     if page.jobs.is_empty() && page.next.is_none() && !is_registered {
         return Err(Problem::unknown_topic(topic));
     }

@@ -1,4 +1,5 @@
-//! Reads the bodies of requests. They have a common limit of memory, of which no client can take more than its share.
+//! Reads the bodies of requests. All bodies share one limit of memory, and no client can take more than its share of
+//! it.
 
 use std::error::Error as _;
 use std::time::Duration;

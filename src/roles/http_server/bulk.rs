@@ -72,7 +72,7 @@ pub(super) struct DryRun {
     /// they are.
     skipped: u64,
     looked_at: u64,
-    /// Whether all jobs were looked at. If not, there are more than `matched`.
+    /// Whether all jobs were looked at. If not, the operation may change more than `matched`.
     is_complete: bool,
 }
 
@@ -104,8 +104,8 @@ pub(super) struct BulkResponse {
     changed: u64,
     /// How many jobs were not changed, although the filter selects them.
     skipped: u64,
-    /// How many jobs may or may not have been changed by this operation: a process died, or the store did not answer,
-    /// and when the step was done again, something else had changed them.
+    /// How many jobs this operation may or may not have changed. A process died or the store did not answer, so the
+    /// step was done again. By then, something else had changed these jobs.
     unclear: u64,
     /// What a running operation waits for, or why it failed. Null: nothing.
     #[schema(required = true)]

@@ -59,11 +59,11 @@ pub(super) struct BulkBody<'a> {
     /// `reschedule` only: the jobs are spread over a span of this length, which begins now or `at`.
     #[schema(schema_with = schema::span, required = false)]
     spread: Option<Span>,
-    /// Which jobs of the topic. If it is missing, all that the operation can change.
+    /// Which jobs of the topic. If it is missing: all jobs that the operation can change.
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Option<Filter>, nullable = false)]
     filter: Option<&'a RawValue>,
-    /// How many jobs a second are changed at most, 5000 by default, and 20000 at most.
+    /// How many jobs a second are changed at most. Default: 5000. The highest value is 20000.
     #[schema(schema_with = schema::rate, required = false)]
     rate: Option<ChangeRate>,
     /// If true, the jobs are only counted.

@@ -1,9 +1,9 @@
 //! Runs operations on many jobs. The registry keeps each operation, and says which process may run it, and until when.
 //! One thread looks for operations that nobody runs, and starts a thread for each, with handles of its own.
 //!
-//! A step applies the plan that the registry has, looks at the next page of jobs, and writes counts, cursor and the next
-//! plan in one step. So a process may die anywhere: another one applies the plan again, which changes no job twice.
-//! docs/internals/BULK.md has the table of what may happen between the steps.
+//! A step applies the plan that the registry has, and looks at the next page of jobs. Then it writes counts, cursor and
+//! the next plan with one change of the registry. So a process may die at any point: another process applies the plan
+//! again, which changes no job twice. docs/internals/BULK.md has the table of what may happen between the steps.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use role::bulk::Bulk;
 use role::{Context, StoreOpener, TroubleLog, lock};
 use store::{Store, StoreError};
 
-/// How long a process may run an operation without writing how far it has come. Then another one goes on with it.
+/// How long a process may run an operation without writing its progress. After that, another process goes on with it.
 const CLAIM: Duration = Duration::from_secs(10);
 
 /// How often a process looks for operations that nobody runs.
@@ -33,8 +33,8 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// How many operations one process runs at a time.
 const THREADS: usize = 4;
 
-/// How much faster jobs are looked at than changed: this many for each job that the rate allows to change. Looking is
-/// cheaper.
+/// How many jobs an operation may look at for each job that its rate allows it to change. Looking at a job is cheaper
+/// than changing it.
 const LOOKS: f64 = 10.0;
 
 /// What wakes the threads.

@@ -1,5 +1,5 @@
-//! The fields of a job that are stored with its headers: `headers`, `path` and `url`, which shape its callbacks and are
-//! checked against the job's topic, `tags`, and `then`.
+//! The fields of a job that are stored with its headers: `headers`, `path`, `url`, `tags` and `then`. The first three
+//! shape its callbacks, and are checked against the job's topic.
 
 use serde_json::value::RawValue;
 

@@ -51,7 +51,7 @@ impl CallbackTester {
         Ok(CallbackTester { caller: Arc::new(caller), free: Arc::new(Semaphore::new(MOST)) })
     }
 
-    /// Refuses a callback URL that the guard would not call. A URL whose host name cannot be resolved now is accepted.
+    /// Refuses a callback URL that the guard does not allow. A URL whose host name cannot be resolved now is accepted.
     pub(super) async fn check(&self, callback: &str) -> Result<(), Problem> {
         let (caller, url) = (Arc::clone(&self.caller), callback.to_owned());
         let denial = tokio::task::spawn_blocking(move || caller.denies(&url, LOOK_UP)).await;

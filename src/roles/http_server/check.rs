@@ -22,7 +22,7 @@ use model::job::TopicName;
 use model::strict_json::UniqueFields;
 use model::topic::Topic;
 
-/// How many problems are looked for. A body of many unknown fields would have a problem for each.
+/// At most this many problems are looked for, because each unknown field of a body would be a problem.
 const PROBLEMS_MAX: usize = 32;
 
 /// How many attempts the timetable shows. The last attempt is shown in any case.
@@ -57,7 +57,7 @@ struct CheckedTopic {
     problems: Vec<WrongField>,
     /// The first 50 attempts and the last one.
     timetable: Vec<AttemptAt>,
-    /// How long after the first attempt a job becomes a dead letter. Null if a problem leaves this open.
+    /// How long after the first attempt a job becomes a dead letter. Null if this is not known because of a problem.
     #[schema(required = true)]
     gives_up_after_ms: Option<u64>,
 }

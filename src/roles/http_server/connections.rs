@@ -4,7 +4,7 @@
 //! `Connection: close`, so that no client finds a connection closed just when it sends a request. A connection that
 //! stays idle for too long meanwhile is closed, as HTTP allows at any time.
 //!
-//! A connection on which no caller proves soon who it is (with a token, a session or a ticket) is closed as well. Where
+//! A connection is also closed if no caller on it soon proves who it is (with a token, a session or a ticket). Where
 //! nobody needs a proof, any request is enough.
 
 use std::convert::Infallible;
@@ -46,8 +46,8 @@ const LAST_REQUESTS: Duration = Duration::from_secs(5);
 /// How long a drain waits for requests that are being answered. The store may need its full timeout for them.
 const LAST_ANSWERS: Duration = STORE_TIMEOUT.saturating_add(Duration::from_secs(5));
 
-/// How many bytes of a request's head a connection holds. `limits` refuses heads that are nearly as long, with a reason.
-/// A body is read in parts of this length.
+/// How many bytes of a request's head a connection can hold. `limits` allows fewer: it refuses a longer head with an
+/// answer that says why. A body is read in parts of this length.
 const HEAD_MAX: usize = 64 << 10;
 
 /// How long a new connection may take until a caller on it has proved who it is.
@@ -108,7 +108,7 @@ pub(super) struct Connections {
     unread: Pool,
     idle_timeout: Duration,
     tls: Option<TlsAcceptor>,
-    /// The places of the port.
+    /// Decides which clients may connect to the port, and limits how many connections it has.
     places: Places,
     stage: watch::Sender<ConnectionStage>,
     pub open: JoinSet<()>,
@@ -165,7 +165,7 @@ impl ConnectionProof {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for as long as a connection may have no proof. Never ends if it has one by then.
+    /// Waits for the time `patience`. If a caller on the connection has proved who it is by then, this never returns.
     async fn missing_after(&self, patience: Duration) {
         tokio::time::sleep(patience).await;
         if self.0.load(Ordering::Relaxed) {

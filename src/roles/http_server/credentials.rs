@@ -174,7 +174,7 @@ mod tests {
         let whole = vec!["authorization=secret".to_owned(), "x-shop=7".to_owned()];
         assert_eq!(change("http://***@h:1/a?k=***", masked), (before.callback.clone(), whole.clone()));
         assert_eq!(change("http://H:1/other", masked), ("http://H:1/other".to_owned(), whole.clone()));
-        // The parts of the URL that stay masked are the old ones.
+        // Each part of the URL that is still masked gets its old value back.
         let moved = change("http://***@h:1/b?new=1&k=***", masked);
         assert_eq!(moved, ("http://u:p@h:1/b?new=1&k=1".to_owned(), whole.clone()));
         let bare = topic("http://h/a?k=1&sk_live_1", &[]);
@@ -183,7 +183,8 @@ mod tests {
         assert_eq!(changed.callback, "http://h/b?sk_live_1&k=1");
         for elsewhere in ["http://evil:1/a", "http://h:2/a", "https://h:1/a"] {
             assert_eq!(change(elsewhere, masked).1, Vec::<String>::new(), "{elsewhere}");
-            // A PATCH of the callback alone leaves the headers as they were.
+            // After a PATCH of only the callback, the topic still has its old headers. They are removed, and a new
+            // header stays.
             let kept = &[("authorization", "secret"), ("x-shop", "7"), ("x-new", "1")];
             assert_eq!(change(elsewhere, kept).1, ["x-new=1"], "{elsewhere}");
         }

@@ -97,7 +97,7 @@ pub(super) struct RedriveRequest<'a> {
     /// The pace: the jobs are `delayed`, and due one after the other. If it is missing, all are due at the same time.
     #[schema(schema_with = schema::rate, required = false)]
     rate: Option<RedriveRate>,
-    /// When the first job is due. If it is missing, now.
+    /// The delay until the first job is due. If it is missing, the first job is due now.
     #[schema(schema_with = schema::span, required = false)]
     delay: Option<Span>,
 }
@@ -151,11 +151,11 @@ pub(super) struct Purged {
     looked: Looked,
 }
 
-/// How far the search of a filter came.
+/// How far the search with a filter got.
 #[derive(Default, Serialize, ToSchema)]
 pub(super) struct Looked {
-    /// True if one request could not search all dead letters. Then `matched` counts only those that it searched. Send
-    /// the request again.
+    /// True if one request could not search all dead letters. Then `matched` counts only matches among those that it
+    /// searched. Send the request again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     more: bool,
@@ -232,7 +232,7 @@ impl Api {
         Ok(self.store_client.ask(0, ask).await??)
     }
 
-    /// Returns how many dead letters are selected, how many were handled, and how far a filter came.
+    /// Returns how many dead letters are selected, how many were handled, and how far a search with a filter got.
     async fn handle_dead(
         &self,
         topic: &TopicName,
@@ -253,7 +253,7 @@ impl Api {
         for piece in &pieces {
             matched += self.step(topic, piece.clone(), wanted.limit, count).await?;
         }
-        // The dead letters that are left of a removed topic can still be handled.
+        // After a topic was removed, the dead letters that remain can still be handled.
         if matched == 0 && self.topics.borrow().get(topic.as_str()).is_none() {
             return Err(Problem::unknown_topic(topic));
         }

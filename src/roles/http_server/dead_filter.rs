@@ -152,8 +152,8 @@ fn moment() -> Schema {
         .into()
 }
 
-/// Selects the dead letters that match all of its fields. At least one field is required. A null is refused: it may be
-/// a condition for which the client has no value.
+/// Selects the dead letters that match all of its fields. At least one field is required. A null is refused, because it
+/// may stand for a condition whose value the client does not have.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = DeadFilter, example = json!({"died_after": "2h", "status": 503}), min_properties = 1)]

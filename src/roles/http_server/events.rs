@@ -36,7 +36,7 @@ const FRESH: Duration = Duration::from_millis(900);
 /// How long the sources of the state may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The percentiles of lateness are those of the attempts in this time, up to the last reading of the counters.
+/// The percentiles of lateness cover the attempts of this long, up to the last reading of the counters.
 const RECENT: Duration = Duration::from_secs(10);
 
 /// How long one stream lasts. Then the browser connects again, and is checked again.
@@ -45,7 +45,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// A stream ends when its client reads nothing for this long.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// How many clients may follow at once. Each one costs a look at all topics, each second.
+/// How many clients may follow at once. For each client, all topics are compared with the last event each second.
 const LISTENERS: usize = 64;
 static SEATS: Semaphore = Semaphore::const_new(LISTENERS);
 
@@ -60,7 +60,7 @@ struct LiveTopic {
     oldest_ready_ms: Option<i64>,
     /// The bytes of its jobs, dead letters included. Null: they are not counted.
     bytes: Option<u64>,
-    /// How many jobs clients add in a period of its `add_rate`. Null: it has none, or this is not known.
+    /// How many jobs clients add in a period of `add_rate`. Null: the topic has none, or this is not known.
     add_rate_used: Option<u64>,
     /// Null: the store does not answer.
     paused: Option<bool>,
@@ -78,8 +78,8 @@ struct LiveState {
     away: Vec<String>,
     /// The counters as they were last read, and when, in Unix milliseconds. None: they were never read.
     counted: Option<(i64, Arc<Totals>)>,
-    /// How late the attempts of the last seconds began, in microseconds: the median and the 99th percentile. None: there
-    /// were no attempts, or the counters were not read before.
+    /// How late the attempts of the last seconds began, in microseconds: the median and the 99th percentile. None:
+    /// there were no attempts, or there is no earlier reading of the counters.
     late_us: Option<(u64, u64)>,
     sums: Option<Sums>,
     processes: Value,
@@ -125,8 +125,8 @@ impl RecentLateness {
     /// Takes a reading. Returns the median and the 99th percentile since the reading that was made [`RECENT`] earlier.
     fn take(&mut self, at_ms: i64, lateness: Lateness) -> Option<(u64, u64)> {
         let recent_ms = RECENT.as_millis() as i64;
-        // One reading from before this time is kept, unless it is too old. (If no client listened, there may be no
-        // readings for hours.)
+        // The newest reading that is at least `RECENT` old is kept, unless it is older than twice `RECENT`. (If no
+        // client listened, there may be no readings for hours.)
         while self.0.get(1).is_some_and(|(second_ms, _)| *second_ms <= at_ms - recent_ms)
             || self.0.front().is_some_and(|(first_ms, _)| !(at_ms - 2 * recent_ms..=at_ms).contains(first_ms))
         {

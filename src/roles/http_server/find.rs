@@ -61,7 +61,7 @@ struct FoundEverywhere<'a> {
     /// The value of `cursor` to ask the topics that are left. Null: all topics were asked.
     #[schema(required = true)]
     next: Option<String>,
-    /// The topics that could not be asked, because the node where they would have this id does not answer.
+    /// The topics that could not be asked, because the node where they would store this id does not answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>, required = false)]
     away: Vec<TopicName>,

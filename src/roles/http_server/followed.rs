@@ -10,7 +10,7 @@ use model::token::Tokens;
 use model::topic::Topics;
 use role::LiveTopics;
 
-/// The topics and tokens of this process, which it updates when they change.
+/// The topics and tokens of this process. [`FollowedTopics::follow`] updates them when they change.
 pub(super) struct FollowedTopics {
     live: LiveTopics,
     sender: watch::Sender<Topics>,
@@ -36,7 +36,7 @@ impl FollowedTopics {
         self.tokens.subscribe()
     }
 
-    /// Begins to watch for changes. It needs tokio.
+    /// Begins to watch for changes. It must be called in a tokio runtime.
     pub(super) fn watch(&mut self) -> io::Result<()> {
         if let Some(fd) = self.live.fd() {
             self.changes = Some(watched(fd.try_clone_to_owned()?)?);

@@ -1,4 +1,4 @@
-//! `/healthz` (the process answers) and `/readyz` (the store answers, and the processes that deliver run).
+//! `/healthz` (the process answers) and `/readyz` (the store answers, and the processes that deliver jobs are running).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use store::StoreError;
 /// How long the store may take to answer. After that, it counts as not ready.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What stands before a node's name in the name of its part.
+/// The name of a node's part begins with this text. Then follows the name of the node.
 const NODE: &str = "node ";
 
 /// The state of a part that is not ok, for a caller that may not read more.
@@ -103,8 +103,8 @@ async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Answers 200 if the store answers and the processes that deliver run. Otherwise answers 503 and names the part that
-/// is not ready.
+/// Answers 200 if the store answers and the processes that deliver jobs are running. Otherwise answers 503 and names
+/// the part that is not ready.
 ///
 /// A caller without the scope `read` sees only `ok` or `not ok` for each part, and all nodes as one part.
 #[utoipa::path(get, path = "/readyz", tag = "daemon", operation_id = "get_readyz", security(()),
@@ -138,7 +138,7 @@ async fn readyz(State(api): State<Api>, reader: Option<Extension<Caller>>) -> (S
     let word = |problem: Option<String>| problem.unwrap_or_else(|| "ok".to_owned());
     let mut parts: BTreeMap<String, String> =
         needed.into_iter().map(|(part, problem)| (part.to_owned(), word(problem))).collect();
-    // Jobs that are there are still delivered, so dq is ready.
+    // Stored jobs are still delivered, so dq is ready.
     if let (Some(lack), Some(store)) = (lack, parts.get_mut("store").filter(|store| *store == "ok")) {
         *store = format!("full, so adds are refused: {lack}");
     }

@@ -39,13 +39,13 @@ struct Point {
     failed: u64,
     dead: u64,
     attempts: u64,
-    /// By how much attempts began late, on average. Null if there were none.
+    /// How late attempts began, on average. Null if there were no attempts.
     #[schema(required = true)]
     late_mean_us: Option<u64>,
-    /// Half of the attempts began at most this late. Null if there were none, and for a single topic.
+    /// Half of the attempts began at most this late. Null if there were no attempts, and for a single topic.
     #[schema(required = true)]
     late_p50_us: Option<u64>,
-    /// 99 % of the attempts began at most this late. Null if there were none, and for a single topic.
+    /// 99 % of the attempts began at most this late. Null if there were no attempts, and for a single topic.
     #[schema(required = true)]
     late_p99_us: Option<u64>,
 }

@@ -7,7 +7,7 @@ use super::input;
 use super::problem::Problem;
 use model::job::JobId;
 
-/// An Idempotency-Key as the source of ids for jobs without one: a repeated add then finds its job, and keeps it.
+/// Makes ids for jobs without an id, from an Idempotency-Key. So a repeated add finds its job again, and keeps it.
 pub(super) struct IdSource {
     digest: String,
 }

@@ -37,10 +37,10 @@ pub(super) fn wrong(field: &str, raw: &RawValue, wanted: &str) -> Problem {
     Problem::field(field, detail)
 }
 
-/// A name of a query, and its value.
+/// The name of a parameter in a query, and its value.
 type Parameter<'a> = (Cow<'a, str>, Cow<'a, str>);
 
-/// Returns the parameters of a query. One that is not `known`, or that is given twice, is refused.
+/// Returns the parameters of a query. A parameter that is not `known`, or that is given twice, is refused.
 pub(super) fn parameters<'a>(query: &'a str, known: &[&str]) -> Result<Vec<Parameter<'a>>, Problem> {
     let mut parameters: Vec<Parameter> = Vec::new();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -72,7 +72,7 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], Problem> {
 }
 
 /// For a job without an id, dq makes ids until one has a home that is not known to be down, but at most this many. With
-/// half of the nodes down, about one of a million such jobs finds none.
+/// half of the nodes down, about one such job in a million still gets an id whose home is down.
 const ID_TRIES: usize = 20;
 
 /// Makes an id for a job without one. Prefers an id whose home is not known to be down.
@@ -134,7 +134,7 @@ pub(super) struct NewJobRequest<'a> {
     expire_after: Option<Span>,
 }
 
-/// An id: a text, or a number as it is written, which PHP sends if the application had a number. A number with an
+/// An id: a text, or a number as it was written. PHP sends a number if the application used one. A number with an
 /// exponent is refused, because the application may have written it without one. (The TCP port does the same.)
 struct IdText(String);
 
@@ -246,7 +246,7 @@ pub(super) struct NewJobsRequest<'a> {
 
 /// Reads the jobs of a batch, each by itself.
 ///
-/// Jobs without an id get one from the Idempotency-Key: a batch that was stored only in part may be sent again.
+/// Jobs without an id get one from the Idempotency-Key. So a batch that was stored only in part may be sent again.
 pub(super) fn batch(
     json: &[u8],
     topic: &Topic,
@@ -264,7 +264,7 @@ pub(super) fn batch(
     Ok(jobs.iter().enumerate().map(one).collect())
 }
 
-/// The changes of a job that is delayed or ready. Missing fields stay. At most one of `delay` and `run_at` is given.
+/// The changes of a delayed or ready job. A missing field is not changed. Give at most one of `delay` and `run_at`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = JobChange, example = json!({"delay": "2h"}))]

@@ -148,8 +148,8 @@ fn read_cursor(words: &str) -> Option<JobCursor> {
 }
 
 /// Lists the jobs of all registered topics whose jobs the caller may see: pending jobs and dead letters, by topic and
-/// state. A request looks at a limited number of jobs, and `next` leads to the others. A job whose state changes meanwhile
-/// may come twice or not at all. Jobs that wait in the spool of a host are not in the list.
+/// state. A request looks at a limited number of jobs, and `next` leads to the others. A job whose state changes
+/// meanwhile may be listed twice or not at all. Jobs that wait in the spool of a host are not listed.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", operation_id = "search_jobs", params(JobSearchQuery),
     responses((status = 200, description = "A page of jobs", content(
         (FoundJobList = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"))), schema::FindProblems))]
@@ -171,7 +171,7 @@ async fn search(
                     format!("you may not see the jobs of topic {topic}"),
                 ));
             }
-            // The jobs that are left of a removed topic can still be found.
+            // After a topic was removed, the jobs that remain can still be found.
             let is_registered = api.topics.borrow().get(topic.as_str()).is_some();
             let unknown = (!is_registered).then(|| Problem::unknown_topic(&topic));
             (vec![SearchedTopic { sees_answers: reader.sees_answers(&topic), name: topic }], unknown)

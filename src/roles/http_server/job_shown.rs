@@ -85,7 +85,7 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     after: Option<JobLink<'a>>,
-    /// The first two attempts and the last eight, the oldest first. What the receiver answered is only shown to callers
+    /// The first two attempts and the last eight, the oldest first. Answers of the receiver are only shown to callers
     /// with the scope `read` for the topic.
     #[schema(value_type = Vec<schema::AttemptMade>)]
     log: Cow<'a, [Attempt]>,
@@ -255,7 +255,7 @@ pub(super) enum OutcomeWord {
     Spooled,
 }
 
-/// The result of a removal that waits behind an add, on the disk of this host.
+/// The result of a removal that waits in this host's spool, in place of an add of the job that waited there.
 #[derive(Serialize, ToSchema)]
 pub(super) struct SpooledDeletion {
     /// Always true.

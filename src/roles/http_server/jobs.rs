@@ -23,7 +23,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
         .routes(routes!(add, list))
         .routes(routes!(add_batch))
-        // For methods other than POST, the path of batches is a job with this id.
+        // For methods other than POST, this path means the job with the id `batch`.
         .route("/v1/topics/{topic}/jobs/batch", get(show).patch(change).delete(delete))
         .routes(routes!(show, change, delete))
         .routes(routes!(run))

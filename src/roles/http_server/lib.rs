@@ -233,7 +233,7 @@ struct Gate {
 /// Passes a request through the gate. It is one layer for all steps, because axum boxes and clones every layer anew for
 /// each request.
 async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
-    // A request that the audit log records goes on without its client. So it needs its own reference to the gate.
+    // A recorded request continues when its client goes away. So it needs its own reference to the gate.
     let own = Arc::clone(&gate);
     let kept = |request| async move {
         let replayed = |request| replays::replay(&own.replays, &own.api, request, next);
@@ -277,7 +277,7 @@ async fn serve(
         connections.open.spawn(gmq::run(api.clone(), gmq));
     }
     if let Some(beanstalk) = beanstalk {
-        // The process before passes its connections on as soon as this one is ready.
+        // The old process passes its connections on as soon as this process is ready.
         let handoffs = beanstalk::listen(&context.settings.run_dir);
         let handoffs = handoffs.context("cannot listen for connections of the process before")?;
         let beanstalk =
@@ -350,7 +350,7 @@ async fn serve(
     }
 }
 
-/// How long connections that are cut may hand back their leases.
+/// How long connections that are cut may take to hand back their leases.
 const HAND_BACK: Duration = Duration::from_secs(1);
 
 /// Waits for the next connection. Without listeners it waits forever.
@@ -361,7 +361,7 @@ async fn enter(listeners: Option<&Listeners>) -> std::io::Result<AcceptedStream>
     }
 }
 
-/// Waits for a moment. Without one it waits forever.
+/// Waits until a time. If there is none, it waits forever.
 async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,

@@ -43,8 +43,8 @@ impl ListFormat {
     }
 
     /// Returns the format that an `Accept` header prefers (RFC 9110, 12.5.1): the one with the highest weight. If
-    /// several have it, the one that the header names most exactly, and then the one that it names first. None: the
-    /// header accepts none of the formats.
+    /// several have this weight: the one that the header names most exactly, or, among these, first. None: the header
+    /// accepts none of the formats.
     fn from_accept(accept: &str) -> Option<ListFormat> {
         let ranges: Vec<MediaRange> = accept.split(',').map(MediaRange::parse).collect();
         let mut best: Option<(ListFormat, Preference)> = None;
@@ -57,8 +57,8 @@ impl ListFormat {
         best.map(|(format, _)| format)
     }
 
-    /// Makes the answer. `page` is the whole list as JSON, `rows` are its parts. A form that has no place for the end
-    /// of the search has it in headers.
+    /// Makes the answer. `page` is the whole list as JSON, `rows` are its parts. JSON says where the search ended. The
+    /// other forms have this in headers.
     pub(super) fn response<T: Serialize, const N: usize>(
         self,
         page: &impl Serialize,

@@ -80,8 +80,8 @@ struct MetricQuestions {
     master: QuestionThread<Option<DaemonStatus>>,
     /// The threads that ask the nodes, with the names of the nodes.
     nodes: Vec<(String, QuestionThread<NodeCounts>)>,
-    /// The size limit of this host's spool, and the thread that reads how full it is, if it can be read. None: there is
-    /// no spool.
+    /// The size limit of this host's spool, and the thread that reads how full the spool is. None: there is no spool.
+    /// (The thread's answer is none if it cannot read the spool.)
     spool: Option<(u64, QuestionThread<Option<SpoolState>>)>,
 }
 

@@ -48,8 +48,8 @@ pub(super) struct Node {
     /// or `memory`. Null if the node does not report it.
     #[schema(required = true)]
     durability: Option<String>,
-    /// How many replicas follow the node. For a Cluster: those of the master that has the fewest. Null if the node does
-    /// not report it, or can have none.
+    /// How many replicas follow the node. For a Cluster: how many follow the master that has the fewest. Null if the
+    /// node does not report it, or can have none.
     #[schema(required = true)]
     replicas: Option<u64>,
     /// How many jobs are delayed. Null if the node does not report it.
@@ -102,11 +102,11 @@ pub(super) struct Set {
 pub(super) struct Spool {
     /// The number of changes that wait.
     entries: u64,
-    /// The bytes that they take on the disk.
+    /// The bytes that the changes take on the disk.
     bytes: u64,
-    /// The bytes that they may take: `store.spool`.
+    /// The bytes that the changes may take: `store.spool`.
     max_bytes: u64,
-    /// When the oldest change was added, Unix milliseconds. Null if none waits.
+    /// When the oldest change was added, Unix milliseconds. Null if no change waits.
     #[schema(required = true)]
     oldest_ms: Option<i64>,
 }

@@ -17,7 +17,7 @@ use super::topic_shown::HeldTopics;
 use model::job::TopicName;
 use role::submit::Request;
 
-/// How long the store may take, for a request that can also be answered without it.
+/// How long a request waits for the store if it can also be answered without the store.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> OpenApiRouter<Api> {

@@ -10,7 +10,7 @@ use model::failure_limiter::ClientSource;
 use model::open_connections::OpenConnections;
 use role::lock;
 
-/// The places of a port. All clones have the same ones.
+/// The places of a port. All clones share them.
 #[derive(Clone)]
 pub(super) struct Places {
     /// The section of the configuration.

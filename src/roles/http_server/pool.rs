@@ -1,4 +1,4 @@
-//! Something of which there is a limited amount, such as memory for bodies. No holder can take more than its share.
+//! A limited resource, such as memory for bodies. No holder can take more than its share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -7,17 +7,17 @@ use super::access::{Caller, Peer};
 use model::failure_limiter::ClientSource;
 use role::lock;
 
-/// Whose share is limited. It is an extension of each request that access control has let in.
+/// Who has a share of a pool. It is an extension of each request that access control has let in.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Holder {
     /// A caller that has proved who it is.
     Caller(Caller),
-    /// All others from one source.
+    /// All callers from one source that have not proved who they are.
     Source(ClientSource),
 }
 
 impl Holder {
-    /// Returns the holder for a caller that connects from there. None: its share is not limited.
+    /// Returns the holder for a caller that connects from `peer`. None: the caller's share is not limited.
     pub(super) fn new(caller: &Caller, peer: Peer) -> Option<Holder> {
         match caller {
             Caller::Local(_) => None,
@@ -55,13 +55,13 @@ impl Pool {
         Pool { most, share, held: Arc::default() }
     }
 
-    /// Returns a part of this amount, if it is free. It counts for the share of `holder`. None: it counts for no share.
+    /// Takes `amount` from the pool, if it is free. It counts for the share of `holder`. None: it counts for no share.
     pub(super) fn take(&self, holder: Option<Holder>, amount: usize) -> Option<PoolPart> {
         let mut part = PoolPart { pool: self.clone(), holder, amount: 0 };
         part.grow(amount).then_some(part)
     }
 
-    /// Returns a part of this amount, also if it is not free. Then nothing is free until enough is given back.
+    /// Takes `amount` from the pool, even if it is not free. Then nothing is free until enough is given back.
     pub(super) fn take_beyond(&self, holder: Option<Holder>, amount: usize) -> PoolPart {
         let mut held = lock(&self.held);
         held.all += amount;

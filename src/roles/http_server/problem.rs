@@ -125,7 +125,7 @@ impl Problem {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, code, detail)
     }
 
-    /// Adds how many of the things to do were done before the problem.
+    /// Adds how many parts of the request were done before the problem.
     pub(super) fn after(self, done: usize) -> Problem {
         match done {
             0 => self,

@@ -40,7 +40,7 @@ struct HealthResponse {
     topic: String,
     /// The span that was asked for.
     over: &'static str,
-    /// When the counting began, Unix milliseconds. It can be later than was asked for.
+    /// When the counting began, Unix milliseconds. It can be later than the beginning of the span `over`.
     since_ms: i64,
     now_ms: i64,
     attempts: u64,
@@ -53,7 +53,7 @@ struct HealthResponse {
     /// `accepted` divided by `accepted` and `failed` together. Null if both are 0.
     #[schema(required = true)]
     success_rate: Option<f64>,
-    /// Half of the attempts took at most this long. Null if there were none, or if it was more than a minute.
+    /// Half of the attempts took at most this long. Null if there were no attempts, or if this is more than a minute.
     #[schema(required = true)]
     p50_us: Option<u64>,
     /// 90 % of the attempts took at most this long.

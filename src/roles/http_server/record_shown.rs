@@ -42,17 +42,17 @@ pub(super) struct RecordResponse<'a> {
     last_attempt_ms: Option<i64>,
     /// When the job ended, Unix milliseconds.
     ended_ms: i64,
-    /// Why the job was removed, if dq knows it: it was exported.
+    /// Why the job was removed, if dq knows it. The only value is `exported`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     note: Option<&'a str>,
-    /// By how many milliseconds its last attempt began after its due time.
+    /// How many milliseconds after its due time the last attempt began.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     late_ms: Option<u64>,
     /// How many attempts were begun. Attempts that do not count, such as those of a killed process, are left out.
     attempts: u32,
-    /// The first two attempts and the last eight, the oldest first. What the receiver answered is only shown to callers
+    /// The first two attempts and the last eight, the oldest first. Answers of the receiver are only shown to callers
     /// with the scope `read` for the topic.
     #[schema(value_type = Vec<schema::AttemptMade>)]
     log: &'a [Attempt],

@@ -1,4 +1,4 @@
-//! The routes of records: the story of one id, lists with filters, and the removal of what is kept of an id.
+//! The routes of records: those of one id, lists with filters, and the removal of the records of an id.
 
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -182,7 +182,7 @@ impl Api {
     }
 }
 
-/// Shows how the jobs with one id ended, the latest first. An id without records has an empty list.
+/// Shows how the jobs with one id ended, the latest first. If the id has no records, the list is empty.
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}/records", tag = "records", operation_id = "get_job_records",
     params(schema::JobPath),
     responses((status = 200, body = RecordsOfId, description = "The records of the id"), schema::FindProblems))]
@@ -214,7 +214,7 @@ async fn forget(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<Api
     Ok(ApiResponse::new(StatusCode::OK, &Erased { erased }).noting(noted))
 }
 
-/// Lists the records of a topic: for each id only the latest record. Those of the jobs that ended last come first.
+/// Lists the records of a topic: for each id only the latest one. Records of the jobs that ended last come first.
 #[utoipa::path(get, path = "/v1/topics/{topic}/records", tag = "records", operation_id = "list_topic_records",
     params(schema::TopicPath, RecordsQuery),
     responses((status = 200, description = "A page of records", content(
@@ -234,8 +234,8 @@ async fn list(
     api.records(reader, topics, wanted, unknown).await
 }
 
-/// Lists the records of all registered topics whose jobs the caller may see. A request searches up to 100 topics. If there
-/// are more, the next pages have the records of the further topics.
+/// Lists the records of all registered topics whose jobs the caller may see. A request searches up to 100 topics. If
+/// there are more topics, the next pages have their records.
 #[utoipa::path(get, path = "/v1/records", tag = "records", operation_id = "list_records",
     params(RecordsQuery),
     responses((status = 200, description = "A page of records", content(

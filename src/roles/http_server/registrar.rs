@@ -1,5 +1,5 @@
 //! Passes the handlers' questions to the registry. One thread opens the database when it is first needed, and again
-//! after a failure. tokio's thread never waits for it, and no handler waits for longer than a few seconds.
+//! after a failure. tokio's thread never waits for the database, and no handler waits for longer than a few seconds.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl Registrar {
         self.work.is_some()
     }
 
-    /// Refuses a request about something that only a registry can keep, if there is none.
+    /// Without a registry: refuses a request about something that only a registry can keep.
     pub(super) fn keeps(&self, what: &str) -> std::result::Result<(), Problem> {
         let detail = || format!("there is no registry to keep {what}");
         self.is_there()
@@ -80,7 +80,7 @@ impl Registrar {
             .ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "no_registry", detail()))
     }
 
-    /// Refuses a change of something that only a registry can keep, if there is none.
+    /// Without a registry: refuses a change of something that only a registry can keep.
     pub(super) fn takes(&self, what: &str) -> std::result::Result<(), Problem> {
         let detail = || {
             format!("there is no registry to keep {what}: set registry.url to a database (docs/REGISTRY.md)")

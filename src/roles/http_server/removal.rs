@@ -1,10 +1,10 @@
 //! The route that removes a topic. Its jobs either stay in the store or are removed with it.
 //!
-//! Removing a topic with its jobs takes four steps. The topic is paused, so that no job is delivered any more. It is
-//! removed from the registry. Its jobs are removed, and then its records. The pause is ended. No job is touched before the topic is removed:
-//! if the request is refused, or the process dies before that, nothing is lost. If the process dies later, jobs remain
-//! that nobody delivers. The same request, sent again, removes them. So with `jobs=purge` the route also accepts a
-//! topic that is not registered.
+//! Removing a topic with its jobs takes four steps. The topic is paused, so that no job is delivered any more. The
+//! topic is removed from the registry. Its jobs are removed, and then its records. The pause is ended. If the request
+//! is refused, or the process dies before the second step is done, no job is lost. If the process dies later, jobs
+//! remain that nobody delivers. The same request, sent again, removes them. So with `jobs=purge` the route also accepts
+//! a topic that is not registered.
 
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,8 @@ use model::job::{State as JobState, TopicName};
 use registry::{Expected, Registry, RegistryError};
 use role::submit::Request;
 
-/// How many jobs one step removes, so that other requests get their turn at the store. And how long after its start a
-/// request may begin another step.
+/// How many jobs one step removes, so that other requests get their turn at the store. The second constant: how long
+/// after its start a request may begin another step.
 const STEP: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -272,7 +272,7 @@ async fn delete(
         None if !left.is_nothing() => Err(left.undecided(&name)),
         None => {
             api.take_out(&name, condition).await?;
-            // Another topic of this name must not show what this one did.
+            // A later topic with this name must not show the records of this one.
             api.erase_records(&name).await?;
             Ok(ApiResponse::done())
         }

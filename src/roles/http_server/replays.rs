@@ -149,12 +149,12 @@ impl Drop for RunningRequest {
     }
 }
 
-/// Whether an answer also holds for a repeated request: something was done, or it conflicts with what exists.
+/// Whether an answer also holds for a repeated request: something was done, or the request conflicts with what exists.
 fn is_final(status: StatusCode) -> bool {
     status.is_success() || status == StatusCode::CONFLICT
 }
 
-/// An extension of an answer: some of the request could not be done now. It may be sent again.
+/// An extension of an answer: a part of the request could not be done now. The request may be sent again.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PartialResult;
 

@@ -1,4 +1,4 @@
-//! The routes where clients report the outcomes of jobs that they have reserved (docs/PULL.md).
+//! The routes where clients report the outcomes of the jobs that they have reserved (docs/PULL.md).
 
 use axum::extract::State;
 use serde::Deserialize;

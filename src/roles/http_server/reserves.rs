@@ -1,4 +1,4 @@
-//! The routes where clients reserve jobs of pull topics (docs/PULL.md). `reports` has those where they report outcomes.
+//! The routes where clients reserve jobs of pull topics (docs/PULL.md). `reports` has the routes for outcomes.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -36,8 +36,8 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(reserve)).routes(routes!(reserve_of_several))
 }
 
-/// The place of a request among `http.max_requests`. It is an extension of the request. A request that waits for long
-/// gives it up, and counts against another limit.
+/// The place of a request: only `http.max_requests` have one at a time. It is an extension of the request. A request
+/// that waits for long gives up its place, and counts against another limit.
 #[derive(Debug, Clone)]
 pub(super) struct RequestPlace(Arc<Mutex<Option<PoolPart>>>);
 
@@ -123,8 +123,8 @@ struct ReservedJob<'a> {
     due_ms: i64,
     /// When the job was added, Unix milliseconds.
     added_ms: i64,
-    /// The proof of the lease. The client reports the outcome with it. If it is missing, there is no lease: the job was done
-    /// and removed when it was reserved (`on_reserve` of the topic).
+    /// The proof of the lease. The client reports the outcome with it. If it is missing, there is no lease: the job was
+    /// done and removed when it was reserved (`on_reserve` of the topic).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     token: Option<&'a str>,
@@ -162,7 +162,7 @@ impl<'a> ReservedJob<'a> {
     }
 }
 
-/// Where the handler waits for its answer. If the client goes away, and the answer has come, its jobs are handed back.
+/// Where the handler waits for its answer. If the client goes away and jobs were leased for it, they are handed back.
 struct AnswerSlot {
     answer: oneshot::Receiver<ReserveAnswer>,
     pull: Pull,

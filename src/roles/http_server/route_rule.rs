@@ -17,9 +17,9 @@ pub(super) enum RouteRule {
     Password,
     Read,
     Metrics,
-    /// The right to look at the settings of some topic. The route leaves out the others.
+    /// The right to look at the settings of at least one topic. The route leaves out all other topics.
     SomeTopics,
-    /// The right to look at jobs of some topic. The route leaves out the others.
+    /// The right to look at jobs of at least one topic. The route leaves out all other topics.
     SomeJobs,
     /// The right to look at the settings of the route's topic.
     Topic,
@@ -87,7 +87,7 @@ const RULES: &[(&str, &str, RouteRule)] = &[
     ("DELETE", "/v1/topics/{t}/jobs/{id}/records", RouteRule::Manage),
     ("GET",    "/v1/jobs",                        RouteRule::SomeJobs),
     ("GET",    "/v1/records",                     RouteRule::SomeJobs),
-    // The route of each of these checks the scope for the topic of the operation.
+    // Each of these routes checks the scope for the topic of the operation.
     ("GET",    "/v1/jobs/bulk",                   RouteRule::SomeJobs),
     ("POST",   "/v1/jobs/bulk",                   RouteRule::SomeJobs),
     ("GET",    "/v1/jobs/bulk/{n}",               RouteRule::SomeJobs),
@@ -117,7 +117,7 @@ pub(super) fn rule(method: &Method, route: &str) -> RouteRule {
 }
 
 impl RouteRule {
-    /// The scope that the rule asks for, for a topic. None: the route needs no scope.
+    /// Returns the scope that the rule asks for. `topic` is the topic of the route. None: the route needs no scope.
     pub(super) fn need(self, topic: &str) -> Option<RequiredAccess<'_>> {
         Some(match self {
             Self::Anyone | Self::AnyoneInBrief | Self::Ticket | Self::Password => return None,

@@ -131,7 +131,7 @@ impl Api {
         servers
     }
 
-    /// Returns the file of the embedded store, if that is the store.
+    /// Returns the file of the store, if the store is the embedded one.
     pub(super) async fn store_file(&self) -> Option<StoreFile> {
         let settings::StoreSettings::Embedded { path, .. } = &self.settings.store else { return None };
         let path = path.clone();

@@ -78,8 +78,8 @@ struct TopicStats {
 /// A range of lateness, and how many attempts began that late. Ranges without attempts are left out.
 #[derive(Serialize, ToSchema)]
 struct LatenessRange {
-    /// The end of the range, in microseconds. The range begins where the one before it ends, at most a sixteenth lower.
-    /// Null: the range has no end.
+    /// The end of the range, in microseconds. From 1 ms on, a range begins at most a sixteenth below its end. Null: the
+    /// range has no end.
     #[schema(required = true)]
     up_to_us: Option<u64>,
     attempts: u64,

@@ -53,7 +53,7 @@ pub(super) struct Delivery {
 pub(super) struct Reply<T>(oneshot::Sender<T>);
 
 impl<T: Send + 'static> Reply<T> {
-    /// The answer.
+    /// Returns the answer, to be delivered to the handler that waits for it.
     pub(super) fn with(self, answer: T) -> Delivery {
         // The handler may be gone.
         Delivery { bytes: 0, deliver: Box::new(move || drop(self.0.send(answer))) }
@@ -61,7 +61,7 @@ impl<T: Send + 'static> Reply<T> {
 }
 
 impl Reply<Result<ApiResponse, Problem>> {
-    /// What the client gets.
+    /// Returns the response for the client, to be delivered to the handler that waits for it.
     pub(super) fn response(self, response: Result<ApiResponse, Problem>) -> Delivery {
         let bytes = response.as_ref().map_or(0, |response| response.json.len());
         Delivery { bytes, ..self.with(response) }
@@ -71,10 +71,10 @@ impl Reply<Result<ApiResponse, Problem>> {
 /// How many long reads each client has at a time. Further reads of the client wait.
 const READS_MAX: usize = 2;
 
-/// While more reads of a client wait, the next one begins only after a pause, which depends on how long its last read
-/// took: it begins this many times later. So a client that always has more reads than it may have at a time uses about
-/// half of the time of the reading thread. The rest of the processor is left to adds and deliveries. A client that
-/// reads one page after the other never has this pause.
+/// While more reads of a client wait, a read that is done keeps its turn for a pause, which is this many times as long
+/// as the read took. So a client that always has more reads than it may have at a time uses about half of the time of
+/// the reading thread. The rest of the processor is left to adds and deliveries. A client that reads one page after the
+/// other never has this pause.
 const PAUSES: u32 = 3;
 
 /// The longest such pause.

@@ -1,4 +1,4 @@
-//! A TCP port beside HTTP: it accepts connections until this process drains, and its connections read and write here.
+//! A TCP port that does not speak HTTP: accepts connections until this process drains, and reads and writes for them.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;

@@ -210,7 +210,7 @@ async fn revoke(
 }
 
 impl Api {
-    /// Waits until this process uses a change. If that takes too long, the change is made all the same.
+    /// Waits until this process uses a change that was made, for [`KNOWN_WITHIN`] at most.
     pub(super) async fn known(&self, is_known: impl Fn(&Tokens) -> bool) {
         let mut tokens = self.tokens.clone();
         let _ = tokio::time::timeout(KNOWN_WITHIN, tokens.wait_for(|now| is_known(now))).await;

@@ -78,7 +78,7 @@ impl Condition {
         self.of.is_none() && !self.absent
     }
 
-    /// Checks the condition. `there` is the topic that exists, with its revision, if that is known.
+    /// Checks the condition. `there` is none if there is no topic. Its inner value: the revision, if that is known.
     pub(super) fn check(
         &self,
         name: &TopicName,

@@ -81,8 +81,8 @@ pub(super) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> 
 pub(super) fn word<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     match Value::deserialize(from)? {
         Value::Null => Ok(None),
-        // If the value is not a text, the error of serde does not name the valid words. If it is another text, the
-        // error does. So this value is read as the empty text.
+        // For a value that is not a text, the error of serde does not name the valid words. For a wrong text, it does.
+        // So a value that is not a text is read as the empty text.
         value => {
             let text = value.as_str().unwrap_or_default().to_owned();
             T::deserialize(Value::String(text)).map(Some).map_err(D::Error::custom)

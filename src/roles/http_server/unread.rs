@@ -32,7 +32,7 @@ impl AsRef<[u8]> for HeldBytes {
     }
 }
 
-/// What is known about the answer of a request before it is handled.
+/// What is known about the answer before the request is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     /// It only shows something. So it can be replaced by a refusal.
@@ -52,7 +52,7 @@ impl Answer {
         }
     }
 
-    /// Returns the refusal of a batch if the pool has no room for its answer. If it is refused, nothing was changed.
+    /// Returns the refusal of a batch if the pool has no room for its answer. A refused batch has changed nothing.
     pub(super) fn refusal(self, pool: &Pool, holder: Option<&Holder>) -> Option<Response> {
         let is_full =
             self == Answer::ChangedBatch && pool.take(holder.cloned(), SMALL as usize + 1).is_none();
@@ -65,10 +65,10 @@ fn busy(advice: &str) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
 }
 
-/// Returns the answer to a request, counted in the pool until it is written. If there is no room for an answer that
-/// only shows something, refuses instead. The answer about a change is kept, and counts even beyond the limit: then the
-/// next batches are refused before they begin. So the answers exceed the limit at most by those of the batches that
-/// were already running. The limit of memory for bodies also limits how many these are.
+/// Returns the answer to a request. It counts in the pool until it is written. An answer that only shows something is
+/// replaced by a refusal if there is no room for it. An answer about a change is kept, and counts even beyond the
+/// limit: then the next batches are refused before they begin. So only batches that were already running can exceed the
+/// limit. The limit of memory for bodies also limits how many these are.
 pub(super) async fn bound(
     kind: Answer,
     answer: Response,
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!((batch, request(Method::GET, "/v1/stats")), (Answer::ChangedBatch, Answer::Shows));
         assert!(batch.refusal(&pool, None).is_none());
         let first = answer(batch, 1 << 20, &pool).await;
-        // This one ran when the pool got full.
+        // This batch was already running when the pool became full.
         let second = answer(batch, 1 << 20, &pool).await;
         assert_eq!((first.status(), second.status()), (StatusCode::OK, StatusCode::OK));
         assert_eq!(batch.refusal(&pool, None).map(|r| r.status()), Some(StatusCode::SERVICE_UNAVAILABLE));

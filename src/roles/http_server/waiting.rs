@@ -21,7 +21,7 @@ use role::submit::Request;
 use store::{CircuitState, CircuitView, LimitQuery, LimitUse, View};
 use telemetry::history;
 
-/// How long the registry may take to say who paused a topic, and the store how far limits are used.
+/// How long the registry may take to say who paused a topic. Also how long the store may take to report uses of limits.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How many of the latest entries of the audit log are searched for the pause.
@@ -125,8 +125,8 @@ impl Api {
     }
 
     /// Adds the limits of the topic and of the receiver's host, and how far they are used. A job that is not due yet
-    /// can wait only for the limits of a host, which may have postponed it. dq postpones jobs only if their topic has
-    /// `job_hosts`.
+    /// does not wait for the limits of its topic. If its topic has `job_hosts`, it may have been postponed because of
+    /// the limits of a host.
     async fn add_limits(&self, view: &View, topic: &mut WaitingTopic) {
         let name = &view.key.topic;
         let Ok(known) = self.topic(name) else { return };

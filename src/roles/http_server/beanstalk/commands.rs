@@ -20,7 +20,7 @@ use role::pull::MAX_TOPICS;
 use role::submit::Request;
 use store::{Deleted, Outcome, Settled, Settlement, View};
 
-/// Notes a problem, and returns the response. The protocol has no words for a problem of the server.
+/// Logs a problem, and returns the response. The protocol cannot tell the client what the problem is.
 pub(super) fn failed(problem: &Problem) -> BeanstalkResponse<'static> {
     log::debug!("beanstalk: a command failed: {}", problem.detail);
     BeanstalkResponse::InternalError

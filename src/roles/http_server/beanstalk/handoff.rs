@@ -2,14 +2,14 @@
 //! state of the connection, and the locks of the owners of its leases. A client notices nothing.
 //!
 //! A connection belongs to exactly one process at any moment. After the draining process has offered a connection, it
-//! does nothing with the connection. The next process does nothing with it until it has answered that it takes it.
+//! does nothing with the connection. The next process uses the connection only after it has answered that it takes it.
 //! docs/internals/BEANSTALK.md says what a crash between two steps does.
 //!
-//! The pauses of tubes are passed first, because they are known to the process alone.
+//! The pauses of tubes are passed first, because only the draining process knows them.
 //!
-//! The socket is `run_dir/beanstalk.succession`. Messages: `P`, and the pauses, without an answer; `O`, a tag, and the
-//! lock of this owner; `B`, the socket of a connection, and as much of its state as fits; `M`, more of its state. Each
-//! state gets one byte as the answer.
+//! The socket is `run_dir/beanstalk.succession`. Messages: `P` has the pauses, and gets no answer. `O` has the tag of
+//! an owner, and its lock. `B` has the socket of a connection, and as much of its state as fits. `M` has more of this
+//! state. Each state gets one byte as the answer.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
@@ -36,8 +36,8 @@ const MORE: u8 = b'M';
 pub(super) const TAKEN: u8 = 1;
 pub(super) const REFUSED: u8 = 0;
 
-/// How long the next process may take to answer. If it hangs, this one connection is lost, and all others stay: their
-/// clients can then end their jobs here.
+/// How long the next process may take to answer. If it hangs, only this one connection is lost. The others stay with
+/// this process, where their clients can end their jobs.
 const ANSWER: Duration = Duration::from_secs(2);
 
 fn path(run_dir: &Path) -> PathBuf {
@@ -61,7 +61,7 @@ pub(super) struct PassedPause {
 /// What the thread gets.
 enum HandoffRequest {
     Offer(Offer),
-    /// Tells when the pauses are passed.
+    /// Asks for an answer when the pauses have been passed.
     Begin(oneshot::Sender<()>),
 }
 
@@ -76,7 +76,7 @@ struct Offer {
 
 /// What happened to an offered connection.
 enum OfferResult {
-    /// The next process has taken it, or nobody knows. This process must not use it.
+    /// The next process has taken it, or may have taken it. This process must not use it.
     Gone,
     /// It stays with this process.
     Stays(std::net::TcpStream),
@@ -190,7 +190,7 @@ struct OfferError {
     may_be_taken: bool,
 }
 
-/// The way to the next process.
+/// The open socket to the next process, and what was sent on it.
 struct Passage {
     socket: PassSocket,
     /// The tags of the owners whose locks the next process has got.
@@ -218,7 +218,7 @@ impl Passage {
         state: &[u8],
         owners: &[Arc<Owner>],
     ) -> Result<bool, OfferError> {
-        // Without its last message, the next process does not have the whole state, and takes nothing.
+        // If this fails, the next process does not have the whole state, and takes nothing.
         self.send(socket, state, owners).map_err(|error| OfferError { error, may_be_taken: false })?;
         let unknown = |error| OfferError { error, may_be_taken: true };
         let until = Instant::now() + ANSWER;
@@ -231,7 +231,7 @@ impl Passage {
                 Ok(None) => {
                     wait_readable(&[self.socket.as_fd()], Some(until)).map(drop).map_err(unknown)?;
                 }
-                // It answers before it uses a connection. So it has not used this one, and never will.
+                // The next process answers before it uses a connection. So it has not used this one, and never will.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                     return Err(OfferError { error, may_be_taken: false });
                 }

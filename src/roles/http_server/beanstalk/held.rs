@@ -1,4 +1,4 @@
-//! The jobs that a connection has reserved, and the numbers of jobs that were added in another way. Pure.
+//! The jobs that a connection has reserved, and the numbers of jobs that were not added on this port. Pure.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl HeldJobs {
     }
 }
 
-/// How many jobs that were added in another way have a number. The oldest numbers are forgotten first.
+/// At most this many jobs that were added in another way have a number. The oldest numbers are forgotten first.
 const ALIASES_MAX: usize = 10_000;
 
 /// The numbers that this process has given to jobs that were added in another way.

@@ -54,7 +54,7 @@ impl Session {
         Ok(self.port().api.store_client.ask(0, ask).await?? == Changed::Done)
     }
 
-    /// Makes buried jobs of the used tube ready. If there are none, delayed ones.
+    /// Makes buried jobs of the used tube ready. If the tube has none, makes its delayed jobs due now.
     pub(super) async fn kick(&self, count: u32) -> Result<BeanstalkResponse<'static>, Problem> {
         let Some(topic) = self.used_topic() else { return Ok(BeanstalkResponse::Kicked(0)) };
         let most = count as usize;
@@ -91,7 +91,7 @@ impl Session {
     }
 }
 
-/// Returns how a job is shown.
+/// Returns a function that makes the response about the job with a number, if the job was found.
 pub(super) fn shown(number: u64) -> impl FnOnce(Option<View>) -> BeanstalkResponse<'static> {
     move |view| match view {
         Some(view) => {

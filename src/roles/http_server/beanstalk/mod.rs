@@ -46,7 +46,7 @@ use host::PassListener;
 use model::excerpt::Excerpt;
 use protocol::beanstalk::{BeanstalkCommand, BeanstalkDecoder, BeanstalkResponse, CommandError, Put};
 
-/// The most puts that are stored together, and their most bytes.
+/// Puts are stored together until there are this many, or until they have this many bytes.
 const PUTS: (usize, usize) = (256, 1 << 20);
 
 /// Serves the port until this process drains and its connections are closed, or belong to the next process.
@@ -74,8 +74,8 @@ pub(super) async fn run(api: Api, listener: TcpListener, handoffs: PassListener)
     );
 }
 
-/// Serves a connection to its end, and gives back the jobs that its client has reserved; or passes it to the next
-/// process. `passed`: its state, if an earlier process has passed it on.
+/// Serves a connection until it ends, and then gives back the jobs that its client has reserved. Or passes it to the
+/// next process. `passed`: the state of the connection, if an earlier process has passed it on.
 async fn serve(
     port: BeanstalkPort,
     stream: TcpStream,
@@ -123,7 +123,7 @@ async fn serve(
             }
         }
     }
-    // The client sees the end before its jobs are given back, however long that takes.
+    // The connection is closed before its jobs are given back, because that may take long.
     drop(connection);
     session.end().await;
 }
@@ -159,7 +159,7 @@ struct BeanstalkConnection {
     is_half_closed: bool,
     /// Whether the connection is passed on when this process drains.
     may_be_passed: bool,
-    /// The reserve that waits when this process begins to drain, or was passed on.
+    /// The reserve that waited when this process began to drain, or when an earlier process passed the connection on.
     waiting: Option<ReserveLimit>,
 }
 
@@ -170,7 +170,7 @@ impl BeanstalkConnection {
         let mut memory = api.bodies.take_beyond(Some(self.holder.clone()), 0);
         let mut buffer = vec![0; READ];
         if let Some(limit) = self.waiting.take() {
-            // A reserve that this process could not pass on.
+            // This process could not pass on the connection, so its waiting reserve ends.
             if !self.may_be_passed {
                 return Ok(ConnectionEnd::Closed);
             }
@@ -189,7 +189,8 @@ impl BeanstalkConnection {
                     // A command that has not arrived completely has had no effect.
                     () = closed(&mut closing), if may_end || self.may_be_passed => return Ok(self.drained()),
                     () = tokio::time::sleep(self.idle_timeout), if may_end => anyhow::bail!("it was idle"),
-                    // Its last lease may be over, so that from now on it may be idle only for so long.
+                    // The last lease may be forgotten now. From then on, the connection may be idle only for
+                    // `idle_timeout`.
                     () = tokio::time::sleep_until(forgets_at.into()), if !may_end => continue,
                     () = closed(&mut cut) => return Ok(ConnectionEnd::Closed),
                     read = read(&self.stream, &mut buffer) => match read? {
@@ -221,7 +222,7 @@ impl BeanstalkConnection {
     /// Passes the connection to the next process. Returns it if it stays here.
     async fn pass_on(mut self, session: &Session) -> anyhow::Result<Option<BeanstalkConnection>> {
         self.may_be_passed = false;
-        // What is skipped is not kept. The next process could not go on with it.
+        // A decoder that skips a part of the input keeps nothing of it, so the next process could not go on with it.
         let Some(mut input) = self.decoder.unread() else { return Ok(Some(self)) };
         input.extend(&self.input);
         let state = ConnectionState {
@@ -272,7 +273,7 @@ impl BeanstalkConnection {
                     self.refuse(error);
                 }
             }
-            // (Between the look at `closing` and the puts, nothing is awaited.)
+            // (Nothing is awaited between the look at `closing` and the storing of the puts.)
             if self.out.len() > WRITE && puts.is_empty() {
                 self.write().await?;
             }

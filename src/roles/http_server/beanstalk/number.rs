@@ -9,8 +9,8 @@
 //! The number in decimal digits is the job's id. So the tag in a number tells which topics may have the job. This is
 //! nearly always one topic, and no table of numbers is needed. In a topic, a number is unique, because the job is added
 //! only if its id is free. Topics with the same tag share the count: the n-th of k such topics uses only numbers that
-//! are n modulo k. After a second, a number is never used again, so a late command about an old job does not hit a new
-//! one.
+//! are n modulo k. After its second, a number is not used again for 34 years. So a late command about an old job does
+//! not hit a new one.
 
 use std::collections::HashMap;
 

@@ -20,7 +20,7 @@ use store::Token;
 /// refuses a version that it does not know, and the connection stays where it is.
 const VERSION: u32 = 1;
 
-/// A connection with more bytes than this that are not carried out yet is not passed on.
+/// A connection is not passed on if more than this many of its bytes have arrived and are not carried out yet.
 const INPUT_MAX: usize = 20 << 20;
 
 /// The state of a connection between two commands, or in a reserve that waits.
@@ -105,8 +105,8 @@ struct PassedJob {
     attempt: u32,
     began_ms: i64,
     ttr_ms: u64,
-    /// When its lease ends. The clock of `Instant` is the same for all processes of a host, but its values have no
-    /// written form.
+    /// How much time its lease has left. The clock of `Instant` is the same for all processes of a host, but its values
+    /// have no written form.
     left_ms: u64,
     /// The tag of the owner of the lease.
     owner: String,

@@ -49,7 +49,7 @@ impl Numbers {
     }
 }
 
-/// What is known of the tubes and the connections. Nothing of it outlives the process.
+/// What is known of the tubes and the connections. It is kept only in memory.
 #[derive(Default)]
 pub(super) struct PortState {
     /// The tubes that are in use or registered. The others have no entry.
@@ -104,8 +104,8 @@ impl BeanstalkPort {
         work(&mut lock(&self.state))
     }
 
-    /// Changes what is known of a tube. The entry of a tube that nobody uses and that has no topic is removed, also if it
-    /// is paused.
+    /// Changes what is known of a tube. If nobody uses the tube and it has no topic, its entry is removed, even if the
+    /// tube is paused.
     pub(super) fn with_tube<T>(&self, tube: &TubeName, work: impl FnOnce(&mut TubeState) -> T) -> T {
         let is_registered = self.is_registered(tube);
         self.with_state(|state| {
@@ -151,7 +151,8 @@ impl BeanstalkPort {
 
     /// Keeps a pause of an earlier process, unless the tube was paused here meanwhile.
     pub(super) fn keep_pause(&self, tube: &TubeName, span: Duration, until: Instant) {
-        // The connections that use the tube come later, so its entry stays. One message bounds how many these are.
+        // The entry stays, because the users of the tube come later. One message has all pauses, which limits their
+        // number.
         self.with_state(|state| {
             let known = state.tubes.entry(tube.clone()).or_default();
             let now = Instant::now();

@@ -35,7 +35,7 @@ const NUMBERS: usize = 64;
 /// A put registers a new topic only while dq knows fewer topics than this.
 const TOPICS_MAX: usize = 10_000;
 
-/// The limit of attempts that a new tube gets, for jobs that are added in another way.
+/// The limit of attempts of a topic that a put registers. It applies to jobs that are added in another way.
 const TOPIC_ATTEMPTS: u32 = 1000;
 
 /// A job that is not stored yet, and the place of its response.

@@ -1,10 +1,9 @@
 //! Waits for a job that a client reserves.
 //!
-//! When a job is leased, its TTR is not known yet, so it is leased for `ttr` of its topic. Before the client learns of the
-//! job, the lease gets the length of the job's own TTR.
+//! A job is leased for its own TTR, or for `ttr` of its topic if it has none. The store does this by itself, because
+//! the TTR of a job is not known before the job is leased.
 //!
-//! The pauses of tubes are known to this process alone. A job of a tube that was paused while the client waited is handed
-//! back.
+//! Only this process knows the pauses of tubes. A job of a tube that was paused while the client waited is handed back.
 
 use std::time::{Duration, Instant};
 
@@ -86,8 +85,8 @@ enum WaitResult {
 }
 
 impl Session {
-    /// Reserves a job of a watched tube, and waits for one until then. None: without limit. Returns the response, and
-    /// the place among the clients that reserve. None: this process drains.
+    /// Reserves a job of a watched tube, and waits for one until `until`, or without limit. Returns the response, and
+    /// the client's place among those that reserve, or none if this process drains.
     pub(super) async fn reserve(
         &mut self,
         until: Option<Instant>,
@@ -124,8 +123,8 @@ impl Session {
         })
     }
 
-    /// Waits for a job. Returns it with how long its lease holds, and until when. None: the time is over, a lease of the
-    /// client ends soon, or this process drains.
+    /// Waits for a job. Returns it with its TTR and the end of its lease. None: the time is over, a lease of the client
+    /// ends soon, or this process drains.
     async fn wait(&self, until: Option<Instant>) -> Result<Option<(Leased, Duration, Instant)>, Problem> {
         loop {
             let now = Instant::now();
@@ -182,16 +181,16 @@ impl Session {
                 None if *closing.borrow() => WaitResult::Closing,
                 None => WaitResult::Nothing,
             }),
-            // When this process drains, each reserve gets its answer soon. It is awaited, because a job that is leased for
-            // this client could not be handed back any more by a process that ends.
+            // When this process drains, each reserve gets its answer soon. This answer is awaited, because it may have
+            // a job that is leased for the client. A process that has ended could not hand the job back.
             _ = closing.changed(), if is_idle => Ok(WaitResult::Closing),
             _ = pauses.changed() => Ok(WaitResult::Again),
             _ = topics_change.changed() => Ok(WaitResult::Again),
         }
     }
 
-    /// Returns the topics of the watched tubes that are not paused, and when the next tube is resumed. Each reserve begins
-    /// with another tube, so that none starves.
+    /// Returns the topics of the watched tubes that are not paused, and when the next tube is resumed. Each reserve
+    /// begins with another tube, so that each tube gets its turn.
     fn reservable(&self, now: Instant) -> (Vec<TopicName>, Option<Instant>) {
         let (mut topics, mut resumes) = (Vec::new(), None);
         let known = self.port().api.topics.borrow();
@@ -210,7 +209,7 @@ impl Session {
         (topics, resumes)
     }
 
-    /// Reserves the job with a number. A buried job is first kicked: so another client that waits may get it.
+    /// Reserves the job with a number. A buried job is kicked first. So another client that waits may get it.
     pub(super) async fn reserve_job(&mut self, number: u64) -> Result<BeanstalkResponse<'static>, Problem> {
         if self.held().len() >= HELD_MAX {
             return Ok(BeanstalkResponse::OutOfMemory);

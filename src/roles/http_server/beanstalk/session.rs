@@ -11,8 +11,8 @@ use super::port::{BeanstalkPort, default_tube};
 use protocol::beanstalk::{CommandError, TubeName};
 use store::Outcome;
 
-/// How long the jobs of a connection that has ended are tried to be given back, while the store does not answer. After
-/// that they come back at the ends of their leases.
+/// While the store does not answer: how long the process tries to give back the jobs of a connection that has ended.
+/// After that, each job comes back at the end of its lease.
 const GIVE_BACK: Duration = Duration::from_secs(60);
 
 /// The state of a connection.

@@ -1,8 +1,8 @@
 //! How a job of beanstalkd is stored. Pure.
 //!
-//! The body is a JSON string: the text, if the bytes are text, or else base64, which the header `beanstalk-body` says.
-//! Delay and TTR are headers. A new priority or delay of a release or a bury is also in the recorded attempt that the
-//! release or the bury ends. The settlement stores it in one step with the rest.
+//! The body is a JSON string: the text, if the bytes are text. Otherwise it is base64, and the header `beanstalk-body`
+//! says so. Delay and TTR are headers. A release or a bury may set a new priority or delay: these are also written in
+//! the attempt that it ends. The settlement stores all this in one step.
 
 use std::fmt;
 use std::time::Duration;
@@ -140,7 +140,7 @@ impl JobFacts {
                 None => {}
             }
         }
-        // If the last bury is over, a kick has ended it.
+        // If the job is not buried now, a kick has ended its last bury.
         facts.kicks = facts.buries.saturating_sub(u64::from(view.state == State::Dead));
         facts
     }

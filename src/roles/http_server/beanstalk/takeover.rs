@@ -1,6 +1,6 @@
 //! Takes the connections that a draining dq-http-server passes on (`handoff`), and goes on with them.
 //!
-//! It first answers that it takes the connection. Before that, it does nothing with it.
+//! This process uses a connection only after it has answered that it takes the connection.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
@@ -106,7 +106,7 @@ async fn take_all(
                 };
                 match answer {
                     Ok((state, stream, place)) => {
-                        // Without the answer, the other side could go on with the connection.
+                        // Without this answer, the other side might use the connection, too.
                         reply(&passage, &events, TAKEN).await?;
                         let ip = state.peer;
                         open.spawn(serve(port.clone(), stream, ip, place, Some(state)));
@@ -173,7 +173,7 @@ impl Arriving {
                 self.begun = begun;
                 return None;
             }
-            // Its jobs cannot be taken over.
+            // The lock of this owner did not arrive, so the jobs of its leases cannot be taken over.
             (OWNER, None, begun) => {
                 self.begun = begun;
                 return None;

@@ -1,5 +1,5 @@
-//! Tubes without a topic. The protocol has no words for the reason of a refused put, so the log names it: at most once a
-//! minute for each tube.
+//! Tubes without a topic. The protocol cannot tell the client why a put is refused. So the log names the tube: at most
+//! once a minute for each tube.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

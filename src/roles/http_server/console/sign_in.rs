@@ -345,7 +345,7 @@ pub(in super::super) fn forget_first_password(run_dir: &Path, account: &TokenNam
     }
 }
 
-/// Hashes a password on a thread for slow work, and then gives the memory that this took back to the system. None: the
+/// Hashes a password on a thread for slow work. After that, the memory for this is given back to the system. None: the
 /// thread failed.
 pub(in super::super) async fn hash_in_background<T: Send + 'static>(
     hash: impl FnOnce() -> T + Send + 'static,

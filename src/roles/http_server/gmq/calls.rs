@@ -55,7 +55,7 @@ pub(super) struct PoppedReserve {
     /// How long the lease lasts.
     hold: Duration,
     pull: Pull,
-    /// The place among `http.max_reserves`, which bounds the answers that clients do not read.
+    /// The client's place: `http.max_reserves` limits the places, and so the answers that clients do not read.
     _place: PoolPart,
 }
 
@@ -241,7 +241,7 @@ impl GmqPort {
         let leased = &reserved.leased;
         let hold = leased.deadline_ms.saturating_sub(leased.leased_ms).max(0) as u64;
         let hold = Duration::from_millis(hold);
-        // A job that was removed when it was reserved is one with TTR 0.
+        // A job that was removed when it was reserved is shown with TTR 0.
         let ttr = match reserved.ticket {
             None => Duration::ZERO,
             Some(_) => seconds(&leased.headers, TTR).filter(Duration::is_zero).unwrap_or(hold),
