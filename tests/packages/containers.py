@@ -20,7 +20,7 @@ import time
 import yaml
 
 from checks import eventually, require, say
-from machine import base
+from machine import base, can_boot
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent
@@ -184,5 +184,8 @@ def image(folder):
 
 
 files()
+if not can_boot():
+    say("the image is not tried: that needs root, namespaces and cgroups")
+    sys.exit()
 with tempfile.TemporaryDirectory(prefix="dq-image-") as folder:
     image(folder)

@@ -44,6 +44,14 @@ exec /lib/systemd/systemd --system --log-target=null --unit=multi-user.target
 """
 
 
+def can_boot():
+    """Whether the kernel and the rights of this process allow machines. In many containers they do not."""
+    lines = "mount --make-rprivate / && mount -t cgroup2 none /mnt && mount -t proc proc /proc && ip link set lo up"
+    probe = ["unshare", "--pid", "--fork", "--mount", "--uts", "--ipc", "--net", "--cgroup", "sh", "-c", lines]
+    allowed = CGROUPS is not None and os.geteuid() == 0 and os.access(CGROUPS, os.W_OK)
+    return allowed and subprocess.run(probe, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
 def base(folder, suite, packages, mirror="http://deb.debian.org/debian"):
     """Returns a folder with this suite of Debian. It is made once, and copied for each machine."""
     made = pathlib.Path(folder) / "-".join([suite, *packages])
