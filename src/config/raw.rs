@@ -9,7 +9,7 @@ pub(super) use super::raw_foreign::{Beanstalk, Gmq};
 use super::units::{ByteCount, Span};
 use model::record::RECORDS_MAX;
 use model::settings::Guard;
-use model::settings::LogLimits;
+use model::settings::{LogFormat, LogSettings};
 use model::strict_json::{StrictValue, UniqueFields};
 use model::topic::Rate;
 
@@ -20,6 +20,7 @@ pub struct Raw {
     pub(super) instance: String,
     pub(super) run_dir: String,
     pub(super) log_dir: String,
+    pub(super) log_format: LogFormat,
     pub(super) log_max_size: ByteCount,
     pub(super) log_keep: usize,
     pub(super) timezone: String,
@@ -216,8 +217,9 @@ impl Default for Raw {
             instance: String::new(),
             run_dir: "var/run".into(),
             log_dir: String::new(),
-            log_max_size: ByteCount(LogLimits::default().max_size as usize),
-            log_keep: LogLimits::default().keep,
+            log_format: LogSettings::default().format,
+            log_max_size: ByteCount(LogSettings::default().max_size as usize),
+            log_keep: LogSettings::default().keep,
             timezone: String::new(),
             drain_timeout: seconds(30),
             start_timeout: seconds(30),

@@ -18,7 +18,7 @@ use super::{ConfigError, NodeLookup};
 use super::{alert, callback};
 use model::guard::Rules;
 use model::job::TopicName;
-use model::settings::{ConsumeSettings, LogLimits, Settings, StoreSettings, TimerSettings};
+use model::settings::{ConsumeSettings, LogSettings, Settings, StoreSettings, TimerSettings};
 use model::topic::{InvalidTopic, Setting, Topic};
 
 /// The maximum length of `run_dir`, in bytes. The path of a Unix socket has at most 107 bytes, and the names of the
@@ -78,7 +78,8 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: NodeLookup<'_>) -> Result<Sett
         instance: if raw.instance.is_empty() { host_name() } else { raw.instance },
         run_dir,
         log_dir: if raw.log_dir.is_empty() { None } else { Some(path("log_dir", &raw.log_dir)?) },
-        log_limits: LogLimits {
+        log: LogSettings {
+            format: raw.log_format,
             max_size: size("log_max_size", raw.log_max_size, LOG_SIZES)? as u64,
             keep: count("log_keep", raw.log_keep, 0, 100_000)?,
         },

@@ -11,6 +11,7 @@ mod exec;
 mod inherit;
 mod link;
 mod lock;
+mod log_line;
 mod logs;
 mod owner;
 mod pass;

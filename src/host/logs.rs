@@ -13,40 +13,31 @@ use jiff::Zoned;
 use log::{Level, Log, Metadata, Record};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use model::excerpt;
-use model::settings::LogLimits;
-
-/// The length of the longest message of a line, in characters.
-const LONGEST: usize = 2000;
+use super::log_line::{Lines, is_journal};
+use model::settings::LogSettings;
 
 /// What is logged if RUST_LOG is not set: from libraries, only warnings and errors.
 const DEFAULT_FILTER: &str = "warn,dq=info,request=info,notify=info";
 
 /// Starts logging for this process; each line contains `name`. RUST_LOG says how much is logged. A panic becomes an
 /// error line, and still ends its thread.
-pub fn start(name: &str, folder: Option<&Path>, limits: LogLimits) -> io::Result<()> {
+pub fn start(name: &str, folder: Option<&Path>, settings: LogSettings) -> io::Result<()> {
     let mut builder =
         env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(DEFAULT_FILTER));
-    let (own, pid) = (name.to_owned(), std::process::id());
-    builder.format(move |out, record| out.write_all(line(&own, pid, record).as_bytes()));
+    let to_journal = folder.is_none() && is_journal(io::stderr());
+    let lines = Lines { name: name.to_owned(), pid: std::process::id(), format: settings.format, to_journal };
     match folder {
         None => {
             let out = NonBlockingWriter { out: io::stderr(), lost: 0 };
             let target = env_logger::Target::Pipe(Box::new(out));
+            builder.format(move |out, record| out.write_all(lines.line(record).as_bytes()));
             builder.target(target).try_init().map_err(io::Error::other)?;
         }
         Some(folder) => {
             std::fs::create_dir_all(folder)?;
             let filter = builder.build();
             log::set_max_level(filter.filter());
-            let files = Files {
-                name: name.to_owned(),
-                pid,
-                filter,
-                folder: folder.to_owned(),
-                limits,
-                open: Mutex::default(),
-            };
+            let files = Files { lines, filter, folder: folder.to_owned(), settings, open: Mutex::default() };
             log::set_boxed_logger(Box::new(files)).map_err(io::Error::other)?;
         }
     }
@@ -82,30 +73,6 @@ impl<W: Write + AsFd> Write for NonBlockingWriter<W> {
     }
 }
 
-fn line(name: &str, pid: u32, record: &Record<'_>) -> String {
-    let now = Zoned::now().strftime("%Y-%m-%d %H:%M:%S%.3f");
-    format!("{now} {:<5} {name}[{pid}] {}\n", record.level(), message(&record.args().to_string()))
-}
-
-/// Returns the text of a record as one line of bounded length, with any control characters escaped. Text from outside
-/// is an [`Excerpt`](model::excerpt::Excerpt), and is much shorter.
-fn message(text: &str) -> String {
-    let mut line = String::with_capacity(text.len().min(LONGEST));
-    for (n, c) in text.chars().enumerate() {
-        match c {
-            _ if n == LONGEST => {
-                line.push('…');
-                break;
-            }
-            '\t' => line.push(c),
-            '\n' | '\r' => line.push(' '),
-            c if excerpt::is_escaped(c) => line.extend(c.escape_default()),
-            c => line.push(c),
-        }
-    }
-    line
-}
-
 /// Returns which file a record goes to.
 fn kind(record: &Record<'_>) -> &'static str {
     match record.target() {
@@ -124,11 +91,10 @@ pub fn reopen() {
 static REOPEN: AtomicBool = AtomicBool::new(false);
 
 struct Files {
-    name: String,
-    pid: u32,
+    lines: Lines,
     filter: env_logger::Logger,
     folder: PathBuf,
-    limits: LogLimits,
+    settings: LogSettings,
     /// The open file of each kind.
     open: Mutex<HashMap<&'static str, OpenFile>>,
 }
@@ -170,14 +136,14 @@ impl Files {
         if REOPEN.swap(false, Ordering::Relaxed) {
             open.clear();
         }
-        let line = line(&self.name, self.pid, record);
+        let line = self.lines.line(record);
         let length = line.len() as u64;
         let file = match open.entry(kind) {
             Entry::Occupied(mut entry) => {
                 let known = entry.get();
                 let is_new_day = known.date != date;
                 if is_new_day
-                    || known.unchecked < length && known.file.metadata()?.len() >= self.limits.max_size
+                    || known.unchecked < length && known.file.metadata()?.len() >= self.settings.max_size
                 {
                     let after = if is_new_day { 0 } else { known.part };
                     entry.insert(self.open(kind, date, after + 1)?);
@@ -198,7 +164,7 @@ impl Files {
         loop {
             let path = self.folder.join(file_name(kind, &date, part));
             let file = OpenOptions::new().create(true).append(true).open(path)?;
-            if file.metadata()?.len() < self.limits.max_size {
+            if file.metadata()?.len() < self.settings.max_size {
                 self.remove_old(kind);
                 return Ok(OpenFile { date, part, file, unchecked: CHECK_AFTER });
             }
@@ -208,7 +174,7 @@ impl Files {
 
     /// Removes the oldest files of a kind. Another process may do the same.
     fn remove_old(&self, kind: &str) {
-        if self.limits.keep == 0 {
+        if self.settings.keep == 0 {
             return;
         }
         let Ok(all) = std::fs::read_dir(&self.folder) else { return };
@@ -217,7 +183,7 @@ impl Files {
             .filter_map(|name| date_and_part(&name, kind).map(|(date, part)| (date.to_owned(), part)))
             .collect();
         files.sort_unstable();
-        for (date, part) in files.iter().rev().skip(self.limits.keep) {
+        for (date, part) in files.iter().rev().skip(self.settings.keep) {
             let _ = std::fs::remove_file(self.folder.join(file_name(kind, date, *part)));
         }
     }
@@ -232,7 +198,7 @@ impl Log for Files {
         if self.filter.matches(record)
             && let Err(e) = self.write(record)
         {
-            eprintln!("cannot log: {e}: {}", line(&self.name, self.pid, record).trim_end());
+            eprintln!("cannot log: {e}: {}", self.lines.line(record).trim_end());
         }
     }
 
@@ -245,23 +211,16 @@ mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixStream;
 
-    #[test]
-    fn a_message_is_one_line_of_bounded_length() {
-        assert_eq!(message("a\tb\r\nc\u{1b}[2J\u{202e}d"), "a\tb  c\\u{1b}[2J\\u{202e}d");
-        let long = message(&"订".repeat(60_000));
-        assert_eq!(long, "订".repeat(LONGEST) + "…");
-        assert_eq!(message(&"x".repeat(LONGEST)), "x".repeat(LONGEST));
-    }
+    use model::settings::LogFormat;
 
     #[test]
     fn log_files_are_bounded_in_length_and_number() {
         let folder = tempfile::tempdir().unwrap();
         let files = Files {
-            name: "dq-test".to_owned(),
-            pid: 1,
+            lines: Lines { name: "dq-test".into(), pid: 1, format: LogFormat::Text, to_journal: false },
             filter: env_logger::Builder::new().parse_filters("info").build(),
             folder: folder.path().to_owned(),
-            limits: LogLimits { max_size: 64 << 10, keep: 3 },
+            settings: LogSettings { max_size: 64 << 10, keep: 3, ..LogSettings::default() },
             open: Mutex::default(),
         };
         for name in

@@ -229,18 +229,21 @@ impl Tickets {
 
 /// Logs what happened to a job.
 fn log_outcome(ticket: &Ticket, became: SettlingResult, why: &str) {
-    let (topic, id, number, why) = (&ticket.key.topic, Excerpt(&ticket.key.id), ticket.attempt, Excerpt(why));
+    let (topic, id) = (ticket.key.topic.as_str(), ticket.key.id.as_str());
+    let (attempt, why) = (ticket.attempt, Excerpt(why));
     let (done, failed) = match ticket.is_reserved() {
         true => ("done by a client", "was refused"),
         false => ("accepted later", "was reported as failed"),
     };
     match became {
-        SettlingResult::Done => log::debug!(target: "notify", "{topic}:{id} {done} at attempt {number}"),
+        SettlingResult::Done => {
+            log::debug!(target: "notify", topic, id, attempt; "{done} at attempt {attempt}")
+        }
         SettlingResult::Dead => {
-            log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {number}: {why}")
+            log::error!(target: "notify", topic, id, attempt; "is a dead letter after attempt {attempt}: {why}")
         }
         SettlingResult::Retried => {
-            log::warn!(target: "notify", "{topic}:{id} {failed} at attempt {number}: {why}")
+            log::warn!(target: "notify", topic, id, attempt; "{failed} at attempt {attempt}: {why}")
         }
         SettlingResult::Extended => {}
     }

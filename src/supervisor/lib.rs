@@ -96,7 +96,7 @@ pub fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let run = || {
-        host::start_logs(MASTER, settings.log_dir.as_deref(), settings.log_limits)
+        host::start_logs(MASTER, settings.log_dir.as_deref(), settings.log)
             .with_context(|| format!("cannot start the log in log_dir {:?}", settings.log_dir))?;
         if nix::unistd::geteuid().is_root() {
             log::warn!("dq runs as root, and needs none of its rights: start it as a user of its own");

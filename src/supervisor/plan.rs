@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::sockets::Socket;
-use model::settings::{LogLimits, Settings, StoreSettings};
+use model::settings::{LogSettings, Settings, StoreSettings};
 use model::slot::{Role, Slot};
 
 /// What a master knows of the settings of a generation.
@@ -20,9 +20,9 @@ pub struct Plan {
     pub run_dir: PathBuf,
     /// The folder of the log files; none: the log goes to stderr.
     pub log_dir: Option<PathBuf>,
-    /// How much the log files may take.
-    #[serde(default)]
-    pub log_limits: LogLimits,
+    /// How the log is written.
+    #[serde(default, rename = "log_limits")]
+    pub log: LogSettings,
     /// The store as text. A different text means another store, unless only nodes are added or removed.
     pub store: String,
     /// The spool's file; none: there is no spool, or the release that made the plan did not note it.
@@ -61,7 +61,7 @@ impl Plan {
             instance: settings.instance.clone(),
             run_dir: settings.run_dir.clone(),
             log_dir: settings.log_dir.clone(),
-            log_limits: settings.log_limits,
+            log: settings.log,
             store: settings.store.to_string(),
             spool: spool_of(&settings.store),
             drain_timeout: settings.drain_timeout,

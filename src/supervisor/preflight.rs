@@ -96,7 +96,7 @@ pub fn resume(from: HandOverMemory) -> ExitCode {
 }
 
 fn start_logs(name: &str, plan: &Plan) -> Result<()> {
-    host::start_logs(name, plan.log_dir.as_deref(), plan.log_limits).context("cannot start the log")
+    host::start_logs(name, plan.log_dir.as_deref(), plan.log).context("cannot start the log")
 }
 
 fn resume_master(arguments: Arguments, handover: HandOver, from: HandOverMemory) -> Result<()> {

@@ -160,7 +160,7 @@ fn a_backup_under_load_has_every_acknowledged_job() {
     });
     let (_, shown, _) = run_at(&again, &["topics", "list", "--json"]);
     assert!(shown.contains("\"registered\""), "{shown}");
-    assert!(!again.log().contains("wait until it is registered"), "its topic comes with the registry");
+    assert!(!again.log().contains("wait until the topic is registered"), "its topic comes with the registry");
     let (code, shown, _) = run_at(&again, &["get", "t", before.iter().next().unwrap(), "--json"]);
     assert_eq!(code, 0, "{shown}");
 }

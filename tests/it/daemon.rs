@@ -1161,6 +1161,25 @@ fn logs_go_to_the_files_that_the_php_daemons_users_know() {
 }
 
 #[test]
+fn a_log_in_json_names_the_topic_and_the_job() {
+    let sink = Sink::answering(|_| Answer::new(500, ""));
+    let daemon = Daemon::start(&format!("log_format = \"json\"\n{}", topic("t", &sink, "max_attempts = 1")));
+    succ(&daemon.client().ask(&add("t", "i", 0)).unwrap());
+    let lines = || -> Vec<Value> {
+        daemon.log().lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+    };
+    let dead =
+        eventually(5 * SECOND, "the line", || lines().into_iter().find(|line| line["log"] == "notify"));
+    assert_eq!(
+        (&dead["topic"], &dead["id"], &dead["attempt"]),
+        (&json!("t"), &json!("i"), &json!(1)),
+        "{dead}"
+    );
+    assert_eq!(dead["level"], "error");
+    assert!(dead["process"].as_str().unwrap().starts_with("dq-consume-"), "{dead}");
+}
+
+#[test]
 fn dq_master_is_the_daemon_whatever_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let [master, dq, link] = ["dq-master", "dq", "delayqueue"].map(|name| dir.path().join(name));

@@ -121,6 +121,7 @@ def debian_package(folder):
         require(m.shell("\n".join(backup)).stdout.count(".backup") == 1, "one backup")
         log = m.run("journalctl", "--unit=dq", "--output=cat").stdout
         require("panic" not in log and "ERROR" not in log, f"the log is clean: {log}")
+        require(log and not re.search(r"^(20|<)", log, re.M), f"the journal's lines have no time of their own: {log}")
 
         m.shell("\n".join(remove))
         require(not is_active(m), "the removal stops dq")

@@ -5,6 +5,7 @@ mod alert;
 mod beanstalk;
 mod certificate;
 mod gmq;
+mod log;
 mod registry;
 mod safety;
 
@@ -20,6 +21,7 @@ pub use self::alert::{AlertSettings, AlertWebhook, SmtpSettings, SmtpTls};
 pub use self::beanstalk::BeanstalkSettings;
 pub use self::certificate::Certificate;
 pub use self::gmq::GmqSettings;
+pub use self::log::{LogFormat, LogSettings};
 pub use self::registry::{MysqlServer, RegistrySettings};
 pub use self::safety::Safety;
 use crate::topic::{HostPattern, Rate, Topic};
@@ -33,8 +35,8 @@ pub struct Settings {
     pub run_dir: PathBuf,
     /// The folder of the log files. None: the log goes to stderr.
     pub log_dir: Option<PathBuf>,
-    /// How much the log files may take.
-    pub log_limits: LogLimits,
+    /// How the log is written.
+    pub log: LogSettings,
     /// The IANA time zone in which the TCP protocol reads and writes times. None: the zone of the host.
     pub timezone: Option<String>,
     /// How long a drain on TERM may take.
@@ -75,21 +77,6 @@ impl Settings {
     /// Returns the path of the file with the key of the console's sessions.
     pub fn session_key_path(&self) -> PathBuf {
         self.http.session_key_file.clone().unwrap_or_else(|| self.run_dir.join("session-key"))
-    }
-}
-
-/// How much the log files may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogLimits {
-    /// If a file has this many bytes, or more, a further file of the same day is begun.
-    pub max_size: u64,
-    /// How many files of each kind are kept. 0: all.
-    pub keep: usize,
-}
-
-impl Default for LogLimits {
-    fn default() -> LogLimits {
-        LogLimits { max_size: 100 << 20, keep: 60 }
     }
 }
 

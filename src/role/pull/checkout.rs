@@ -12,7 +12,7 @@ use super::calls::LeaseCall;
 use crate::expiry::expired;
 use host::now_ms;
 use model::excerpt::Excerpt;
-use model::job::{Attempt, TopicName};
+use model::job::{Attempt, JobKey, TopicName};
 use model::metrics::AttemptOutcome;
 use store::{Batch, Leased, Outcome, OwnerTag, Settled, Settlement, Store, StoreError};
 use telemetry::counters::Counters;
@@ -37,8 +37,9 @@ pub(super) fn lease_unexpired(
         batch.jobs.retain(|job| match expired(job) {
             None => true,
             Some(attempt) => {
-                let (topic, id, error) = (&job.key.topic, Excerpt(&job.key.id), Excerpt(&attempt.error));
-                log::warn!(target: "notify", "{topic}:{id} is a dead letter: {error}");
+                let JobKey { topic, id } = &job.key;
+                let error = Excerpt(&attempt.error);
+                log::warn!(target: "notify", topic = topic.as_str(), id = id.as_str(); "is a dead letter: {error}");
                 topics.insert(topic.clone());
                 settlements.push(settlement(job, Outcome::DeadLetter, attempt));
                 false

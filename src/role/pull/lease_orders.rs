@@ -2,15 +2,15 @@
 //! client uses. For each other job, they note which client has it. Pure, except for the log.
 
 use super::{Client, Reserve, Reserved};
-use model::excerpt::Excerpt;
+use model::job::JobKey;
 use store::{Outcome, Reserver, Settlement};
 
 /// Returns the settlements that hand jobs back. A job that was removed when it was reserved cannot be handed back.
 pub(super) fn hand_backs(jobs: Vec<Reserved>) -> Vec<Settlement> {
     let back = |Reserved { leased, ticket }: Reserved| {
         if ticket.is_none() {
-            let (topic, id) = (&leased.key.topic, Excerpt(&leased.key.id));
-            log::warn!(target: "notify", "{topic}:{id} was removed when it was reserved, and its client is gone");
+            let JobKey { topic, id } = &leased.key;
+            log::warn!(target: "notify", topic = topic.as_str(), id = id.as_str(); "was removed when it was reserved, and its client is gone");
             return None;
         }
         let (key, token) = (leased.key, leased.token);

@@ -6,7 +6,7 @@ use super::failure_log::FailureLog;
 use delivery::callback::Verdict;
 use host::now_ms;
 use model::excerpt::Excerpt;
-use model::job::{Attempt, Due, JobKey};
+use model::job::{Attempt, Due};
 use model::ticket::{Ticket, TicketSecret};
 use model::topic::{CatchUp, Failure, Topic};
 use role::expiry::attempt_without_call;
@@ -85,29 +85,29 @@ pub(super) fn note(
     outcome: &Outcome,
     now: Instant,
 ) {
-    let (JobKey { topic, id }, attempt) = (&leased.key, leased.attempt);
-    let (id, reason) = (Excerpt(id), Excerpt(verdict.reason().unwrap_or_default()));
+    let (topic, id, attempt) = (leased.key.topic.as_str(), leased.key.id.as_str(), leased.attempt);
+    let reason = Excerpt(verdict.reason().unwrap_or_default());
     let is_dead = matches!(outcome, Outcome::DeadLetter);
     if !is_dead && matches!(verdict, Verdict::Again { .. }) {
-        log::debug!(target: "notify", "{topic}:{id} is delivered again after attempt {attempt}: {reason}");
+        log::debug!(target: "notify", topic, id, attempt; "is delivered again after attempt {attempt}: {reason}");
         return;
     }
     let has_failed = is_dead || matches!(outcome, Outcome::Retry(_));
-    if has_failed && !failures.admits(topic, is_dead, now) {
-        log::debug!(target: "notify", "{topic}:{id} failed at attempt {attempt}: {reason}");
+    if has_failed && !failures.admits(&leased.key.topic, is_dead, now) {
+        log::debug!(target: "notify", topic, id, attempt; "failed at attempt {attempt}: {reason}");
         return;
     }
     match outcome {
         Outcome::DeadLetter => {
-            log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {attempt}: {reason}")
+            log::error!(target: "notify", topic, id, attempt; "is a dead letter after attempt {attempt}: {reason}")
         }
         Outcome::Retry(_) => {
-            log::warn!(target: "notify", "{topic}:{id} failed at attempt {attempt}: {reason}")
+            log::warn!(target: "notify", topic, id, attempt; "failed at attempt {attempt}: {reason}")
         }
         Outcome::Later(_) => {
-            log::debug!(target: "notify", "{topic}:{id} is answered later, attempt {attempt}")
+            log::debug!(target: "notify", topic, id, attempt; "is answered later, attempt {attempt}")
         }
-        _ => log::debug!(target: "notify", "{topic}:{id} accepted at attempt {attempt}"),
+        _ => log::debug!(target: "notify", topic, id, attempt; "accepted at attempt {attempt}"),
     }
 }
 
@@ -143,6 +143,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use model::job::JobKey;
     use model::job::{Body, JobId, TopicName};
     use model::retry::Retry;
     use model::topic::Failure;

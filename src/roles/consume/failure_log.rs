@@ -62,22 +62,20 @@ impl FailureLog {
 
     /// Logs how many failures got no line.
     pub(super) fn log_rest(&mut self) {
-        for summary in self.summaries() {
-            log::error!(target: "notify", "{summary}");
+        for (topic, failures) in self.left_out() {
+            let TopicFailures { failed, dead, .. } = failures;
+            log::error!(
+                target: "notify", topic = topic.as_str();
+                "{failed} more failed attempts and {dead} more dead letters within a minute have no line"
+            );
         }
     }
 
-    /// Returns a line for each topic with failures that were not logged. A new minute begins at the next failure.
-    fn summaries(&mut self) -> Vec<String> {
+    /// Returns the topics with failures that were not logged. A new minute begins at the next failure.
+    fn left_out(&mut self) -> Vec<(TopicName, TopicFailures)> {
         (self.since, self.lines) = (None, 0);
         let topics = std::mem::take(&mut self.topics).into_iter();
-        let left_out = topics.filter(|(_, failures)| failures.failed + failures.dead > 0);
-        let line = |(topic, TopicFailures { failed, dead, .. }): (TopicName, TopicFailures)| {
-            format!(
-                "{topic}: {failed} more failed attempts and {dead} more dead letters within a minute have no line"
-            )
-        };
-        left_out.map(line).collect()
+        topics.filter(|(_, failures)| failures.failed + failures.dead > 0).collect()
     }
 }
 
@@ -93,8 +91,9 @@ mod tests {
         assert_eq!(admitted, 100);
         assert!(failures.admits(&name("b"), true, now + WINDOW / 2));
         assert_eq!(failures.due(), Some(now + WINDOW));
-        let expected = "a: 2450 more failed attempts and 2450 more dead letters within a minute have no line";
-        assert_eq!(failures.summaries(), [expected]);
+        let left_out = failures.left_out();
+        let counts: Vec<_> = left_out.iter().map(|(topic, f)| (topic.as_str(), f.failed, f.dead)).collect();
+        assert_eq!(counts, [("a", 2450, 2450)]);
         assert_eq!(failures.due(), None);
         // All topics together.
         let admitted =

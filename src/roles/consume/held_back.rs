@@ -123,12 +123,12 @@ impl ConsumerState {
             return;
         }
         if self.home_of(topic.as_str()) == lane && *is_news.as_ref().unwrap_or(&true) {
-            log::warn!("{topic}: its receiver fails ({reason}): its jobs wait for {pause:?}");
+            log::warn!(topic = topic.as_str(); "its receiver fails ({reason}): its jobs wait for {pause:?}");
         } else if *opens > 1 && self.home_of(topic.as_str()) == lane {
-            log::info!("{topic}: its receiver still fails ({reason}): its jobs wait for {pause:?}");
+            log::info!(topic = topic.as_str(); "its receiver still fails ({reason}): its jobs wait for {pause:?}");
         }
         if let Err(e) = is_news {
-            log::debug!("{topic}: its circuit cannot be opened everywhere: {e}");
+            log::debug!(topic = topic.as_str(); "its circuit cannot be opened everywhere: {e}");
         }
     }
 
@@ -136,10 +136,10 @@ impl ConsumerState {
         self.lanes[lane].search(TopicSearch::All);
         match is_news {
             Ok(true) if self.home_of(topic.as_str()) == lane => {
-                log::warn!("{topic}: its receiver is back: its jobs are delivered");
+                log::warn!(topic = topic.as_str(); "its receiver is back: its jobs are delivered");
             }
             Ok(_) => {}
-            Err(e) => log::debug!("{topic}: its circuit cannot be closed everywhere: {e}"),
+            Err(e) => log::debug!(topic = topic.as_str(); "its circuit cannot be closed everywhere: {e}"),
         }
     }
 
@@ -220,8 +220,8 @@ impl ConsumerState {
         self.release(lane, topic, &leased, &attempt.error);
         let Leased { key, token, .. } = leased;
         if self.failures.admits(&key.topic, true, now) {
-            let (id, error) = (Excerpt(&key.id), Excerpt(&attempt.error));
-            log::error!(target: "notify", "{}:{id} is a dead letter: {error}", key.topic);
+            let (topic, id, error) = (key.topic.as_str(), key.id.as_str(), Excerpt(&attempt.error));
+            log::error!(target: "notify", topic, id; "is a dead letter: {error}");
         }
         let settlement = Settlement { key, token, outcome: Outcome::DeadLetter, attempt: Some(attempt) };
         self.lanes[lane].add_settlement(settlement, now);

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use host::wait_readable;
-use model::excerpt::Excerpt;
 use model::job::{JobKey, TopicName};
 use model::ticket::TicketSecret;
 use role::{self, lock};
@@ -322,8 +321,8 @@ impl LaneWorker {
                 Ok(Settled::Stale) => {
                     let JobKey { topic, id } = &settlement.key;
                     log::info!(
-                        "{topic}:{}: deleted, replaced or taken back while it was delivered",
-                        Excerpt(id)
+                        topic = topic.as_str(), id = id.as_str();
+                        "was deleted, replaced or taken back while it was delivered"
                     );
                 }
                 Err(e) => {

@@ -248,11 +248,8 @@ impl Run {
             Pause::Over => return,
             Pause::Closing => (None, 0),
             Pause::Waits(why) => {
-                log::warn!(
-                    "operation {} on jobs of {} waits: {why}",
-                    self.row.number,
-                    self.row.request.topic
-                );
+                let (topic, number) = (self.row.request.topic.as_str(), self.row.number);
+                log::warn!(topic; "operation {number} waits: {why}");
                 (Some(why), now_ms() + AGAIN.as_millis() as i64)
             }
         };
@@ -358,7 +355,7 @@ impl Run {
             end.word(),
             counts.skipped
         );
-        log::info!("{detail}, {} changed, on jobs of {}", counts.changed, self.row.request.topic);
+        log::info!(topic = self.row.request.topic.as_str(); "{detail}, {} changed", counts.changed);
         let entry = Entry {
             at_ms: now_ms(),
             who: self.row.who.clone(),

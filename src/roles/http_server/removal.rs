@@ -177,7 +177,7 @@ impl Api {
                 return Err(Problem::from(e).beside(&paused));
             }
             if !was_paused && let Err(problem) = self.pause_jobs(name.clone(), false).await {
-                log::error!("topic {name} was not removed, but stays paused: {}", problem.detail);
+                log::error!(topic = name.as_str(); "the topic was not removed, but stays paused: {}", problem.detail);
             }
             return Err(e.into());
         }

@@ -156,7 +156,7 @@ impl Api {
         let mut topics = self.topics.clone();
         let as_written = topics.wait_for(|now| now.get(name.as_str()).map(AsRef::as_ref) == topic);
         if tokio::time::timeout(SEEN, as_written).await.is_err() {
-            log::warn!("topic {name} was changed, but this process does not know it after {SEEN:?}");
+            log::warn!(topic = name.as_str(); "the topic was changed, but this process does not know it after {SEEN:?}");
         }
     }
 

@@ -169,7 +169,7 @@ impl LaneWorker {
         let spread = lock(&self.spread).clone();
         let (promoted, forgotten) = self.store.promote_or_spread(BATCH, &spread)?;
         for (topic, jobs) in forgotten {
-            log::warn!("{jobs} jobs of {topic} that were due long ago are spread, as its catch_up says");
+            log::warn!(topic = topic.as_str(); "{jobs} jobs that were due long ago are spread, as catch_up says");
         }
         let expired = self.store.expire(BATCH)?;
         if expired.jobs > 0 {

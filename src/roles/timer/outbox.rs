@@ -59,7 +59,8 @@ fn follower(entry: &OutboxEntry, topics: &Topics) -> Option<NewJob> {
         }
     };
     if job.is_none() {
-        log::error!("what follows {key} cannot be read, and is dropped");
+        let (topic, id) = (key.topic.as_str(), key.id.as_str());
+        log::error!(topic, id; "what follows this job cannot be read, and is dropped");
     }
     job
 }

@@ -80,7 +80,7 @@ fn log_unregistered(store: &mut dyn Store, topics: &Topics) {
     };
     for counts in counts.iter().filter(|c| topics.get(c.topic.as_str()).is_none()) {
         if let pending @ 1.. = counts.delayed + counts.ready + counts.leased {
-            log::warn!("{pending} jobs of topic {} wait until it is registered", counts.topic);
+            log::warn!(topic = counts.topic.as_str(); "{pending} jobs wait until the topic is registered");
         }
     }
 }
@@ -100,14 +100,14 @@ fn retire(store: &mut dyn Store, topics: &Topics) {
                     break;
                 }
                 Err(e) => {
-                    log::warn!("cannot remove old dead letters of topic {}: {e}", topic.name);
+                    log::warn!(topic = topic.name.as_str(); "cannot remove old dead letters: {e}");
                     break;
                 }
             }
         }
         if sum > 0 {
             let kept = humantime::format_duration(topic.keep_dead);
-            log::info!("{sum} dead letters of topic {} are removed: kept for {kept}", topic.name);
+            log::info!(topic = topic.name.as_str(); "{sum} dead letters are removed: kept for {kept}");
         }
     }
 }

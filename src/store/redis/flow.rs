@@ -65,7 +65,7 @@ impl RedisStore {
                 Ok(n) if place == home || outcome.is_err() => outcome = Ok(n > 0),
                 Ok(_) => {}
                 Err(e) if outcome.is_ok() => {
-                    log::debug!("cannot change the circuit of {topic} on one shard: {e}")
+                    log::debug!(topic = topic.as_str(); "cannot change the circuit on one shard: {e}")
                 }
                 Err(e) => outcome = Err(e),
             }

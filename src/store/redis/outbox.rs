@@ -122,7 +122,8 @@ impl RedisStore {
                 match homes.home(&job.key) {
                     Ok(node) => targets.push((number, self.nodes.place(node, &job.key))),
                     Err(e) => {
-                        log::debug!("what follows {} waits: {e}", job.key);
+                        let (topic, id) = (job.key.topic.as_str(), job.key.id.as_str());
+                        log::debug!(topic, id; "what follows this job waits: {e}");
                         is_all = false;
                         continue;
                     }

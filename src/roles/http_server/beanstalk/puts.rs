@@ -207,7 +207,7 @@ impl BeanstalkPort {
         });
         match written.await? {
             true => {
-                log::info!("beanstalk: topic {name} is registered for a new tube");
+                log::info!(topic = name.as_str(); "the topic is registered for a new tube of a beanstalkd client");
                 self.api.seen(name, Some(&topic)).await;
             }
             false => self.api.seen_any(name).await,
