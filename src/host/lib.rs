@@ -22,13 +22,14 @@ mod signals;
 mod sockets;
 mod spawn;
 mod usage;
+mod used_file;
 
 pub use ask::{AskError, ask_master, findings, whole_status};
 pub use changes::Changes;
 pub use exec::{HandOverMemory, in_place as exec_in_place, unblock_signals};
 pub use inherit::Inherited;
 pub use link::{Link, Received, ToChild, ToMaster};
-pub use lock::{RunDir, RunDirError, is_run_dir_taken};
+pub use lock::{RunDir, RunDirError, has_lock, is_run_dir_taken, make_folder_in_run_dir};
 pub use logs::{reopen as reopen_logs, start as start_logs};
 pub use owner::{DeadOwner, Owner, Owners, random_name};
 pub use pass::{PASSED_MAX, PassListener, PassSocket};
@@ -39,6 +40,7 @@ pub use signals::Signals;
 pub use sockets::{bind_tcp, bind_unix};
 pub use spawn::{Exit, Spawn, own_executable, reap};
 pub use usage::{Usage, state_of, usage_of, waits_of};
+pub use used_file::{FileId, file_at, use_file, used_file};
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,14 +1,17 @@
 //! The folder of a running daemon, and its lock: only one dq-master runs in a folder.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
+
+use super::used_file;
 
 /// The lock's file.
 const FILE: &str = "dq-master.pid";
@@ -87,6 +90,7 @@ impl RunDir {
             writeln!(lock, "{}", std::process::id())
         };
         note(&mut lock).map_err(unusable)?;
+        used_file::forget(path).map_err(unusable)?;
         Ok(RunDir { lock })
     }
 
@@ -94,6 +98,17 @@ impl RunDir {
     pub fn handed_over(lock: OwnedFd) -> RunDir {
         RunDir { lock: lock.into() }
     }
+}
+
+/// Makes a folder in `run_dir`, unless it is there; and `run_dir` itself, so that a daemon goes on if somebody removes it.
+pub fn make_folder_in_run_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Returns whether the folder still has the file of its dq-master. Without it, `dq` finds no daemon there, and another
+/// dq-master could start.
+pub fn has_lock(run_dir: &Path) -> bool {
+    run_dir.join(FILE).exists()
 }
 
 /// Returns whether a master runs in a folder.

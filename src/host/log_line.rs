@@ -163,7 +163,7 @@ pub(super) fn is_journal(fd: impl AsFd) -> bool {
 }
 
 /// Returns the text of a record as one line of bounded length, with any control characters escaped. Text from outside
-/// is an [`Excerpt`](model::excerpt::Excerpt), and is much shorter.
+/// is an [`Excerpt`], and is much shorter.
 fn message(text: &str) -> String {
     let mut line = String::with_capacity(text.len().min(LONGEST));
     for (n, c) in text.chars().enumerate() {

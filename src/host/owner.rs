@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use nix::libc;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
+use super::lock::make_folder_in_run_dir;
+
 fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join("owners")
 }
@@ -38,7 +40,7 @@ impl Owner {
     /// Makes an owner with a new tag.
     pub fn claim(run_dir: &Path) -> io::Result<Owner> {
         let folder = folder(run_dir);
-        std::fs::create_dir_all(&folder)?;
+        make_folder_in_run_dir(&folder)?;
         let tag = random_name()?;
         // The file is locked before it gets its name. So a file named by a tag is never unlocked while its process
         // lives.
@@ -121,7 +123,7 @@ impl Owners {
     /// Starts watching. Call [`Owners::dead`] once before the first wait.
     pub fn watch(run_dir: &Path) -> io::Result<Owners> {
         let folder = folder(run_dir);
-        std::fs::create_dir_all(&folder)?;
+        make_folder_in_run_dir(&folder)?;
         let newcomers = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         newcomers.add_watch(&folder, AddWatchFlags::IN_MOVED_TO)?;
         Ok(Owners { folder, newcomers, living: Vec::new() })
@@ -132,13 +134,18 @@ impl Owners {
         std::iter::once(self.newcomers.as_fd()).chain(self.living.iter().map(AsFd::as_fd))
     }
 
-    /// Returns the owners whose process is gone, except those that another process already holds as a [`DeadOwner`].
+    /// Returns the owners whose process is gone, except those that another process already holds as a [`DeadOwner`]. If
+    /// somebody has removed the folder, no owner is known to be dead.
     pub fn dead(&mut self) -> io::Result<Vec<DeadOwner>> {
         // The events themselves do not matter, because all owners are checked.
         while self.newcomers.read_events().is_ok_and(|events| !events.is_empty()) {}
         self.living.clear();
         let mut dead = Vec::new();
-        for entry in std::fs::read_dir(&self.folder)? {
+        let entries = match std::fs::read_dir(&self.folder) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(dead),
+            other => other?,
+        };
+        for entry in entries {
             let path = entry?.path();
             let Some(tag) = path.file_name().and_then(|n| n.to_str()).filter(|n| !n.starts_with('.')) else {
                 continue;

@@ -2,15 +2,13 @@
 //! within a second. The nudge is a file in a folder of its own. Each dq-redis-checker watches the folder; during a
 //! restart there may be two. If a nudge is lost, dq-redis-checker reads the registry up to a second later.
 
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Returns the path of the file that is written. Makes its folder, so that it can be watched.
 pub fn nudge_file(run_dir: &Path) -> io::Result<PathBuf> {
     let folder = run_dir.join("nudges");
-    DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+    host::make_folder_in_run_dir(&folder)?;
     Ok(folder.join("registry"))
 }
 

@@ -2,17 +2,17 @@
 //! module never asks the database. dq-redis-checker does, and writes the snapshot.
 
 use std::collections::HashSet;
-use std::fs::{DirBuilder, Metadata};
+use std::fs::Metadata;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-use host::Changes;
+use host::{Changes, make_folder_in_run_dir};
 use model::excerpt::Excerpt;
 use model::settings::Settings;
 use model::token::Tokens;
@@ -70,7 +70,7 @@ impl LiveTopics {
             return Ok(LiveTopics { topics, tokens: Tokens::default(), registry: None, lanes });
         };
         let run_dir = settings.run_dir.clone();
-        DirBuilder::new().recursive(true).mode(0o700).create(snapshot_folder(&run_dir))?;
+        make_folder_in_run_dir(&snapshot_folder(&run_dir))?;
         let (source, logged) = (registry.to_string(), HashSet::new());
         // The watch begins before the file is read, so that no change is missed.
         let watch = RegistryWatch::new(&Snapshot::file(&run_dir))?;
@@ -192,7 +192,7 @@ mod tests {
     fn the_file_wins_over_a_snapshot_and_a_bad_one_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = dir.path().to_owned();
-        DirBuilder::new().recursive(true).create(snapshot_folder(&run_dir)).unwrap();
+        make_folder_in_run_dir(&snapshot_folder(&run_dir)).unwrap();
         let followed = FollowedRegistry {
             file: vec![topic("a", "http://file/")],
             source: "sqlite:/x".into(),
@@ -233,7 +233,7 @@ mod tests {
     fn a_missing_token_is_removed_unless_the_token_list_is_absent() {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = dir.path().to_owned();
-        DirBuilder::new().recursive(true).create(snapshot_folder(&run_dir)).unwrap();
+        make_folder_in_run_dir(&snapshot_folder(&run_dir)).unwrap();
         let path = run_dir.join("registry.db");
         let mut settings = config::development(&run_dir, std::iter::empty()).expect("the defaults are valid");
         settings.registry = Some(model::settings::RegistrySettings::Sqlite { path });

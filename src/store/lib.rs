@@ -73,9 +73,13 @@ pub enum StoreError {
     /// The store's file is damaged, or not a database.
     #[error("the store is damaged: {0}")]
     Damaged(String),
-    /// The store's file is not the one that was opened: it was removed or replaced.
-    #[error("the store's file was removed or replaced: {0}")]
+    /// The spool's file was removed or replaced.
+    #[error("a file was removed or replaced: {0}")]
     Gone(String),
+    /// The file of the embedded store is missing, or it is not the one that the daemon uses. As long as a daemon runs, it
+    /// uses the file with which it started.
+    #[error("not the store's file: {0}")]
+    OtherFile(String),
     /// The store cannot be reached, read or written.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
@@ -110,7 +114,7 @@ impl StoreError {
             StoreError::Busy => "store_busy",
             StoreError::Full(_) => "store_full",
             StoreError::Damaged(_) => "store_damaged",
-            StoreError::Gone(_) => "store_gone",
+            StoreError::Gone(_) | StoreError::OtherFile(_) => "store_gone",
             StoreError::Unavailable(_) => "store_unavailable",
             StoreError::NodeDown(_) => "node_down",
             StoreError::Unfit(_) => "nodes_unfit",

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::http::Http;
 use crate::support::{
-    Daemon, SECOND, Sink, add, eventually, free_port, lives, now_ms, on_redis, pending, stats, topic,
-    without_due,
+    Daemon, SECOND, SLOTS, Sink, add, eventually, free_port, lives, now_ms, on_redis, pending, stats, takes,
+    topic, without_due,
 };
 use cli::{Answer, Client};
 use nix::sys::signal::{Signal, kill};
@@ -534,26 +534,127 @@ fn a_batch_answer_fits_four_digits_or_nothing_is_stored() {
     assert_eq!(pending(&mut daemon.client(), "t"), 200);
 }
 
+/// Adds a job on a new connection. None: nobody answers at the moment.
+fn try_add(daemon: &Daemon, id: &str) -> Option<Value> {
+    let mut client = Client::connect(daemon.address(), Framing::Binary).ok()?;
+    client.ask(&add("t", id, 0)).ok()
+}
+
+/// Moves the files of the embedded store.
+fn move_store(from: &Path, to: &Path) {
+    for file in ["dq.db", "dq.db-wal", "dq.db-shm"] {
+        if from.join(file).exists() {
+            std::fs::rename(from.join(file), to.join(file)).unwrap();
+        }
+    }
+}
+
 #[test]
-fn a_removed_store_takes_no_jobs_until_all_use_the_new_one() {
+fn a_store_that_is_moved_away_and_back_keeps_all_jobs() {
     if on_redis() {
         return; // This is about the embedded store's file.
     }
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, ""));
-    let mut client = daemon.client();
-    succ(&client.ask(&add("t", "before", 3_600_000)).unwrap());
-    for file in ["dq.db", "dq.db-wal", "dq.db-shm"] {
-        std::fs::remove_file(daemon.dir.path().join("var").join(file)).unwrap();
+    let before = daemon.wait_all_up(SLOTS);
+    succ(&daemon.client().ask(&add("t", "before", 3_600_000)).unwrap());
+    succ(&daemon.client().ask(&add("t", "due", 1_000)).unwrap());
+    let var = daemon.dir.path().join("var");
+    let away = daemon.dir.path().join("away");
+    std::fs::create_dir(&away).unwrap();
+    move_store(&var, &away);
+    assert_eq!(daemon.client().ask(&add("t", "refused", 0)).unwrap()["err"], "store_gone");
+    // Neither those that have the file open nor those that start make another one.
+    let killed = ["dq-server", "dq-consume-0", "dq-timer-0"];
+    killed.iter().for_each(|name| daemon.kill_child(name));
+    for name in killed {
+        eventually(20 * SECOND, &format!("an end of {name} with its reason"), || {
+            let status = daemon.status()?;
+            let process = status["processes"].as_array()?.iter().find(|p| p["name"] == name)?;
+            process["last_end"]["reason"].as_str()?.contains("not the store's file").then_some(())
+        });
     }
-    assert_eq!(client.ask(&add("t", "lost", 0)).unwrap()["err"], "store_gone");
-    // The processes that notice this are started again, and the others as soon as they use the store.
-    eventually(10 * SECOND, "an add that is taken", || {
-        let mut client = Client::connect(daemon.address(), Framing::Binary).ok()?;
-        (client.ask(&add("t", "after", 200)).ok()?["code"] == 1).then_some(())
+    eventually(20 * SECOND, "the finding", || {
+        daemon.status()?["findings"].to_string().contains("the store's file is gone").then_some(())
     });
+    assert!(!var.join("dq.db").exists());
+    move_store(&away, &var);
+    // A process that could not start is started again after a growing pause.
+    eventually(60 * SECOND, &format!("an add that is taken; log:\n{}", daemon.log()), || {
+        (try_add(&daemon, "after")?["code"] == 1).then_some(())
+    });
+    sink.wait_for(2, 60 * SECOND);
+    let mut came: Vec<String> = sink.deliveries().into_keys().collect();
+    came.sort();
+    assert_eq!(came, ["after", "due"]);
+    assert_eq!(pending(&mut daemon.client(), "t"), 1, "the job that is due in an hour");
+    let now = daemon.wait_all_up(SLOTS);
+    assert_eq!(now["dq-http-server"], before["dq-http-server"], "nobody ends who has the file open");
+}
+
+#[test]
+fn a_store_that_was_removed_is_replaced_by_a_start_only() {
+    if on_redis() {
+        return; // This is about the embedded store's file.
+    }
+    let sink = Sink::start();
+    let mut daemon = Daemon::start(&topic("t", &sink, ""));
+    succ(&daemon.client().ask(&add("t", "before", 3_600_000)).unwrap());
+    let var = daemon.dir.path().join("var");
+    for file in ["dq.db", "dq.db-wal", "dq.db-shm"] {
+        std::fs::remove_file(var.join(file)).unwrap();
+    }
+    let ask = |id: &str| daemon.client().ask(&add("t", id, 0)).unwrap();
+    assert_eq!(ask("removed")["err"], "store_gone");
+    std::fs::write(var.join("dq.db"), "").unwrap();
+    assert_eq!(ask("replaced")["err"], "store_gone");
+    // A rolling restart has no other effect.
+    daemon.signal(Signal::SIGUSR2);
+    eventually(20 * SECOND, "a new process that refuses the file", || {
+        daemon.log().contains("another file is in its place").then_some(())
+    });
+    assert!(try_add(&daemon, "restarted").is_none_or(|answer| answer["err"] == "store_gone"));
+    daemon.stop();
+    let daemon = Daemon::again(&daemon);
+    daemon.wait_ready();
+    assert!(takes(&daemon, "t", "after"));
     sink.wait_for(1, 20 * SECOND);
     assert_eq!(sink.calls()[0].header("dq-job-id"), "after");
+}
+
+#[test]
+fn a_daemon_whose_run_dir_is_removed_goes_on_and_says_so() {
+    let sink = Sink::start();
+    let mut daemon = Daemon::start(&topic("t", &sink, ""));
+    daemon.wait_all_up(SLOTS);
+    let run_dir = daemon.dir.path().join("var/run");
+    // (A socket that is made at the same time keeps the folder.)
+    let _ = std::fs::remove_dir_all(&run_dir);
+    eventually(30 * SECOND, "the finding", || daemon.log().contains("run_dir is gone").then_some(()));
+    let comes = |id: &str| {
+        assert!(takes(&daemon, "t", &format!("{id}-at-once")));
+        succ(&daemon.client().ask(&add("t", &format!("{id}-later"), 300)).unwrap());
+        let ids = ["at-once", "later"].map(|when| format!("{id}-{when}"));
+        eventually(20 * SECOND, &format!("{ids:?}; log:\n{}", daemon.log()), || {
+            let came = sink.deliveries();
+            ids.iter().all(|id| came.contains_key(id)).then_some(())
+        });
+    };
+    comes("running");
+    for pid in daemon.children().values() {
+        let _ = kill(*pid, Signal::SIGKILL);
+    }
+    eventually(20 * SECOND, "processes that take jobs", || {
+        (try_add(&daemon, "restarted")?["code"] == 1).then_some(())
+    });
+    comes("replaced");
+    daemon.stop();
+    let daemon = Daemon::again(&daemon);
+    daemon.wait_ready();
+    daemon.wait_all_up(SLOTS);
+    eventually(60 * SECOND, "the end of the finding", || {
+        (!daemon.status()?["findings"].to_string().contains("run_dir is gone")).then_some(())
+    });
 }
 
 #[test]

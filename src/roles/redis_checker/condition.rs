@@ -183,7 +183,7 @@ impl fmt::Display for Condition {
         let text = match self {
             Condition::DiskNearlyFull => "the store's disk is nearly full",
             Condition::FileMissing => "the store's file is gone",
-            Condition::FileReplaced => "the store's file was replaced after the start",
+            Condition::FileReplaced => "another file is in the place of the store's file",
             Condition::LogTooLong => "the store's log is not carried over",
             Condition::StoreFails => "the store fails",
             Condition::Damaged => "the store is damaged",

@@ -21,12 +21,11 @@ mod spool;
 mod statistics;
 mod stranded;
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use nix::sys::statvfs::statvfs;
 
 use self::alert_worker::Alerts;
@@ -64,7 +63,9 @@ const MOVE_MAX: Duration = Duration::from_secs(60);
 pub fn run(mut context: Context) -> Result<()> {
     let mut store = context.store()?;
     let file = match &context.settings.store {
-        settings::StoreSettings::Embedded { path, min_free } => Some(EmbeddedFile::new(path, *min_free)),
+        settings::StoreSettings::Embedded { path, min_free } => {
+            Some(EmbeddedFile::new(path, &context.settings.run_dir, *min_free))
+        }
         settings::StoreSettings::Redis(_) => None,
     };
     let damage = inspect(context.store()?)?;
@@ -86,10 +87,11 @@ pub fn run(mut context: Context) -> Result<()> {
         if Instant::now() >= next_look {
             next_look = Instant::now() + PERIOD;
             if file.is_some() {
-                // At the first look the other processes may not have created their bells yet.
-                let run_dir = std::mem::replace(&mut has_looked, true).then_some(&*context.settings.run_dir);
-                of_store = look_at_store(run_dir, store.as_mut());
+                of_store = look_at_store(store.as_mut());
             }
+            // At the first look the other processes may not have created their bells yet.
+            let needs_bells = file.is_some() && std::mem::replace(&mut has_looked, true);
+            of_store.extend(look_at_run_dir(&context.settings.run_dir, needs_bells)?);
         }
         let mut found = of_store.clone();
         // The disk is checked more often, because adds are refused from the moment when it is full.
@@ -163,16 +165,23 @@ fn log_change(change: Change) {
     }
 }
 
-/// Returns what is wrong with the embedded store, and with the folder of its bells if `run_dir` is given.
-fn look_at_store(run_dir: Option<&Path>, store: &mut dyn Store) -> FoundConditions {
+/// Returns what is wrong with the folder. Makes it again, so that findings can be written.
+fn look_at_run_dir(run_dir: &Path, needs_bells: bool) -> Result<FoundConditions> {
+    let what = if !host::has_lock(run_dir) {
+        "somebody has removed it, or the files in it. dq takes and delivers jobs, but the commands of dq do not find it: \
+         stop it, and start it again"
+    } else if needs_bells && !run_dir.join("bells").is_dir() {
+        "dq needs its bells there and cannot create them again (the log has the reason)"
+    } else {
+        return Ok(FoundConditions::new());
+    };
+    host::make_folder_in_run_dir(run_dir).context("cannot make run_dir again")?;
+    Ok(FoundConditions::from([(Condition::RunDirGone, format!("{}: {what}", run_dir.display()))]))
+}
+
+/// Returns what is wrong with the embedded store.
+fn look_at_store(store: &mut dyn Store) -> FoundConditions {
     let mut found = FoundConditions::new();
-    if let Some(run_dir) = run_dir.filter(|run_dir| !run_dir.join("bells").is_dir()) {
-        let detail = format!(
-            "{}: dq needs its bells there and cannot create them again (the log has the reason)",
-            run_dir.display()
-        );
-        found.insert(Condition::RunDirGone, detail);
-    }
     // Only for the embedded store: nodes are each checked by a watcher.
     if let Err(e) = store.health() {
         found.insert(Condition::StoreFails, e.to_string());
@@ -209,30 +218,31 @@ fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<InspectionResult>>> {
 /// The file of the embedded store.
 struct EmbeddedFile {
     path: PathBuf,
-    /// Device and inode of the file at the start of this process.
-    inode: Option<(u64, u64)>,
+    /// The folder in which the file that the daemon uses is noted.
+    run_dir: PathBuf,
     /// Adds are refused while the disk has fewer free bytes.
     min_free: u64,
 }
 
 impl EmbeddedFile {
-    fn new(path: &Path, min_free: u64) -> EmbeddedFile {
-        let inode = std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-        EmbeddedFile { path: path.to_owned(), inode, min_free }
+    fn new(path: &Path, run_dir: &Path, min_free: u64) -> EmbeddedFile {
+        EmbeddedFile { path: path.to_owned(), run_dir: run_dir.to_owned(), min_free }
     }
 }
 
 /// Checks the file by its metadata alone. To open and close it outside SQLite would drop SQLite's locks.
 fn check_file(file: &EmbeddedFile) -> FoundConditions {
-    let EmbeddedFile { path, inode, min_free } = file;
+    let EmbeddedFile { path, run_dir, min_free } = file;
     let mut found = FoundConditions::new();
-    match std::fs::metadata(path) {
-        Err(e) => drop(found.insert(Condition::FileMissing, format!("{}: {e}", path.display()))),
-        Ok(m) if inode.is_some_and(|i| i != (m.dev(), m.ino())) => {
-            let advice = "each process that notices this starts again with the new file";
+    let advice = "dq takes and delivers no jobs until it is moved back (docs/RUNBOOK.md)";
+    match (host::file_at(path), host::used_file(run_dir)) {
+        (Err(e), _) => {
+            drop(found.insert(Condition::FileMissing, format!("{}: {e}: {advice}", path.display())))
+        }
+        (Ok(file), Ok(Some(used))) if file != used => {
             found.insert(Condition::FileReplaced, format!("{}: {advice}", path.display()));
         }
-        Ok(_) => {}
+        (Ok(_), _) => {}
     }
     let log = beside(path, "-wal");
     if let Ok(m) = std::fs::metadata(&log)
@@ -272,7 +282,9 @@ mod tests {
         let path = dir.path().join("dq.db");
         // The file is held open, so that its inode is not reused for the next one.
         let _held = std::fs::File::create(&path).unwrap();
-        let file = EmbeddedFile::new(&path, 0);
+        let _run_dir = host::RunDir::take(dir.path(), Duration::ZERO).unwrap();
+        host::use_file(dir.path(), host::file_at(&path).unwrap()).unwrap();
+        let file = EmbeddedFile::new(&path, dir.path(), 0);
         let kinds = |found: FoundConditions| found.into_keys().collect::<Vec<_>>();
         let before = kinds(check_file(&file));
         assert!(!before.contains(&Condition::FileMissing));
@@ -280,7 +292,7 @@ mod tests {
         assert!(kinds(check_file(&file)).contains(&Condition::FileMissing));
         std::fs::write(&path, "").unwrap();
         assert!(kinds(check_file(&file)).contains(&Condition::FileReplaced));
-        let found = check_file(&EmbeddedFile::new(&path, u64::MAX / 2));
+        let found = check_file(&EmbeddedFile::new(&path, dir.path(), u64::MAX / 2));
         assert!(found[&Condition::DiskNearlyFull].contains("adds are refused"), "{found:?}");
     }
 }

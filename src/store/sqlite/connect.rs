@@ -1,6 +1,5 @@
 //! How the file is opened, and what SQLite's errors mean.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -18,11 +17,6 @@ pub(crate) const BUSY: Duration = Duration::from_millis(500);
 
 /// The log's file is cut to this size when it starts again from its beginning.
 const LOG_BYTES: i64 = 64 << 20;
-
-/// Returns device and inode of a file, and uses only its metadata.
-pub(crate) fn file_at(path: &Path) -> std::io::Result<(u64, u64)> {
-    std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
-}
 
 /// Opens the file, and brings it up to date. A new file can give free pages back (`free_pages`). `log_pages` is set to the
 /// length of the log after each commit.

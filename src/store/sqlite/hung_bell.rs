@@ -48,7 +48,7 @@ struct HungBellState {
 impl HungBell {
     /// Hangs a bell under a name that no other process uses.
     pub fn hang(run_dir: &Path, kind: BellKind, name: &str) -> io::Result<HungBell> {
-        std::fs::create_dir_all(folder(run_dir))?;
+        host::make_folder_in_run_dir(&folder(run_dir))?;
         let path = folder(run_dir).join(format!("{}{name}", prefix(kind)));
         let wakes = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;

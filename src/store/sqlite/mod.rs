@@ -55,13 +55,14 @@ use self::carry_over::{LogReuse, carry_over, carry_over_all};
 use self::chunks::More;
 use self::commit::Durability;
 use self::connect::connect;
-pub(super) use self::connect::{BUSY, at_commit, file_at, refused};
+pub(super) use self::connect::{BUSY, at_commit, refused};
 use self::free_pages::FreePages;
 use self::turn::LogNote;
 pub(super) use self::turn::Turn;
 use self::wal::Log;
 use self::write::{TopicIds, Write};
 use super::{Result, StoreError};
+use host::{FileId, file_at, use_file, used_file};
 use model::job::TopicName;
 use model::ticket::TicketSecret;
 
@@ -77,7 +78,7 @@ pub struct SqliteStore {
     db: Connection,
     path: PathBuf,
     /// Device and inode of the file when it was opened.
-    file: (u64, u64),
+    file: FileId,
     turn: Arc<Turn>,
     log: Log,
     ringer: BellRinger,
@@ -96,11 +97,25 @@ pub struct SqliteStore {
     trim_at: Option<Instant>,
 }
 
+/// Returns why the file at this path is not used.
+fn other_file(path: &Path, found: std::io::Result<FileId>) -> StoreError {
+    let why = found.map_or_else(|e| e.to_string(), |_| "another file is in its place".to_owned());
+    StoreError::OtherFile(format!("{}: {why}", path.display()))
+}
+
 impl SqliteStore {
-    /// Opens the file, makes it if it is not there, and brings it up to date. Adds are refused while the disk has fewer
-    /// than `min_free` bytes left.
+    /// Opens the file, makes it if it is not there, and brings it up to date. If a daemon runs in `run_dir`, only the file
+    /// that the daemon uses is opened (`host::used_file`). Adds are refused while the disk has fewer than `min_free` bytes
+    /// left.
     pub fn open(path: &Path, run_dir: &Path, min_free: u64) -> Result<SqliteStore> {
         let io = |e: std::io::Error| StoreError::Unavailable(format!("cannot open {}: {e}", path.display()));
+        if let Some(used) = used_file(run_dir).map_err(io)? {
+            // Before anything is made: the files beside the missing file may come back with it.
+            match file_at(path) {
+                Ok(file) if file == used => {}
+                other => return Err(other_file(path, other)),
+            }
+        }
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder).map_err(io)?;
         let turn = Turn::beside(path).map_err(io)?;
@@ -128,6 +143,9 @@ impl SqliteStore {
         })?;
         let file = file_at(path).map_err(io)?;
         taken.set(before).map_err(io)?;
+        if use_file(run_dir, file).map_err(io)? != file {
+            return Err(other_file(path, Ok(file)));
+        }
         drop(taken);
         let mut store = SqliteStore {
             gives_pages_back: free_pages::can_give_back(&db).map_err(refused)?,
@@ -186,8 +204,7 @@ impl SqliteStore {
     fn check_file(&self) -> Result<()> {
         match file_at(&self.path) {
             Ok(file) if file == self.file => Ok(()),
-            Ok(_) => Err(StoreError::Gone(format!("{} is another file", self.path.display()))),
-            Err(e) => Err(StoreError::Gone(format!("{}: {e}", self.path.display()))),
+            other => Err(other_file(&self.path, other)),
         }
     }
 

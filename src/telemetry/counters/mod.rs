@@ -9,9 +9,9 @@
 
 mod mapping;
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -62,7 +62,7 @@ impl Counters {
     }
 
     fn try_open(folder: &Path, slot: &str) -> io::Result<Counters> {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        host::make_folder_in_run_dir(folder)?;
         for n in 0..BESIDE_MAX {
             let path = folder.join(if n == 0 { slot.to_owned() } else { format!("{slot}.{n}") });
             let opened = match open(&path, true) {

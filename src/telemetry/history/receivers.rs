@@ -6,9 +6,8 @@
 //! at most 113 files: 57 MiB, whatever the number of topics. A topic takes about 200 bytes of a sample.
 
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -184,7 +183,7 @@ impl ReceiverSampleWriter {
             // The process before this one may have written the sample of this step.
             if *written != step && ReceiverSample::read(run_dir, span, step)?.is_none() {
                 let text = made.get_or_insert_with(|| text(now_ms, totals, SAMPLE_MAX));
-                DirBuilder::new().mode(0o700).recursive(true).create(folder(run_dir))?;
+                host::make_folder_in_run_dir(&folder(run_dir))?;
                 // While one process takes over from another, both may write.
                 let new = folder(run_dir).join(format!("new.{}", std::process::id()));
                 fs::write(&new, text.as_bytes())?;

@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -63,7 +62,7 @@ fn parse(text: &str, topic: &TopicName) -> Option<TopicSample> {
 /// Writes a sample of that moment.
 pub(super) fn write(run_dir: &Path, at_ms: i64, sums: &[(MetricSubject, Sums)]) -> io::Result<()> {
     let folder = folder(run_dir);
-    DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
+    host::make_folder_in_run_dir(&folder)?;
     let mut text = format!("{LAYOUT} {at_ms}\n");
     for (subject, sums) in sums.iter().filter(|(_, sums)| *sums != Sums::default()) {
         let MetricSubject::Topic(topic) = subject else { continue };

@@ -1,0 +1,97 @@
+//! Which file of the embedded store the processes of a daemon use. The first process that opens the file notes it in
+//! `run_dir`, and the others open no other file. So a file that is moved away, and later back, has all jobs, and no job
+//! is acknowledged into another file meanwhile.
+//!
+//! | | no file at the path | the noted file | another file |
+//! |---|---|---|---|
+//! | nothing is noted | a new file is made, then noted | | this file is noted |
+//! | a file is noted | refused | opened | refused |
+//!
+//! A process that dies between two steps leaves a file without a note, as the next process may find one anyway. If two
+//! processes note different files, the first one wins, and the other process closes its file without having used it. The
+//! note is removed when a dq-master takes `run_dir`: only a start of the daemon goes over to another file.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::lock::is_run_dir_taken;
+
+/// Device and inode of a file.
+pub type FileId = (u64, u64);
+
+/// Returns the id of the file at this path, from its metadata alone: to open and close the file of a database would drop
+/// the locks of this process.
+pub fn file_at(path: &Path) -> io::Result<FileId> {
+    fs::metadata(path).map(|m| (m.dev(), m.ino()))
+}
+
+fn note_of(run_dir: &Path) -> PathBuf {
+    run_dir.join("store-file")
+}
+
+/// Returns the file that is noted.
+pub fn used_file(run_dir: &Path) -> io::Result<Option<FileId>> {
+    let note = note_of(run_dir);
+    match fs::read_to_string(&note) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+        Ok(text) => {
+            let id = text
+                .trim()
+                .split_once(' ')
+                .and_then(|(dev, ino)| Some((dev.parse().ok()?, ino.parse().ok()?)));
+            let unreadable = || io::Error::other(format!("{} cannot be read: {text:?}", note.display()));
+            id.ok_or_else(unreadable).map(Some)
+        }
+    }
+}
+
+/// Notes a file, unless one is noted. Returns the noted file. If no daemon runs in `run_dir`, nothing is noted.
+pub fn use_file(run_dir: &Path, (dev, ino): FileId) -> io::Result<FileId> {
+    if !is_run_dir_taken(run_dir) {
+        return Ok((dev, ino));
+    }
+    // The note gets its name only when it is whole.
+    let draft = run_dir.join(format!("store-file.{}", super::random_name()?));
+    fs::write(&draft, format!("{dev} {ino}\n"))?;
+    let linked = fs::hard_link(&draft, note_of(run_dir));
+    fs::remove_file(&draft)?;
+    match linked {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e),
+        _ => Ok(used_file(run_dir)?.unwrap_or((dev, ino))),
+    }
+}
+
+/// Forgets the noted file.
+pub(super) fn forget(run_dir: &Path) -> io::Result<()> {
+    match fs::remove_file(note_of(run_dir)) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::lock::RunDir;
+    use super::*;
+
+    #[test]
+    fn the_first_file_that_is_noted_stays_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(use_file(dir.path(), (1, 1)).unwrap(), (1, 1));
+        assert_eq!(used_file(dir.path()).unwrap(), None, "no daemon runs");
+        let taken = RunDir::take(dir.path(), Duration::ZERO).unwrap();
+        assert_eq!(use_file(dir.path(), (1, 2)).unwrap(), (1, 2));
+        assert_eq!(use_file(dir.path(), (1, 3)).unwrap(), (1, 2));
+        assert_eq!(used_file(dir.path()).unwrap(), Some((1, 2)));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "drafts are removed");
+        drop(taken);
+        assert_eq!(used_file(dir.path()).unwrap(), Some((1, 2)), "its processes may outlive a dq-master");
+        let _taken = RunDir::take(dir.path(), Duration::ZERO).unwrap();
+        assert_eq!(use_file(dir.path(), (1, 3)).unwrap(), (1, 3));
+    }
+}
