@@ -11,10 +11,11 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use super::used_file;
-
 /// The lock's file.
 const FILE: &str = "dq-master.pid";
+
+/// The file that notes which file of the embedded store the daemon uses. A dq-master that starts removes it.
+pub(super) const USED_FILE: &str = "store-file";
 
 /// Why a master cannot run in a folder.
 #[derive(Debug, thiserror::Error)]
@@ -90,7 +91,10 @@ impl RunDir {
             writeln!(lock, "{}", std::process::id())
         };
         note(&mut lock).map_err(unusable)?;
-        used_file::forget(path).map_err(unusable)?;
+        match std::fs::remove_file(path.join(USED_FILE)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unusable(e)),
+            _ => {}
+        }
         Ok(RunDir { lock })
     }
 

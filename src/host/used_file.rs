@@ -16,7 +16,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::lock::is_run_dir_taken;
+use super::lock::{USED_FILE, is_run_dir_taken};
 
 /// Device and inode of a file.
 pub type FileId = (u64, u64);
@@ -28,7 +28,7 @@ pub fn file_at(path: &Path) -> io::Result<FileId> {
 }
 
 fn note_of(run_dir: &Path) -> PathBuf {
-    run_dir.join("store-file")
+    run_dir.join(USED_FILE)
 }
 
 /// Returns the file that is noted.
@@ -54,21 +54,13 @@ pub fn use_file(run_dir: &Path, (dev, ino): FileId) -> io::Result<FileId> {
         return Ok((dev, ino));
     }
     // The note gets its name only when it is whole.
-    let draft = run_dir.join(format!("store-file.{}", super::random_name()?));
+    let draft = run_dir.join(format!("{USED_FILE}.{}", super::random_name()?));
     fs::write(&draft, format!("{dev} {ino}\n"))?;
     let linked = fs::hard_link(&draft, note_of(run_dir));
     fs::remove_file(&draft)?;
     match linked {
         Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e),
         _ => Ok(used_file(run_dir)?.unwrap_or((dev, ino))),
-    }
-}
-
-/// Forgets the noted file.
-pub(super) fn forget(run_dir: &Path) -> io::Result<()> {
-    match fs::remove_file(note_of(run_dir)) {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
     }
 }
 
