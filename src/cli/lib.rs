@@ -31,6 +31,7 @@ mod due;
 mod export;
 mod exposition;
 mod failure;
+mod file_owner;
 mod import;
 mod job;
 mod list;

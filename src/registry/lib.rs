@@ -19,6 +19,7 @@ mod snapshot;
 mod sqlite;
 mod token;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
@@ -326,6 +327,8 @@ pub struct Reading {
     pub topics: Vec<Registered>,
     /// The rows that are not topics.
     pub unusable: Vec<InvalidRow>,
+    /// The names of all rows of `dq_topic`, also of those that dq cannot use.
+    pub names: HashSet<String>,
     /// The rows of `dq_redis`.
     pub nodes: Vec<PhpNode>,
 }

@@ -95,8 +95,9 @@ pub trait Jobs {
     fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed>;
 
     /// Gives jobs that are held back their real due times, durably. (A job is held back if it is due at
-    /// [`HELD_MS`](crate::HELD_MS).) A job that is not held back, or is gone, stays as it is. Returns for each job
-    /// whether it was held back, in their order.
+    /// [`HELD_MS`](crate::HELD_MS).) A job with a moment in the past stays delayed until a timer promotes it, so that
+    /// the `catch_up` of its topic applies. A job that is not held back, or is gone, stays as it is. Returns for each
+    /// job whether it was held back, in their order.
     fn release(&mut self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>>;
 
     /// Gives a delayed or ready job a new due time.

@@ -10,7 +10,8 @@ use anyhow::{Context as _, Result, bail};
 use nix::unistd::{AccessFlags, access};
 
 use host::is_run_dir_taken;
-use model::settings::{NOTHING_WAITS, Settings, StoreSettings, beside};
+use model::settings::files::{SPOOL_OWNER, TURN, beside};
+use model::settings::{NOTHING_WAITS, Settings, StoreSettings};
 
 /// Makes the folder of the spool, if there is a spool, and takes the spool for this daemon. Fails if the folder cannot
 /// be used, or the spool belongs to another daemon.
@@ -49,14 +50,14 @@ pub fn check_spool_path(now: Option<&Path>, next: Option<&Path>) -> Result<()> {
 /// Returns whether changes may wait in a spool. A daemon notes beside the spool when no change waits.
 fn may_wait(path: &Path) -> bool {
     let mut byte = [0];
-    let read = File::open(beside(path, "-turn")).and_then(|mut file| file.read_exact(&mut byte));
+    let read = File::open(beside(path, TURN)).and_then(|mut file| file.read_exact(&mut byte));
     read.is_err() || byte[0] != NOTHING_WAITS
 }
 
 /// Writes beside the spool which daemon it belongs to. (Two daemons would send each other's changes to their own
 /// store.)
 fn take(path: &Path, run_dir: &Path) -> Result<()> {
-    let owner_path = beside(path, "-owner");
+    let owner_path = beside(path, SPOOL_OWNER);
     let cannot = || format!("store.spool_path: cannot use {}", owner_path.display());
     let open = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&owner_path);
     let mut file = open.with_context(cannot)?;
@@ -119,7 +120,7 @@ mod tests {
     fn a_spool_belongs_to_one_daemon() {
         let dir = tempfile::tempdir().unwrap();
         let [spool, one, other] = ["spool.db", "one", "other"].map(|name| dir.path().join(name));
-        let note = |byte: &[u8]| std::fs::write(beside(&spool, "-turn"), byte).unwrap();
+        let note = |byte: &[u8]| std::fs::write(beside(&spool, TURN), byte).unwrap();
         take(&spool, &one).unwrap();
         take(&spool, &one).unwrap();
         // The first daemon was stopped while changes waited in the spool, and then while no changes waited.
@@ -145,7 +146,7 @@ mod tests {
         for next in [Some(next.as_path()), None] {
             assert!(check(next).unwrap_err().to_string().contains("now.db"));
         }
-        std::fs::write(beside(&now, "-turn"), b"0").unwrap();
+        std::fs::write(beside(&now, TURN), b"0").unwrap();
         check(Some(&next)).unwrap();
     }
 }

@@ -2,10 +2,15 @@
 
 use std::process::{Command, Stdio};
 
+use crate::import_checks::php_database;
 use crate::support::php::{CommandOutput, Php, Target, YEAR_2033, bucket_of, crc32};
+use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, eventually};
+use model::destination::Destination;
+use model::headers::Headers;
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};
 use model::job_priority::JobPriority;
+use mysql::prelude::Queryable;
 use serde_json::{Value, json};
 
 fn command(target: &Target, nodes: &[&Php], more: &[&str]) -> Command {
@@ -238,4 +243,114 @@ fn an_export_beside_a_daemon_is_refused() {
         CommandOutput::of(command.output().unwrap()).err
     };
     assert!(refused("http://h:1").contains("--to http://h:1"));
+}
+
+#[test]
+fn jobs_that_php_cannot_deliver_stay_in_dq() {
+    let (php, target) = (Php::start(), Target::embedded());
+    target.add_section("[[topic]]\nname = \"workers\"\nmode = \"pull\"\n");
+    let headers = |headers: Value| Headers::parse(&headers.to_string()).unwrap();
+    let path = Destination::from_path("/own").unwrap();
+    let at = YEAR_2033 * 1000;
+    let pull = JobKey { topic: TopicName::new("workers").unwrap(), ..job("pull", "1", 0).key };
+    let jobs = [
+        job("plain", "{}", at),
+        NewJob { key: pull.clone(), ..job("pull", "{}", at) },
+        NewJob { headers: headers(json!({})).with_destination(Some(path)), ..job("path", "{}", at) },
+        NewJob { headers: headers(json!({"x-a": "1"})), ..job("headers", "{}", at) },
+        NewJob { priority: JobPriority::from_number(5), ..job("number", "{}", at) },
+    ];
+    assert!(target.store().add(&jobs).iter().all(Result::is_ok));
+    let output = export(&target, &[&php], &[]);
+    output.counts(&[("moved", 1), ("left", 4)]);
+    assert_eq!(output.code, 1);
+    assert_eq!(target.jobs("orders").into_keys().collect::<Vec<_>>(), ["headers", "number", "path"]);
+    assert_eq!(output.json()["reasons"].as_object().unwrap().len(), 4, "{}", output.out);
+    assert!(output.out.contains("workers:pull"), "{}", output.out);
+
+    let output = export(&target, &[&php], &["--reduce"]);
+    output.counts(&[("moved", 2), ("reduced", 2), ("left", 2)]);
+    assert_eq!(target.jobs("orders").into_keys().collect::<Vec<_>>(), ["path"]);
+    assert_eq!(target.jobs("workers").into_keys().collect::<Vec<_>>(), ["pull"]);
+    assert!(entry(&php, "headers").is_some() && entry(&php, "path").is_none());
+}
+
+#[test]
+fn an_export_to_a_redis_that_php_does_not_read_is_refused() {
+    let (first, second, target) = (Php::start(), Php::start(), Target::with(vec![RedisServer::start()]));
+    let [at_first, at_second] = [&first, &second].map(|php| format!("127.0.0.1:{}", php.listen()));
+    let (database, url) = php_database();
+    let mut db = database.console();
+    db.query_drop("DELETE FROM dq_redis").unwrap();
+    db.query_drop(format!("INSERT INTO dq_redis VALUES (7, '二', '{at_second}:'), (3, '一', '{at_first}:')"))
+        .unwrap();
+    target.add_section(&format!("[registry]\nurl = \"{url}\"\n"));
+    let known = |id: &str| JobKey { topic: TopicName::new("order_close").unwrap(), ..job(id, "1", 0).key };
+    let jobs: Vec<NewJob> =
+        (0..8).map(|n| NewJob { key: known(&n.to_string()), ..job("x", "{}", YEAR_2033 * 1000) }).collect();
+    let mut store = target.store();
+    assert!(
+        store
+            .add(&jobs)
+            .iter()
+            .chain(&store.add(&[job("only dq has it", "{}", YEAR_2033 * 1000)]))
+            .all(Result::is_ok)
+    );
+    drop(store);
+    let run = |to: &[&String], more: &[&str]| {
+        let mut command = command(&target, &[], more);
+        to.iter().for_each(|to| _ = command.args(["--to", to]));
+        CommandOutput::of(command.output().unwrap())
+    };
+    let before = [first.all(), second.all()];
+    for to in [&[&at_first][..], &[&at_second, &at_first]] {
+        let output = run(to, &[]);
+        assert!(
+            output.code == 1 && output.err.contains("dq_redis row 7 (二)"),
+            "{}{}",
+            output.out,
+            output.err
+        );
+        let output = run(to, &["--dry-run"]);
+        assert!(output.code == 1 && output.out.contains("dq_redis row 7"), "{}{}", output.out, output.err);
+    }
+    assert_eq!([first.all(), second.all()], before);
+    let output = run(&[&at_first, &at_second], &[]);
+    output.counts(&[("moved", 8), ("left", 1)]);
+    assert!(output.out.contains("no row of dq_topic"), "{}", output.out);
+    let there: [usize; 2] = [&first, &second].map(|php| php.run(&["HLEN", "dq_job_info"]));
+    assert!(there.iter().sum::<usize>() == 8 && there.iter().all(|n| *n > 0), "{there:?}");
+}
+
+#[test]
+fn an_import_as_root_beside_files_of_another_user_is_refused() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("only root can be refused: nothing is tested");
+        return;
+    }
+    let (php, target) = (Php::start(), Target::embedded());
+    php.waits("orders:1", "{}", YEAR_2033);
+    let var = target.dir.path().join("var");
+    std::fs::create_dir(&var).unwrap();
+    std::os::unix::fs::chown(&var, Some(65534), Some(65534)).unwrap();
+    for output in [target.import(&php, &[]), export(&target, &[&php], &[])] {
+        assert_eq!(output.code, 1, "{}", output.out);
+        assert!(
+            output.err.contains("sudo -u nobody dq ") && output.err.contains("/var belongs to"),
+            "{}",
+            output.err
+        );
+    }
+    assert_eq!(std::fs::read_dir(&var).unwrap().count(), 0, "nothing was made");
+    std::os::unix::fs::chown(&var, Some(0), Some(0)).unwrap();
+    target.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
+}
+
+#[test]
+fn a_file_in_the_way_of_the_store_is_named() {
+    let (php, target) = (Php::start(), Target::embedded());
+    php.waits("orders:1", "{}", YEAR_2033);
+    std::fs::create_dir_all(target.dir.path().join("var/dq.db-turn")).unwrap();
+    let output = target.import(&php, &[]);
+    assert!(output.code == 1 && output.err.contains("var/dq.db-turn: Is a directory"), "{}", output.err);
 }

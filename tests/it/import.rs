@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::support::mariadb::MariaDb;
 use crate::support::php::{Php, Target, YEAR_2033, all, bucket, bucket_of, import, topics_of_all_buckets};
 use crate::support::redis::RedisServer;
-use crate::support::{Daemon, SECOND, Sink, eventually, free_port, new_job, now_ms, topic};
+use crate::support::{Daemon, SECOND, Sink, eventually, free_port, new_job, now_ms, stats, topic};
 use cli::Answer;
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use mysql::prelude::Queryable;
@@ -47,7 +47,7 @@ fn takes_over_all(target: &Target) {
     };
     let (delayed, ready, normal) = (State::Delayed, State::Ready, Priority::Normal);
     is("a: b:1", &format!("{body}}}"), delayed, Some(YEAR_2033 * 1000), normal, 3);
-    is("late", "{}", ready, Some(1_000_000_000_000), normal, 0);
+    is("late", "{}", delayed, Some(1_000_000_000_000), normal, 0);
     is("text", r#""{\"a\":1}""#, delayed, Some(YEAR_2033 * 1000 + 1000), normal, 0);
     is("stranded", r#"{"a":1}"#, ready, None, normal, 0);
     is("ready-1", r#"{"a":[]}"#, ready, None, Priority::High, 1);
@@ -226,7 +226,8 @@ fn a_job_in_no_bucket_keeps_the_time_of_its_body() {
     output.counts(&[("jobs", 4), ("stranded", 3), ("ready", 1), ("taken", 4)]);
     let jobs = target.jobs("orders");
     assert_eq!((jobs["ahead"].due_ms, jobs["ahead"].state), (YEAR_2033 * 1000, State::Delayed));
-    for id in ["past", "odd", "ready"] {
+    assert_eq!((jobs["past"].due_ms, jobs["past"].state), (1_577_808_000_000, State::Delayed));
+    for id in ["odd", "ready"] {
         assert!((began..=now_ms()).contains(&jobs[id].due_ms) && jobs[id].state == State::Ready, "{id}");
     }
     // For a job that is due now, the due time does not count in the comparison.
@@ -478,4 +479,32 @@ fn imported_failures_count_as_in_the_php_daemon() {
         eventually(5 * SECOND, id, || (state(id) == (expected.to_owned(), json!(attempts))).then_some(()));
     }
     daemon.stop();
+}
+
+#[test]
+fn imported_overdue_jobs_follow_the_catch_up_of_their_topic() {
+    let (php, spread, skip) = (Php::start(), Sink::start(), Sink::start());
+    let sections = topic("spread", &spread, "catch_up = \"spread 4s\"")
+        + &topic("skip", &skip, "catch_up = \"skip older than 1h\"");
+    let daemon = Daemon::start(&sections);
+    let old = (now_ms() - 86_400_000) / 1000;
+    // The clock of this machine may have any zone.
+    let zoned = jiff::Timestamp::from_second(old).unwrap().to_zoned(jiff::tz::TimeZone::system());
+    let body = format!("{{\"notify_time\":\"{}\"}}", zoned.strftime("%Y-%m-%d %H:%M:%S"));
+    for n in 0..40 {
+        php.waits(&format!("spread:waits-{n}"), &body, old);
+        php.is_ready(&format!("spread:ready-{n}"), &body, 2);
+    }
+    php.waits("skip:waits", &body, old);
+    php.is_ready("skip:ready", &body, 2);
+    php.run::<()>(&["HSET", "dq_job_info", "skip:stranded", &body]);
+    let output = import(&daemon.dir.path().join("dq.toml"), &["--from", &php.url(), "--json"]);
+    output.counts(&[("jobs", 83), ("waiting", 41), ("ready", 41), ("stranded", 1), ("taken", 83)]);
+    spread.wait_for(80, 10 * SECOND);
+    let at: Vec<i64> = spread.calls().iter().map(|call| call.at_ms).collect();
+    let span = at.iter().max().unwrap() - at.iter().min().unwrap();
+    assert!(span > 2500, "80 jobs within {span} ms");
+    let mut client = daemon.client();
+    eventually(5 * SECOND, "dead letters", || (stats(&mut client, "skip")["dead"] == 3).then_some(()));
+    assert_eq!(skip.count(), 0, "they are too old");
 }

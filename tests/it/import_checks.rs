@@ -120,7 +120,7 @@ fn another_import_that_runs_is_noticed() {
 }
 
 /// Returns the tables of a PHP daemon, and a user who may only read them.
-fn php_database() -> (Database, String) {
+pub fn php_database() -> (Database, String) {
     let database = MariaDb::shared().database();
     let text = std::fs::read_to_string(Path::new("tests/php/old.sql")).unwrap();
     let mut db = database.console();

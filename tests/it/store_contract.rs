@@ -1469,6 +1469,7 @@ fn a_held_back_job_waits_until_it_is_released<F: Fixture>(f: &F) {
     assert_eq!(all(s.release(&release)), [true, true, false, true, false, false]);
     assert_eq!(all(s.release(&release)), [false; 6], "once");
     assert_eq!(s.get(&key("t", "own")).unwrap(), own);
+    assert_eq!(s.get(&key("t", "past")).unwrap().unwrap().state, State::Delayed, "a timer decides about it");
     let released = s.get(&key("u", "later")).unwrap().unwrap();
     assert_eq!((released.due_ms, released.state), (later, State::Delayed));
     assert!(s.promote(10).unwrap().next_ms.is_some_and(|next| next <= later), "a timer knows of it");

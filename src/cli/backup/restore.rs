@@ -17,7 +17,8 @@ use super::{checksum, seal};
 use super::{embedded, is_full, stopped_daemon};
 use crate::show::{json_line, moment};
 use host::now_ms;
-use model::settings::{RegistrySettings, Settings, beside};
+use model::settings::files::{LOG, LOGS, TURN_FILES, beside, database_files};
+use model::settings::{RegistrySettings, Settings};
 use store::{HeldTurn, SqliteStore, unfinished_replacement};
 
 /// The end of the names that old files get.
@@ -73,7 +74,7 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<()> {
     std::fs::create_dir_all(folder_of(store))
         .with_context(|| format!("cannot make the folder of {}", store.display()))?;
     let turn = HeldTurn::take(store).with_context(|| format!("cannot lock {}", store.display()))?;
-    for file in ["-turn", "-gate"].map(|suffix| beside(store, suffix)) {
+    for file in TURN_FILES.map(|suffix| beside(store, suffix)) {
         give_to_owner(&File::open(&file)?, folder_of(store)).context("cannot set the owner")?;
     }
     if let Some(why) = unfinished_replacement(store) {
@@ -170,15 +171,11 @@ struct FileToRestore {
 impl FileToRestore {
     /// Returns the files that exist where this one and its logs would be.
     fn in_the_way(&self) -> impl Iterator<Item = PathBuf> {
-        let suffixes: &[&str] = match self.part {
-            Some(container::SESSION_KEY) => &[""],
-            _ => &["", "-wal", "-shm", "-journal"],
+        let files = match self.part {
+            Some(container::SESSION_KEY) => vec![self.path.clone()],
+            _ => database_files(&self.path),
         };
-        let path = self.path.clone();
-        suffixes
-            .iter()
-            .map(move |suffix| beside(&path, suffix))
-            .filter(|path| path.symlink_metadata().is_ok())
+        files.into_iter().filter(|path| path.symlink_metadata().is_ok())
     }
 }
 
@@ -220,7 +217,7 @@ fn targets(settings: &Settings, store: &Path, backup: &Connection) -> Result<Vec
 /// Fails if files are in the way, unless they may be renamed.
 fn check_free(in_the_way: &[PathBuf], replace: bool) -> Result<()> {
     if let Some(first) = in_the_way.first().filter(|_| !replace) {
-        let what = match in_the_way.iter().any(|path| path.to_string_lossy().ends_with("-wal")) {
+        let what = match in_the_way.iter().any(|path| path.to_string_lossy().ends_with(LOG)) {
             true => "an old log would be applied to the restored file",
             false => "it would be replaced",
         };
@@ -242,7 +239,7 @@ fn check_free(in_the_way: &[PathBuf], replace: bool) -> Result<()> {
 /// Returns the name that an old file gets. The name of a log keeps its end, so that it stays the log of its database.
 fn old_name(path: &Path) -> PathBuf {
     let name = path.to_string_lossy();
-    for log in ["-wal", "-shm", "-journal"] {
+    for log in LOGS {
         if let Some(database) = name.strip_suffix(log) {
             return format!("{database}{ASIDE}{log}").into();
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{getegid, geteuid, getgroups};
 
 use super::judge::{self, CheckResult, User, WrittenPath};
-use model::settings::{RegistrySettings, Settings, StoreSettings, beside};
+use model::settings::{RegistrySettings, Settings, StoreSettings, files};
 use model::status::DaemonStatus;
 use registry::Snapshot;
 
@@ -21,16 +21,15 @@ pub(super) fn check(settings: &Settings, status: Option<&DaemonStatus>) -> Vec<C
     if let StoreSettings::Embedded { path, .. } = &settings.store {
         // SQLite makes further files beside the store.
         places.extend(path.parent().map(|folder| ("store's folder", folder.to_owned(), false)));
-        let files = ["", "-wal", "-shm"].map(|suffix| beside(path, suffix));
-        places.extend(files.into_iter().filter(|file| file.exists()).map(|file| ("store", file, false)));
+        let files = files::store_files(path).into_iter();
+        places.extend(files.filter(|file| file.exists()).map(|file| ("store", file, false)));
     }
     if let StoreSettings::Redis(redis) = &settings.store
         && let Some(spool) = redis.used_spool()
     {
         places.extend(spool.path.parent().map(|folder| ("spool's folder", folder.to_owned(), false)));
-        let files = ["", "-wal", "-shm", "-gate", "-turn", "-sender", "-owner"];
-        let files = files.map(|suffix| beside(&spool.path, suffix));
-        places.extend(files.into_iter().filter(|file| file.exists()).map(|file| ("spool", file, false)));
+        let files = files::spool_files(&spool.path).into_iter();
+        places.extend(files.filter(|file| file.exists()).map(|file| ("spool", file, false)));
     }
     if let Some(RegistrySettings::Sqlite { path }) = &settings.registry {
         places.extend(path.parent().map(|folder| ("registry's folder", folder.to_owned(), false)));

@@ -10,7 +10,7 @@
 //!
 //! So a note in step 4 belongs to a job that dq has delivered or deleted. No daemon runs meanwhile.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, bail};
@@ -20,6 +20,7 @@ use super::super::import::pending::{Clock, Entry, EntryNote, display_name, split
 use super::super::import::source::Source;
 use super::super::progress::Progress;
 use super::destination::{self, ReturnedJob};
+use super::fit::{self, Fit};
 use model::fields::{BodyFields, DaemonFields};
 use model::job::{JobId, JobKey, State, TopicName};
 use store::{Deleted, HELD_MS, Store, View};
@@ -40,8 +41,8 @@ pub struct ExportSummary {
     pub dry_run: bool,
     /// Jobs that were moved.
     pub moved: u64,
-    /// Of these, jobs whose own headers, path, URL, tags or limit of attempts are lost: the PHP daemon has no place for
-    /// them.
+    /// Of these, jobs whose own tags or limit of attempts are lost: the PHP daemon has no place for them. With --reduce
+    /// also their headers, priority number, followers and end of life.
     pub reduced: u64,
     /// Jobs that dq has delivered or deleted since it took them over, and that were removed from the PHP daemon's Redis.
     pub removed: u64,
@@ -49,8 +50,12 @@ pub struct ExportSummary {
     pub dead: u64,
     /// Jobs that stay in dq, because the PHP daemon cannot hold them or a step failed.
     pub left: u64,
+    /// How many of them have each reason.
+    pub reasons: BTreeMap<String, u64>,
     /// The first of them, with the reasons.
     pub named: Vec<LeftJob>,
+    /// Where the addresses differ from the PHP daemon's table `dq_redis`, or why this is not known.
+    pub differences: Vec<String>,
     /// What else the user should look at.
     pub notes: Vec<String>,
 }
@@ -65,13 +70,14 @@ pub struct LeftJob {
 }
 
 impl ExportSummary {
-    /// Returns whether all jobs were moved.
+    /// Returns whether all jobs were moved to where the PHP daemon reads them.
     pub fn is_whole(&self) -> bool {
-        self.left == 0
+        self.left == 0 && self.differences.is_empty()
     }
 
     fn add_left_job(&mut self, job: String, reason: &str) {
         self.left += 1;
+        *self.reasons.entry(reason.to_owned()).or_default() += 1;
         if self.named.len() < NAMED {
             self.named.push(LeftJob { job, reason: reason.to_owned() });
         }
@@ -81,7 +87,7 @@ impl ExportSummary {
     pub fn table(&self) -> String {
         let rows = [
             (if self.dry_run { "would be moved" } else { "moved" }, self.moved),
-            ("  without their headers, path, URL, tags or limit of attempts", self.reduced),
+            ("  without what only dq has, such as tags", self.reduced),
             ("removed there: delivered or deleted by dq", self.removed),
             ("dead letters, which stay in dq", self.dead),
             ("left in dq", self.left),
@@ -90,8 +96,18 @@ impl ExportSummary {
         for (name, count) in rows {
             let _ = writeln!(text, "{name:<45} {count:>9}");
         }
-        for LeftJob { job, reason } in &self.named {
-            let _ = writeln!(text, "left in dq: {job}: {reason}");
+        for (reason, jobs) in &self.reasons {
+            let _ = writeln!(text, "left in dq: {jobs} jobs: {reason}");
+        }
+        for LeftJob { job, .. } in &self.named {
+            let _ = writeln!(text, "left in dq: {job}");
+        }
+        let more = self.left - self.named.len() as u64;
+        if more > 0 {
+            let _ = writeln!(text, "and {more} more");
+        }
+        for difference in &self.differences {
+            let _ = writeln!(text, "the PHP daemon may not read these Redis servers: {difference}");
         }
         for note in &self.notes {
             let _ = writeln!(text, "note: {note}");
@@ -107,6 +123,7 @@ pub struct Export {
     nodes: Vec<Source>,
     buckets: u32,
     clock: Clock,
+    fit: Fit,
     progress: Progress,
     /// The result so far.
     pub summary: ExportSummary,
@@ -118,11 +135,12 @@ impl Export {
         nodes: Vec<Source>,
         buckets: u32,
         clock: Clock,
+        fit: Fit,
         dry_run: bool,
         progress: Progress,
     ) -> Export {
         let summary = ExportSummary { dry_run, ..ExportSummary::default() };
-        Export { store, nodes, buckets, clock, progress, summary }
+        Export { store, nodes, buckets, clock, fit, progress, summary }
     }
 
     /// Moves all pending jobs, and removes what dq has done.
@@ -132,6 +150,9 @@ impl Export {
         for topic in topics {
             let name = topic.topic;
             self.summary.dead += topic.dead;
+            if topic.delayed + topic.ready + topic.leased > 0 {
+                self.summary.notes.extend(self.fit.note(&name));
+            }
             for state in [State::Delayed, State::Ready, State::Leased] {
                 self.move_jobs(&name, state)?;
             }
@@ -174,7 +195,7 @@ impl Export {
             by_node[home_of(&returned.name, self.nodes.len())].push(returned);
             keys.push(job.key.clone());
             self.summary.moved += 1;
-            self.summary.reduced += u64::from(!job.headers.is_empty() || job.max_attempts.is_some());
+            self.summary.reduced += u64::from(fit::is_reduced(job));
         }
         if self.summary.dry_run {
             return Ok(());
@@ -230,6 +251,7 @@ impl Export {
         if job.due_ms == HELD_MS {
             return Err("an import was interrupted: run `dq import php-dq` again first");
         }
+        self.fit.check(job)?;
         if !job.body.as_str().starts_with(['{', '[']) {
             return Err(
                 "its body is neither an object nor a list, so the PHP daemon cannot add its own fields",

@@ -4,6 +4,7 @@
 //! behind.
 
 mod destination;
+mod fit;
 mod give_back;
 
 use std::path::PathBuf;
@@ -11,15 +12,18 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 
+use self::fit::Fit;
 use self::give_back::Export;
 use super::backup::stopped_daemon;
+use super::file_owner::refuse_root;
 use super::import::activity;
 use super::import::address::addresses;
+use super::import::known::KnownSources;
 use super::import::source::Source;
 use super::import::{clock, describe};
 use super::progress::Progress;
 use super::spool::SpoolFill;
-use model::settings::StoreSettings;
+use model::settings::{RegistrySettings, StoreSettings};
 use store::Lanes;
 
 /// Write the pending jobs to another delay queue
@@ -37,9 +41,11 @@ enum Destination {
 /// Move the pending jobs to the Redis of php-delayqueue, to go back to it; dq and php-delayqueue must be stopped
 ///
 /// A job that is written there is removed from dq. Jobs that dq has taken over from that Redis, and has delivered or
-/// deleted since then, are removed there, so that php-delayqueue does not deliver them again. Dead letters stay in dq.
-/// The command can be killed and run again at any time. The exit code is 0 if all jobs could be written. It is 1 if
-/// some could not be written; these are named.
+/// deleted since then, are removed there, so that php-delayqueue does not deliver them again. Dead letters stay in dq,
+/// and so do jobs that php-delayqueue cannot deliver, such as those of pull topics. If dq's registry is the database of
+/// php-delayqueue, the command refuses to begin unless the addresses are those of its table dq_redis. The command can
+/// be killed and run again at any time. The exit code is 0 if all jobs could be written. It is 1 if some could not be
+/// written (they are named), or if the addresses do not fit.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Run it as the daemon's user, who owns the files of the embedded store. Example:\n  \
                   dq export php-dq --config /etc/dq/dq.toml --to 10.0.0.1:6379:secret --to 10.0.0.2:6379:secret --dry-run")]
@@ -66,9 +72,14 @@ struct ExportPhpDq {
     #[arg(long)]
     dry_run: bool,
 
-    /// Begin even if the PHP daemon seems to run
+    /// Begin even if the PHP daemon seems to run, or if it may not read these Redis servers
     #[arg(long)]
     anyway: bool,
+
+    /// Also move jobs with their own headers, priority number, followers or end of life. These are lost, because the
+    /// PHP daemon has no place for them. (Jobs with their own path or URL stay in dq)
+    #[arg(long)]
+    reduce: bool,
 
     /// Print one JSON object instead of a table
     #[arg(long)]
@@ -78,7 +89,9 @@ struct ExportPhpDq {
 /// Runs `dq export`. Returns whether all jobs could be written.
 pub fn run(arguments: &ExportArguments) -> Result<bool> {
     let Destination::PhpDq(arguments) = &arguments.to;
+    host::keep_new_files_private();
     let settings = super::settings(&arguments.config)?;
+    refuse_root(&settings, "dq export php-dq")?;
     // Until this is dropped, no daemon starts in its run_dir.
     let _lock = stopped_daemon(&settings)?;
     if let Some(fill) = SpoolFill::of_host(&settings.store)?.filter(|fill| fill.entries > 0) {
@@ -94,6 +107,18 @@ pub fn run(arguments: &ExportArguments) -> Result<bool> {
     if !arguments.dry_run && !arguments.anyway {
         activity.refuse("which would take jobs while they are moved")?;
     }
+    // Opening a registry that does not exist would make it.
+    let is_missing = matches!(&settings.registry, Some(RegistrySettings::Sqlite { path }) if !path.exists());
+    let known = KnownSources::read(&settings, is_missing);
+    let mut doubts = known.differences(&addresses);
+    doubts.extend(known.unread.iter().map(|why| format!("the registry could not be read: {why}")));
+    if !arguments.dry_run && !arguments.anyway && !doubts.is_empty() {
+        bail!(
+            "the PHP daemon may not read these Redis servers: {} (give the rows of dq_redis in the order of their ids, \
+             or give --anyway)",
+            doubts.join("; ")
+        );
+    }
     let mut store_settings = settings.store.clone();
     if let StoreSettings::Redis(redis) = &mut store_settings {
         redis.spool = None;
@@ -104,8 +129,10 @@ pub fn run(arguments: &ExportArguments) -> Result<bool> {
     let total = store.counts()?.iter().map(|topic| topic.delayed + topic.ready + topic.leased).sum();
     let progress = Progress::begin(total, "jobs");
     let (clock, dry_run) = (clock(&settings)?, arguments.dry_run);
-    let mut export = Export::new(store, nodes, arguments.buckets, clock, dry_run, progress);
+    let fit = Fit::new(known, arguments.reduce);
+    let mut export = Export::new(store, nodes, arguments.buckets, clock, fit, dry_run, progress);
     export.summary.notes = activity.signs.into_iter().chain(activity.blind).collect();
+    export.summary.differences = doubts;
     export.run()?;
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&export.summary)?);

@@ -1,6 +1,6 @@
 //! The topics, and the nodes of the PHP daemon, that the configuration, the snapshot and the registry know.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 
 use redis::ConnectionAddr;
@@ -20,6 +20,8 @@ pub struct KnownSources {
     pub topics: HashMap<TopicName, Topic>,
     /// The rows of the PHP daemon's table `dq_redis`, if its database is the registry.
     pub nodes: Vec<PhpNode>,
+    /// The names in the PHP daemon's table `dq_topic`. `None`: its database is not the registry.
+    pub php_topics: Option<HashSet<String>>,
     /// The rows of the registry that dq leaves out.
     pub problems: Vec<String>,
     /// Why the registry could not be read. Then topics and nodes may be missing here.
@@ -56,6 +58,7 @@ impl KnownSources {
         let registered = match registry::read_as_it_is(at)? {
             Some(reading) => {
                 self.nodes = reading.nodes;
+                self.php_topics = Some(reading.names);
                 let unusable = reading.unusable.iter();
                 self.problems.extend(unusable.map(|row| format!("dq leaves out of the registry: {row}")));
                 reading.topics
@@ -76,6 +79,40 @@ impl KnownSources {
         };
         self.nodes.iter().filter(|node| !is_named(node)).map(describe).collect()
     }
+
+    /// Returns where these addresses differ from the rows of `dq_redis`, as texts for people. The PHP daemon finds the
+    /// Redis of a job by the order of the rows. So each row needs its address at the same place.
+    pub fn differences(&self, addresses: &[Address]) -> Vec<String> {
+        if self.php_topics.is_none() {
+            return Vec::new();
+        }
+        let mut differences = Vec::new();
+        for place in 0..self.nodes.len().max(addresses.len()) {
+            match (self.nodes.get(place), addresses.get(place)) {
+                (Some(node), address) if !address.is_some_and(|address| leads_to(address, node)) => {
+                    let given = address.map_or("nothing".to_owned(), |address| address.shown.clone());
+                    differences.push(format!(
+                        "--to number {} is {given}, and there is {}",
+                        place + 1,
+                        describe(node)
+                    ));
+                }
+                (None, Some(address)) => differences.push(format!(
+                    "--to number {} is {}, and there is no such row of dq_redis",
+                    place + 1,
+                    address.shown
+                )),
+                _ => {}
+            }
+        }
+        differences
+    }
+}
+
+/// Returns whether an address is that of a node.
+fn leads_to(address: &Address, node: &PhpNode) -> bool {
+    let place = NetworkAddress::from_address(address);
+    place.zip(php_node::master(&node.content)).is_some_and(|(place, (host, port, _))| place.is(host, port))
 }
 
 fn describe(node: &PhpNode) -> String {
@@ -144,5 +181,27 @@ mod tests {
         assert_eq!(without(&["redis+unix:///run/r.sock"]), [first, second, third, unlike]);
         assert_eq!(without(&["redis://:pw@localhost:6379/0", "10.0.0.1:6380"]), [second, unlike]);
         assert_eq!(without(&["10.0.0.1:6379", "10.0.0.2:6379:x"]), [first, third, unlike]);
+    }
+
+    #[test]
+    fn each_address_is_compared_with_the_row_at_its_place() {
+        let nodes = vec![node(1, "127.0.0.1:6379:pw"), node(4, "10.0.0.2:6379")];
+        let known = KnownSources { nodes, php_topics: Some(HashSet::new()), ..KnownSources::default() };
+        let differences = |known: &KnownSources, to: &[&str]| {
+            let addresses: Vec<Address> = to.iter().map(|text| Address::parse(text).unwrap()).collect();
+            known.differences(&addresses)
+        };
+        assert_eq!(differences(&known, &["127.0.0.1:6379", "10.0.0.2:6379:x"]), [""; 0]);
+        assert_eq!(
+            differences(&known, &["10.0.0.2:6379", "127.0.0.1:6379", "redis://h:1"]),
+            [
+                "--to number 1 is redis://10.0.0.2:6379, and there is dq_redis row 1 (二) at 127.0.0.1:6379",
+                "--to number 2 is redis://127.0.0.1:6379, and there is dq_redis row 4 (二) at 10.0.0.2:6379",
+                "--to number 3 is redis://h:1, and there is no such row of dq_redis",
+            ]
+        );
+        let missing = differences(&known, &["127.0.0.1:6379"]);
+        assert_eq!(missing, ["--to number 2 is nothing, and there is dq_redis row 4 (二) at 10.0.0.2:6379"]);
+        assert_eq!(differences(&KnownSources::default(), &["h:1"]), [""; 0], "another registry");
     }
 }

@@ -6,7 +6,7 @@
 pub(super) mod activity;
 pub(super) mod address;
 mod body;
-mod known;
+pub(super) mod known;
 pub(super) mod pending;
 pub(super) mod source;
 mod summary;
@@ -26,6 +26,7 @@ use self::pending::Clock;
 use self::source::Source;
 use self::summary::ImportSummary;
 use self::take::Import;
+use super::file_owner::refuse_root;
 use super::progress::Progress;
 use model::job::TopicName;
 use model::settings::{self, NodeAddress};
@@ -90,7 +91,9 @@ struct ImportPhpDq {
 /// Runs `dq import`. Returns whether all jobs could be taken over.
 pub fn run(arguments: &ImportArguments) -> Result<bool> {
     let Origin::PhpDq(arguments) = &arguments.from;
+    host::keep_new_files_private();
     let settings = super::settings(&arguments.config)?;
+    refuse_root(&settings, "dq import php-dq")?;
     let mut only = Vec::new();
     for name in &arguments.topics {
         only.push(TopicName::new(name).context("--topic")?);

@@ -77,7 +77,8 @@ impl Entry {
     }
 
     /// Returns the job for dq, or why the entry cannot become one. An entry that is both in a bucket and in a list is
-    /// not delivered before its due time.
+    /// not delivered before its due time. The daemon writes `notify_time` whenever it gives a job a due time, so it is
+    /// the due time of an entry that is in no bucket.
     pub fn parse(&self, clock: &Clock) -> Result<ParsedEntry, String> {
         let (topic, id) = split(&self.name).ok_or("its name holds no `:`")?;
         let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "its name is not UTF-8");
@@ -106,8 +107,9 @@ impl Entry {
 
     fn due(&self, notify_ms: Option<i64>, now_ms: i64) -> Result<Due, String> {
         let Some(seconds) = self.score else {
-            let ahead = notify_ms.filter(|at| self.place() == Place::Stranded && *at > now_ms);
-            return Ok(ahead.map_or(Due::In(std::time::Duration::ZERO), Due::At));
+            // The daemon has seen that a job in a ready list is due. So a time ahead is read in the wrong zone.
+            let known = notify_ms.filter(|at| self.place() == Place::Stranded || *at <= now_ms);
+            return Ok(known.map_or(Due::In(std::time::Duration::ZERO), Due::At));
         };
         milliseconds(seconds)
             .map(Due::At)
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranded_job_keeps_a_time_that_lies_ahead() {
+    fn a_job_outside_the_buckets_keeps_its_own_time() {
         let body = r#"{"a":1,"notify_time":"2026-12-01 23:50:50"}"#;
         let at_utc_ms = 1_796_169_050_000;
         let stranded = Entry { score: None, ..entry("t:i", body) };
@@ -251,8 +253,9 @@ mod tests {
         assert_eq!(due(&stranded, &clock(0)), Due::At(at_utc_ms));
         assert_eq!(due(&stranded, &clock(8)), Due::At(at_utc_ms - 8 * 3_600_000));
         let late = Clock { now_ms: at_utc_ms, ..clock(0) };
-        assert_eq!(due(&stranded, &late), now, "its time has passed");
-        assert_eq!(due(&Entry { list: Some(Priority::Low), ..stranded.clone() }, &clock(0)), now);
+        assert_eq!(due(&stranded, &late), Due::At(at_utc_ms), "its time has passed");
+        let ready = Entry { list: Some(Priority::Low), ..stranded.clone() };
+        assert_eq!((due(&ready, &late), due(&ready, &clock(0))), (Due::At(at_utc_ms), now));
         assert_eq!(due(&Entry { score: Some(9.0), ..stranded.clone() }, &clock(0)), Due::At(9000));
         let other = Entry { body: br#"{"notify_time":"soon"}"#.to_vec(), ..stranded };
         assert_eq!(due(&other, &clock(0)), now);

@@ -4,6 +4,7 @@
 mod alert;
 mod beanstalk;
 mod certificate;
+pub mod files;
 mod gmq;
 mod log;
 mod registry;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use self::alert::{AlertSettings, AlertWebhook, SmtpSettings, SmtpTls};
 pub use self::beanstalk::BeanstalkSettings;
 pub use self::certificate::Certificate;
+pub use self::files::beside;
 pub use self::gmq::GmqSettings;
 pub use self::log::{LogFormat, LogSettings};
 pub use self::registry::{MysqlServer, RegistrySettings};
@@ -220,13 +222,6 @@ pub struct SpoolSettings {
 /// is cleared before a change is stored. It is also cleared when the spool is opened, because it may be wrong after a
 /// crash of the machine. With any other byte, the spool is read.
 pub const NOTHING_WAITS: u8 = b'0';
-
-/// Returns the path of a file beside another one, such as `spool.db-turn`.
-pub fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(suffix);
-    beside.into()
-}
 
 impl RedisSettings {
     /// Makes a store of these nodes with the default safety, and without a spool.

@@ -28,6 +28,7 @@ impl MysqlRegistry {
                 .db
                 .query_map(row::select_from(&table, ""), PhpTopicRow::from_row)
                 .map_err(|e| self.failed(e))?;
+            reading.names = rows.iter().map(|row| row.topic.clone()).collect();
             for row in rows {
                 match row.into_registered(self.max_attempts) {
                     Ok(registered) => reading.topics.push(registered),

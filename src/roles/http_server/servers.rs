@@ -10,7 +10,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::api::Api;
-use model::settings::{self, beside};
+use model::settings;
+use model::settings::files::{LOG, beside};
 use store::{Lanes, Probe, ProbeAnswer};
 
 /// How long a node may take to answer.
@@ -107,7 +108,7 @@ fn find_store_file(path: &Path) -> Option<StoreFile> {
     Some(StoreFile {
         path: path.display().to_string(),
         bytes: length(path),
-        log_bytes: length(&beside(path, "-wal")),
+        log_bytes: length(&beside(path, LOG)),
         disk_free_bytes: disk.blocks_available() * disk.fragment_size(),
     })
 }

@@ -35,7 +35,8 @@ use self::nodes::Watchers;
 use self::routes::SharedPhpMail;
 use self::statistics::Statistics;
 use host::{self, now_ms};
-use model::settings::{self, beside};
+use model::settings;
+use model::settings::files::{LOG, beside};
 use role::{self, Context, TroubleLog, lock};
 use store::{Lanes, Store, StoreError};
 use telemetry::counters;
@@ -244,7 +245,7 @@ fn check_file(file: &EmbeddedFile) -> FoundConditions {
         }
         (Ok(_), _) => {}
     }
-    let log = beside(path, "-wal");
+    let log = beside(path, LOG);
     if let Ok(m) = std::fs::metadata(&log)
         && m.len() > LOG_MAX
     {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 
 use host::random_name;
-use model::settings::{self, SpoolSettings, beside};
+use model::settings::files::{SENDER, beside};
+use model::settings::{self, SpoolSettings};
 use role::{self, TroubleLog};
 use store::{SpoolSender, StoreError};
 
@@ -32,7 +33,7 @@ pub(super) fn start(store: &settings::StoreSettings) -> Result<Option<Sender<()>
 
 /// Waits until no other timer of the daemon sends. `None`: this process ends.
 fn wait_for_turn(spool: &SpoolSettings, ended: &Receiver<()>) -> Option<File> {
-    let path = beside(&spool.path, "-sender");
+    let path = beside(&spool.path, SENDER);
     let mut trouble = TroubleLog::default();
     loop {
         let wait = match lock(&path) {

@@ -28,7 +28,8 @@ use host::file_at;
 use model::headers::Headers;
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
 use model::job_priority::JobPriority;
-use model::settings::{self, NOTHING_WAITS, beside};
+use model::settings::files::{TURN, beside};
+use model::settings::{self, NOTHING_WAITS};
 
 refinery::embed_migrations!("../../migrations/spool");
 
@@ -290,7 +291,7 @@ impl Spool {
 
 /// Returns device and inode of the spool's file, and of the file of its turn.
 fn files_at(path: &Path) -> std::io::Result<[(u64, u64); 2]> {
-    Ok([file_at(path)?, file_at(&beside(path, "-turn"))?])
+    Ok([file_at(path)?, file_at(&beside(path, TURN))?])
 }
 
 /// The columns that `entry` reads.

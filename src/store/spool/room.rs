@@ -3,7 +3,7 @@
 use super::{PAGE, SEND_BYTES, Spool, unread};
 use crate::disk::free_bytes;
 use crate::{Result, StoreError};
-use model::settings::beside;
+use model::settings::files::{LOG, beside};
 
 /// The entries that are read and sent together have at most about this many bytes.
 pub(crate) const BATCH_BYTES: usize = 4 << 20;
@@ -51,7 +51,7 @@ impl Spool {
     /// file. The log must fit into the file, too.
     pub(super) fn check_disk(&self, bytes: usize) -> Result<()> {
         let Some(free) = free_bytes(&self.path) else { return Ok(()) };
-        let log = std::fs::metadata(beside(&self.path, "-wal")).map_or(0, |log| log.len());
+        let log = std::fs::metadata(beside(&self.path, LOG)).map_or(0, |log| log.len());
         let batch = (self.used_bytes()? + bytes as u64).min(BATCH_BYTES as u64);
         let needed = log + 3 * batch + (2 * bytes + SEND_BYTES) as u64;
         if free >= needed {

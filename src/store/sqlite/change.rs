@@ -175,7 +175,11 @@ pub(super) fn change(
 /// Gives one job its real due time, if it is held back. Returns whether it was.
 pub(super) fn release(w: &mut Write<'_>, (key, due): &(JobKey, Due)) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
-    let (state, at_ms) = w.place(*due);
+    let (state, at_ms) = match due {
+        // Also if it is in the past: a timer finds the job, and applies the `catch_up` of its topic.
+        Due::At(_) => (State::Delayed, w.place(*due).1),
+        Due::In(_) => w.place(*due),
+    };
     // With `state < 4` in the query, SQLite uses the index of live ids.
     let released = w
         .db

@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use model::settings::beside;
+use model::settings::files::{GATE, TURN, beside};
 
 /// One handle's place in the queue. The files lie beside the database, and are never opened as a database.
 #[derive(Debug)]
@@ -40,8 +40,11 @@ impl Turn {
         options.create(true).truncate(false).read(true).write(true);
         // Anyone who can open the files can hold the turn. So only their owner can open them.
         options.mode(0o600);
-        let open = |suffix| options.open(beside(database, suffix));
-        Ok(Turn { gate: open("-gate")?, lock: open("-turn")? })
+        let open = |suffix| {
+            let file = beside(database, suffix);
+            options.open(&file).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", file.display())))
+        };
+        Ok(Turn { gate: open(GATE)?, lock: open(TURN)? })
     }
 
     /// Returns what is noted about the log. Another process may have the turn meanwhile.

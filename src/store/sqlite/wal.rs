@@ -20,7 +20,7 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use super::connect::refused;
 use super::turn::{LogNote, Turn, TurnGuard};
 use crate::{Result, StoreError};
-use model::settings::beside;
+use model::settings::files::{LOG, beside};
 
 /// How long to wait after a failed repair before the next one.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -38,7 +38,7 @@ pub(super) struct Log {
 
 impl Log {
     pub(super) fn beside(database: &Path) -> Log {
-        Log { path: beside(database, "-wal"), failed: None }
+        Log { path: beside(database, LOG), failed: None }
     }
 
     /// Must be called before the log is written to, in this handle's turn. Repairs the log if that is needed.

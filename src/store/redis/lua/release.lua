@@ -21,9 +21,11 @@ while topic do
       local was, rank = from_delayed(tonumber(score))
       if was == held then
         local due = moment(argv[j + 1])
+        -- A moment in the past stays as it is: a timer finds the job, and applies the catch_up of its topic.
+        local is_span = string.byte(argv[j + 1]) == 43
         -- The removal comes first, so that a full server also takes the writes that follow.
         call('ZREM', delayed, id)
-        if due <= now then
+        if is_span and due <= now then
           call('ZADD', ready, text(rank * 1e15 + due), id)
           is_ready = true
           if rank == 0 then queued[#queued + 1], queued[#queued + 2] = id, due end
