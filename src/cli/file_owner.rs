@@ -17,7 +17,7 @@ pub(super) fn refuse_root(settings: &Settings, command: &str) -> Result<()> {
     if !geteuid().is_root() {
         return Ok(());
     }
-    let Some((path, owner)) = places(settings).iter().find_map(|path| foreign(path)) else { return Ok(()) };
+    let Some((path, owner)) = places(settings).into_iter().find_map(foreign) else { return Ok(()) };
     let name = User::from_uid(Uid::from_raw(owner)).ok().flatten().map(|user| user.name);
     let (shown, option) = match name {
         Some(name) => (format!("the user {name}"), name),
@@ -50,7 +50,7 @@ fn places(settings: &Settings) -> Vec<PathBuf> {
 }
 
 /// Returns a path and its owner, if that is not root.
-fn foreign(path: &Path) -> Option<(&Path, u32)> {
-    let owner = fs::metadata(path).ok()?.uid();
+fn foreign(path: PathBuf) -> Option<(PathBuf, u32)> {
+    let owner = fs::metadata(&path).ok()?.uid();
     (owner != 0).then_some((path, owner))
 }
