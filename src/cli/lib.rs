@@ -36,6 +36,7 @@ mod job;
 mod list;
 mod listen;
 mod man;
+mod move_store;
 mod node_table;
 mod nodes;
 mod own_daemon;
@@ -105,6 +106,7 @@ enum Command {
     Export(export::ExportArguments),
     Backup(backup::BackupArguments),
     Restore(backup::restore::RestoreArguments),
+    Move(move_store::MoveStoreArguments),
     Listen(listen::ListenArguments),
     Demo(demo::DemoArguments),
     Bench(bench::BenchArguments),
@@ -145,6 +147,7 @@ impl Command {
             Command::Export(arguments) => export::run(&arguments),
             Command::Backup(arguments) => done(backup::run(&arguments)),
             Command::Restore(arguments) => done(backup::restore::run(&arguments)),
+            Command::Move(arguments) => done(move_store::run(&arguments)),
             Command::Listen(arguments) => done(listen::run(&arguments)),
             Command::Demo(arguments) => done(demo::run(&arguments)),
             Command::Bench(arguments) => bench::run(&arguments),
