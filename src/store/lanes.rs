@@ -61,7 +61,7 @@ pub fn hang_bell(
 /// Takes a bell down. If its rings are lost with it, all bells are rung, so that other processes look for that work.
 pub fn unhang(bell: Box<dyn Bell>, store: &mut dyn Store) {
     let loses_rings = bell.loses_rings();
-    // After this, the bell no longer listens.
+    // From here on, the bell gets no more rings.
     drop(bell);
     if loses_rings {
         store.announce();

@@ -124,8 +124,9 @@ fn resume_master(arguments: Arguments, handover: HandOver, from: HandOverMemory)
     master.run()
 }
 
-/// Says why the executable at the path cannot be executed. The file could be opened before. So the kernel's "no such
-/// file" can only mean a script: its interpreter would have to open it by a descriptor that is closed by then.
+/// Says why the executable at the path cannot be executed. This process has opened the file, so the file exists. If the
+/// kernel still reports "no such file", the file is a script: its interpreter would need a descriptor that the exec
+/// closes.
 fn refusal(program: &Path, error: &io::Error) -> anyhow::Error {
     let program = program.display();
     match error.raw_os_error().map(Errno::from_raw) {

@@ -42,7 +42,8 @@ pub(in super::super) fn mark(shard: usize, base: &[u8]) -> Call {
 pub(super) struct Wait {
     level: Durability,
     limit: Duration,
-    /// A write, and the command that waits for it. Empty: the answers themselves show that the changes are safe.
+    /// A write, and the command that waits for it. Empty: no command is needed, because the server answers only when
+    /// the changes are safe.
     pub cmds: Vec<Cmd>,
 }
 
