@@ -14,6 +14,7 @@ mod control;
 mod generation;
 mod handover;
 mod history;
+mod name_check;
 mod php_nodes;
 mod plan;
 mod preflight;

@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use super::arguments::Arguments;
 use super::children::signal_child;
 use super::handover::HandOver;
+use super::name_check::check_dq_master;
 use super::plan::Plan;
 use super::restart::{RestartEvent, RestartKind};
 use super::spool_folder::take_spool;
@@ -51,6 +52,7 @@ pub fn run(inherited: &Inherited) -> ExitCode {
         }
         generation::check_next_plan(handover.plan()?, &next)?;
         take_spool(&settings)?;
+        check_dq_master(&std::fs::read_link("/proc/self/exe").context("cannot find the executable")?)?;
         // Exit code 0 alone proves nothing: another program, which knows nothing of this, may also exit with 0.
         inherited.link.send(&ToMaster::Ready).context("cannot report ready")
     };
