@@ -621,6 +621,19 @@ fn what_is_asked_of_nodes_and_cannot_be_is_told() {
     let (code, out, _) = fleet.dq(&["list"]);
     let why = |line: &str| line.starts_with("r1") && line.contains("down") && line.contains("refused");
     assert!(code == Some(1) && out.lines().any(why), "{out}");
+    // Without any answer it is not known which nodes have jobs.
+    let dead = tempfile::tempdir().unwrap();
+    let nobody = format!("redis://127.0.0.1:{}", free_port());
+    let text = format!("[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"r0\"\nurl = \"{nobody}\"\n");
+    std::fs::write(dead.path().join("dq.toml"), text).unwrap();
+    let mut list = Command::new(env!("CARGO_BIN_EXE_dq"));
+    let out = list.args(["nodes", "list", "--config"]).arg(dead.path().join("dq.toml")).output().unwrap();
+    let shown = String::from_utf8(out.stdout).unwrap();
+    assert!(
+        shown.contains("r0    down ") && shown.contains("not known yet which nodes have jobs"),
+        "{shown}"
+    );
+    assert_eq!(out.status.code(), Some(1), "{shown}");
     let embedded = Daemon::start("");
     if !support::on_redis() {
         let out = Command::new(env!("CARGO_BIN_EXE_dq"))

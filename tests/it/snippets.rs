@@ -122,7 +122,13 @@ back_up_a_node() {
     redis-cli -s saved.sock --rdb r1.rdb
 }
 start_dq() { dq-master --config dq.toml >>daemon.log 2>&1 & wait_for_dq; }
-stop_dq() { kill -TERM "$(cat var/run/dq-master.pid)"; wait_for sh -c '! test -e /proc/$(cat var/run/dq-master.pid)'; }
+stop_dq() {
+    local pid; pid=$(cat var/run/dq-master.pid)
+    kill -TERM "$pid"
+    wait_for sh -c "! test -e /proc/$pid"
+    # A pid that is not that of a daemon any more is not left behind.
+    test ! -s var/run/dq-master.pid
+}
 "#;
 
 /// A block of commands, and where it stands.

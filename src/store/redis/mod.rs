@@ -232,8 +232,9 @@ impl Maintenance for RedisStore {
     fn health(&mut self) -> Result<()> {
         let mut failed = Ok(());
         for node in self.lane.map_or(0..self.nodes.count(), |lane| lane..lane + 1) {
-            match self.nodes.nodes[node].ping() {
-                // One node that answers is enough: a node that is down holds up its own jobs only.
+            let asked = &self.nodes.nodes[node];
+            match asked.ping().and_then(|()| asked.is_usable()) {
+                // One node that can be used is enough: a node that is down holds up its own jobs only.
                 Ok(()) => return Ok(()),
                 Err(e) => failed = Err(e),
             }

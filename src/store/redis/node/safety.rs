@@ -141,6 +141,13 @@ impl Node {
         masters.iter().filter_map(|server| server.capability().ok()).collect()
     }
 
+    /// Returns an error if the next call to the node would be refused because the node keeps snapshots only. A server
+    /// that this process already uses is used further.
+    pub(in super::super) fn is_usable(&self) -> Result<(), StoreError> {
+        let is_met = self.masters(false).iter().all(|server| server.met.has_any());
+        if is_met { Ok(()) } else { self.keeps_jobs() }
+    }
+
     /// Returns an error if the node keeps snapshots only and the configuration does not allow that. A server that does
     /// not answer does not count.
     pub(in super::super) fn keeps_jobs(&self) -> Result<(), StoreError> {
