@@ -7,7 +7,9 @@ use std::process::Command;
 use crate::support;
 use crate::support::http::Http;
 use crate::support::redis::RedisServer;
-use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, new_job, pending, topic};
+use crate::support::{
+    Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, free_port, new_job, pending, topic,
+};
 use cli::Client;
 use model::job::{Due, JobId, JobKey, OnConflict, State, TopicName};
 use model::job_priority::JobPriority;
