@@ -202,7 +202,7 @@ mod tests {
     fn an_unknown_key_names_itself_and_the_known_ones() {
         let message = refused("[server]\nlisten_on = \"127.0.0.1:1\"");
         assert!(message.starts_with("server.listen_on: unknown field `listen_on`"), "{message}");
-        assert!(message.contains("did you mean `listen`?") && message.contains("`auth`"), "{message}");
+        assert!(message.ends_with("did you mean `listen`?"), "{message}");
         assert!(refused("frobnicate = 1").starts_with("frobnicate: unknown field"));
         let message = refused("[[topic]]\nname = \"a\"\ncallback = \"http://127.0.0.1/\"\ncolour = 1");
         assert!(message.starts_with("topic[0].colour: unknown field"), "{message}");

@@ -10,16 +10,17 @@ pub fn with_suggestion(problem: String) -> String {
     else {
         return problem;
     };
+    // After the known names, the message may name the table.
+    let known = known.split(", in `").next().unwrap_or_default();
     let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
     let hint = match nearest(name, &known) {
         Some(meant) => format!("did you mean `{meant}`?"),
         None => match sections_with(name) {
             sections if sections.is_empty() => return problem,
-            sections => format!("this key belongs {}.", sections.join(", or ")),
+            sections => format!("this key belongs {}", sections.join(", or ")),
         },
     };
-    let known: Vec<String> = known.iter().map(|known| format!("`{known}`")).collect();
-    format!("unknown field `{name}`: {hint} The known fields here are {}", known.join(", "))
+    format!("unknown field `{name}`: {hint}")
 }
 
 /// Returns the known name that is spelt almost like this one.
@@ -57,14 +58,14 @@ mod tests {
     fn an_unknown_key_is_told_what_was_meant() {
         let said =
             |name: &str, known: &str| with_suggestion(format!("unknown field `{name}`, expected {known}"));
-        let server = "one of `listen`, `auth`, `max_frame`";
+        let server = "one of `listen`, `auth`, `max_frame`, in `server`";
         for (name, hint) in [
             ("listn", "did you mean `listen`?"),
             ("listen_on", "did you mean `listen`?"),
             ("maxFrame", "did you mean `max_frame`?"),
-            ("concurrency", "this key belongs in [consume]."),
-            ("drain_timeout", "this key belongs at the top of the file, before the first section."),
-            ("max_in_flight", "this key belongs in [[topic]]."),
+            ("concurrency", "this key belongs in [consume]"),
+            ("drain_timeout", "this key belongs at the top of the file, before the first section"),
+            ("max_in_flight", "this key belongs in [[topic]]"),
         ] {
             let wanted = format!(
                 "unknown field `{name}`: {hint} The known fields here are `listen`, `auth`, `max_frame`"

@@ -166,6 +166,9 @@ impl Master {
             }
             (Exit::Code(0), _) => format!("{exit}, and does not say that it is dq"),
             (_, Some(Ok(Received::Message(ToMaster::Failed { reason })))) => format!("{exit}: {reason}"),
+            (Exit::Signal(_), _) => {
+                format!("{exit}: the file may be incomplete, or made for another processor")
+            }
             _ => exit.to_string(),
         };
         self.refuse(&format!("the preflight of {} {why}", self.program.display()));

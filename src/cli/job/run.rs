@@ -35,7 +35,7 @@ pub(in super::super) struct RunArguments {
 /// Runs `dq run`.
 pub(in super::super) fn run(RunArguments { key }: &RunArguments) -> Result<()> {
     let api = Api::from_options(&key.at)?;
-    api.bid(&format!("{}/run", key.path()))?;
+    api.bid(&format!("{}/run", key.path())).map_err(|e| key.or_dead(&api, e))?;
     key.done("ready")?;
     if !key.at.json
         && let Some(why) = obstacle(&api, key)
