@@ -44,7 +44,7 @@ const BEFORE: [(&str, &str); 11] = [
     ("dq nodes move --config", "restore_a_node_from_a_backup"),
     ("dq nodes forget", "end_a_node"),
     ("dq nodes move --adopt", "start_a_node_again"),
-    ("mkdir redis-r1", "back_up_a_node"),
+    ("redis-check-rdb", "back_up_a_node"),
 ];
 
 /// The commands between the blocks.
