@@ -157,6 +157,8 @@ pub(super) struct StatusSchema {
     renewal: Option<serde_json::Value>,
     /// The bound sockets: the purpose and the address of each.
     listening: Vec<Vec<String>>,
+    /// The store in words, with the file of the embedded store.
+    store: String,
     processes: Vec<ProcessSchema>,
     findings: Vec<FoundSchema>,
 }
