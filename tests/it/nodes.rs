@@ -617,7 +617,9 @@ fn what_is_asked_of_nodes_and_cannot_be_is_told() {
     let other = fleet.config(&[0, 1]).replace("[store]\n", "[store]\nshards_per_node = 4\n");
     Daemon::write_config(daemon.dir.path(), daemon.port, daemon.http, &other);
     daemon.signal(Signal::SIGHUP);
-    eventually(10 * SECOND, "a refusal", || daemon.log().contains("store cannot be changed").then_some(()));
+    eventually(10 * SECOND, "a refusal", || {
+        daemon.log().contains("shards of node r0 cannot be changed").then_some(())
+    });
     Daemon::write_config(daemon.dir.path(), daemon.port, daemon.http, &fleet.config(&[0, 1]));
     fleet.nodes[1].kill();
     let (code, out, _) = fleet.dq(&["list"]);

@@ -33,7 +33,8 @@ pub fn refused_store_change(before: &str, after: &str) -> Option<String> {
         () => {
             let has_other_shards = |(name, shards): &&(&str, &str)| others.iter().any(|(n, s)| n == name && s != shards);
             let (name, shards) = nodes.iter().find(has_other_shards)?;
-            format!("the shards of node {name} cannot be changed: it has {shards}. dq finds jobs by this number")
+            format!("the shards of node {name} cannot be changed (its shards, or store.shards_per_node): it has {shards}, and dq finds jobs by \
+                 this number")
         }
     };
     Some(why)
