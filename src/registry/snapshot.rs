@@ -200,6 +200,32 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_registry_says_what_it_held_and_counts_accounts_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder(dir.path())).unwrap();
+        let settings = model::settings::RegistrySettings::Sqlite { path: dir.path().join("registry.db") };
+        let token = |name: TokenName| Token {
+            name,
+            proof: TokenProof::Secret(Secret::new([1; 32]).digest()),
+            scopes: Vec::new(),
+            created_ms: 1,
+            expires_ms: None,
+            creator: "root".into(),
+            add_rate: None,
+        };
+        let tokens = vec![
+            token(TokenName::new("shop").unwrap()),
+            token(TokenName::of_account("admin").unwrap()),
+            token(TokenName::of_account("ann").unwrap()),
+        ];
+        let source = settings.to_string();
+        let snapshot = Snapshot { source, revision: Revision(1), topics: Vec::new(), tokens: Some(tokens) };
+        snapshot.write(dir.path()).unwrap();
+        let message = crate::open_known(&settings, dir.path()).err().unwrap().to_string();
+        assert!(message.contains("it held 0 topics, 1 tokens and 2 accounts of the console"), "{message}");
+    }
+
+    #[test]
     fn a_snapshot_is_private_and_exact_and_other_formats_fail() {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = dir.path();
