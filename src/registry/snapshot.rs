@@ -161,6 +161,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use model::password::StoredPassword;
     use model::token::{Secret, TokenName, TokenProof};
     use model::topic::Method;
 
@@ -204,9 +205,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder(dir.path())).unwrap();
         let settings = model::settings::RegistrySettings::Sqlite { path: dir.path().join("registry.db") };
-        let token = |name: TokenName| Token {
+        let secret = || TokenProof::Secret(Secret::new([1; 32]).digest());
+        let password = || TokenProof::Password(StoredPassword::new("a long password", [1; 16]).unwrap());
+        let token = |name: TokenName, proof| Token {
             name,
-            proof: TokenProof::Secret(Secret::new([1; 32]).digest()),
+            proof,
             scopes: Vec::new(),
             created_ms: 1,
             expires_ms: None,
@@ -214,9 +217,9 @@ mod tests {
             add_rate: None,
         };
         let tokens = vec![
-            token(TokenName::new("shop").unwrap()),
-            token(TokenName::of_account("admin").unwrap()),
-            token(TokenName::of_account("ann").unwrap()),
+            token(TokenName::new("shop").unwrap(), secret()),
+            token(TokenName::of_account("admin").unwrap(), password()),
+            token(TokenName::of_account("ann").unwrap(), password()),
         ];
         let source = settings.to_string();
         let snapshot = Snapshot { source, revision: Revision(1), topics: Vec::new(), tokens: Some(tokens) };
