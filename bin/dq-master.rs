@@ -1,5 +1,5 @@
-//! The daemon by its own name: executes the `dq` that is beside this file, which has all of it, under the name
-//! `dq-master`. The other arguments, the environment, descriptors and blocked signals stay as they are.
+//! Starts the daemon: executes the `dq` in the folder of this file, under the name `dq-master`. `dq` contains the whole
+//! daemon. The other arguments, the environment, descriptors and blocked signals stay as they are.
 
 use std::ffi::{CString, OsStr, c_char, c_int};
 use std::fs::Metadata;

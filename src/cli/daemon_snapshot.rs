@@ -91,7 +91,7 @@ pub(super) struct LatenessRange {
 pub(super) struct Node {
     pub name: String,
     pub answers: bool,
-    /// Its part in the set of nodes: `home`, `joining`, `leaving`, `outside`.
+    /// Its part in the set of nodes: `home`, `joining`, `leaving`, `outside`, `unknown`.
     #[serde(default)]
     pub part: String,
     /// Whether its data is older than the data of the other nodes.

@@ -37,6 +37,7 @@ mod job;
 mod list;
 mod listen;
 mod man;
+mod move_store;
 mod node_table;
 mod nodes;
 mod own_daemon;
@@ -106,6 +107,7 @@ enum Command {
     Export(export::ExportArguments),
     Backup(backup::BackupArguments),
     Restore(backup::restore::RestoreArguments),
+    Move(move_store::MoveStoreArguments),
     Listen(listen::ListenArguments),
     Demo(demo::DemoArguments),
     Bench(bench::BenchArguments),
@@ -146,6 +148,7 @@ impl Command {
             Command::Export(arguments) => export::run(&arguments),
             Command::Backup(arguments) => done(backup::run(&arguments)),
             Command::Restore(arguments) => done(backup::restore::run(&arguments)),
+            Command::Move(arguments) => done(move_store::run(&arguments)),
             Command::Listen(arguments) => done(listen::run(&arguments)),
             Command::Demo(arguments) => done(demo::run(&arguments)),
             Command::Bench(arguments) => bench::run(&arguments),

@@ -11,11 +11,11 @@ use super::spool::SpoolFill;
 pub(super) struct NodeRow {
     pub name: String,
     pub answers: bool,
-    /// Its part in the set of nodes: `home`, `joining`, `leaving`, `outside`.
+    /// Its part in the set of nodes: `home`, `joining`, `leaving`, `outside`, `unknown`.
     pub part: String,
     /// Whether its data is older than the data of the other nodes.
     pub is_older: bool,
-    /// Its state in one word: `up`, `down`, `older`, `joining`, `leaving`, `outside`.
+    /// Its state in one word: `up`, `down`, `older`, `joining`, `leaving`, `outside`, `unknown`.
     pub state: String,
     /// The highest durability level that the node can provide without replicas: `fsync` or `memory`.
     pub durability: Option<String>,
@@ -51,6 +51,7 @@ fn advice(node: &Node) -> Option<String> {
         "joining" | "leaving" => {
             "jobs are being moved, and none is delivered: if no dq nodes move runs, run it again"
         }
+        "unknown" => "it is not known whether it has jobs",
         _ if !node.answers => "it does not answer",
         _ => return None,
     };
@@ -104,7 +105,12 @@ pub(super) fn table(rows: &[NodeRow]) -> String {
             row.detail.clone().unwrap_or_default(),
         ]);
     }
-    table.text()
+    let mut text = table.text();
+    if rows.iter().any(|row| row.part == "unknown") {
+        text += "It is not known yet which nodes have jobs: no node that answers says so. Start the servers of the nodes. \
+                 If they run, see docs/REDIS.md.\n";
+    }
+    text
 }
 
 #[cfg(test)]
@@ -137,7 +143,13 @@ mod tests {
             row("r4", true, "home", true),
             row("r5", false, "outside", false),
         ];
+        let text = table(&[row("r1", false, "unknown", false)]);
+        assert!(
+            text.contains("r1    down ") && text.contains("not known yet which nodes have jobs"),
+            "{text}"
+        );
         let table = table(&rows);
+        assert!(!table.contains("not known"), "{table}");
         let words: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
         assert_eq!(words[1], ["r1", "up", "fsync", "2", "1", "2", "3", "4"]);
         assert_eq!(words[2][..8], ["r-long", "leaving", "fsync", "2", "1", "2", "3", "4"]);

@@ -55,11 +55,18 @@ fn table(status: &DaemonStatus, now_ms: i64) -> String {
     for (name, address) in &status.listening {
         let _ = writeln!(text, "  {name} listens on {address}");
     }
+    if !status.store.is_empty() {
+        let _ = writeln!(text, "  store: {}", plain(&status.store));
+    }
     if let Some(renewal) = &status.renewal {
         let what = if renewal.kind == "executable" { "USR2" } else { "HUP" };
         let ago = span(now_ms - renewal.at_ms);
-        let outcome = renewal.refused.as_ref().map_or("done".to_owned(), |why| format!("refused: {why}"));
-        let _ = writeln!(text, "  last restart ({what}), {ago} ago: {outcome}");
+        let line = |outcome: &str| format!("last restart ({what}), {ago} ago: {outcome}");
+        let line = match &renewal.refused {
+            None => line("done"),
+            Some(why) => paint(&plain(&line(&format!("refused: {why}"))), Colour::Yellow),
+        };
+        let _ = writeln!(text, "  {line}");
     }
     for finding in &status.findings {
         let risk = if finding.loses_jobs { ", and jobs may be lost" } else { "" };
@@ -171,6 +178,7 @@ mod tests {
                 refused: Some("no such file".into()),
             }),
             listening: vec![("server".into(), "127.0.0.1:6789".into())],
+            store: "embedded in /var/lib/dq/dq.db".into(),
             processes: vec![
                 process("dq-server", ProcessState::Draining, 2),
                 process("dq-server", ProcessState::Up, 3),
@@ -190,6 +198,7 @@ mod tests {
         for part in [
             "dq 1.2.3 on host-a, pid 7, up 1h 1m, generation 3, steady",
             "server listens on 127.0.0.1:6789",
+            "store: embedded in /var/lib/dq/dq.db",
             "last restart (USR2), 1h 56s ago: refused: no such file",
             "dq-server  12   2    draining  1h 1m  2         3.0 MiB  0.12 s",
             "node r1 may evict jobs, and jobs may be lost, for 1m 5s: maxmemory-policy is allkeys-lru",

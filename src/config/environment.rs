@@ -3,6 +3,7 @@
 use toml::{Table, Value};
 
 use super::ConfigError;
+use super::unknown_key::nearest;
 
 /// Returns whether a name that begins with `DQ_` is not a setting: it belongs to the command line, or a container
 /// platform makes it for a service named `dq`.
@@ -27,13 +28,13 @@ pub fn apply(
         let (section, key) = match keys[..] {
             [key] => (None, key),
             [section, key] => (Some(section), key),
-            _ => return Err(no_such(&name, &keys)),
+            _ => return Err(no_such(&defaults, &name, &keys)),
         };
         let known = match section {
             None => defaults.get(key).filter(|v| !v.is_table()),
             Some(section) => defaults.get(section).and_then(Value::as_table).and_then(|s| s.get(key)),
         };
-        let default = known.ok_or_else(|| no_such(&name, &keys))?;
+        let default = known.ok_or_else(|| no_such(&defaults, &name, &keys))?;
         let value = typed(default, &name, value)?;
         let target = match section {
             None => &mut *table,
@@ -48,10 +49,18 @@ pub fn apply(
     Ok(())
 }
 
-fn no_such(name: &str, keys: &[&str]) -> ConfigError {
+fn no_such(defaults: &Table, name: &str, keys: &[&str]) -> ConfigError {
+    let variable = |keys: &[&str]| format!("DQ_{}", keys.join("__").to_ascii_uppercase());
+    let variables = defaults.iter().flat_map(|(key, value)| match value.as_table() {
+        Some(section) => section.keys().map(|inner| variable(&[key, inner])).collect(),
+        None => vec![variable(&[key])],
+    });
+    let variables: Vec<String> = variables.collect();
+    let known: Vec<&str> = variables.iter().map(String::as_str).collect();
+    let hint = nearest(name, &known).map_or(String::new(), |meant| format!(": did you mean {meant}?"));
     ConfigError::key(
         name,
-        format!("there is no key {} (sections and keys are joined by `__`)", keys.join(".")),
+        format!("there is no key {} (sections and keys are joined by `__`){hint}", keys.join(".")),
     )
 }
 

@@ -13,17 +13,22 @@ mod certificate;
 mod durability;
 mod environment;
 mod nodes;
+mod place;
 mod ports;
 mod raw;
 mod raw_foreign;
 mod registry;
 mod units;
+mod unknown_key;
 mod validate;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use toml::Table;
 
+use self::place::{line_of, with_place};
+use self::unknown_key::with_suggestion;
 pub use raw::Raw;
 
 use model::php_node::PhpNode;
@@ -49,8 +54,10 @@ pub enum ConfigError {
         message: String,
     },
     /// A key does not exist, or its value is not valid.
-    #[error("{key}: {problem}")]
+    #[error("{place}{key}: {problem}")]
     Key {
+        /// The file and the line, or the variable of the environment, with `: ` at the end. Empty: not known.
+        place: String,
         /// Its path, such as `server.listen` or `topic[2].callback`.
         key: String,
         /// What is wrong with it, and what is valid.
@@ -60,7 +67,7 @@ pub enum ConfigError {
 
 impl ConfigError {
     fn key(key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
-        ConfigError::Key { key: key.into(), problem: problem.into() }
+        ConfigError::Key { place: String::new(), key: key.into(), problem: problem.into() }
     }
 }
 
@@ -91,14 +98,17 @@ pub fn load(
         message: syntax(&text, &e),
     })?;
     let base = std::path::absolute(path).map_err(read)?;
-    check(table, base.parent().unwrap_or(Path::new("/")), environment, nodes)
+    let environment: HashMap<String, String> = environment.collect();
+    let folder = base.parent().unwrap_or(Path::new("/"));
+    check(table, folder, environment.clone().into_iter(), nodes)
+        .map_err(|error| with_place(error, path, &text, &environment))
 }
 
 /// Returns where the text is not TOML, and why. The line itself is not shown, since it may hold a password.
 fn syntax(text: &str, error: &toml::de::Error) -> String {
     let reason = error.message().trim_end().replace('\n', ", ");
     let Some(before) = error.span().and_then(|span| text.get(..span.start)) else { return reason };
-    let line = before.matches('\n').count() + 1;
+    let line = line_of(text, before.len());
     let column = before.rsplit('\n').next().map_or(0, |line| line.chars().count()) + 1;
     format!("line {line}, column {column}: {reason}")
 }
@@ -122,7 +132,7 @@ fn check(
     let raw: Raw = serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
         let key = e.path().to_string();
         let message = e.into_inner().to_string();
-        let problem = message.trim_end().replace('\n', ", ");
+        let problem = with_suggestion(message.trim_end().replace('\n', ", "));
         // A password is not repeated.
         ConfigError::key(
             &*key,
@@ -192,10 +202,15 @@ mod tests {
     fn an_unknown_key_names_itself_and_the_known_ones() {
         let message = refused("[server]\nlisten_on = \"127.0.0.1:1\"");
         assert!(message.starts_with("server.listen_on: unknown field `listen_on`"), "{message}");
-        assert!(message.contains("`listen`"), "{message}");
+        assert!(message.ends_with("did you mean `listen`?"), "{message}");
         assert!(refused("frobnicate = 1").starts_with("frobnicate: unknown field"));
         let message = refused("[[topic]]\nname = \"a\"\ncallback = \"http://127.0.0.1/\"\ncolour = 1");
         assert!(message.starts_with("topic[0].colour: unknown field"), "{message}");
+        let message = refused("[[topic]]\nname = \"a\"\ncallbak = \"http://127.0.0.1/\"");
+        assert!(
+            message.starts_with("topic[0].callbak: unknown field `callbak`: did you mean `callback`?"),
+            "{message}"
+        );
     }
 
     #[test]
@@ -668,7 +683,7 @@ mod tests {
             ("# x\n[registry]\nurl = mysql://u:hunter2@h/d\n", "line 3, column 7: "),
             ("[alert.smtp]\npassword = \"hunter2\n", "line 2, column "),
             ("[[topic]]\nsecrets = [\"hunter2\"\nname = \"t\"\n", "line 3, column 1: "),
-            ("[alert.smtp]\npassword = 4711\n", "alert.smtp.password: the value is not a text"),
+            ("[alert.smtp]\npassword = 4711\n", "line 2: alert.smtp.password: the value is not a text"),
         ] {
             std::fs::write(&path, text).unwrap();
             let nobody = |_: &RegistrySettings, _: &Path| Err(String::new());

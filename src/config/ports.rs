@@ -23,7 +23,7 @@ const FRAMES: (ByteCount, ByteCount) = (ByteCount(256), ByteCount(15 << 20));
 /// The most connections that a port may have.
 const CONNECTIONS_MAX: usize = 1_000_000;
 
-/// The least number of connections of one source, if the configuration does not set the number.
+/// If the configuration does not limit the connections of one source, the limit is at least this number.
 const PER_SOURCE_LEAST: usize = 16;
 
 /// The shortest and the longest `idle_timeout`.

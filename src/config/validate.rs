@@ -14,6 +14,7 @@ use super::ports;
 use super::raw::Raw;
 use super::registry;
 use super::units::ByteCount;
+use super::unknown_key::with_suggestion;
 use super::{ConfigError, NodeLookup};
 use super::{alert, callback};
 use model::guard::Rules;
@@ -191,7 +192,7 @@ fn topic(
         let known: Vec<String> =
             Topic::SETTINGS.iter().map(|setting| format!("`{}`", setting.name)).collect();
         let problem = format!("unknown field `{name}`, expected one of `name`, {}", known.join(", "));
-        return Err(ConfigError::key(key(name), problem));
+        return Err(ConfigError::key(key(name), with_suggestion(problem)));
     }
     let name = match written.get("name") {
         Some(Value::String(name)) => TopicName::new(name).map_err(|e| e.to_string()),

@@ -120,7 +120,8 @@ mod tests {
             fs::create_dir(folder).unwrap();
             fs::write(folder.join("dq.toml"), "").unwrap();
         }
-        // Like a mounted configuration: the file is a link through a folder that is a link.
+        // Like a configuration that Kubernetes mounts: the file is a link, and its target is in a folder that is a link
+        // too.
         symlink(&a, dir.path().join("data")).unwrap();
         fs::create_dir(dir.path().join("conf")).unwrap();
         let path = dir.path().join("conf/dq.toml");

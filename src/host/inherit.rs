@@ -18,8 +18,8 @@ pub(super) const SLOT: &str = "_DQ_SLOT";
 /// The variable with the names of the descriptors, in the order of their numbers, separated by `:`.
 pub(super) const FDS: &str = "_DQ_FDS";
 
-/// The variable that names the hand-over of an upgrade: `<memory>:<previous executable>`. If an image has given the
-/// process back, `:<reason>` follows.
+/// The variable that names the hand-over of an upgrade: `<memory>:<previous executable>`. If the new image could not
+/// continue and has executed the previous image again, `:<reason>` follows.
 pub(super) const HANDOVER: &str = "_DQ_HANDOVER";
 
 /// The name of the sealed settings among the descriptors.

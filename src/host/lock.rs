@@ -48,8 +48,9 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the folder if it is missing, and locks it. If the master that wrote the lock's file is dead, the lock is
-    /// tried again for `patience`: a child that it was just starting may hold the lock for a moment.
+    /// Makes the folder if it is missing, and locks it. If the master that wrote the lock's file is dead or
+    /// ends, the lock is tried again for `patience`: the master, or a child that it was just starting, may hold the lock
+    /// for a moment.
     pub fn take(path: &Path, patience: Duration) -> Result<RunDir, RunDirError> {
         let until = Instant::now() + patience;
         loop {
@@ -79,8 +80,10 @@ impl RunDir {
                 let mut pid = String::new();
                 lock.read_to_string(&mut pid).map_err(unusable)?;
                 let number: Option<i32> = pid.trim().parse().ok().filter(|n| *n > 0);
-                let dead = number.is_some_and(|n| kill(Pid::from_raw(n), None) == Err(Errno::ESRCH));
-                let pid = format!("pid {}", pid.trim());
+                // A master that ends empties the file first.
+                let dead =
+                    number.map_or(pid.is_empty(), |n| kill(Pid::from_raw(n), None) == Err(Errno::ESRCH));
+                let pid = if pid.is_empty() { "it ends".to_owned() } else { format!("pid {}", pid.trim()) };
                 return Err(RunDirError::Taken { path: path.to_owned(), pid, dead });
             }
             Err(TryLockError::Error(e)) => return Err(unusable(e)),
@@ -96,6 +99,11 @@ impl RunDir {
             _ => {}
         }
         Ok(RunDir { lock })
+    }
+
+    /// Empties the lock's file, at the end of the master: the pid may soon be that of another process.
+    pub fn remove_pid(&self) -> io::Result<()> {
+        self.lock.set_len(0)
     }
 
     /// Takes the lock that the previous image of this process handed over.
@@ -140,6 +148,10 @@ mod tests {
         assert!(is_run_dir_taken(&path));
         let message = RunDir::take(&path, Duration::from_secs(60)).unwrap_err().to_string();
         assert!(message.contains(&format!("pid {}", std::process::id())), "{message}");
+        first.remove_pid().unwrap();
+        assert_eq!(std::fs::read_to_string(path.join(FILE)).unwrap(), "");
+        let message = RunDir::take(&path, Duration::ZERO).unwrap_err().to_string();
+        assert!(message.contains("(it ends)"), "{message}");
         drop(first);
         assert!(!is_run_dir_taken(&path));
         drop(RunDir::take(&path, Duration::ZERO).unwrap());

@@ -39,7 +39,7 @@ impl BodyFields {
             Some(b'{' | b'[') => serde_json::Deserializer::from_str(text).deserialize_any(Members).ok(),
             _ => None,
         };
-        // An object that cannot be read also becomes the one field `body`. One reason: with JSON escapes, a name may be
+        // An object that cannot be read also becomes the one field `body`. For example, JSON escapes in a name can make
         // invalid Unicode.
         BodyFields(members.unwrap_or_else(|| vec![("body".to_owned(), text.to_owned())]))
     }

@@ -61,6 +61,9 @@ pub struct DaemonStatus {
     pub renewal: Option<Renewal>,
     /// The sockets that are bound: their purpose and their address.
     pub listening: Vec<(String, String)>,
+    /// The store in words, with the file of the embedded store. Empty: the master is of an earlier release.
+    #[serde(default)]
+    pub store: String,
     /// The child processes of all generations.
     pub processes: Vec<Process>,
     /// What dq-redis-checker has found. The process that asks for the status fills it in.

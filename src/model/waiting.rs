@@ -288,7 +288,8 @@ impl fmt::Display for WaitingReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WaitingReason::Spooled => f.write_str(
-                "its node does not answer, or jobs are being moved: the job waits on the disk of this host",
+                "the job waits on the disk of this host: its node does not answer or cannot be used, or jobs are being moved \
+                 (`dq nodes list` says why)",
             ),
             WaitingReason::NotDue { due_ms } => write!(f, "the job is due at {}", rfc3339(*due_ms)),
             WaitingReason::Retry { attempt, error, due_ms } => {

@@ -363,11 +363,14 @@ pub fn open_known(settings: &settings::RegistrySettings, run_dir: &Path) -> Resu
         && let Ok(Some((known, _))) = Snapshot::read(run_dir)
         && known.source == settings.to_string()
     {
-        let (topics, tokens) = (known.topics.len(), known.tokens.as_ref().map_or(0, Vec::len));
-        if topics + tokens > 0 {
+        let held = known.tokens.as_deref().unwrap_or_default();
+        let accounts = held.iter().filter(|token| token.is_account()).count();
+        let (topics, tokens) = (known.topics.len(), held.len() - accounts);
+        if topics + held.len() > 0 {
             let snapshot = Snapshot::file(run_dir);
             return Err(RegistryError::Away(format!(
-                "{} is gone; it held {topics} topics and {tokens} tokens: put it back, or stop dq and remove {} to begin anew",
+                "{} is gone; it held {topics} topics, {tokens} tokens and {accounts} accounts of the console: put it back or \
+                 restore a backup, or stop dq and remove {} to begin anew",
                 path.display(),
                 snapshot.display()
             )));

@@ -161,6 +161,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use model::password::StoredPassword;
     use model::token::{Secret, TokenName, TokenProof};
     use model::topic::Method;
 
@@ -197,6 +198,34 @@ mod tests {
         assert!(read(&file.topics[0]).is_err());
         let flag = read(&file.topics[1]).unwrap();
         assert!(flag.name == "flag" && !matches!(flag.method, MethodBefore::Get));
+    }
+
+    #[test]
+    fn a_lost_registry_says_what_it_held_and_counts_accounts_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder(dir.path())).unwrap();
+        let settings = model::settings::RegistrySettings::Sqlite { path: dir.path().join("registry.db") };
+        let secret = || TokenProof::Secret(Secret::new([1; 32]).digest());
+        let password = || TokenProof::Password(StoredPassword::new("a long password", [1; 16]).unwrap());
+        let token = |name: TokenName, proof| Token {
+            name,
+            proof,
+            scopes: Vec::new(),
+            created_ms: 1,
+            expires_ms: None,
+            creator: "root".into(),
+            add_rate: None,
+        };
+        let tokens = vec![
+            token(TokenName::new("shop").unwrap(), secret()),
+            token(TokenName::of_account("admin").unwrap(), password()),
+            token(TokenName::of_account("ann").unwrap(), password()),
+        ];
+        let source = settings.to_string();
+        let snapshot = Snapshot { source, revision: Revision(1), topics: Vec::new(), tokens: Some(tokens) };
+        snapshot.write(dir.path()).unwrap();
+        let message = crate::open_known(&settings, dir.path()).err().unwrap().to_string();
+        assert!(message.contains("it held 0 topics, 1 tokens and 2 accounts of the console"), "{message}");
     }
 
     #[test]

@@ -11,8 +11,8 @@ use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation
 use store::{
     Added, Batch, Change, Changed, CircuitOpening, CircuitView, Counts, DeadLetter, DeadLetterOperation,
     DeadLetterSelection, DeadLetters, Deleted, Forecast, Jobs, JobsPage, Lanes, LeaseRequest, Leased, Leases,
-    LimitQuery, LimitUse, Limits, MoveCounts, Outcome, OwnerTag, Pauses, Permit, PermitRequest, Promotion,
-    Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError, View, Views,
+    LimitQuery, LimitUse, Limits, Outcome, OwnerTag, Pauses, Permit, PermitRequest, Promotion,
+    PromotionResult, Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError, View, Views,
 };
 use telemetry::counters::Counters;
 
@@ -274,7 +274,7 @@ impl Promotion for MeteredStore {
         &mut self,
         limit: usize,
         spread: &[(TopicName, Duration)],
-    ) -> Result<(MoveCounts, Rescheduled)> {
+    ) -> Result<(PromotionResult, Rescheduled)> {
         self.timed(Operation::Promote, None, |store| store.promote_or_spread(limit, spread))
     }
 
@@ -284,7 +284,7 @@ impl Promotion for MeteredStore {
         handed_back
     }
 
-    fn expire(&mut self, limit: usize) -> Result<MoveCounts> {
+    fn expire(&mut self, limit: usize) -> Result<PromotionResult> {
         let expired = self.timed(Operation::Expire, None, |store| store.expire(limit));
         self.count_dead();
         expired

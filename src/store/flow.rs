@@ -95,7 +95,7 @@ pub struct CircuitView {
     pub until_ms: i64,
     /// How often it was opened in a row.
     pub opens: u32,
-    /// When it was opened first, Unix milliseconds.
+    /// When it was opened the first time in this row, Unix milliseconds.
     pub since_ms: i64,
     /// Why it was opened last.
     pub reason: String,

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Bell, BellKind, RedisStore, Result, SqliteStore, Store, Token, redis, sqlite};
+use super::{Bell, BellKind, RedisStore, Result, SqliteStore, Store, TakeOver, Token, redis, sqlite};
 use model::job::JobKey;
 use model::settings;
 use model::topic::{Durability, Topics};
@@ -18,6 +18,16 @@ pub fn open(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dy
             Ok(Box::new(SqliteStore::open(path, run_dir, *min_free)?))
         }
         settings::StoreSettings::Redis(settings) => Ok(Box::new(RedisStore::open(settings)?)),
+    }
+}
+
+/// Opens a store from which or to which jobs are moved. No daemon may use it.
+pub fn open_to_move(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dyn TakeOver>> {
+    match settings {
+        settings::StoreSettings::Embedded { path, min_free } => {
+            Ok(Box::new(SqliteStore::open_marked(path, run_dir, *min_free)?))
+        }
+        settings::StoreSettings::Redis(settings) => Ok(Box::new(RedisStore::open_marked(settings)?)),
     }
 }
 
@@ -51,7 +61,7 @@ pub fn hang_bell(
 /// Takes a bell down. If its rings are lost with it, all bells are rung, so that other processes look for that work.
 pub fn unhang(bell: Box<dyn Bell>, store: &mut dyn Store) {
     let loses_rings = bell.loses_rings();
-    // After this, the bell no longer listens.
+    // From here on, the bell gets no more rings.
     drop(bell);
     if loses_rings {
         store.announce();

@@ -1,6 +1,6 @@
 //! Leases: what a caller asks for, what it gets, and how leases end.
 
-use crate::{MoveCounts, Rescheduled};
+use crate::{PromotionResult, Rescheduled};
 use std::time::Duration;
 
 use super::{ReadyCounts, Reserver, Result, Store, WaitingTopics};
@@ -191,7 +191,7 @@ pub trait Settlements {
 /// The work of timers: they promote jobs whose due time has come, and end leases that were not settled.
 pub trait Promotion {
     /// Promotes up to `limit` due jobs on each shard. `next_ms` is the next due time.
-    fn promote(&mut self, limit: usize) -> Result<MoveCounts> {
+    fn promote(&mut self, limit: usize) -> Result<PromotionResult> {
         self.promote_or_spread(limit, &[]).map(|(moved, _)| moved)
     }
 
@@ -203,7 +203,7 @@ pub trait Promotion {
         &mut self,
         limit: usize,
         spread: &[(TopicName, Duration)],
-    ) -> Result<(MoveCounts, Rescheduled)>;
+    ) -> Result<(PromotionResult, Rescheduled)>;
 
     /// Ends the leases of a dead process. The first three times, the attempt of a job does not count, and the job is
     /// ready again. After that the attempt counts, and the job is dead if its attempts are used up. Returns how many
@@ -212,7 +212,7 @@ pub trait Promotion {
 
     /// Ends up to `limit` expired leases on each shard. The attempt counts. The job is ready again, or dead if its
     /// attempts are used up. `next_ms` is the next deadline.
-    fn expire(&mut self, limit: usize) -> Result<MoveCounts>;
+    fn expire(&mut self, limit: usize) -> Result<PromotionResult>;
 
     /// Returns the topics of the dead letters that [`Promotion::hand_back`] and [`Promotion::expire`] of this handle
     /// have made since the last call: one entry for each dead letter.

@@ -26,6 +26,7 @@ mod redis;
 mod reserver;
 mod spool;
 mod sqlite;
+mod take_over;
 
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ pub use flow::{
     CircuitOpening, CircuitState, CircuitView, LimitQuery, LimitUse, Limits, PERMIT_HOLDS, Pauses, Permit,
     PermitRequest, ReadyCounts, WaitingTopics,
 };
-pub use lanes::{Lanes, Probe, ProbeAnswer, hang_bell, open, open_lane, unhang};
+pub use lanes::{Lanes, Probe, ProbeAnswer, hang_bell, open, open_lane, open_to_move, unhang};
 use lease::exchange_apart;
 pub use lease::{
     Batch, LeaseRequest, Leased, Leases, Outcome, OwnerTag, Promotion, Settled, Settlement, Settlements,
@@ -52,6 +53,7 @@ pub use redis::{MoveProgress, MoveRequest, MovedJobs, NodeState, Part, RedisStor
 pub use reserver::{RESERVER_NAME_MAX, Reserver};
 pub use spool::{Spool, SpoolState};
 pub use sqlite::{HeldTurn, SqliteStore, unfinished_replacement};
+pub use take_over::{MoveMark, TakeOver};
 
 use model::destination::Destination;
 use model::headers::Headers;
@@ -223,7 +225,7 @@ pub struct View {
 
 /// The result of a promotion or an expiry: how many jobs moved, and when there is more to do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MoveCounts {
+pub struct PromotionResult {
     /// How many jobs moved.
     pub jobs: usize,
     /// When the next job is due, or the next lease ends, Unix milliseconds. In the past: the batch was full, and there

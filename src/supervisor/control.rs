@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 
 use super::Master;
 use super::child::State;
+use super::plan::Plan;
 use super::restart::RestartState;
 use model::status::{self, DaemonStatus, Phase, Process, ProcessState};
 
@@ -146,19 +147,18 @@ impl Master {
                 cpu_ms: None,
             }
         };
+        let current = self.generations.get(&self.current);
+        let of_plan = |text: fn(&Plan) -> String| current.map(|g| text(&g.plan)).unwrap_or_default();
         DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            instance: self
-                .generations
-                .get(&self.current)
-                .map(|g| g.plan.instance.clone())
-                .unwrap_or_default(),
+            instance: of_plan(|plan| plan.instance.clone()),
             pid: std::process::id() as i32,
             started_ms: self.history.started_ms,
             phase: self.phase(),
             generation: self.current,
             renewal: self.history.renewal.clone(),
             listening: self.sockets.iter().map(|(s, _)| (s.name().to_owned(), s.address())).collect(),
+            store: of_plan(|plan| plan.store.clone()),
             processes: self.children.iter().map(process).collect(),
             findings: Vec::new(),
         }

@@ -11,7 +11,7 @@ use nix::libc;
 
 use super::plan::Plan;
 use super::spool_folder::{check_spool_path, take_spool};
-use model::settings::{Settings, is_one_store};
+use model::settings::{Settings, refused_store_change};
 
 /// What all children of a generation have in common.
 #[derive(Debug)]
@@ -45,12 +45,16 @@ impl Generation {
 
 /// Refuses changes that a running daemon cannot make.
 pub fn check_next_plan(now: &Plan, next: &Plan) -> Result<()> {
-    let refuse = |key: &str| bail!("{key} cannot be changed while dq runs: stop it and start it again");
     if next.run_dir != now.run_dir {
-        return refuse("run_dir");
+        bail!(
+            "run_dir cannot be changed while dq runs: it is {}, and the file names {}. Stop dq and start it, or change \
+             run_dir back",
+            now.run_dir.display(),
+            next.run_dir.display()
+        );
     }
-    if !is_one_store(&now.store, &next.store) {
-        return refuse("store");
+    if let Some(why) = refused_store_change(&now.store, &next.store) {
+        bail!("{why}");
     }
     check_spool_path(now.spool.as_deref(), next.spool.as_deref())
 }

@@ -14,6 +14,7 @@ mod control;
 mod generation;
 mod handover;
 mod history;
+mod name_check;
 mod php_nodes;
 mod plan;
 mod preflight;
@@ -249,6 +250,9 @@ impl Master {
             self.service.update(self.phase(), self.summary(), self.end_timeout());
         }
         self.control.remove();
+        if let Err(e) = self.run_dir.remove_pid() {
+            log::warn!("cannot empty the pid file in run_dir: {e}");
+        }
         log::info!("all processes have ended");
         if self.started_by.is_some() && self.stopping_since.is_none() {
             bail!("not all processes were ready within start_timeout; the log says why");

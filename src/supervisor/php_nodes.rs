@@ -2,15 +2,14 @@
 //! asks a separate process. If the registry does not answer, the nodes of its last answer are used.
 
 use std::fs::{DirBuilder, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use host::wait_readable;
+use super::name_check::read_all;
 use model::php_node::PhpNode;
 use model::settings::RegistrySettings;
 
@@ -58,17 +57,7 @@ fn ask_process(registry: &RegistrySettings) -> io::Result<Result<Vec<PhpNode>, S
         };
         ask.write_all(&serde_json::to_vec(registry)?)?;
         drop(ask);
-        let until = Instant::now() + PATIENCE;
-        let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
-        loop {
-            if !wait_readable(&[output.as_fd()], Some(until))?[0] {
-                return Err(io::Error::other(format!("no answer within {PATIENCE:?}")));
-            }
-            match output.read(&mut piece)? {
-                0 => return Ok(bytes),
-                n => bytes.extend(&piece[..n]),
-            }
-        }
+        read_all(&mut output, Instant::now() + PATIENCE)
     }();
     // The process has ended, or took too long.
     let _ = child.kill();

@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use super::arguments::Arguments;
 use super::children::signal_child;
 use super::handover::HandOver;
+use super::name_check::check_dq_master;
 use super::plan::Plan;
 use super::restart::{RestartEvent, RestartKind};
 use super::spool_folder::take_spool;
@@ -51,6 +52,7 @@ pub fn run(inherited: &Inherited) -> ExitCode {
         }
         generation::check_next_plan(handover.plan()?, &next)?;
         take_spool(&settings)?;
+        check_dq_master(&std::fs::read_link("/proc/self/exe").context("cannot find the executable")?)?;
         // Exit code 0 alone proves nothing: another program, which knows nothing of this, may also exit with 0.
         inherited.link.send(&ToMaster::Ready).context("cannot report ready")
     };
@@ -124,8 +126,9 @@ fn resume_master(arguments: Arguments, handover: HandOver, from: HandOverMemory)
     master.run()
 }
 
-/// Says why the executable at the path cannot be executed. The file could be opened before. So the kernel's "no such
-/// file" can only mean a script: its interpreter would have to open it by a descriptor that is closed by then.
+/// Says why the executable at the path cannot be executed. This process has opened the file, so the file exists. If the
+/// kernel still reports "no such file", the file is a script: its interpreter would need a descriptor that the exec
+/// closes.
 fn refusal(program: &Path, error: &io::Error) -> anyhow::Error {
     let program = program.display();
     match error.raw_os_error().map(Errno::from_raw) {
@@ -163,6 +166,9 @@ impl Master {
             }
             (Exit::Code(0), _) => format!("{exit}, and does not say that it is dq"),
             (_, Some(Ok(Received::Message(ToMaster::Failed { reason })))) => format!("{exit}: {reason}"),
+            (Exit::Signal(_), _) => {
+                format!("{exit}: the file may be incomplete, or made for another processor")
+            }
             _ => exit.to_string(),
         };
         self.refuse(&format!("the preflight of {} {why}", self.program.display()));

@@ -58,11 +58,11 @@ fn a_child_keeps_its_invariants_through_any_events() {
             let story = format!("seed {seed}: {before:?} + {event:?} = {child:?}, {action:?}");
             ending |= matches!(event, child::ChildEvent::Drain { .. } | child::ChildEvent::End);
             match action {
-                // A place has at most one process, and gets none after the order to end.
+                // A slot has at most one process, and gets none after the order to end.
                 Some(child::ChildAction::Spawn) => {
                     assert!(!ending && before.pid().is_none() && child.pid().is_none(), "{story}");
                 }
-                // Only a living process of this place is killed, or gets the order to drain.
+                // Only the living process of this slot is killed, or gets the order to drain.
                 Some(child::ChildAction::Kill(killed)) => assert_eq!(before.pid(), Some(killed), "{story}"),
                 Some(child::ChildAction::TellDrain) => {
                     let stuck = matches!(event, child::ChildEvent::Stuck { .. });

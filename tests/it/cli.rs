@@ -323,7 +323,11 @@ fn a_configuration_is_checked_and_summed_up() {
     let page = run(&["config", "check", &path]).is(0).out;
     assert!(page.contains("embedded in ") && page.ends_with("dq.toml is good\n"), "{page}");
     std::fs::write(&file, "[server]\nlisten_on = 1\n").unwrap();
-    assert!(run(&["config", "check", &path]).is(1).err.starts_with("dq: server.listen_on: unknown field"));
+    let problem = run(&["config", "check", &path]).is(1).err;
+    assert!(
+        problem.contains("dq.toml: line ") && problem.contains(": server.listen_on: unknown field"),
+        "{problem}"
+    );
     assert_eq!(run(&["config", "check", &path, "--json"]).is(1).json()["good"], false);
 }
 

@@ -628,8 +628,11 @@ fn a_daemon_whose_run_dir_is_removed_goes_on_and_says_so() {
     let mut daemon = Daemon::start(&topic("t", &sink, ""));
     daemon.wait_all_up(SLOTS);
     let run_dir = daemon.dir.path().join("var/run");
-    // (A socket that is made at the same time keeps the folder.)
-    let _ = std::fs::remove_dir_all(&run_dir);
+    // (A bell that is hung again at the same time keeps the folder.)
+    eventually(5 * SECOND, "no file of dq-master", || {
+        let _ = std::fs::remove_dir_all(&run_dir);
+        (!run_dir.join("dq-master.pid").exists()).then_some(())
+    });
     eventually(30 * SECOND, "the finding", || daemon.log().contains("run_dir is gone").then_some(()));
     let comes = |id: &str| {
         assert!(takes(&daemon, "t", &format!("{id}-at-once")));

@@ -329,6 +329,32 @@ fn a_daemon_answers_unknown_and_its_pages_tell_the_level() {
 }
 
 #[test]
+fn a_server_without_a_file_makes_dq_not_ready_which_says_why() {
+    let (server, sink) = (TcpServer::start(&[]), Sink::start());
+    let node =
+        format!("[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"r\"\nurl = \"{}\"\n", server.url());
+    let daemon = Daemon::start(&(node + &topic("t", &sink, "")));
+    let mut http = Http::tcp(&daemon);
+    http.get("/readyz").is(200);
+    server.kill();
+    server.start_again_with(&["--appendonly", "no"]);
+    let tells =
+        |text: &serde_json::Value| text.as_str().is_some_and(|text| text.contains("Set appendonly yes"));
+    let mut parts = serde_json::Value::Null;
+    eventually(20 * SECOND, "that dq is not ready", || {
+        let answer = http.get("/readyz");
+        parts = answer.json["parts"].clone();
+        (answer.status == 503 && tells(&parts["store"])).then_some(())
+    });
+    assert!(tells(&parts["node r"]), "{parts}");
+    let page = http.get("/v1/nodes").is(200);
+    let node = &page["nodes"][0];
+    assert!(node["answers"] == false && tells(&node["detail"]), "{node}");
+    server.cli(&["config", "set", "appendonly", "yes"]);
+    eventually(20 * SECOND, "that dq is ready", || (http.get("/readyz").status == 200).then_some(()));
+}
+
+#[test]
 fn a_level_that_a_node_cannot_give_is_told_before_a_job_is() {
     let server = RedisServer::start();
     server.cli(&["config", "set", "appendfsync", "everysec"]);

@@ -48,6 +48,7 @@ mod levels;
 mod live_topics;
 mod losses;
 mod metrics;
+mod move_store;
 mod nodes;
 mod numbered;
 mod openapi;

@@ -7,7 +7,9 @@ use std::process::Command;
 use crate::support;
 use crate::support::http::Http;
 use crate::support::redis::RedisServer;
-use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, new_job, pending, topic};
+use crate::support::{
+    Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, free_port, new_job, pending, topic,
+};
 use cli::Client;
 use model::job::{Due, JobId, JobKey, OnConflict, State, TopicName};
 use model::job_priority::JobPriority;
@@ -615,12 +617,27 @@ fn what_is_asked_of_nodes_and_cannot_be_is_told() {
     let other = fleet.config(&[0, 1]).replace("[store]\n", "[store]\nshards_per_node = 4\n");
     Daemon::write_config(daemon.dir.path(), daemon.port, daemon.http, &other);
     daemon.signal(Signal::SIGHUP);
-    eventually(10 * SECOND, "a refusal", || daemon.log().contains("store cannot be changed").then_some(()));
+    eventually(10 * SECOND, "a refusal", || {
+        daemon.log().contains("shards of node r0 cannot be changed").then_some(())
+    });
     Daemon::write_config(daemon.dir.path(), daemon.port, daemon.http, &fleet.config(&[0, 1]));
     fleet.nodes[1].kill();
     let (code, out, _) = fleet.dq(&["list"]);
     let why = |line: &str| line.starts_with("r1") && line.contains("down") && line.contains("refused");
     assert!(code == Some(1) && out.lines().any(why), "{out}");
+    // Without any answer it is not known which nodes have jobs.
+    let dead = tempfile::tempdir().unwrap();
+    let nobody = format!("redis://127.0.0.1:{}", free_port());
+    let text = format!("[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"r0\"\nurl = \"{nobody}\"\n");
+    std::fs::write(dead.path().join("dq.toml"), text).unwrap();
+    let mut list = Command::new(env!("CARGO_BIN_EXE_dq"));
+    let out = list.args(["nodes", "list", "--config"]).arg(dead.path().join("dq.toml")).output().unwrap();
+    let shown = String::from_utf8(out.stdout).unwrap();
+    assert!(
+        shown.contains("r0    down ") && shown.contains("not known yet which nodes have jobs"),
+        "{shown}"
+    );
+    assert_eq!(out.status.code(), Some(1), "{shown}");
     let embedded = Daemon::start("");
     if !support::on_redis() {
         let out = Command::new(env!("CARGO_BIN_EXE_dq"))

@@ -208,7 +208,7 @@ fn an_impossible_restart_is_refused_and_a_later_one_works() {
         (Box::new(|| std::fs::remove_file(&file).unwrap()), "cannot read"),
         (Box::new(|| write(daemon.port, "drain_timeout = \"soon\"\n")), "drain_timeout"),
         (Box::new(|| write(daemon.port, "run_dir = \"elsewhere\"\n")), "run_dir cannot be changed"),
-        (Box::new(|| write(daemon.port, "[store]\npath = \"other.db\"\n")), "store cannot be changed"),
+        (Box::new(|| write(daemon.port, "[store]\npath = \"other.db\"\n")), "store.path cannot be changed"),
         (Box::new(|| write(busy_port, &good)), "address in use"),
         // The folder for logs is a file: children end as soon as they are started.
         (Box::new(|| write(daemon.port, "log_dir = \"dq.toml\"\n")), "is given up"),
@@ -501,6 +501,31 @@ fn usr2_goes_over_to_the_dq_beside_a_new_dq_master() {
     for pid in daemon.wait_all_up(SLOTS).into_values().chain([master]) {
         assert_eq!(executable_of(pid), dir.join("dq").display().to_string());
     }
+}
+
+/// The daemon runs on after an upgrade, but its next start would fail.
+#[test]
+fn usr2_refuses_a_new_dq_whose_dq_master_does_not_work() {
+    let (dir, port, http) = (Arc::new(tempfile::tempdir().unwrap()), free_port(), free_port());
+    std::fs::copy(env!("CARGO_BIN_EXE_dq"), dir.path().join("dq")).unwrap();
+    install(dir.path(), Path::new(env!("CARGO_BIN_EXE_dq-master")));
+    Daemon::write_config(dir.path(), port, http, "");
+    let daemon = Daemon::run_copy(Arc::clone(&dir), port, http);
+    daemon.wait_ready();
+    let before = daemon.wait_all_up(SLOTS);
+    let broken = dir.path().join("broken");
+    std::fs::write(&broken, &std::fs::read(env!("CARGO_BIN_EXE_dq-master")).unwrap()[..4096]).unwrap();
+    install(dir.path(), &broken);
+    daemon.signal(Signal::SIGUSR2);
+    eventually(10 * SECOND, &format!("a refusal; log:\n{}", daemon.log()), || {
+        let status = daemon.status()?;
+        let why = status["renewal"]["refused"].as_str()?;
+        (why.contains("cannot execute ") && why.contains("/dq-master: ")).then_some(())
+    });
+    assert_eq!(daemon.wait_all_up(SLOTS), before, "nothing has changed");
+    install(dir.path(), Path::new(env!("CARGO_BIN_EXE_dq-master")));
+    daemon.signal(Signal::SIGUSR2);
+    all_new(&daemon, &before);
 }
 
 #[test]

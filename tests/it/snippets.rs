@@ -44,7 +44,7 @@ const BEFORE: [(&str, &str); 11] = [
     ("dq nodes move --config", "restore_a_node_from_a_backup"),
     ("dq nodes forget", "end_a_node"),
     ("dq nodes move --adopt", "start_a_node_again"),
-    ("mkdir redis-r1", "back_up_a_node"),
+    ("redis-check-rdb", "back_up_a_node"),
 ];
 
 /// The commands between the blocks.
@@ -122,7 +122,13 @@ back_up_a_node() {
     redis-cli -s saved.sock --rdb r1.rdb
 }
 start_dq() { dq-master --config dq.toml >>daemon.log 2>&1 & wait_for_dq; }
-stop_dq() { kill -TERM "$(cat var/run/dq-master.pid)"; wait_for sh -c '! test -e /proc/$(cat var/run/dq-master.pid)'; }
+stop_dq() {
+    local pid; pid=$(cat var/run/dq-master.pid)
+    kill -TERM "$pid"
+    wait_for sh -c "! test -e /proc/$pid"
+    # A pid that is not that of a daemon any more is not left behind.
+    test ! -s var/run/dq-master.pid
+}
 "#;
 
 /// A block of commands, and where it stands.

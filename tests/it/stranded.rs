@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, on_redis};
+use cli::Answer;
 use serde_json::{Value, json};
 
 /// Returns a section that sends every alert at once to a webhook.
@@ -214,6 +215,38 @@ fn a_killed_purge_removes_nothing_or_is_finished_by_the_next() {
         assert!([200, 404].contains(&answer.status), "{answer:?}");
         assert_eq!(jobs(&mut http, "t"), (0, 0));
     }
+}
+
+#[test]
+fn a_run_says_why_the_job_is_not_delivered() {
+    let sink = Sink::answering(|_| Answer::new(500, "no"));
+    let daemon = daemon("");
+    let mut http = Http::unix(&daemon);
+    register(&mut http, "slow", &sink, json!({"rate": "1/h"}));
+    add(&mut http, "slow", 0, 2);
+    let (code, text) = dq(&daemon, &["run", "slow", "0"]);
+    assert_eq!(code, 0, "{text}");
+    sink.wait_for(1, 10 * SECOND);
+    let (code, text) = dq(&daemon, &["run", "slow", "1"]);
+    assert!(code == 0 && text.contains("it is not delivered yet: the rate of the topic, 1/h"), "{text}");
+    // A dead letter is no job that can be run.
+    register(&mut http, "once", &sink, json!({"max_attempts": 1}));
+    add(&mut http, "once", 1, 0);
+    eventually(10 * SECOND, "a dead letter", || (jobs(&mut http, "once") == (0, 1)).then_some(()));
+    for words in [&["run", "once", "0"][..], &["reschedule", "once", "0", "--delay", "1h"]] {
+        let (code, text) = dq(&daemon, words);
+        assert!(code == 3 && text.contains("is a dead letter: dq dead redrive once --id 0"), "{text}");
+    }
+    // A new callback is called at once only if the circuit is closed.
+    register(&mut http, "down", &sink, json!({"breaker_failures": 1, "breaker_pause": "1h"}));
+    add(&mut http, "down", 1, 0);
+    eventually(10 * SECOND, "an open circuit", || {
+        (http.get("/v1/topics/down").is(200)["circuit"] == "open").then_some(())
+    });
+    let (code, text) = dq(&daemon, &["topics", "set", "down", "--callback", "http://127.0.0.1:9/new"]);
+    assert!(code == 0 && text.contains("dq topics resume down"), "{text}");
+    let (code, text) = dq(&daemon, &["topics", "set", "down", "--timeout", "5s"]);
+    assert!(code == 0 && !text.contains("resume"), "{text}");
 }
 
 #[test]

@@ -349,8 +349,8 @@ pub(super) fn soak(soak: &Soak) -> WorkOutcome {
         let disturbed = disturb.join().map_err(|_| anyhow!("the thread that disturbs has panicked"));
         anyhow::Ok((volley?, disturbed??))
     })?;
-    // A job that was acknowledged must arrive. A job that was not acknowledged may arrive or not. (So this waits for
-    // all jobs. The number of arrivals alone does not show that the acknowledged jobs are there.)
+    // A job that was acknowledged must arrive. A job that was not acknowledged may arrive or not. So this waits for all
+    // jobs, and then looks for each acknowledged one: the number of arrivals does not show that these are among them.
     let unknown: HashSet<u64> = volley.unknown.iter().copied().collect();
     let sent = volley.done + volley.failed + unknown.len() as u64;
     await_jobs(&mut stage, "/fast", sent)?;

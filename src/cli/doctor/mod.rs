@@ -70,10 +70,10 @@ fn check(at: &TargetOptions) -> Vec<CheckResult> {
             lines.push(CheckResult::ok("configuration", format!("{} is good", file.display())));
             Some(settings)
         }
-        Some((file, Err(e))) => {
-            let text = format!("{}: {e:#}", file.display());
+        Some((_, Err(e))) => {
+            // The message names the file and the line.
             lines.push(
-                CheckResult::fail("configuration", text)
+                CheckResult::fail("configuration", format!("{e:#}"))
                     .advise("dq-master does not start with it, and refuses it at HUP"),
             );
             None

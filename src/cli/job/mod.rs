@@ -12,7 +12,8 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::api::part;
+use super::api::{Api, part};
+use super::failure::Failure;
 use super::records::record::Link;
 use super::show::{json_line, plain};
 use super::target::TargetOptions;
@@ -86,6 +87,21 @@ pub(super) struct Waiting {
 impl Key {
     pub(super) fn path(&self) -> String {
         format!("/v1/topics/{}/jobs/{}", part(&self.topic), part(&self.id))
+    }
+
+    /// Says more about a job that cannot be changed because it is a dead letter.
+    fn or_dead(&self, api: &Api, error: anyhow::Error) -> anyhow::Error {
+        let is_missing =
+            matches!(error.downcast_ref(), Some(Failure::Refused(problem)) if problem.status == 404);
+        let state = || api.get(&self.path()).ok()?.json::<Job>().ok().map(|job| job.state);
+        if is_missing && state() == Some(State::Dead) {
+            let Key { topic, id, .. } = self;
+            let what = format!(
+                "job {id:?} of topic {topic} is a dead letter: dq dead redrive {topic} --id {id} tries it again"
+            );
+            return Failure::NotFound(what).into();
+        }
+        error
     }
 
     /// Prints the outcome of a change.

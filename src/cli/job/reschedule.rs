@@ -27,6 +27,7 @@ pub(in super::super) fn run(RescheduleArguments { when, key }: &RescheduleArgume
     let Some(field) = when.field()? else {
         return Err(Failure::Usage("the new due time is missing: give --delay or --at".to_owned()).into());
     };
-    Api::from_options(&key.at)?.ask("PATCH", &key.path(), &BTreeMap::from([field]))?;
+    let api = Api::from_options(&key.at)?;
+    api.ask("PATCH", &key.path(), &BTreeMap::from([field])).map_err(|e| key.or_dead(&api, e))?;
     key.done("rescheduled")
 }

@@ -6,13 +6,25 @@ use super::super::api::Api;
 use super::super::show::plain;
 use super::{Job, Key};
 
-/// The reasons why a ready job waits until somebody acts, or until a fault is over.
-const OBSTACLES: [&str; 6] = ["unregistered", "held", "paused", "circuit_open", "no_consumer", "spooled"];
+/// The reasons why a ready job is not delivered at once: somebody must act, a fault must end, or a limit is reached.
+const OBSTACLES: [&str; 11] = [
+    "unregistered",
+    "held",
+    "paused",
+    "circuit_open",
+    "circuit_half_open",
+    "no_consumer",
+    "spooled",
+    "max_in_flight",
+    "rate",
+    "host_limit",
+    "workers_busy",
+];
 
 /// Deliver a delayed job now
 ///
-/// If something holds the job back, the command says what: its topic is paused or not registered, or its receiver fails.
-/// The job is delivered when that is over.
+/// If something holds the job back, the command says what: its topic is paused or not registered, its receiver fails, or
+/// a limit is reached (rate, max_in_flight). The job is delivered when that is over.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq run orders 42")]
 pub(in super::super) struct RunArguments {
@@ -23,7 +35,7 @@ pub(in super::super) struct RunArguments {
 /// Runs `dq run`.
 pub(in super::super) fn run(RunArguments { key }: &RunArguments) -> Result<()> {
     let api = Api::from_options(&key.at)?;
-    api.bid(&format!("{}/run", key.path()))?;
+    api.bid(&format!("{}/run", key.path())).map_err(|e| key.or_dead(&api, e))?;
     key.done("ready")?;
     if !key.at.json
         && let Some(why) = obstacle(&api, key)

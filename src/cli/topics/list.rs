@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::super::api::Api;
-use super::super::show::{NOTHING, Table, cut, lines, plain, raw_lines};
+use super::super::show::{NOTHING, Table, cut, lines, moment, plain, raw_lines};
 use super::super::target::TargetOptions;
 
 /// List the topics of the configuration file and of the registry
@@ -66,9 +66,17 @@ fn words(value: &Value) -> String {
     }
 }
 
+/// Returns the value of a field. Times are shown as times.
+fn fact(name: &str, value: &Value) -> String {
+    match value.as_i64().filter(|_| name.ends_with("_until_ms")) {
+        Some(ms) => moment(ms),
+        None => words(value),
+    }
+}
+
 fn page(topic: &Map<String, Value>) -> String {
     let facts: Vec<(&str, String)> =
-        topic.iter().map(|(name, value)| (name.as_str(), words(value))).collect();
+        topic.iter().map(|(name, value)| (name.as_str(), fact(name, value))).collect();
     lines(&facts)
 }
 
@@ -139,7 +147,7 @@ mod tests {
     fn topics_are_listed_and_shown_whatever_their_fields_are() {
         let topic = json!({"name": "orders", "title": "订单", "mode": "push", "callback": "http://h/", "status": "online",
             "source": "file", "delay": "5m", "retry": ["1s", "1m"], "max_attempts": 10, "paused": true, "circuit": "open", "rate": null,
-            "headers": {"X-A": "1"}});
+            "circuit_until_ms": 864000000, "headers": {"X-A": "1"}});
         let raw = RawValue::from_string(topic.to_string()).unwrap();
         let text = table(&[raw]).unwrap();
         let row: Vec<&str> =
@@ -157,6 +165,7 @@ mod tests {
         );
         assert_eq!(notes(&all[..1], &[]).unwrap(), "");
         let page = page(topic.as_object().unwrap());
-        assert!(page.contains("headers       X-A: 1\n") && page.contains("rate          -\n"), "{page}");
+        assert!(page.contains("headers           X-A: 1\n") && page.contains(" -\n"), "{page}");
+        assert!(page.contains("circuit_until_ms  1970-01-1"), "{page}");
     }
 }

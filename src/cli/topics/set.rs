@@ -71,6 +71,7 @@ pub(super) fn run(at: &TargetOptions, arguments: &TopicsSetArguments) -> Result<
         let message = "no field of the topic is given: use --callback or other options, or --file";
         return Err(Failure::Usage(message.to_owned()).into());
     }
+    let changes_callback = topic.contains_key("callback");
     let revision =
         arguments.if_revision.as_ref().map(|revision| format!("\"{}\"", revision.trim_matches('"')));
     let (outcome, answer) = send(
@@ -89,7 +90,23 @@ pub(super) fn run(at: &TargetOptions, arguments: &TopicsSetArguments) -> Result<
         }
         return Ok(());
     }
-    super::done(at, &name, outcome)
+    super::done(at, &name, outcome)?;
+    if let Some(hint) = open_circuit(changes_callback, &answer, &name) {
+        println!("{hint}");
+    }
+    Ok(())
+}
+
+/// Says how the new callback of a topic is called at once. `None`: the topic has no new callback, or its circuit is
+/// closed.
+fn open_circuit(changes_callback: bool, answer: &HttpAnswer, name: &str) -> Option<String> {
+    let topic: Value = answer.json().ok().filter(|_| changes_callback)?;
+    let is_open = topic.get("circuit").and_then(Value::as_str).is_some_and(|circuit| circuit == "open");
+    is_open.then(|| {
+        format!(
+            "the circuit of the topic is open, so its jobs still wait. To call the new callback now: dq topics resume {name}"
+        )
+    })
 }
 
 /// Sends the topic. A whole topic replaces the existing one. Single fields change it, or register it if there is none.
@@ -160,6 +177,7 @@ mod tests {
             let is_there = call.path.ends_with("/there");
             kept.lock().unwrap().push(call.clone());
             match (call.method.as_str(), is_there) {
+                ("GET", _) => Said::new(200, r#"{"circuit":"open"}"#),
                 ("PATCH", false) => Said::new(404, r#"{"code":"unknown_topic","detail":"no topic"}"#),
                 _ => Said::new(200, "{}"),
             }
@@ -208,6 +226,14 @@ mod tests {
         let changed = TopicsSetArguments { if_revision: Some("1f".into()), ..arguments("new", None) };
         assert!(run(&at, &changed).is_err());
         assert_eq!(asked(&calls), [("PATCH /v1/topics/new \"1f\"".to_owned(), sent)]);
+    }
+
+    #[test]
+    fn a_new_callback_behind_an_open_circuit_is_told() {
+        let answer = Api::from_options(&stand_in().0).unwrap().get("/v1/topics/there").unwrap();
+        let hint = open_circuit(true, &answer, "there").unwrap();
+        assert!(hint.ends_with("dq topics resume there"), "{hint}");
+        assert_eq!(open_circuit(false, &answer, "there"), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The arithmetic of the two rules: weights, how far a topic advances, and the threshold.
+//! Calculates what the two rules of `fair` need: weights, how far a topic advances, and the threshold.
 
 use crate::job::Priority;
 

@@ -130,8 +130,8 @@ impl ReceiverCounts {
         counts.iter().enumerate().map(|(at, count)| (ATTEMPT_BOUNDS.get(at).copied(), *count))
     }
 
-    /// Returns the duration that this part of the attempts did not exceed, in microseconds: the upper bound of a range.
-    /// None: there were no attempts, or the duration is above the last bound.
+    /// Returns a percentile of the durations, in microseconds: the upper bound of the range that has it. `part` is 0.5
+    /// for the median. None: there were no attempts, or the duration is above the last bound.
     pub fn duration_us(&self, part: f64) -> Option<u64> {
         let all: u64 = self.durations().map(|(_, count)| count).sum();
         let wanted = ((all as f64 * part).ceil() as u64).max(1);

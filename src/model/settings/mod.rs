@@ -9,6 +9,7 @@ mod gmq;
 mod log;
 mod registry;
 mod safety;
+mod store_change;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ pub use self::gmq::GmqSettings;
 pub use self::log::{LogFormat, LogSettings};
 pub use self::registry::{MysqlServer, RegistrySettings};
 pub use self::safety::Safety;
+pub use self::store_change::refused_store_change;
 use crate::topic::{HostPattern, Rate, Topic};
 
 /// All settings of one generation. Paths are absolute.
@@ -315,19 +317,6 @@ impl NodeSettings {
     pub fn new(name: impl Into<String>, at: NodeAddress, shards: u32) -> NodeSettings {
         NodeSettings { name: name.into(), at, shards, timeout: None, pool: None, tls: TlsSettings::default() }
     }
-}
-
-/// Returns whether two descriptions of stores mean the same store. Nodes may be added or removed, but each one keeps
-/// its number of shards.
-pub fn is_one_store(before: &str, after: &str) -> bool {
-    let parts = |text: &str| -> (String, Vec<(String, String)>) {
-        let mut parts = text.split(", ").map(str::to_owned);
-        let first = parts.next().unwrap_or_default();
-        (first, parts.filter_map(|p| p.split_once(": ").map(|(a, b)| (a.to_owned(), b.to_owned()))).collect())
-    };
-    let ((store, nodes), (other, others)) = (parts(before), parts(after));
-    let is_same = |(name, shards): &(String, String)| others.iter().all(|(n, s)| n != name || s == shards);
-    before == after || store == other && store.starts_with("redis") && nodes.iter().all(is_same)
 }
 
 impl StoreSettings {

@@ -230,7 +230,7 @@ settings! {
 /// The shortest and the longest lease of a job that is reserved.
 pub const LEASES: (Duration, Duration) = (Duration::from_millis(100), HOUR.saturating_mul(24));
 
-/// The most jobs of one reserve.
+/// The largest number of jobs that one reserve may ask for.
 pub const RESERVE_JOBS_MAX: u32 = 100;
 
 /// The greatest value of most numbers.

@@ -23,7 +23,7 @@ pub(super) enum ValueSize {
     Bytes(topic::Size),
 }
 
-/// A value with a written form.
+/// A value that can be read from JSON and written as JSON.
 pub(super) trait Written: Sized {
     fn read(value: &Value) -> Option<Self>;
     fn write(&self) -> Value;

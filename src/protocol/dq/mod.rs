@@ -47,7 +47,7 @@ pub struct Answer<'a, D: Serialize> {
     spooled: bool,
 }
 
-/// When an added job is due, as an answer gives it: for people and for programs.
+/// The due time of an added job in an answer, in two forms: for people and for programs.
 #[derive(Debug, Serialize)]
 pub struct DueAnswer {
     /// RFC 3339, in UTC.

@@ -351,7 +351,8 @@ struct LockedConnection<'a>(&'a mut Conn);
 impl Session for LockedConnection<'_> {
     fn run(&mut self, sql: &str) -> Result<()> {
         let mut all = self.0.query_iter(sql)?;
-        // The error of a later statement comes with its results.
+        // `query_iter` reports only the error of the first statement. The error of a later one comes when its results
+        // are read.
         while let Some(results) = all.iter() {
             for row in results {
                 row?;

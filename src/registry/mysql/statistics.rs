@@ -10,7 +10,7 @@ use super::{MysqlRegistry, at_change};
 use crate::{RegistryError, Result};
 use model::metrics::{MetricSubject, PageSums, Statistics, Sums};
 
-/// How many subjects go into one transaction. Other writers wait for it.
+/// How many topics and nodes are written in one transaction. Other writers wait for this transaction.
 const PIECE: usize = 250;
 
 const COLUMNS: &str = "written, delivered, failed, deleted, dead, late_us, attempts";

@@ -31,7 +31,7 @@ pub(super) enum LaneOrder {
     Name(Vec<Settlement>),
 }
 
-/// What a call has leased, and what it has left.
+/// The jobs that a call has leased, and how many ready jobs remain in the store.
 #[derive(Debug, Default)]
 pub(super) struct CallAnswer {
     pub jobs: Vec<Reserved>,

@@ -19,7 +19,7 @@ pub(super) fn hand_backs(jobs: Vec<Reserved>) -> Vec<Settlement> {
     jobs.into_iter().filter_map(back).collect()
 }
 
-/// Returns the settlements that note a client with its leases. There are none if it has not named itself.
+/// Returns the settlements that write the name of a client into its leases. If the client has no name, there are none.
 pub(super) fn names(reserve: &Reserve, jobs: &[Reserved]) -> Vec<Settlement> {
     let Some(Client { name, address }) = &reserve.client else { return Vec::new() };
     let note = |Reserved { leased, .. }: &Reserved| {

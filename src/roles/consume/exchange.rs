@@ -207,8 +207,8 @@ impl ConsumerState {
         let lane = &mut self.lanes[number];
         lane.end_lease(asks, since, self.fair.has_ready_jobs(number), now);
         // If the lease brought nothing, but all topics that it asked for have ready jobs, asking again does not help.
-        // The lane tries again after the next ring or callback. But if one of these topics has no jobs, the lease
-        // could have asked for another topic instead, so the lane searches again at once.
+        // The lane tries again after the next ring or callback. But if one of these topics has no jobs, the next lease
+        // can ask for another topic in its place. So the lane searches again at once.
         if more && !in_vain {
             lane.search(TopicSearch::Known);
         }

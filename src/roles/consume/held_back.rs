@@ -23,7 +23,7 @@ impl ConsumerState {
         let workers = if self.drains { (0, 0) } else { (self.free(), self.idle_workers()) };
         let (fair, hosts) = (&self.fair, &mut self.hosts);
         let (mut asks, mut granted) = hosts.asks(now, workers, fair, &self.limits);
-        // While the host of a topic refuses, the topic's own permits would be of no use.
+        // While the host of a topic grants no permits, the topic's own permits would be useless.
         let may_begin = |topic: &TopicName| hosts.may_begin(topic, now);
         let with = |free| {
             move |topic: &TopicName| if may_begin(topic) { fair.wanted_callbacks(topic, free) } else { 0 }

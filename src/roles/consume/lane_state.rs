@@ -239,7 +239,7 @@ impl LaneState {
     /// Decides whether the lane listens to its bell. A process that knows of work needs no ring: it does not listen, so
     /// that another process gets the ring. `is_free`: the process could take work. Returns the decision if it changes.
     pub(super) fn listen(&mut self, is_free: bool, now: Instant) -> Option<bool> {
-        // During an exchange this is not decided, because the answer to the exchange may reverse the decision.
+        // During an exchange there is no decision, because the answer to the exchange may reverse it.
         let is_idle = matches!(self.exchange, Exchange::Idle);
         let before = match self.bell {
             BellState::Heard => true,

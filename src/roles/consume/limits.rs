@@ -57,7 +57,7 @@ struct Limit {
 }
 
 impl Limit {
-    /// Returns a limit of which no home knows yet.
+    /// Returns a limit that has not been reported to its home yet.
     fn new(in_flight: u32, now: Instant) -> Limit {
         Limit {
             max_in_flight: None,

@@ -24,7 +24,7 @@ pub(super) const MOMENT: &str = "a moment such as \"2026-12-01T23:50:50+08:00\",
 
 pub(super) const STATUS: &str = "an HTTP status";
 
-/// The values of a tag, as messages name them.
+/// What a tag must be, in the words of an error message.
 const TAG: &str = "a tag";
 
 /// Reads a moment in Unix milliseconds. A span means that long ago.

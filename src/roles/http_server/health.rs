@@ -143,7 +143,11 @@ async fn readyz(State(api): State<Api>, reader: Option<Extension<Caller>>) -> (S
         *store = format!("full, so adds are refused: {lack}");
     }
     for node in nodes {
-        let problem = (!node.answers).then(|| "does not answer; its jobs wait".to_owned());
+        let problem = match (&node.unusable, node.answers) {
+            (Some(why), _) => Some(format!("is not used: {why}")),
+            (None, false) => Some("does not answer; its jobs wait".to_owned()),
+            (None, true) => None,
+        };
         parts.insert(format!("{NODE}{}", node.name), word(problem));
     }
     if settings.registry.is_some() {

@@ -21,7 +21,7 @@ use host::{findings, whole_status};
 use model::settings;
 use model::status::{DaemonStatus, Finding};
 use model::topic::Durability;
-use store::{Capability, Counts, SetState, SpoolState};
+use store::{Capability, Counts, NodeState, SetState, SpoolState};
 
 /// How long a node may take to report its state.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -38,9 +38,10 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 pub(super) struct Node {
     /// The name of the node. The embedded store is one node, `embedded`.
     name: String,
+    /// Whether it answers and can be used. `detail` says why not.
     answers: bool,
     /// `home`: the node has jobs. `joining`, `leaving`: jobs are being moved to it, or away from it. `outside`: it has
-    /// no jobs.
+    /// no jobs. `unknown`: no node has reported yet which nodes have jobs.
     part: &'static str,
     /// True if its data is older than that of the other nodes. It is not used until `dq nodes move` has looked at it.
     is_older: bool,
@@ -156,6 +157,8 @@ pub(super) struct StatusSchema {
     renewal: Option<serde_json::Value>,
     /// The bound sockets: the purpose and the address of each.
     listening: Vec<Vec<String>>,
+    /// The store in words, with the file of the embedded store.
+    store: String,
     processes: Vec<ProcessSchema>,
     findings: Vec<FoundSchema>,
 }
@@ -209,14 +212,14 @@ impl Api {
             Node {
                 durability: durability.map(|level| level.to_string()),
                 replicas: capability.and_then(|c| c.replicas),
-                answers: counts.is_ok() && state.is_none_or(|s| s.answers),
+                answers: counts.is_ok() && state.is_none_or(|s| s.answers && s.unusable.is_none()),
                 part: state.map_or("home", |s| s.part.word()),
                 is_older: state.is_some_and(|s| s.is_older),
                 delayed: sum(|c| c.delayed),
                 ready: sum(|c| c.ready),
                 leased: sum(|c| c.leased),
                 dead: sum(|c| c.dead),
-                detail: counts.as_ref().err().cloned(),
+                detail: counts.as_ref().err().cloned().or_else(|| unusable(state?)),
                 name: (*name).to_owned(),
                 servers: None,
                 file: None,
@@ -224,6 +227,11 @@ impl Api {
         };
         node_counts.iter().map(node).collect()
     }
+}
+
+/// Returns why dq does not use a node that answers.
+fn unusable(state: &NodeState) -> Option<String> {
+    state.unusable.as_ref().map(ToString::to_string)
 }
 
 /// Shows the nodes of the store and this host's spool. For each node: whether it answers, how many jobs it has, and

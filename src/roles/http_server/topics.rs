@@ -177,8 +177,8 @@ impl Api {
     }
 }
 
-/// Returns what the registry has under a name, with its revision. The inner value is none for an entry that is not a
-/// usable topic: its revision is unknown.
+/// Returns what the registry has under a name, with its revision. None: there is no such entry. `Some(None)`: the entry
+/// is not a usable topic, and its revision is unknown.
 pub(super) fn found(
     registry: &mut dyn Registry,
     name: &TopicName,

@@ -92,6 +92,7 @@ mod tests {
             generation: 1,
             renewal: None,
             listening: Vec::new(),
+            store: String::new(),
             processes: vec![process],
             findings: Vec::new(),
         }

@@ -301,7 +301,8 @@ impl Connection {
         is_its
     }
 
-    /// Ends the wait of a client that is gone: it gets no job. (If only its side is closed, it gets an empty answer.)
+    /// Ends the wait of a client that is gone: it gets no job. (If the client has only stopped sending, it still gets
+    /// an empty answer.)
     fn end_wait(&mut self) {
         if let Some(reply @ Reply::Waiting(_)) = self.replies.front_mut() {
             *reply = Reply::Done(SUCCESS.into());

@@ -181,8 +181,8 @@ pub(super) fn headers_of(log: &[u8]) -> Headers {
     headers(headers_line(log))
 }
 
-/// Returns the priority of a job of that level. If it has a number, the number is the first member of its headers,
-/// followed by the order of arrival: `part/numbered.lua`.
+/// Returns the priority of a job from its level and its headers. If the priority is a number, the first member of the
+/// headers has this number and the order of arrival: `part/numbered.lua`.
 pub(super) fn priority(level: Priority, headers: &[u8]) -> JobPriority {
     let number = || {
         let member =

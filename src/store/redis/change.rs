@@ -159,7 +159,7 @@ impl RedisStore {
         Ok(answer::views(&key.topic, values)?.pop())
     }
 
-    /// Deletes jobs. `note`: why, for their records, or nothing.
+    /// Deletes jobs. `note` is the reason, which goes into their records. It may be empty.
     pub(super) fn delete_all(&self, keys: &[JobKey], note: &str) -> Vec<Result<bool>> {
         self.run_by_homes(keys, |homes, keys| self.delete_some(homes, keys, note))
     }

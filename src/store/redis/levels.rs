@@ -64,7 +64,11 @@ impl Nodes {
 impl RedisStore {
     /// Waits until the changes on these shards are as safe as the topic asks.
     pub(super) fn confirm(&self, topic: &TopicName, places: impl Iterator<Item = Place>) -> Result<()> {
-        let level = self.nodes.level(topic);
+        self.confirm_level(self.nodes.level(topic), places)
+    }
+
+    /// Waits until the changes on these shards are as safe as the level says.
+    pub(super) fn confirm_level(&self, level: Durability, places: impl Iterator<Item = Place>) -> Result<()> {
         if level == Durability::Memory {
             return Ok(());
         }

@@ -37,6 +37,7 @@ mod settle;
 mod spool_sender;
 mod states;
 mod take_back;
+mod take_over;
 mod topic_levels;
 
 use crate::Maintenance;
@@ -95,13 +96,31 @@ pub struct RedisStore {
 impl RedisStore {
     /// Opens a handle to all nodes. Rings all bells, because a process may have died before it rang.
     pub fn open(settings: &settings::RedisSettings) -> Result<RedisStore> {
+        let store = RedisStore::open_marked(settings)?;
+        store.refuse_mark()?;
+        Ok(store)
+    }
+
+    /// Opens a handle to all nodes, also if they have the mark of a move.
+    pub fn open_marked(settings: &settings::RedisSettings) -> Result<RedisStore> {
         let spool = Spool::from_settings(settings)?;
         Ok(RedisStore { spool, ..RedisStore::new(settings, None)? })
     }
 
     /// Opens a handle to one node.
     pub fn open_lane(settings: &settings::RedisSettings, lane: usize) -> Result<RedisStore> {
-        RedisStore::new(settings, Some(lane))
+        let store = RedisStore::new(settings, Some(lane))?;
+        store.refuse_mark()?;
+        Ok(store)
+    }
+
+    /// Refuses nodes whose jobs are being moved to or from another store, or were moved there. A node that does not
+    /// answer is not asked again.
+    fn refuse_mark(&self) -> Result<()> {
+        match self.mark_of_nodes(self.lane) {
+            Some(mark) => Err(StoreError::Unfit(mark.to_string())),
+            None => Ok(()),
+        }
     }
 
     fn new(settings: &settings::RedisSettings, lane: Option<usize>) -> Result<RedisStore> {
@@ -213,8 +232,9 @@ impl Maintenance for RedisStore {
     fn health(&mut self) -> Result<()> {
         let mut failed = Ok(());
         for node in self.lane.map_or(0..self.nodes.count(), |lane| lane..lane + 1) {
-            match self.nodes.nodes[node].ping() {
-                // One node that answers is enough: a node that is down holds up its own jobs only.
+            let asked = &self.nodes.nodes[node];
+            match asked.ping().and_then(|()| asked.is_usable()) {
+                // One node that can be used is enough: a node that is down holds up its own jobs only.
                 Ok(()) => return Ok(()),
                 Err(e) => failed = Err(e),
             }

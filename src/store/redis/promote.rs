@@ -11,7 +11,7 @@ use super::homes::Homes;
 use super::nodes::{FRESH, Place};
 use super::script::Script;
 use super::{CHUNK, RedisStore, TOPICS, now_ms};
-use crate::{Maintenance, MoveCounts, OUTAGE, OwnerTag, Promotion, Rescheduled, Result};
+use crate::{Maintenance, OUTAGE, OwnerTag, Promotion, PromotionResult, Rescheduled, Result};
 use model::job::TopicName;
 
 /// How soon shards that could not be asked are tried again.
@@ -67,8 +67,8 @@ impl RedisStore {
         places: Vec<Place>,
         limit: usize,
         words: &[String],
-    ) -> Result<(MoveCounts, Vec<Value>, bool)> {
-        let (mut moved, mut spread_topics) = (MoveCounts::default(), Vec::new());
+    ) -> Result<(PromotionResult, Vec<Value>, bool)> {
+        let (mut moved, mut spread_topics) = (PromotionResult::default(), Vec::new());
         let (mut failed, mut worked) = (None, false);
         let asked_ms = now_ms();
         let calls = places.into_iter().map(|place| {
@@ -114,7 +114,7 @@ impl Promotion for RedisStore {
         &mut self,
         limit: usize,
         spread: &[(TopicName, Duration)],
-    ) -> Result<(MoveCounts, Rescheduled)> {
+    ) -> Result<(PromotionResult, Rescheduled)> {
         let was_partial = std::mem::replace(&mut self.partial, true);
         let (homes, places) = self.delivering()?;
         let words: Vec<String> = match spread {
@@ -153,7 +153,7 @@ impl Promotion for RedisStore {
         all.into_iter().sum()
     }
 
-    fn expire(&mut self, limit: usize) -> Result<MoveCounts> {
+    fn expire(&mut self, limit: usize) -> Result<PromotionResult> {
         let (homes, places) = self.delivering()?;
         let (moved, buried, _) = self.move_jobs(Script::Expire, &homes, places, limit, &[])?;
         self.note_dead_letters(&buried)?;

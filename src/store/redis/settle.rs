@@ -87,10 +87,10 @@ impl RedisStore {
         out
     }
 
-    /// Settles up to [`CHUNK`] leases, and leases from the first shard in the same round trip. Returns `None`, and
-    /// settles nothing, if this is not possible: with several nodes, without settlements or with too many, with more
-    /// than [`FEW`] shards (dq then first looks which of them have ready jobs), or if the first shard cannot be used
-    /// now.
+    /// Settles up to [`CHUNK`] leases, and leases jobs from the first shard in the same round trip. This needs a single
+    /// node or lane, 1 to [`CHUNK`] settlements, at most [`FEW`] shards, and a first shard that can be used now.
+    /// Otherwise this returns `None` and settles nothing. (With more shards, dq first looks which of them have ready
+    /// jobs.)
     pub(super) fn exchange_at_once(
         &mut self,
         settlements: &[Settlement],

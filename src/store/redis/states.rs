@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::nodes::{FRESH, NodeReport, Nodes, latest};
 use super::set::NodeSet;
-use crate::{Capability, Result};
+use crate::{Capability, Result, StoreError};
 
 /// How often, and after which pause, a node with another set is asked again. The last step of a move writes the new set
 /// to one node after the other.
@@ -42,7 +42,7 @@ impl Nodes {
         let known = self.known();
         let state = |((node, name), report): ((usize, &String), Result<NodeReport>)| {
             let set = known.as_ref().map(|homes| &homes.set);
-            let part = set.map_or(Part::Outside, |set| {
+            let part = set.map_or(Part::Unknown, |set| {
                 let (is, was) = (set.homes().contains(name), set.names.contains(name));
                 match (is, was) {
                     (true, true) => Part::Home,
@@ -54,11 +54,12 @@ impl Nodes {
             let is_other = |text: &Option<String>| text.as_deref() != set.map(NodeSet::text);
             NodeState {
                 name: name.clone(),
-                is_older: part != Part::Outside
+                is_older: !matches!(part, Part::Outside | Part::Unknown)
                     && report.as_ref().is_ok_and(|report| report.sets.iter().any(is_other))
                     && self.stays_older(node),
                 answers: report.is_ok(),
                 part,
+                unusable: report.is_ok().then(|| self.nodes[node].is_usable().err()).flatten(),
                 capability: report.is_ok().then(|| self.capability(node)).flatten(),
             }
         };
@@ -106,6 +107,8 @@ pub enum Part {
     Leaving,
     /// The configuration names this node, but it is not in the set.
     Outside,
+    /// No node has reported a set yet, so it is not known which nodes have jobs.
+    Unknown,
 }
 
 impl Part {
@@ -116,6 +119,7 @@ impl Part {
             Part::Joining => "joining",
             Part::Leaving => "leaving",
             Part::Outside => "outside",
+            Part::Unknown => "unknown",
         }
     }
 }
@@ -131,6 +135,8 @@ pub struct NodeState {
     pub part: Part,
     /// The data of the node is older than that of the others. It is not used before `dq nodes move` has looked at it.
     pub is_older: bool,
+    /// Why dq does not use the node, although it answers.
+    pub unusable: Option<StoreError>,
     /// What the node can promise. None: it does not report it.
     pub capability: Option<Capability>,
 }

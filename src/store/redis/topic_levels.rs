@@ -19,6 +19,11 @@ impl Levels {
         Levels { store, topics: HashMap::new() }
     }
 
+    /// Returns the level of topics that ask for none.
+    pub(super) fn store(&self) -> Durability {
+        self.store
+    }
+
     pub(super) fn level_of(&self, topic: &TopicName) -> Durability {
         self.topics.get(topic).copied().unwrap_or(self.store)
     }

@@ -31,7 +31,7 @@ impl Spool {
         if let Ok(turn) = self.turn.take()
             && self.has_no_entry()?
         {
-            // If it cannot be noted, the file is read instead.
+            // If the note cannot be written, nothing is wrong: processes read the file then.
             let _ = turn.set_byte(NOTHING_WAITS);
         }
         self.is_empty()

@@ -9,7 +9,7 @@ use super::flow;
 use super::records::{body_max, ended, ended_columns};
 use super::write::Write;
 use super::{browse, row};
-use crate::{MoveCounts, OUTAGE, Outcome, OwnerTag, Rescheduled, Settled, Settlement};
+use crate::{OUTAGE, Outcome, OwnerTag, PromotionResult, Rescheduled, Settled, Settlement};
 use model::job::{ATTEMPTS_KEPT, Attempt, Due, FIRST_ATTEMPTS_KEPT, State, TopicName};
 use model::job_priority::JobPriority;
 use model::record::Ending;
@@ -24,7 +24,7 @@ pub(super) fn promote(
     w: &mut Write<'_>,
     limit: usize,
     spread: &[(TopicName, Duration)],
-) -> rusqlite::Result<(MoveCounts, Rescheduled)> {
+) -> rusqlite::Result<(PromotionResult, Rescheduled)> {
     let now_ms = w.now_ms();
     let mut due_topics =
         w.db.prepare_cached("SELECT tid, name FROM topic WHERE next_due_ms <= ?1 ORDER BY next_due_ms")?
@@ -55,7 +55,7 @@ pub(super) fn promote(
         )?
         .execute([tid])?;
     }
-    Ok((MoveCounts { jobs: limit - left, next_ms: browse::next_due(w.db)? }, rescheduled))
+    Ok((PromotionResult { jobs: limit - left, next_ms: browse::next_due(w.db)? }, rescheduled))
 }
 
 /// Gives up to `limit` jobs that have been due for more than `OUTAGE` a new due time, at random within `span` from now.
@@ -260,7 +260,7 @@ pub(super) fn hand_back(w: &mut Write<'_>, owner: &OwnerTag, limit: usize) -> ru
 }
 
 /// Ends up to `limit` expired leases.
-pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<MoveCounts> {
+pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<PromotionResult> {
     let now_ms = w.now_ms();
     let leases = find(w, "at_ms <= ?1", &now_ms, limit)?;
     let jobs = leases.len();
@@ -277,7 +277,7 @@ pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<MoveCo
     let exact = "UPDATE shard SET next_deadline_ms = (SELECT min(at_ms) FROM job WHERE state = 3)
                  WHERE next_deadline_ms <= ?1";
     w.db.prepare_cached(exact)?.execute([now_ms])?;
-    Ok(MoveCounts { jobs, next_ms: browse::next_deadline(w.db)? })
+    Ok(PromotionResult { jobs, next_ms: browse::next_deadline(w.db)? })
 }
 
 /// Returns the recorded attempts of a job with one more: the attempt that was lost.

@@ -1,4 +1,5 @@
-//! The listening side of a bell: a socket in `run_dir/bells`, which is hung again if somebody removes it.
+//! The listening side of a bell: a socket in `run_dir/bells`. To hang a bell means to bind this socket to its file. If
+//! somebody removes the file, the bell is hung again.
 //!
 //! The kernel reports when the socket's file is removed or replaced, or its folder is moved. So a bell that is left
 //! alone costs nothing. While it cannot be hung again, this is tried once a second.
@@ -41,7 +42,8 @@ struct HungBellState {
     socket: UnixDatagram,
     /// Device and inode of the socket's file. None: it could not be hung again yet.
     file: Option<(u64, u64)>,
-    /// The watch for changes. None: the host allows no more watches, and the bell is not hung again if it is removed.
+    /// The watch for changes. None: the host allows no more watches. If the file is then removed, the bell is not hung
+    /// again.
     changes: Option<Inotify>,
 }
 

@@ -9,7 +9,7 @@ use crate::lease::exchange_apart;
 use crate::{
     Batch, LeaseRequest, Leased, Leases, Promotion, Result, Settled, Settlement, Settlements, StoreError,
 };
-use crate::{MoveCounts, OwnerTag, Rescheduled};
+use crate::{OwnerTag, PromotionResult, Rescheduled};
 use model::job::{JobKey, TopicName};
 use std::time::Duration;
 impl Leases for SqliteStore {
@@ -77,12 +77,12 @@ impl Promotion for SqliteStore {
         &mut self,
         limit: usize,
         spread: &[(TopicName, Duration)],
-    ) -> Result<(MoveCounts, Rescheduled)> {
+    ) -> Result<(PromotionResult, Rescheduled)> {
         self.check_file()?;
         // If nothing is due yet, no turn is taken.
         let next_ms = browse::next_due(&self.db).map_err(refused)?;
         if next_ms.is_none_or(|at| at > write::now_ms()) {
-            return Ok((MoveCounts { jobs: 0, next_ms }, Rescheduled::new()));
+            return Ok((PromotionResult { jobs: 0, next_ms }, Rescheduled::new()));
         }
         self.write(Durability::Normal, |w| deliver::promote(w, limit, spread))
     }
@@ -94,10 +94,10 @@ impl Promotion for SqliteStore {
         })
     }
 
-    fn expire(&mut self, limit: usize) -> Result<MoveCounts> {
+    fn expire(&mut self, limit: usize) -> Result<PromotionResult> {
         let next_ms = browse::next_deadline(&self.db).map_err(refused)?;
         if next_ms.is_none_or(|at| at > write::now_ms()) {
-            return Ok(MoveCounts { jobs: 0, next_ms });
+            return Ok(PromotionResult { jobs: 0, next_ms });
         }
         self.write(Durability::Normal, |w| deliver::expire(w, limit))
     }

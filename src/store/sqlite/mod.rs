@@ -31,6 +31,7 @@ mod record_rows;
 mod records;
 mod row;
 mod secret;
+mod take_over;
 mod turn;
 mod wal;
 mod write;
@@ -108,6 +109,15 @@ impl SqliteStore {
     /// that the daemon uses is opened (`host::used_file`). Adds are refused while the disk has fewer than `min_free` bytes
     /// left.
     pub fn open(path: &Path, run_dir: &Path, min_free: u64) -> Result<SqliteStore> {
+        match take_over::mark_of(path) {
+            Ok(None) => SqliteStore::open_marked(path, run_dir, min_free),
+            Ok(Some(mark)) => Err(StoreError::Unavailable(format!("{}: {mark}", path.display()))),
+            Err(e) => Err(StoreError::Unavailable(e.to_string())),
+        }
+    }
+
+    /// Opens the file, also if it has the mark of a move.
+    pub fn open_marked(path: &Path, run_dir: &Path, min_free: u64) -> Result<SqliteStore> {
         let io = |e: std::io::Error| StoreError::Unavailable(format!("cannot open {}: {e}", path.display()));
         if let Some(used) = used_file(run_dir).map_err(io)? {
             // Before anything is made: the files beside the missing file may come back with it.

@@ -30,8 +30,8 @@ fn size_of(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<Option<i64>>
     w.db.prepare_cached(size)?.query_row(params![tid, id.as_str()], |r| r.get(0)).optional()
 }
 
-/// Returns whether a job must not change from `old` to `size` bytes, because its topic, whose jobs have `bytes` bytes
-/// now, would then have more than `max_bytes`. A job may always get smaller.
+/// Returns whether a job is too big. The job would change from `old` to `size` bytes, and the jobs of its topic have
+/// `bytes` bytes now. It is too big if the topic would then have more than `max_bytes`. A job may always get smaller.
 fn is_too_big(max_bytes: Option<u64>, bytes: i64, old: i64, size: i64) -> bool {
     let most = |max: u64| i64::try_from(max).unwrap_or(i64::MAX);
     size > old && max_bytes.is_some_and(|max| bytes + size - old > most(max))

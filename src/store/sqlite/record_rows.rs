@@ -24,7 +24,7 @@ pub(super) fn record_of(key: JobKey, r: &Row<'_>) -> rusqlite::Result<JobRecord>
         ending: row::ending(r, 0)?,
         ended_ms,
         order_ms: ended_ms,
-        stamp_us: Some(stamp_us),
+        stamp_us: Some(stamp_us).filter(|stamp| *stamp > 0),
         due_ms: r.get(3)?,
         attempts: r.get(4)?,
         attempts_log: row::attempts_log(r.get(5)?),

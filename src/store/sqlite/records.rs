@@ -30,7 +30,7 @@ const SURPLUS: i64 = 2;
 const BYTES: &str =
     "octet_length(id) + coalesce(octet_length(attempts_log), 0) + coalesce(octet_length(body), 0)
                      + coalesce(octet_length(headers), 0) + 64";
-const ROW_BYTES: i64 = 64;
+pub(super) const ROW_BYTES: i64 = 64;
 
 /// The bytes that a job needs beside its id and its body, with its entries in the indexes.
 const JOB_ROOM: usize = 200;

@@ -38,7 +38,8 @@ struct Numbers {
     topics: watch::Receiver<Topics>,
     tags: TopicTags,
     aliases: Aliases,
-    /// The next slot. It begins at random, so that processes rarely make the same numbers in the same second.
+    /// The count in the last number (see `number`). It begins at random, so that processes rarely make the same numbers
+    /// in the same second.
     next: u64,
 }
 

@@ -278,8 +278,8 @@ impl Endpoint {
         }
     }
 
-    /// Makes calls in one round trip, together with the commands that wait for them. Also returns whether an answer
-    /// says that the server can do nothing now.
+    /// Makes calls in one round trip. `wait` has the commands that wait until the changes are safe. Also returns
+    /// whether an answer says that the server can do nothing now.
     fn exchange<'a>(
         &self,
         wire: &mut PooledConnection,

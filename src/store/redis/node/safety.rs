@@ -42,7 +42,8 @@ pub(in super::super) fn mark(shard: usize, base: &[u8]) -> Call {
 pub(super) struct Wait {
     level: Durability,
     limit: Duration,
-    /// A write, and the command that waits for it. Empty: the answers themselves show that the changes are safe.
+    /// A write, and the command that waits for it. Empty: no command is needed, because the server answers only when
+    /// the changes are safe.
     pub cmds: Vec<Cmd>,
 }
 
@@ -138,6 +139,13 @@ impl Node {
     pub(in super::super) fn capabilities(&self) -> Vec<Capability> {
         let masters = self.masters(false);
         masters.iter().filter_map(|server| server.capability().ok()).collect()
+    }
+
+    /// Returns an error if the next call to the node would be refused because the node keeps snapshots only. A server
+    /// that this process already uses is used further.
+    pub(in super::super) fn is_usable(&self) -> Result<(), StoreError> {
+        let is_met = self.masters(false).iter().all(|server| server.met.has_any());
+        if is_met { Ok(()) } else { self.keeps_jobs() }
     }
 
     /// Returns an error if the node keeps snapshots only and the configuration does not allow that. A server that does

@@ -44,6 +44,11 @@ impl KnownServers {
         server.is_empty() || self.names().contains(server)
     }
 
+    /// Returns whether this process has met any server at the address.
+    pub(super) fn has_any(&self) -> bool {
+        !self.names().is_empty()
+    }
+
     /// Notes that this process has met the server.
     pub(super) fn note(&self, server: String) {
         self.names().insert(server);

@@ -1,0 +1,346 @@
+//! `dq move`: moves all jobs from one store to another, for example from the embedded store to Redis. `store::TakeOver`
+//! has the marks, and the table of what a run does that follows one that has died.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+
+use super::backup::stopped_daemon;
+use super::progress::Progress;
+use super::show::json_line;
+use model::job::{State, TopicName};
+use model::settings::{Settings, StoreSettings};
+use store::{Counts, MoveMark, TakeOver, open_to_move};
+
+/// How many jobs are copied at a time.
+const PAGE: usize = 500;
+
+/// Move all jobs to another store, while dq is stopped
+///
+/// Moves jobs with their attempts, headers and tags, dead letters, the records of ended jobs, and pauses. Topics, tokens
+/// and accounts are in the registry, and stay there. Stop dq on all hosts that use one of the two stores first. The new
+/// store must be empty.
+///
+/// Nothing is removed from the old store. If the command is interrupted, run it again: it goes on. Until it has ended, dq
+/// starts with neither store; afterwards it starts with the new one only.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Run it as the daemon's user, who owns the files. Examples:\n  \
+                  dq move --from /etc/dq/dq.toml --to /etc/dq/redis.toml --dry-run\n  \
+                  dq move --from /etc/dq/dq.toml --to /etc/dq/redis.toml")]
+pub(crate) struct MoveStoreArguments {
+    /// The configuration file that has been used up to now: its [store] has the jobs
+    #[arg(long, value_name = "FILE")]
+    from: PathBuf,
+
+    /// The configuration file that will be used: its [store] gets the jobs
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+
+    /// Change nothing, and print how many jobs would be moved
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Give up a move that was interrupted: dq starts with the old store again
+    #[arg(long, conflicts_with = "dry_run")]
+    give_up: bool,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// One of the two stores, and its description.
+struct MovedStore {
+    store: Box<dyn TakeOver>,
+    name: String,
+}
+
+/// How much a store has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Contents {
+    pending: u64,
+    dead: u64,
+    /// How many ids have records.
+    records: u64,
+}
+
+impl MovedStore {
+    fn open(settings: &Settings) -> Result<MovedStore> {
+        let name = settings.store.to_string();
+        let store = open_to_move(&settings.store, &settings.run_dir)
+            .with_context(|| format!("cannot open the store {name}"))?;
+        Ok(MovedStore { store, name })
+    }
+
+    fn mark(&mut self) -> Result<Option<MoveMark>> {
+        self.store.move_mark().with_context(|| format!("the store {}", self.name))
+    }
+
+    fn set_mark(&mut self, mark: Option<&MoveMark>) -> Result<()> {
+        self.store.set_move_mark(mark).with_context(|| format!("cannot mark the store {}", self.name))
+    }
+
+    fn counts(&mut self) -> Result<Vec<Counts>> {
+        self.store.counts().with_context(|| format!("cannot count the jobs of the store {}", self.name))
+    }
+
+    /// Returns how much each topic has that has anything.
+    fn contents(&mut self) -> Result<Vec<(TopicName, Contents)>> {
+        let mut contents = Vec::new();
+        for counts in self.counts()? {
+            let mut records = 0;
+            self.each_page_of_records(&counts.topic, |_, ids| {
+                records += ids.len() as u64;
+                Ok(())
+            })?;
+            let of_topic = Contents { pending: counts.pending(), dead: counts.dead, records };
+            if of_topic != Contents::default() {
+                contents.push((counts.topic, of_topic));
+            }
+        }
+        Ok(contents)
+    }
+
+    /// Calls `work` with the keys of the jobs of a topic that have records, some at a time.
+    fn each_page_of_records(
+        &mut self,
+        topic: &TopicName,
+        mut work: impl FnMut(&mut dyn TakeOver, &[model::job::JobKey]) -> Result<()>,
+    ) -> Result<()> {
+        let mut cursor: Option<String> = None;
+        loop {
+            let page = self.store.list_records(topic, cursor.as_deref(), PAGE)?;
+            all_answer(&page.away)?;
+            let mut keys: Vec<_> = page.records.into_iter().map(|record| record.key).collect();
+            // The records of an id lie beside each other.
+            keys.dedup();
+            work(self.store.as_mut(), &keys)?;
+            cursor = page.next;
+            if cursor.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Fails if the outbox has entries: only timers make jobs from them.
+    fn check_outbox(&mut self) -> Result<()> {
+        let entries = self.store.outbox()?.entries;
+        if entries > 0 {
+            bail!(
+                "the outbox of the store {} still has {entries} entries about what follows ended jobs. Start dq with it, wait until \
+                 dq doctor does not name the outbox, and stop dq again",
+                self.name
+            );
+        }
+        Ok(())
+    }
+}
+
+fn all_answer(away: &[String]) -> Result<()> {
+    if !away.is_empty() {
+        bail!("these nodes do not answer: {}", away.join(", "));
+    }
+    Ok(())
+}
+
+/// Runs `dq move`.
+pub(crate) fn run(arguments: &MoveStoreArguments) -> Result<()> {
+    host::keep_new_files_private();
+    let (old, new) = (super::settings(&arguments.from)?, super::settings(&arguments.to)?);
+    if old.store == new.store {
+        bail!("both configurations name the same store, {}", old.store);
+    }
+    // While these locks are held, no daemon starts there.
+    let _locks = match old.run_dir == new.run_dir {
+        true => vec![stopped_daemon(&old)?],
+        false => vec![stopped_daemon(&old)?, stopped_daemon(&new)?],
+    };
+    if let Some(file) = old.store.file().filter(|file| !file.exists()) {
+        bail!("there is no store at {} (store.path of {})", file.display(), arguments.from.display());
+    }
+    check_spool(&old)?;
+    let mut from = MovedStore::open(&old)?;
+    if arguments.dry_run {
+        let contents = from.contents()?;
+        return print_summary(arguments, &contents, &new.store.to_string());
+    }
+    make_folder_of(new.store.file())?;
+    let mut to = MovedStore::open(&new)?;
+    if arguments.give_up {
+        return give_up(&mut from, &mut to);
+    }
+    if let Some(contents) = move_jobs(&mut from, &mut to)? {
+        print_summary(arguments, &contents, &to.name)?;
+    }
+    Ok(())
+}
+
+fn make_folder_of(file: Option<&Path>) -> Result<()> {
+    match file.and_then(Path::parent) {
+        Some(folder) => {
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Fails if changes wait in the spool of this host.
+fn check_spool(settings: &Settings) -> Result<()> {
+    let StoreSettings::Redis(redis) = &settings.store else { return Ok(()) };
+    if redis.spool.as_ref().is_some_and(|spool| spool.path.exists())
+        && let Some(spool) = store::Spool::from_settings(redis)?
+        && !spool.is_empty()?
+    {
+        bail!(
+            "changes wait in the spool of this host: start dq, wait until dq nodes list shows none, and stop dq again"
+        );
+    }
+    Ok(())
+}
+
+/// Moves what is not moved yet. Returns what was moved; none if all was moved by an earlier run.
+fn move_jobs(from: &mut MovedStore, to: &mut MovedStore) -> Result<Option<Vec<(TopicName, Contents)>>> {
+    let (leaves, left) = (MoveMark::Leaves(to.name.clone()), MoveMark::Left(to.name.clone()));
+    let takes = MoveMark::Takes(from.name.clone());
+    let marks = (from.mark()?, to.mark()?);
+    match &marks {
+        (Some(mark), None) if *mark == left => {
+            println!("the jobs of the store {} were moved to {} before", from.name, to.name);
+            return Ok(None);
+        }
+        (Some(mark), Some(other)) if *mark == left && *other == takes => {
+            to.set_mark(None)?;
+            return Ok(Some(from.contents()?));
+        }
+        (Some(mark), _) if *mark != leaves => bail!("the store {}: {mark}", from.name),
+        (Some(_), Some(other)) if *other == takes => eprintln!("an earlier move goes on"),
+        (_, Some(other)) => bail!("the store {}: {other}", to.name),
+        (_, None) => check_empty(to)?,
+    }
+    from.check_outbox()?;
+    to.check_outbox()?;
+    from.set_mark(Some(&leaves))?;
+    to.set_mark(Some(&takes))?;
+    eprintln!(
+        "if this command is interrupted, run it again: until it has ended, dq starts with neither store"
+    );
+    copy(from, to)?;
+    let contents = from.contents()?;
+    compare(&contents, &to.contents()?)?;
+    from.set_mark(Some(&left))?;
+    to.set_mark(None)?;
+    Ok(Some(contents))
+}
+
+fn check_empty(to: &mut MovedStore) -> Result<()> {
+    let contents = to.contents()?;
+    if let Some((topic, some)) = contents.first() {
+        let Contents { pending, dead, records } = some;
+        bail!(
+            "the store {} is not empty: topic {topic} has {pending} jobs, {dead} dead letters and records of {records} jobs. A store \
+             that gets jobs must be empty (docs/MOVE.md)",
+            to.name
+        );
+    }
+    Ok(())
+}
+
+fn copy(from: &mut MovedStore, to: &mut MovedStore) -> Result<()> {
+    let counts = from.counts()?;
+    let total = counts.iter().map(|counts| counts.pending() + counts.dead).sum();
+    let mut progress = Progress::begin(total, "jobs");
+    for Counts { topic, .. } in &counts {
+        for state in [State::Delayed, State::Ready, State::Leased, State::Dead] {
+            let mut cursor: Option<String> = None;
+            loop {
+                let page = from.store.list(topic, state, cursor.as_deref(), PAGE)?;
+                all_answer(&page.away)?;
+                to.store.take_over(&page.jobs)?;
+                progress.step(page.jobs.len() as u64);
+                cursor = page.next;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+    progress.end();
+    for Counts { topic, .. } in &counts {
+        from.each_page_of_records(topic, |store, keys| {
+            let mut records = Vec::new();
+            for key in keys {
+                records.extend(store.records(key)?);
+            }
+            Ok(to.store.take_over_records(&records)?)
+        })?;
+    }
+    for topic in from.store.paused()? {
+        to.store.pause(&topic, true)?;
+    }
+    Ok(to.store.end_take_over()?)
+}
+
+/// Fails if the new store does not have what the old one has.
+fn compare(old: &[(TopicName, Contents)], new: &[(TopicName, Contents)]) -> Result<()> {
+    let lacks =
+        old.iter().find(|one| !new.contains(one)).or_else(|| new.iter().find(|one| !old.contains(one)));
+    let Some((topic, _)) = lacks else { return Ok(()) };
+    let of = |all: &[(TopicName, Contents)]| {
+        let found = all.iter().find(|(name, _)| name == topic).map(|(_, contents)| *contents);
+        let Contents { pending, dead, records } = found.unwrap_or_default();
+        format!("{pending} jobs, {dead} dead letters and records of {records} jobs")
+    };
+    bail!(
+        "topic {topic} has {} in the old store, and {} in the new one: does a daemon still use one of them? Stop it, and run the \
+         command again",
+        of(old),
+        of(new)
+    );
+}
+
+fn give_up(from: &mut MovedStore, to: &mut MovedStore) -> Result<()> {
+    let leaves = MoveMark::Leaves(to.name.clone());
+    match (from.mark()?, to.mark()?) {
+        (Some(mark), other) if mark == leaves => {
+            let given_up = MoveMark::GivenUp(from.name.clone());
+            if other.is_some() {
+                to.set_mark(Some(&given_up))?;
+            }
+            from.set_mark(None)?;
+            println!("the move is given up: dq starts with the store {} again", from.name);
+            if other.is_some() {
+                println!(
+                    "the store {} has some of the jobs: empty it before it is used (docs/MOVE.md)",
+                    to.name
+                );
+            }
+            Ok(())
+        }
+        (Some(mark), _) => bail!("the store {}: {mark}", from.name),
+        (None, _) => bail!("no move of the store {} to {} was begun", from.name, to.name),
+    }
+}
+
+fn print_summary(arguments: &MoveStoreArguments, contents: &[(TopicName, Contents)], to: &str) -> Result<()> {
+    let sum = |of: fn(&Contents) -> u64| contents.iter().map(|(_, one)| of(one)).sum::<u64>();
+    let (jobs, dead, records) = (sum(|c| c.pending), sum(|c| c.dead), sum(|c| c.records));
+    let topics = contents.len();
+    if arguments.json {
+        return json_line(&json!({"moved": !arguments.dry_run, "topics": topics, "jobs": jobs,
+            "dead": dead, "records": records}));
+    }
+    let what =
+        format!("{jobs} jobs, {dead} dead letters and the records of {records} jobs, of {topics} topics");
+    match arguments.dry_run {
+        true => println!("would be moved to {to}: {what}"),
+        false => {
+            println!("moved to {to}: {what}");
+            println!(
+                "start dq with {}. The old store still has its copies (docs/MOVE.md)",
+                arguments.to.display()
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! A store takes over what another store had: its jobs, dead letters and records, as they are. `dq move` does this while
+//! no daemon runs.
+//!
+//! Nothing is removed from the store that is left, so a move that is broken off loses nothing, and may be run again. A
+//! mark in each of the two stores keeps daemons away until the move has ended, and from the old store for good:
+//!
+//! | the run dies | mark of the old store | mark of the new store | what a new run does |
+//! |---|---|---|---|
+//! | before the first mark | none | none | begins |
+//! | between the first two marks | leaves | none, and it is empty | sets the second mark, and goes on |
+//! | while it copies | leaves | takes | copies what is missing |
+//! | after the counts were compared | left | takes | removes the second mark |
+//! | after that | left | none | nothing: the new store is in use |
+//! | while the move is given up, or after it | leaves, then none | given up | refuses: the new store must be emptied |
+//!
+//! So there is no moment at which a daemon could use both, and none at which it could use a part of the jobs.
+
+use std::fmt;
+
+use super::{Result, Store, View};
+use model::record::JobRecord;
+
+/// What a store has to do with a move, and the name of the other store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MoveMark {
+    /// Its jobs are being copied to the other store.
+    Leaves(String),
+    /// Its jobs were moved to the other store. Those that it still has are old.
+    Left(String),
+    /// It gets the jobs of the other store.
+    Takes(String),
+    /// It has some of the jobs of the other store, from a move that was given up.
+    GivenUp(String),
+}
+
+impl MoveMark {
+    /// Returns the text by which a store keeps it.
+    pub(crate) fn to_text(&self) -> String {
+        let (word, other) = match self {
+            MoveMark::Leaves(other) => ("leaves", other),
+            MoveMark::Left(other) => ("left", other),
+            MoveMark::Takes(other) => ("takes", other),
+            MoveMark::GivenUp(other) => ("given-up", other),
+        };
+        format!("{word} {other}")
+    }
+
+    /// Reads the text. None: it is not the text of a mark.
+    pub(crate) fn from_text(text: &str) -> Option<MoveMark> {
+        let (word, other) = text.trim_end().split_once(' ')?;
+        let mark = match word {
+            "leaves" => MoveMark::Leaves,
+            "left" => MoveMark::Left,
+            "takes" => MoveMark::Takes,
+            "given-up" => MoveMark::GivenUp,
+            _ => return None,
+        };
+        Some(mark(other.to_owned()))
+    }
+}
+
+/// Why a daemon may not use the store.
+impl fmt::Display for MoveMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let again = "run the same dq move again, or give it up with --give-up";
+        match self {
+            MoveMark::Leaves(other) => write!(f, "its jobs are being moved to {other}: {again}"),
+            MoveMark::Left(other) => write!(f, "its jobs were moved to {other}: use that store"),
+            MoveMark::Takes(other) => write!(f, "it does not have all jobs of {other} yet: {again}"),
+            MoveMark::GivenUp(other) => {
+                write!(
+                    f,
+                    "it has some jobs of {other}, from a move that was given up: empty it (docs/MOVE.md)"
+                )
+            }
+        }
+    }
+}
+
+/// A store that can take over what another store had. It may be opened although it has a mark.
+pub trait TakeOver: Store {
+    /// Returns its mark.
+    fn move_mark(&mut self) -> Result<Option<MoveMark>>;
+
+    /// Sets its mark, or removes it. The mark is as safe as a job when this returns.
+    fn set_move_mark(&mut self, mark: Option<&MoveMark>) -> Result<()>;
+
+    /// Takes over jobs in any state. A job that was leased waits until its lease would have ended, and the attempt does
+    /// not count. What is here already is left out.
+    fn take_over(&mut self, jobs: &[View]) -> Result<()>;
+
+    /// Takes over records. What is here already is left out. Call [`TakeOver::end_take_over`] after the last ones.
+    fn take_over_records(&mut self, records: &[JobRecord]) -> Result<()>;
+
+    /// Ends the taking over. All that was taken over is as safe as an acknowledged job when this returns.
+    fn end_take_over(&mut self) -> Result<()>;
+}
+
+/// Returns a leased job as it is stored elsewhere: as a job that waits until its lease would have ended.
+pub(crate) fn without_lease(job: &View) -> View {
+    let due_ms = job.until_ms.map_or(job.due_ms, |until_ms| until_ms.max(job.due_ms));
+    let attempts = job.attempts.saturating_sub(1);
+    View {
+        state: model::job::State::Delayed,
+        due_ms,
+        until_ms: None,
+        attempts,
+        reserver: None,
+        ..job.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_read_as_it_was_written() {
+        let marks = [MoveMark::Leaves, MoveMark::Left, MoveMark::Takes, MoveMark::GivenUp];
+        for mark in marks.map(|mark| mark("a b".to_owned())) {
+            assert_eq!(MoveMark::from_text(&format!("{}\n", mark.to_text())), Some(mark));
+        }
+        assert_eq!(MoveMark::from_text("goes a"), None);
+    }
+}
