@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
 use super::backup::stopped_daemon;
+use super::file_owner::refuse_root;
 use super::progress::Progress;
 use super::show::json_line;
 use model::job::{State, TopicName};
@@ -151,6 +152,8 @@ pub(crate) fn run(arguments: &MoveStoreArguments) -> Result<()> {
     if old.store == new.store {
         bail!("both configurations name the same store, {}", old.store);
     }
+    refuse_root(&old, "dq move")?;
+    refuse_root(&new, "dq move")?;
     // While these locks are held, no daemon starts there.
     let _locks = match old.run_dir == new.run_dir {
         true => vec![stopped_daemon(&old)?],

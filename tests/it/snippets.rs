@@ -40,7 +40,7 @@ const BEFORE: [(&str, &str); 11] = [
     ("U=http:", "start_dq"),
     ("curl --json '{\"outcome\"", "take_a_job_for_later"),
     ("dq import php-dq", "start_the_redis_of_the_php_daemon"),
-    ("dq export php-dq", "stop_dq"),
+    ("dq export php-dq", "stop_dq_without_pull_jobs"),
     ("dq nodes move --config", "restore_a_node_from_a_backup"),
     ("dq nodes forget", "end_a_node"),
     ("dq nodes move --adopt", "start_a_node_again"),
@@ -128,6 +128,11 @@ stop_dq() {
     wait_for sh -c "! test -e /proc/$pid"
     # A pid that is not that of a daemon any more is not left behind.
     test ! -s var/run/dq-master.pid
+}
+# The PHP daemon cannot deliver jobs of pull topics, so an export with such jobs ends with 1.
+stop_dq_without_pull_jobs() {
+    dq del shipping 8 && dq del shipping 9
+    stop_dq
 }
 "#;
 
