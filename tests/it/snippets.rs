@@ -121,6 +121,9 @@ back_up_a_node() {
     redis-cli -s saved.sock set job 1
     redis-cli -s saved.sock --rdb r1.rdb
 }
+wait_for_the_shop() {
+    if test -e broken; then wait_for grep '^alert:' shop.log; else wait_for grep 'order 44 is closed' shop.log; fi
+}
 start_dq() { dq-master --config dq.toml >>daemon.log 2>&1 & wait_for_dq; }
 stop_dq() {
     local pid; pid=$(cat var/run/dq-master.pid)
@@ -166,17 +169,18 @@ fn blocks(document: &str) -> Vec<Block> {
     blocks
 }
 
-#[test]
-fn the_commands_of_the_documents_work_as_written() {
+/// Returns a script that runs the blocks of documents. `before`: what somebody does before a block that begins with
+/// these words.
+fn script(documents: &[&str], before: &[(&str, &str)], not_run: &[(&str, &str)]) -> String {
     let mut script = HELPERS.to_owned();
     let mut used: BTreeMap<&str, u32> = BTreeMap::new();
-    for block in DOCUMENTS.iter().flat_map(|document| blocks(document)) {
-        if let Some((words, _)) = NOT_RUN.iter().find(|(words, _)| block.begins_with(words)) {
+    for block in documents.iter().flat_map(|document| blocks(document)) {
+        if let Some((words, _)) = not_run.iter().find(|(words, _)| block.begins_with(words)) {
             *used.entry(words).or_default() += 1;
             continue;
         }
         writeln!(script, "echo '== {}'", block.place).unwrap();
-        if let Some((words, step)) = BEFORE.iter().find(|(words, _)| block.begins_with(words)) {
+        if let Some((words, step)) = before.iter().find(|(words, _)| block.begins_with(words)) {
             *used.entry(words).or_default() += 1;
             writeln!(script, "{step}").unwrap();
         }
@@ -193,10 +197,15 @@ fn the_commands_of_the_documents_work_as_written() {
             _ => writeln!(script, "(\n{text}) < <(yes 'a good password')").unwrap(),
         }
     }
-    for (words, _) in NOT_RUN.iter().chain(&BEFORE) {
+    for (words, _) in not_run.iter().chain(before) {
         assert!(used.contains_key(words), "no block begins with {words:?} any more");
     }
     writeln!(script, "echo '== all'").unwrap();
+    script
+}
+
+/// Runs a script in a folder and on a network of its own.
+fn play(script: &str) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("script.sh"), script).unwrap();
     let build = Path::new(env!("CARGO_BIN_EXE_dq")).parent().unwrap();
@@ -226,4 +235,28 @@ fn the_commands_of_the_documents_work_as_written() {
         "{}\n--- the daemon and dq listen:\n{daemon}",
         String::from_utf8_lossy(&said)
     );
+}
+
+#[test]
+fn the_commands_of_the_documents_work_as_written() {
+    play(&script(&DOCUMENTS, &BEFORE, &NOT_RUN));
+}
+
+/// What somebody sees before a block of the tutorial: the shop and the alert.
+const IN_TUTORIAL: [(&str, &str); 2] =
+    [("dq find 43", "wait_for grep 'order 43 is closed' shop.log"), ("dq dead list", "wait_for_the_shop")];
+
+#[test]
+fn the_tutorial_works_as_written() {
+    play(&script(&["docs/TUTORIAL.md"], &IN_TUTORIAL, &[]));
+}
+
+#[test]
+fn translations_have_the_commands_of_their_originals() {
+    for document in ["docs/TUTORIAL"] {
+        let texts = |document: String| -> Vec<String> {
+            blocks(&document).into_iter().map(|block| block.text).collect()
+        };
+        assert_eq!(texts(format!("{document}.zh.md")), texts(format!("{document}.md")), "{document}");
+    }
 }
