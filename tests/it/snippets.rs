@@ -253,7 +253,7 @@ fn the_tutorial_works_as_written() {
 
 #[test]
 fn translations_have_the_commands_of_their_originals() {
-    for document in ["docs/TUTORIAL"] {
+    for document in ["docs/TUTORIAL", "README"] {
         let texts = |document: String| -> Vec<String> {
             blocks(&document).into_iter().map(|block| block.text).collect()
         };
