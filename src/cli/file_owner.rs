@@ -30,7 +30,8 @@ pub(super) fn refuse_root(settings: &Settings, command: &str) -> Result<()> {
     )
 }
 
-/// Returns what shows who owns the daemon's files: of each group of files those that exist, or else their folder.
+/// Returns what shows who owns the daemon's files: of each group of files those that exist, or else the nearest folder
+/// above them that exists.
 fn places(settings: &Settings) -> Vec<PathBuf> {
     let mut groups = Vec::new();
     if let StoreSettings::Embedded { path, .. } = &settings.store {
@@ -42,7 +43,8 @@ fn places(settings: &Settings) -> Vec<PathBuf> {
         groups.push(store_files(path));
     }
     let place = |files: Vec<PathBuf>| {
-        let folder = files.first().and_then(|file| file.parent()).map(Path::to_owned);
+        let folder = files.first().and_then(|file| file.ancestors().find(|folder| folder.exists()));
+        let folder = folder.map(Path::to_owned);
         let there: Vec<PathBuf> = files.into_iter().filter(|file| file.exists()).collect();
         if there.is_empty() { folder.into_iter().collect() } else { there }
     };

@@ -93,7 +93,10 @@ pub fn main() -> ExitCode {
         }
     };
     if arguments.check {
-        println!("the configuration is good: {} topics", settings.topics.len());
+        let registry =
+            settings.registry.as_ref().map(|at| format!(" (those of the registry {at} are not counted)"));
+        let topics = settings.topics.len();
+        println!("the configuration is good: {topics} topics{}", registry.unwrap_or_default());
         return ExitCode::SUCCESS;
     }
     let run = || {

@@ -266,7 +266,10 @@ fn jobs_that_php_cannot_deliver_stay_in_dq() {
     assert_eq!(output.code, 1);
     assert_eq!(target.jobs("orders").into_keys().collect::<Vec<_>>(), ["headers", "number", "path"]);
     assert_eq!(output.json()["reasons"].as_object().unwrap().len(), 4, "{}", output.out);
-    assert!(output.out.contains("workers:pull"), "{}", output.out);
+    let mut people = Command::new(env!("CARGO_BIN_EXE_dq"));
+    people.args(["export", "php-dq", "--to", &php.url(), "--dry-run", "--config"]).arg(target.config());
+    let people = CommandOutput::of(people.output().unwrap()).out;
+    assert!(people.contains("left in dq: workers:pull: its topic is a pull topic"), "{people}");
 
     let output = export(&target, &[&php], &["--reduce"]);
     output.counts(&[("moved", 2), ("reduced", 2), ("left", 2)]);
@@ -342,7 +345,13 @@ fn an_import_as_root_beside_files_of_another_user_is_refused() {
         );
     }
     assert_eq!(std::fs::read_dir(&var).unwrap().count(), 0, "nothing was made");
-    std::os::unix::fs::chown(&var, Some(0), Some(0)).unwrap();
+    // Nor if the folder for the store is missing, and the one above it belongs to the other user.
+    std::fs::remove_dir(&var).unwrap();
+    std::os::unix::fs::chown(target.dir.path(), Some(65534), Some(65534)).unwrap();
+    let output = target.import(&php, &[]);
+    assert!(output.code == 1 && output.err.contains("sudo -u nobody dq import"), "{}", output.err);
+    assert!(!target.has_begun());
+    std::os::unix::fs::chown(target.dir.path(), Some(0), Some(0)).unwrap();
     target.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
 }
 

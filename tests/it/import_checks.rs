@@ -172,10 +172,12 @@ fn a_dry_run_only_reads_the_registry() {
     assert_eq!((output.code, json["taken"].as_u64()), (1, Some(4)), "an import without them is not whole");
     let notes = texts(&json, "notes");
     assert!(notes.iter().all(|note| note.starts_with("dq leaves out of the registry: ")), "{notes:?}");
+    let same = notes.iter().find(|note| note.contains("row 4, topic \"order_close\""));
+    assert!(same.is_some_and(|note| note.contains("the PHP daemon uses the last of them")), "{notes:?}");
     for named in ["nowhere", "order close"] {
         assert!(notes.iter().any(|note| note.contains(&format!("topic \"{named}\""))), "{notes:?}");
     }
-    assert_eq!((notes.len(), columns(&database)), (2, before.clone()));
+    assert_eq!((notes.len(), columns(&database)), (3, before.clone()));
 
     // All servers must be named by --from. The import does not extend the tables either: only the daemon does that.
     let output = import(&target.config(), &["--from", &from]);

@@ -96,15 +96,15 @@ impl ExportSummary {
         for (name, count) in rows {
             let _ = writeln!(text, "{name:<45} {count:>9}");
         }
-        for (reason, jobs) in &self.reasons {
-            let _ = writeln!(text, "left in dq: {jobs} jobs: {reason}");
-        }
-        for LeftJob { job, .. } in &self.named {
-            let _ = writeln!(text, "left in dq: {job}");
+        for LeftJob { job, reason } in &self.named {
+            let _ = writeln!(text, "left in dq: {job}: {reason}");
         }
         let more = self.left - self.named.len() as u64;
         if more > 0 {
-            let _ = writeln!(text, "and {more} more");
+            let _ = writeln!(text, "and {more} more. Of all jobs that are left:");
+            for (reason, jobs) in &self.reasons {
+                let _ = writeln!(text, "{jobs:>9}  {reason}");
+            }
         }
         for difference in &self.differences {
             let _ = writeln!(text, "the PHP daemon may not read these Redis servers: {difference}");

@@ -5,7 +5,7 @@ use ::mysql::prelude::Queryable;
 
 use super::MysqlRegistry;
 use super::row::{self, PhpTopicRow};
-use crate::{Reading, Registry as _, Result};
+use crate::{InvalidRow, Reading, Registry as _, Result};
 
 /// The columns of `dq_topic` that a PHP daemon may not have, and the values to use instead.
 const LATER: [(&str, &str); 2] = [("priority", "2"), ("dq_spec", "NULL")];
@@ -28,8 +28,14 @@ impl MysqlRegistry {
                 .db
                 .query_map(row::select_from(&table, ""), PhpTopicRow::from_row)
                 .map_err(|e| self.failed(e))?;
-            reading.names = rows.iter().map(|row| row.topic.clone()).collect();
             for row in rows {
+                if !reading.names.insert(row.topic.clone()) {
+                    let which = format!("dq_topic row {}, topic {:?}", row.id, row.topic);
+                    let why =
+                        "a row with a lower number has that name (the PHP daemon uses the last of them)";
+                    reading.unusable.push(InvalidRow { which, why: why.to_owned() });
+                    continue;
+                }
                 match row.into_registered(self.max_attempts) {
                     Ok(registered) => reading.topics.push(registered),
                     Err(unusable) => reading.unusable.push(unusable),
