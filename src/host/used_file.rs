@@ -53,6 +53,10 @@ pub fn use_file(run_dir: &Path, (dev, ino): FileId) -> io::Result<FileId> {
     if !is_run_dir_taken(run_dir) {
         return Ok((dev, ino));
     }
+    // On a full disk nothing can be written, and processes must still be able to start.
+    if let Some(used) = used_file(run_dir)? {
+        return Ok(used);
+    }
     // The note gets its name only when it is whole.
     let draft = run_dir.join(format!("{USED_FILE}.{}", super::random_name()?));
     fs::write(&draft, format!("{dev} {ino}\n"))?;

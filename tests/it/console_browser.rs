@@ -59,10 +59,11 @@ fn an_operator_registers_a_topic_and_redrives_its_dead_letters() {
     };
     let sink = Sink::answering(answer);
     let daemon = Daemon::start("");
-    let mut http = Http::tcp(&daemon);
     let browser = signed_in(&daemon, Setting::default());
     browser.see("h1", "Overview");
     browser.see("main", "Nothing needs attention");
+    // (A connection that waits for its first request is closed after ten seconds.)
+    let mut http = Http::tcp(&daemon);
     // The page as a person sees it who is already signed in.
     browser.run("location.reload()");
     browser.see("main", "Nothing needs attention");

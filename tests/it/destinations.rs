@@ -76,6 +76,8 @@ fn a_path_goes_with_its_job_whatever_happens_to_the_job() {
         );
         http.ask("POST", "/v1/topics/t/dead/redrive", &json!({"ids": ["dies"]})).is(200);
     }
+    // (A job that is being delivered is not changed.)
+    eventually(10 * SECOND, "death", || (job(&mut http, "dies")["state"] == "dead").then_some(()));
     // Null removes it, and a replacement has none.
     let again = json!({"id": "dies", "body": 1, "delay": "1h", "path": "/1"});
     http.ask("POST", "/v1/topics/t/jobs", &again);

@@ -278,6 +278,10 @@ impl Daemon {
         command.env("DQ_STORE__MIN_FREE", min_free);
         let daemon = Daemon::run(Arc::clone(&dir), port, http, command);
         daemon.wait_ready();
+        // Its run_dir cannot be seen from here, so `dq status` does not answer.
+        eventually(20 * SECOND, "all processes", || {
+            daemon.log().contains("all processes are ready").then_some(())
+        });
         // The path goes through the daemon's own view of the folder.
         let filler = format!("/proc/{}/root{}/var/filler", daemon.pid(), dir.path().display());
         (daemon, filler.into())
