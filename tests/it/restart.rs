@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::steps::Steps;
 use crate::support::{
-    Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, faulty, free_port, install, lives, pending, takes,
-    topic,
+    Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, faulty, free_port, install, lives, on_redis,
+    pending, takes, topic,
 };
 use cli::{Answer, Client};
 use nix::sys::signal::Signal;
@@ -200,6 +200,8 @@ fn an_impossible_restart_is_refused_and_a_later_one_works() {
     let file = daemon.dir.path().join("dq.toml");
     let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let busy_port = busy.local_addr().unwrap().port();
+    let another_store =
+        if on_redis() { "store.backend cannot be changed" } else { "store.path cannot be changed" };
     type Spoil<'a> = Box<dyn Fn() + 'a>;
     let dir = daemon.dir.path();
     let write = |port: u16, text: &str| Daemon::write_config(dir, port, daemon.http, text);
@@ -208,7 +210,7 @@ fn an_impossible_restart_is_refused_and_a_later_one_works() {
         (Box::new(|| std::fs::remove_file(&file).unwrap()), "cannot read"),
         (Box::new(|| write(daemon.port, "drain_timeout = \"soon\"\n")), "drain_timeout"),
         (Box::new(|| write(daemon.port, "run_dir = \"elsewhere\"\n")), "run_dir cannot be changed"),
-        (Box::new(|| write(daemon.port, "[store]\npath = \"other.db\"\n")), "store.path cannot be changed"),
+        (Box::new(|| write(daemon.port, "[store]\npath = \"other.db\"\n")), another_store),
         (Box::new(|| write(busy_port, &good)), "address in use"),
         // The folder for logs is a file: children end as soon as they are started.
         (Box::new(|| write(daemon.port, "log_dir = \"dq.toml\"\n")), "is given up"),

@@ -21,8 +21,8 @@ pub fn refused_store_change(before: &str, after: &str) -> Option<String> {
     let kind = |text: &str| [EMBEDDED, REDIS].into_iter().find(|kind| text.starts_with(kind));
     let why = match () {
         () if kind(store) != kind(other) => {
-            "store.backend cannot be changed while dq runs. Another store does not have the jobs of this one: let dq \
-             deliver them first. Then stop dq and start it"
+            "store.backend cannot be changed while dq runs: the other store does not have the jobs of this one. Stop dq, \
+             take the jobs to the other store with dq move (docs/MOVE.md), and start dq"
                 .to_owned()
         }
         () if store != other => {
