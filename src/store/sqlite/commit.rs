@@ -71,13 +71,14 @@ impl SqliteStore {
         }
         let immediate = TransactionBehavior::Immediate;
         let tx = self.db.transaction_with_behavior(immediate).map_err(TransactionError::Refused)?;
-        let mut write = Write::begin(&tx, &self.topics);
+        let mut write = Write::begin(&tx, &self.topics, self.record_budget);
         let out = work(&mut write).map_err(TransactionError::Refused)?;
         let mut rings = write.finish().map_err(TransactionError::Refused)?;
-        let (met, mut buried) = (write.met, write.dead_topics);
+        let (met, mut buried, record_budget) = (write.met, write.dead_topics, write.record_budget);
         tx.commit().map_err(TransactionError::AtCommit)?;
         self.dead_topics.append(&mut buried);
         self.topics.extend(met);
+        self.record_budget = record_budget;
         let grown = self.log_pages.load(Ordering::Relaxed) / LOG_PAGES;
         rings.timer |= grown > self.log_rung;
         self.log_rung = grown;

@@ -58,6 +58,7 @@ use self::commit::Durability;
 use self::connect::connect;
 pub(super) use self::connect::{BUSY, at_commit, refused};
 use self::free_pages::FreePages;
+use self::pending_records::RecordBudget;
 use self::turn::LogNote;
 pub(super) use self::turn::Turn;
 use self::wal::Log;
@@ -96,6 +97,8 @@ pub struct SqliteStore {
     free_pages: FreePages,
     /// When to look for old records again. None: this handle has not looked yet.
     trim_at: Option<Instant>,
+    /// What this handle knows of the bytes of all records.
+    record_budget: RecordBudget,
 }
 
 /// Returns why the file at this path is not used.
@@ -173,6 +176,7 @@ impl SqliteStore {
             log_rung: 0,
             dead_topics: Vec::new(),
             trim_at: None,
+            record_budget: RecordBudget::default(),
         };
         // An earlier process may have died after a commit and before it rang its bells.
         store.announce();
@@ -220,7 +224,7 @@ impl SqliteStore {
 
     /// Returns the number of a topic, without a transaction. None: the topic never had a job.
     fn topic(&mut self, name: &TopicName) -> Result<Option<i64>> {
-        let mut read = Write::begin(&self.db, &self.topics);
+        let mut read = Write::begin(&self.db, &self.topics, self.record_budget);
         let tid = read.topic(name).map_err(refused)?;
         let met = read.met;
         self.topics.extend(met);

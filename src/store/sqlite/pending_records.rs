@@ -1,4 +1,5 @@
-//! What a transaction of the embedded store knows of the records that it writes.
+//! What a transaction of the embedded store knows of the records that it writes, and what a handle knows of the bytes of
+//! all records.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,8 @@ pub(super) struct TopicRecords {
     /// The number of the last record, and its `order_ms`.
     pub last: i64,
     pub last_order_ms: i64,
+    /// How many records there were before the transaction.
+    pub there: i64,
     /// How many records the transaction has written, and how many bytes these have.
     pub written: (i64, i64),
 }
@@ -18,3 +21,44 @@ pub(super) struct TopicRecords {
 /// The records that a transaction writes.
 #[derive(Debug, Default)]
 pub(super) struct PendingRecords(pub BTreeMap<i64, TopicRecords>);
+
+/// The bytes that the records of all topics have, and may have, as a handle knows them.
+///
+/// The sum over the topics is not taken in each transaction. It is taken again when this handle has written an eighth of
+/// what was free when it was taken last. Other handles do the same. So with up to eight handles, the records exceed their
+/// limit by no more than what one transaction of each handle writes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RecordBudget {
+    /// How many bytes were free when the sum was taken.
+    free: i64,
+    /// How many bytes this handle has written since then.
+    written: i64,
+}
+
+impl RecordBudget {
+    /// Notes bytes that were written. Returns whether the sum must be taken again.
+    pub(super) fn spend(&mut self, bytes: i64) -> bool {
+        self.written += bytes;
+        self.written.saturating_mul(8) > self.free
+    }
+
+    /// Notes a sum that was taken: how many bytes are free.
+    pub(super) fn renew(&mut self, free: i64) {
+        *self = RecordBudget { free, written: 0 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_is_taken_again_after_an_eighth_of_what_was_free() {
+        let mut budget = RecordBudget::default();
+        assert!(budget.spend(1), "nothing is known yet");
+        budget.renew(800);
+        assert_eq!([100, 1].map(|bytes| budget.spend(bytes)), [false, true]);
+        budget.renew(-5);
+        assert!(budget.spend(0), "beyond the limit, each transaction takes the sum");
+    }
+}

@@ -61,7 +61,7 @@ pub(super) fn keep(
 
 /// Removes up to [`CHUNK`] records that their topics do not keep any more. Returns how many, and the shortest age of all
 /// topics that have records.
-pub(super) fn trim(w: &Write<'_>) -> rusqlite::Result<(usize, Option<Duration>)> {
+pub(super) fn trim(w: &mut Write<'_>) -> rusqlite::Result<(usize, Option<Duration>)> {
     let topics: Vec<(i64, i64, RecordKeeping)> =
         w.db.prepare_cached(
             "SELECT keep_age_ms, keep_jobs, keep_body, with_event, tid, records FROM topic WHERE records > 0",
@@ -87,5 +87,11 @@ pub(super) fn trim(w: &Write<'_>) -> rusqlite::Result<(usize, Option<Duration>)>
             break;
         }
     }
+    if left > 0 {
+        left -= w.keep_budget(left)? as i64;
+    }
+    // Only an earlier release reads this sum.
+    let sum = "SELECT coalesce(sum(record_bytes), 0) FROM topic";
+    w.db.execute(&format!("UPDATE shard SET record_bytes = ({sum}) WHERE record_bytes <> ({sum})"), [])?;
     Ok(((CHUNK as i64 - left) as usize, shortest))
 }

@@ -88,10 +88,10 @@ impl Write<'_> {
             Entry::Occupied(known) => return Ok(known.into_mut()),
             Entry::Vacant(vacant) => vacant,
         };
-        let sql = "SELECT keep_age_ms, keep_jobs, keep_body, with_event, last_record, last_order_ms FROM topic WHERE tid = ?1";
+        let sql = "SELECT keep_age_ms, keep_jobs, keep_body, with_event, last_record, last_order_ms, records FROM topic WHERE tid = ?1";
         let read = |row: &Row<'_>| {
-            let (last, last_order_ms) = (row.get(4)?, row.get(5)?);
-            Ok(TopicRecords { keeping: keeping(row)?, last, last_order_ms, written: (0, 0) })
+            let (last, last_order_ms, there) = (row.get(4)?, row.get(5)?, row.get(6)?);
+            Ok(TopicRecords { keeping: keeping(row)?, last, last_order_ms, there, written: (0, 0) })
         };
         let found = self.db.prepare_cached(sql)?.query_row([tid], read)?;
         Ok(known.insert(found))
@@ -196,37 +196,45 @@ impl Write<'_> {
 
     /// Writes the counts of the records, and removes records beyond the limits.
     pub(super) fn finish_records(&mut self) -> rusqlite::Result<()> {
+        let (mut all_written, mut surplus_max) = (0, 0);
         for (tid, of_topic) in std::mem::take(&mut self.records.0) {
-            let TopicRecords { keeping, last, last_order_ms, written: (count, bytes) } = of_topic;
+            let TopicRecords { keeping, last, last_order_ms, there, written: (count, bytes) } = of_topic;
             if count == 0 {
                 continue;
             }
-            let most = i64::from(keeping.jobs);
-            let there: i64 = self
-                .db
+            // A RETURNING clause would cost more than the reading in `records_of`.
+            self.db
                 .prepare_cached(
                     "UPDATE topic SET records = records + ?2, record_bytes = record_bytes + ?3, last_record = ?4,
                          last_order_ms = ?5
-                     WHERE tid = ?1 RETURNING records",
+                     WHERE tid = ?1",
                 )?
-                .query_row(params![tid, count, bytes, last, last_order_ms], |row| row.get(0))?;
-            let (all, all_max) = self
-                .db
-                .prepare_cached(
-                    "UPDATE shard SET record_bytes = record_bytes + ?1 RETURNING record_bytes, record_bytes_max",
-                )?
-                .query_row([bytes], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Option<i64>>(1)?)))?;
-            if there > most {
-                self.remove_oldest(tid, (there - most).min(SURPLUS * count))?;
+                .execute(params![tid, count, bytes, last, last_order_ms])?;
+            let over = there + count - i64::from(keeping.jobs);
+            if over > 0 {
+                self.remove_oldest(tid, over.min(SURPLUS * count))?;
             }
-            let over = all - all_max.unwrap_or(RECORDS_MAX as i64);
-            if over > 0
-                && let Some((tid, size)) = largest(self.db)?
-            {
-                self.remove_oldest(tid, (over / size + 1).min(SURPLUS * count))?;
-            }
+            all_written += bytes;
+            surplus_max += SURPLUS * count;
+        }
+        if all_written > 0 && self.record_budget.spend(all_written) {
+            self.keep_budget(surplus_max)?;
         }
         Ok(())
+    }
+
+    /// Compares the bytes of all records with their limit. If they exceed it, removes up to `limit` records of the topic
+    /// that has the most bytes. Returns how many were removed.
+    pub(super) fn keep_budget(&mut self, limit: i64) -> rusqlite::Result<usize> {
+        let sql = "SELECT (SELECT coalesce(sum(record_bytes), 0) FROM topic), record_bytes_max FROM shard";
+        let (all, all_max): (i64, Option<i64>) =
+            self.db.prepare_cached(sql)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let free = all_max.unwrap_or(RECORDS_MAX as i64) - all;
+        self.record_budget.renew(free);
+        match largest(self.db)? {
+            Some((tid, size)) if free < 0 => Ok(self.remove_oldest(tid, (-free / size + 1).min(limit))?.0),
+            _ => Ok(0),
+        }
     }
 
     /// Removes the oldest records of a topic. Returns how many, and their bytes.
@@ -260,7 +268,6 @@ impl Write<'_> {
                     "UPDATE topic SET records = records - ?2, record_bytes = record_bytes - ?3 WHERE tid = ?1",
                 )?
                 .execute(params![tid, sizes.len() as i64, bytes])?;
-            self.db.prepare_cached("UPDATE shard SET record_bytes = record_bytes - ?1")?.execute([bytes])?;
         }
         Ok((sizes.len(), bytes))
     }

@@ -140,7 +140,6 @@ fn place_records(w: &mut Write<'_>) -> rusqlite::Result<()> {
          WHERE tid IN (SELECT tid FROM taken_record)",
         [OF_A_TOPIC, ROW_BYTES],
     )?;
-    w.db.execute("UPDATE shard SET record_bytes = (SELECT coalesce(sum(record_bytes), 0) FROM topic)", [])?;
     w.db.execute_batch("DROP TABLE taken_record")
 }
 

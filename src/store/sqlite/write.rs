@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::bell::PendingRings;
 use super::browse;
-use super::pending_records::PendingRecords;
+use super::pending_records::{PendingRecords, RecordBudget};
 use model::job::{Due, State, TopicName};
 
 /// The states in which a job is pending.
@@ -36,6 +36,8 @@ pub(super) struct Write<'c> {
     pub dead_topics: Vec<TopicName>,
     /// The records that it has written.
     pub records: PendingRecords,
+    /// What the handle knows of the bytes of all records. It is kept when the transaction is committed.
+    pub record_budget: RecordBudget,
 }
 
 /// Returns the present time of the embedded store's shard, by the clock of this host. Unix nanoseconds.
@@ -50,7 +52,7 @@ pub(super) fn now_ms() -> i64 {
 }
 
 impl<'c> Write<'c> {
-    pub(super) fn begin(db: &'c Connection, known: &'c TopicIds) -> Write<'c> {
+    pub(super) fn begin(db: &'c Connection, known: &'c TopicIds, record_budget: RecordBudget) -> Write<'c> {
         Write {
             db,
             now_ns: now_ns(),
@@ -62,6 +64,7 @@ impl<'c> Write<'c> {
             rings: PendingRings::default(),
             dead_topics: Vec::new(),
             records: PendingRecords::default(),
+            record_budget,
         }
     }
 
