@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::refused::UnreportedRefusals;
-use super::request::{Add, JobResponder, Request, Responder, SettlementMaker, StoreQuestion, Work};
+use super::request::{Add, JobResponder, Responder, SettlementMaker, StoreQuestion, StoreRequest, Work};
 use super::{QueuedRequest, RequestSource, STORE_TIMEOUT};
 use crate::lock;
 use model::job::{JobKey, NewJob};
@@ -202,7 +202,7 @@ impl<A: RequestSource> RequestBatch<A> {
 fn by_kind<A: RequestSource>(requests: Vec<QueuedRequest<A>>) -> Vec<RequestBatch<A>> {
     let mut batches: Vec<RequestBatch<A>> = Vec::new();
     let mut latest: HashMap<u64, usize> = HashMap::new();
-    for QueuedRequest { ticket, request: Request(work), bytes } in requests {
+    for QueuedRequest { ticket, request: StoreRequest(work), bytes } in requests {
         let sequence = A::sequence(&ticket);
         let mut at = latest.get(&sequence).copied().unwrap_or(0);
         let mut left = Some(((ticket, bytes), work));
@@ -411,9 +411,9 @@ mod tests {
     fn handed(sequence: u64, number: u64, what: &str) -> QueuedRequest<Source> {
         let key = JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("i").unwrap() };
         let request = match what {
-            "add" => Request::add_many(Vec::new(), |_| ()),
-            "del" => Request::delete(key, |_, _| ()),
-            _ => Request::get(key, |_, _| ()),
+            "add" => StoreRequest::add_many(Vec::new(), |_| ()),
+            "del" => StoreRequest::delete(key, |_, _| ()),
+            _ => StoreRequest::get(key, |_, _| ()),
         };
         QueuedRequest { ticket: (sequence, number), request, bytes: 0 }
     }

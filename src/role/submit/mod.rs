@@ -23,7 +23,7 @@ use self::lane::LaneSubmitter;
 pub use self::letters::{DeadLetterTask, FoundDeadLetters};
 pub use self::list::Listing;
 pub use self::records::{FoundId, FoundIds, FoundRecords, RecordCursor, RecordQuery, SearchedTopic};
-pub use self::request::Request;
+pub use self::request::StoreRequest;
 use store::{Lanes, Result, Store};
 
 /// A store that has not answered for this long counts as hung: its requests are answered with `unknown`, and it gets no
@@ -90,7 +90,7 @@ struct RequestQueue<A: RequestSource> {
 /// A request that a server has handed in.
 struct QueuedRequest<A: RequestSource> {
     ticket: A::Ticket,
-    request: Request<A::Response>,
+    request: StoreRequest<A::Response>,
     bytes: usize,
 }
 
@@ -138,7 +138,7 @@ impl<A: RequestSource> Submitter<A> {
     pub fn hand_in(
         &mut self,
         ticket: A::Ticket,
-        request: Request<A::Response>,
+        request: StoreRequest<A::Response>,
         bytes: usize,
     ) -> Result<(), LaneHung> {
         let (sequence, is_one_lane) = (A::sequence(&ticket), self.lanes.count() == 1);

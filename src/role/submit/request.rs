@@ -21,7 +21,7 @@ use store::{
 
 /// A request to the store. Its answer becomes a response of type `R`, on the thread that asks the store: so a long
 /// response delays no other client.
-pub struct Request<R>(pub(super) Work<R>);
+pub struct StoreRequest<R>(pub(super) Work<R>);
 
 /// Makes the response from the store's answer.
 pub(super) type Responder<T, R> = Box<dyn FnOnce(T) -> R + Send>;
@@ -69,30 +69,30 @@ impl Target {
     }
 }
 
-impl<R: 'static> Request<R> {
+impl<R: 'static> StoreRequest<R> {
     /// Stores a job.
-    pub fn add(job: NewJob, respond: impl FnOnce(Result<Added>) -> R + Send + 'static) -> Request<R> {
-        Request(Work::Add(Add::One(Box::new(job), Box::new(respond))))
+    pub fn add(job: NewJob, respond: impl FnOnce(Result<Added>) -> R + Send + 'static) -> StoreRequest<R> {
+        StoreRequest(Work::Add(Add::One(Box::new(job), Box::new(respond))))
     }
 
     /// Stores several jobs. The answer has one result for each job, in their order.
     pub fn add_many(
         jobs: Vec<NewJob>,
         respond: impl FnOnce(Vec<Result<Added>>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request(Work::Add(Add::Many(jobs, Box::new(respond))))
+    ) -> StoreRequest<R> {
+        StoreRequest(Work::Add(Add::Many(jobs, Box::new(respond))))
     }
 
     /// Removes a job.
     pub fn delete(
         key: JobKey,
         respond: impl FnOnce(&JobKey, Result<Deleted>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request(Work::Delete(key, Box::new(respond)))
+    ) -> StoreRequest<R> {
+        StoreRequest(Work::Delete(key, Box::new(respond)))
     }
 
-    fn other(target: Target, ask: impl FnOnce(&mut dyn Store) -> R + Send + 'static) -> Request<R> {
-        Request(Work::Other(target, Box::new(ask)))
+    fn other(target: Target, ask: impl FnOnce(&mut dyn Store) -> R + Send + 'static) -> StoreRequest<R> {
+        StoreRequest(Work::Other(target, Box::new(ask)))
     }
 
     /// Asks about one job.
@@ -100,8 +100,8 @@ impl<R: 'static> Request<R> {
         key: JobKey,
         ask: impl FnOnce(&mut dyn Store, &JobKey) -> T + Send + 'static,
         respond: impl FnOnce(&JobKey, T) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::other(Target::Job(key.clone()), move |store| {
+    ) -> StoreRequest<R> {
+        StoreRequest::other(Target::Job(key.clone()), move |store| {
             let answer = ask(store, &key);
             respond(&key, answer)
         })
@@ -111,21 +111,21 @@ impl<R: 'static> Request<R> {
     pub fn get(
         key: JobKey,
         respond: impl FnOnce(&JobKey, Result<Option<View>>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::about(key, |store, key| store.get(key), respond)
+    ) -> StoreRequest<R> {
+        StoreRequest::about(key, |store, key| store.get(key), respond)
     }
 
-    /// Shows a job. If there is none, its records, as [`Request::records`] does.
+    /// Shows a job. If there is none, its records, as [`StoreRequest::records`] does.
     pub fn get_or_records(
         key: JobKey,
         sees_answers: bool,
         respond: impl FnOnce(&JobKey, Result<(Option<View>, Vec<JobRecord>)>) -> R + Send + 'static,
-    ) -> Request<R> {
+    ) -> StoreRequest<R> {
         let ask = move |store: &mut dyn Store, key: &JobKey| match store.get(key)? {
             Some(view) => Ok((Some(view), Vec::new())),
             None => Ok((None, records::of_id(store, key, sees_answers)?)),
         };
-        Request::about(key, ask, respond)
+        StoreRequest::about(key, ask, respond)
     }
 
     /// Shows the records of an id, the latest first. `sees_answers`: they include what the receivers answered.
@@ -133,16 +133,16 @@ impl<R: 'static> Request<R> {
         key: JobKey,
         sees_answers: bool,
         respond: impl FnOnce(&JobKey, Result<Vec<JobRecord>>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::about(key, move |store, key| records::of_id(store, key, sees_answers), respond)
+    ) -> StoreRequest<R> {
+        StoreRequest::about(key, move |store, key| records::of_id(store, key, sees_answers), respond)
     }
 
     /// Erases the records of an id. The answer says how many there were.
     pub fn forget(
         key: JobKey,
         respond: impl FnOnce(&JobKey, Result<usize>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::about(key, |store, key| store.forget(key), respond)
+    ) -> StoreRequest<R> {
+        StoreRequest::about(key, |store, key| store.forget(key), respond)
     }
 
     /// Shows a page of the records of several topics. The search takes a limited time. The answer says where to
@@ -150,16 +150,16 @@ impl<R: 'static> Request<R> {
     pub fn find_records(
         query: RecordQuery,
         respond: impl FnOnce(Result<FoundRecords>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::other(Target::AllLanes, move |store| respond(records::find(store, &query)))
+    ) -> StoreRequest<R> {
+        StoreRequest::other(Target::AllLanes, move |store| respond(records::find(store, &query)))
     }
 
     /// Shows a page of the jobs of several topics. The search takes a limited time. The answer says where to continue.
     pub fn find_jobs(
         query: JobQuery,
         respond: impl FnOnce(Result<FoundJobs>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::other(Target::AllLanes, move |store| respond(job_search::find(store, &query)))
+    ) -> StoreRequest<R> {
+        StoreRequest::other(Target::AllLanes, move |store| respond(job_search::find(store, &query)))
     }
 
     /// Looks for an id in these topics, or in as many of them as can be asked within a step.
@@ -167,8 +167,8 @@ impl<R: 'static> Request<R> {
         topics: Vec<SearchedTopic>,
         id: JobId,
         respond: impl FnOnce(Result<FoundIds>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::other(Target::AllLanes, move |store| respond(records::find_id(store, topics, &id)))
+    ) -> StoreRequest<R> {
+        StoreRequest::other(Target::AllLanes, move |store| respond(records::find_id(store, topics, &id)))
     }
 
     /// Erases up to `limit` records of a topic.
@@ -176,16 +176,16 @@ impl<R: 'static> Request<R> {
         topic: TopicName,
         limit: usize,
         respond: impl FnOnce(Result<usize>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::other(Target::AllLanes, move |store| respond(store.purge_records(&topic, limit)))
+    ) -> StoreRequest<R> {
+        StoreRequest::other(Target::AllLanes, move |store| respond(store.purge_records(&topic, limit)))
     }
 
     /// Delivers a job now.
     pub fn run(
         key: JobKey,
         respond: impl FnOnce(&JobKey, Result<Changed>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::about(key, |store, key| store.run(key), respond)
+    ) -> StoreRequest<R> {
+        StoreRequest::about(key, |store, key| store.run(key), respond)
     }
 
     /// Changes a job that is delayed or ready.
@@ -193,8 +193,8 @@ impl<R: 'static> Request<R> {
         key: JobKey,
         change: Change,
         respond: impl FnOnce(&JobKey, Result<Changed>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::about(key, move |store, key| store.change(key, &change), respond)
+    ) -> StoreRequest<R> {
+        StoreRequest::about(key, move |store, key| store.change(key, &change), respond)
     }
 
     /// Leases a delayed or ready job, although others may come before it. `max_attempts` is as in [`store::LeaseRequest`].
@@ -204,8 +204,8 @@ impl<R: 'static> Request<R> {
         max_attempts: u32,
         owner: Option<OwnerTag>,
         respond: impl FnOnce(Result<Option<Leased>>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::about(
+    ) -> StoreRequest<R> {
+        StoreRequest::about(
             key,
             move |store, key| store.lease_job(key, hold, max_attempts, owner.as_ref()),
             |_, leased| respond(leased),
@@ -216,9 +216,9 @@ impl<R: 'static> Request<R> {
     pub fn settle(
         settlement: Settlement,
         respond: impl FnOnce(Result<Settled>) -> R + Send + 'static,
-    ) -> Request<R> {
+    ) -> StoreRequest<R> {
         let target = Target::Job(settlement.key.clone());
-        Request(Work::Settle(target, Box::new(move |_| Ok((settlement, Box::new(respond))))))
+        StoreRequest(Work::Settle(target, Box::new(move |_| Ok((settlement, Box::new(respond))))))
     }
 
     /// Settles the lease that a ticket proves. A ticket that is not proved yet is checked at the lane that it names, so
@@ -227,7 +227,7 @@ impl<R: 'static> Request<R> {
         tickets: Tickets,
         found: TicketReport,
         respond: impl FnOnce(Result<SettledTicket, TicketError>) -> R + Send + 'static,
-    ) -> Request<R> {
+    ) -> StoreRequest<R> {
         let target = match tickets.proved(found.lane, &found.shown) {
             Ok(ticket) => Target::Job(ticket.key),
             Err(_) => Target::Lane(found.lane),
@@ -239,15 +239,15 @@ impl<R: 'static> Request<R> {
                 Ok((settlement, Box::new(settled) as Responder<Result<Settled>, R>))
             }
         };
-        Request(Work::Settle(target, Box::new(make)))
+        StoreRequest(Work::Settle(target, Box::new(make)))
     }
 
     /// Shows a page of jobs.
     pub fn list(
         listing: Listing,
         respond: impl FnOnce(Result<JobsPage>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::other(Target::AllLanes, move |store| respond(list(store, listing)))
+    ) -> StoreRequest<R> {
+        StoreRequest::other(Target::AllLanes, move |store| respond(list(store, listing)))
     }
 
     /// Names the dead letters that a filter picks, up to `limit`. If the search takes long, the answer has those that
@@ -258,8 +258,10 @@ impl<R: 'static> Request<R> {
         cursor: Option<String>,
         limit: usize,
         respond: impl FnOnce(Result<FoundDeadLetters>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::other(Target::AllLanes, move |store| respond(find(store, &topic, &filter, cursor, limit)))
+    ) -> StoreRequest<R> {
+        StoreRequest::other(Target::AllLanes, move |store| {
+            respond(find(store, &topic, &filter, cursor, limit))
+        })
     }
 
     /// Looks at jobs that an operation on many jobs would change, for a limited time. The answer says how far this
@@ -269,52 +271,58 @@ impl<R: 'static> Request<R> {
         started_ms: i64,
         before: BulkProgress,
         respond: impl FnOnce(Result<(BulkProgress, u64)>) -> R + Send + 'static,
-    ) -> Request<R> {
+    ) -> StoreRequest<R> {
         let bulk = Bulk::new(&request, 0, started_ms);
-        Request::other(Target::AllLanes, move |store| respond(bulk.count(store, before, started_ms)))
+        StoreRequest::other(Target::AllLanes, move |store| respond(bulk.count(store, before, started_ms)))
     }
 
     /// Returns the secret that signs tickets for the leases of this lane.
     pub fn secret(
         lane: usize,
         respond: impl FnOnce(Result<TicketSecret>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::other(Target::Lane(lane), move |store| respond(store.secret(lane)))
+    ) -> StoreRequest<R> {
+        StoreRequest::other(Target::Lane(lane), move |store| respond(store.secret(lane)))
     }
 
     /// Counts the jobs of all topics.
-    pub fn count(respond: impl FnOnce(Result<Vec<Counts>>) -> R + Send + 'static) -> Request<R> {
-        Request::other(Target::AllLanes, move |store| respond(store.counts()))
+    pub fn count(respond: impl FnOnce(Result<Vec<Counts>>) -> R + Send + 'static) -> StoreRequest<R> {
+        StoreRequest::other(Target::AllLanes, move |store| respond(store.counts()))
     }
 
     /// Pauses a topic.
-    pub fn pause(topic: TopicName, respond: impl FnOnce(Result<()>) -> R + Send + 'static) -> Request<R> {
-        Request::other(Target::AllLanes, move |store| respond(store.pause(&topic, true)))
+    pub fn pause(
+        topic: TopicName,
+        respond: impl FnOnce(Result<()>) -> R + Send + 'static,
+    ) -> StoreRequest<R> {
+        StoreRequest::other(Target::AllLanes, move |store| respond(store.pause(&topic, true)))
     }
 
     /// Resumes a topic, and closes its circuit, so that its jobs are delivered again.
-    pub fn resume(topic: TopicName, respond: impl FnOnce(Result<()>) -> R + Send + 'static) -> Request<R> {
+    pub fn resume(
+        topic: TopicName,
+        respond: impl FnOnce(Result<()>) -> R + Send + 'static,
+    ) -> StoreRequest<R> {
         let resume = move |store: &mut dyn Store| {
             store.pause(&topic, false)?;
             store.close_circuit(&topic).map(drop)
         };
-        Request::other(Target::AllLanes, move |store| respond(resume(store)))
+        StoreRequest::other(Target::AllLanes, move |store| respond(resume(store)))
     }
 
     /// Returns the topics that are paused, and the circuits that are not closed.
     pub fn held_back(
         respond: impl FnOnce(Result<(Vec<TopicName>, Vec<CircuitView>)>) -> R + Send + 'static,
-    ) -> Request<R> {
+    ) -> StoreRequest<R> {
         let ask = |store: &mut dyn Store| Ok((store.paused()?, store.circuits()?));
-        Request::other(Target::AllLanes, move |store| respond(ask(store)))
+        StoreRequest::other(Target::AllLanes, move |store| respond(ask(store)))
     }
 
     /// Returns how far the limits of topics and hosts are used.
     pub fn limit_use(
         queries: Vec<LimitQuery>,
         respond: impl FnOnce(Vec<Result<LimitUse>>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::other(Target::AllLanes, move |store| respond(store.limit_use(&queries)))
+    ) -> StoreRequest<R> {
+        StoreRequest::other(Target::AllLanes, move |store| respond(store.limit_use(&queries)))
     }
 
     /// Removes up to `limit` jobs of a topic that are in one state.
@@ -323,8 +331,8 @@ impl<R: 'static> Request<R> {
         state: State,
         limit: usize,
         respond: impl FnOnce(Result<usize>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::other(Target::AllLanes, move |store| respond(store.purge(&topic, state, limit)))
+    ) -> StoreRequest<R> {
+        StoreRequest::other(Target::AllLanes, move |store| respond(store.purge(&topic, state, limit)))
     }
 
     /// Counts, redrives or removes dead letters of a topic: up to `limit` of them, or all of the ids if ids are given.
@@ -335,12 +343,14 @@ impl<R: 'static> Request<R> {
         limit: usize,
         task: DeadLetterTask,
         respond: impl FnOnce(Result<usize>) -> R + Send + 'static,
-    ) -> Request<R> {
-        Request::other(Target::AllLanes, move |store| respond(run_task(store, topic, &which, limit, task)))
+    ) -> StoreRequest<R> {
+        StoreRequest::other(Target::AllLanes, move |store| {
+            respond(run_task(store, topic, &which, limit, task))
+        })
     }
 }
 
-impl<R> Request<R> {
+impl<R> StoreRequest<R> {
     /// Returns the job that the request is about. For several jobs, it is the first one.
     pub fn key(&self) -> Option<&JobKey> {
         match &self.0 {

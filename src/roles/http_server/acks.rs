@@ -22,7 +22,7 @@ use model::job::JobKey;
 use model::json_time;
 use model::ticket::{PresentedTicket, Ticket};
 use role::settling::{Report, ReportVerb, SettlingResult};
-use role::submit::Request;
+use role::submit::StoreRequest;
 use role::tickets::{SettledTicket, TicketError, TicketReport};
 use store::Token;
 
@@ -203,7 +203,7 @@ impl Api {
             Err(false) => return Err(no_ticket()),
             Err(true) => {}
         }
-        let ask = |reply: Reply<_>| Request::secret(lane, |secret| reply.with(secret));
+        let ask = |reply: Reply<_>| StoreRequest::secret(lane, |secret| reply.with(secret));
         self.tickets.learn(lane, self.store_client.ask(0, ask).await??);
         self.tickets.proved(lane, shown).map_err(|_| no_ticket())
     }
@@ -231,7 +231,7 @@ impl Api {
         let length = report.text.len();
         let response = TicketReport { shown, lane, reserved, topic, report };
         let tickets = self.tickets.clone();
-        let ask = |reply: Reply<_>| Request::report(tickets, response, |settled| reply.with(settled));
+        let ask = |reply: Reply<_>| StoreRequest::report(tickets, response, |settled| reply.with(settled));
         let settled = self.store_client.ask(length, ask).await??;
         Ok(ApiResponse::new(StatusCode::OK, &AckResponse::from(settled)))
     }

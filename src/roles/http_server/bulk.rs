@@ -26,7 +26,7 @@ use model::bulk::{BulkOperation, BulkProgress, BulkRequest, BulkRow, RUNNING_MAX
 use model::job::State as JobState;
 use model::json_time;
 use model::scope::RequiredAccess;
-use role::submit::Request;
+use role::submit::StoreRequest;
 
 /// How many operations a page has by default, and at most.
 const LIMITS: [usize; 2] = [50, 200];
@@ -349,7 +349,7 @@ impl Api {
         loop {
             let (request, before) = (request.clone(), progress);
             let ask = |reply: Reply<_>| {
-                Request::look_at_many(request, started_ms, before, |found| reply.with(found))
+                StoreRequest::look_at_many(request, started_ms, before, |found| reply.with(found))
             };
             let (after, more) = self.store_client.read(None, ask).await??;
             matched += more;

@@ -27,7 +27,7 @@ use host::now_ms;
 use model::job::{JobId, State as JobState, TopicName};
 use model::letters::{Filter, Pace};
 use model::topic::Rate;
-use role::submit::{DeadLetterTask, FoundDeadLetters, Listing, Request};
+use role::submit::{DeadLetterTask, FoundDeadLetters, Listing, StoreRequest};
 use store::DeadLetterSelection;
 
 /// How many dead letters one step of the store handles.
@@ -227,8 +227,9 @@ impl Api {
         what: DeadLetterTask,
     ) -> Result<usize, Problem> {
         let topic = topic.clone();
-        let ask =
-            |reply: Reply<_>| Request::dead_letters(topic, which, limit, what, |count| reply.with(count));
+        let ask = |reply: Reply<_>| {
+            StoreRequest::dead_letters(topic, which, limit, what, |count| reply.with(count))
+        };
         Ok(self.store_client.ask(0, ask).await??)
     }
 
@@ -294,8 +295,9 @@ impl Api {
         loop {
             let (topic, filter) = (topic.clone(), filter.clone());
             let of_topic = topic.clone();
-            let ask =
-                |reply: Reply<_>| Request::find(of_topic, filter, cursor, STEP, |found| reply.with(found));
+            let ask = |reply: Reply<_>| {
+                StoreRequest::find(of_topic, filter, cursor, STEP, |found| reply.with(found))
+            };
             // Only a caller that may manage the topic gets here, and one request handles many letters. So these reads
             // are not limited.
             let found = self.store_client.read(None, ask).await.and_then(|found| Ok(found?));

@@ -17,7 +17,7 @@ use super::record_shown::{RecordResponse, described};
 use super::schema;
 use super::store_client::Reply;
 use model::job::TopicName;
-use role::submit::{FoundIds, Request};
+use role::submit::{FoundIds, StoreRequest};
 
 /// How many topics one request may ask.
 const TOPICS: usize = 1_000;
@@ -103,6 +103,7 @@ async fn find(
         let answer = FoundEverywhere { found: shown.collect(), looked_at, next, away };
         Ok(ApiResponse::new(StatusCode::OK, &answer))
     };
-    let ask = |reply: Reply<_>| Request::find_id(topics, id, move |found| reply.response(respond(found)));
+    let ask =
+        |reply: Reply<_>| StoreRequest::find_id(topics, id, move |found| reply.response(respond(found)));
     api.store_client.read(reader.holder, ask).await?
 }

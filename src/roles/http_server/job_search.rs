@@ -21,7 +21,7 @@ use super::store_client::Reply;
 use model::job::{self, TopicName};
 use model::job_filter::JobFilter;
 use model::scope::RequiredAccess;
-use role::submit::{FoundJobs, JobCursor, JobQuery, Request, SearchedTopic};
+use role::submit::{FoundJobs, JobCursor, JobQuery, SearchedTopic, StoreRequest};
 
 /// The parameters of the search.
 const NAMES: [&str; 9] =
@@ -191,7 +191,7 @@ async fn search(
         Ok(format.response(&page, &page.jobs, table, end))
     };
     let query = JobQuery { topics, filter, cursor, limit };
-    let ask = |reply: Reply<_>| Request::find_jobs(query, move |found| reply.response(respond(found)));
+    let ask = |reply: Reply<_>| StoreRequest::find_jobs(query, move |found| reply.response(respond(found)));
     api.store_client.read(reader.holder, ask).await?
 }
 

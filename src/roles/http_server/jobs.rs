@@ -17,7 +17,7 @@ use super::schema;
 use super::store_client::Reply;
 use model::metrics::AddOutcome;
 use model::topic::Topic;
-use role::submit::{Listing, Request};
+use role::submit::{Listing, StoreRequest};
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
@@ -54,8 +54,9 @@ async fn add(
     };
     let job = api.count_refusal(&name, read())?;
     let key = job.key.clone();
-    let ask =
-        |reply: Reply<_>| Request::add(job, move |added| reply.response(api_response::added(&key, added)));
+    let ask = |reply: Reply<_>| {
+        StoreRequest::add(job, move |added| reply.response(api_response::added(&key, added)))
+    };
     api.store_client.respond(json.len(), ask).await
 }
 
@@ -92,7 +93,7 @@ async fn add_batch(
         return Err(problem);
     }
     let ask = |reply: Reply<_>| {
-        Request::add_many(jobs, move |all| reply.response(Ok(api_response::batch(&name, &items, all))))
+        StoreRequest::add_many(jobs, move |all| reply.response(Ok(api_response::batch(&name, &items, all))))
     };
     api.store_client.respond(json.len(), ask).await
 }
@@ -104,7 +105,7 @@ impl Api {
         let is_registered = self.topics.borrow().get(topic.as_str()).is_some();
         let sees_answers = reader.sees_answers(&topic);
         let ask = |reply: Reply<_>| {
-            Request::list(listing, move |page| {
+            StoreRequest::list(listing, move |page| {
                 reply.response(api_response::page(&topic, is_registered, page, sees_answers))
             })
         };
@@ -138,11 +139,11 @@ async fn show(
 ) -> Result<ApiResponse, Problem> {
     let sees_answers = reader.sees_answers(&key.topic);
     let (ask, named) = (key.clone(), key);
-    let ask = |reply: Reply<_>| Request::get(ask, move |_, found| reply.with(found));
+    let ask = |reply: Reply<_>| StoreRequest::get(ask, move |_, found| reply.with(found));
     let Some(view) = api.store_client.ask(0, ask).await?? else {
         // It may have ended.
         let ask = |reply: Reply<_>| {
-            Request::get_or_records(named, sees_answers, move |key, found| {
+            StoreRequest::get_or_records(named, sees_answers, move |key, found| {
                 reply.response(api_response::job(key, found, sees_answers))
             })
         };
@@ -166,7 +167,7 @@ async fn change(
     let topic = api.topic(&key.topic).unwrap_or_else(|_| Topic::new(key.topic.clone(), "").into());
     let change = input::change(&json, &topic)?;
     let ask = |reply: Reply<_>| {
-        Request::change(key, change, |key, changed| reply.response(api_response::changed(key, changed)))
+        StoreRequest::change(key, change, |key, changed| reply.response(api_response::changed(key, changed)))
     };
     api.store_client.respond(json.len(), ask).await
 }
@@ -180,7 +181,7 @@ async fn change(
         schema::FindProblems))]
 async fn delete(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<ApiResponse, Problem> {
     let ask = |reply: Reply<_>| {
-        Request::delete(key, |key, deleted| reply.response(api_response::deleted(key, deleted)))
+        StoreRequest::delete(key, |key, deleted| reply.response(api_response::deleted(key, deleted)))
     };
     api.store_client.respond(0, ask).await
 }
@@ -196,7 +197,7 @@ async fn run(
 ) -> Result<ApiResponse, Problem> {
     input::nothing(&json)?;
     let ask = |reply: Reply<_>| {
-        Request::run(key, |key, changed| reply.response(api_response::changed(key, changed)))
+        StoreRequest::run(key, |key, changed| reply.response(api_response::changed(key, changed)))
     };
     api.store_client.respond(0, ask).await
 }

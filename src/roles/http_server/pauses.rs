@@ -15,7 +15,7 @@ use super::schema;
 use super::store_client::Reply;
 use super::topic_shown::HeldTopics;
 use model::job::TopicName;
-use role::submit::Request;
+use role::submit::StoreRequest;
 
 /// How long a request waits for the store if it can also be answered without the store.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 impl Api {
     /// Returns which topics' jobs are held back, if the store answers in time.
     pub(super) async fn paused(&self) -> HeldTopics {
-        let ask = |reply: Reply<_>| Request::held_back(|held| reply.with(held));
+        let ask = |reply: Reply<_>| StoreRequest::held_back(|held| reply.with(held));
         let asked = tokio::time::timeout(PATIENCE, self.store_client.ask(0, ask)).await;
         HeldTopics(asked.ok().and_then(Result::ok).and_then(Result::ok))
     }
@@ -44,8 +44,8 @@ impl Api {
     /// Pauses the jobs of a topic, or resumes them.
     pub(super) async fn pause_jobs(&self, name: TopicName, paused: bool) -> Result<(), Problem> {
         let ask = |reply: Reply<_>| match paused {
-            true => Request::pause(name, |done| reply.with(done)),
-            false => Request::resume(name, |done| reply.with(done)),
+            true => StoreRequest::pause(name, |done| reply.with(done)),
+            false => StoreRequest::resume(name, |done| reply.with(done)),
         };
         Ok(self.store_client.ask(0, ask).await??)
     }

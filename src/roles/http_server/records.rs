@@ -22,7 +22,7 @@ use super::store_client::Reply;
 use model::job::{JobId, TopicName};
 use model::record::{Ending, RecordFilter};
 use model::scope::RequiredAccess;
-use role::submit::{FoundRecords, RecordCursor, RecordQuery, Request, SearchedTopic};
+use role::submit::{FoundRecords, RecordCursor, RecordQuery, SearchedTopic, StoreRequest};
 
 /// The parameters of a list of records.
 const NAMES: [&str; 10] =
@@ -177,7 +177,8 @@ impl Api {
             let (complete, next) = (next.is_none(), next.map(write_cursor));
             Ok(RecordList { records: described(&records), next, complete, looked_at, away }.response(format))
         };
-        let ask = |reply: Reply<_>| Request::find_records(query, move |found| reply.response(respond(found)));
+        let ask =
+            |reply: Reply<_>| StoreRequest::find_records(query, move |found| reply.response(respond(found)));
         self.store_client.read(reader.holder, ask).await?
     }
 }
@@ -193,7 +194,7 @@ async fn story(
 ) -> Result<ApiResponse, Problem> {
     let sees_answers = reader.sees_answers(&key.topic);
     let ask = |reply: Reply<_>| {
-        Request::records(key, sees_answers, move |_, found| {
+        StoreRequest::records(key, sees_answers, move |_, found| {
             let story = found.map(|records| {
                 ApiResponse::new(StatusCode::OK, &RecordsOfId { records: described(&records) })
             });
@@ -208,7 +209,7 @@ async fn story(
     params(schema::JobPath),
     responses((status = 200, body = Erased, description = "How many records were erased"), schema::FindProblems))]
 async fn forget(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<ApiResponse, Problem> {
-    let ask = |reply: Reply<_>| Request::forget(key, |_, erased| reply.with(erased));
+    let ask = |reply: Reply<_>| StoreRequest::forget(key, |_, erased| reply.with(erased));
     let erased = api.store_client.ask(0, ask).await??;
     let noted = AuditNote { is_nothing: erased == 0, jobs: Some(erased), ..AuditNote::default() };
     Ok(ApiResponse::new(StatusCode::OK, &Erased { erased }).noting(noted))

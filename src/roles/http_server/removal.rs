@@ -26,7 +26,7 @@ use super::store_client::Reply;
 use super::topics::{Condition, found};
 use model::job::{State as JobState, TopicName};
 use registry::{Expected, Registry, RegistryError};
-use role::submit::Request;
+use role::submit::StoreRequest;
 
 /// How many jobs one step removes, so that other requests get their turn at the store. The second constant: how long
 /// after its start a request may begin another step.
@@ -193,7 +193,7 @@ impl Api {
         let so_far = "the topic is removed, but not all its records: remove it again, with its jobs, to remove the rest";
         loop {
             let name = name.clone();
-            let ask = |reply: Reply<_>| Request::purge_records(name, STEP, |count| reply.with(count));
+            let ask = |reply: Reply<_>| StoreRequest::purge_records(name, STEP, |count| reply.with(count));
             let step = self.store_client.ask(0, ask).await.and_then(|count| Ok(count?));
             let gone = step.map_err(|problem| problem.beside(so_far))?;
             erased += gone;
@@ -217,7 +217,7 @@ impl Api {
         for state in ORDER {
             loop {
                 let name = name.clone();
-                let ask = |reply: Reply<_>| Request::purge(name, state, STEP, |count| reply.with(count));
+                let ask = |reply: Reply<_>| StoreRequest::purge(name, state, STEP, |count| reply.with(count));
                 let step = self.store_client.ask(0, ask).await.and_then(|count| Ok(count?));
                 let gone = step.map_err(|problem| problem.beside(&so_far(purged)))?;
                 purged += gone;

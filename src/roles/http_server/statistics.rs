@@ -19,7 +19,7 @@ use super::store_client::Reply;
 use model::job::TopicName;
 use model::metrics::{Day, MetricSubject, Statistics, Sums};
 use model::scope::RequiredAccess;
-use role::submit::Request;
+use role::submit::StoreRequest;
 use store::Counts;
 
 /// The most days that are shown.
@@ -157,7 +157,7 @@ async fn stats(
     let StatsOptions { days, lateness } = StatsOptions::from_query(query.as_deref().unwrap_or_default())?;
     let Some((mut counts, away)) = api.metrics.counts().await else {
         // The store's own error says why.
-        let ask = |reply: Reply<_>| Request::count(|counts| reply.with(counts));
+        let ask = |reply: Reply<_>| StoreRequest::count(|counts| reply.with(counts));
         return api
             .store_client
             .read(reader.holder, ask)

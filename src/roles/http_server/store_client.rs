@@ -16,7 +16,7 @@ use super::api_response::ApiResponse;
 use super::pool::Holder;
 use super::problem::Problem;
 use model::job::JobKey;
-use role::submit::{Request, RequestSource, STORE_TIMEOUT, Submitter};
+use role::submit::{RequestSource, STORE_TIMEOUT, StoreRequest, Submitter};
 use role::{Context, lock};
 
 /// The part of the HTTP port that the store's threads use.
@@ -118,7 +118,7 @@ impl StoreClient {
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         bytes: usize,
-        make: impl FnOnce(Reply<T>) -> Request<Delivery>,
+        make: impl FnOnce(Reply<T>) -> StoreRequest<Delivery>,
     ) -> Result<T, Problem> {
         self.ask_on(&self.submits, bytes, make).await
     }
@@ -127,7 +127,7 @@ impl StoreClient {
     pub(super) async fn read<T: Send + 'static>(
         &self,
         holder: Option<Holder>,
-        make: impl FnOnce(Reply<T>) -> Request<Delivery>,
+        make: impl FnOnce(Reply<T>) -> StoreRequest<Delivery>,
     ) -> Result<T, Problem> {
         let Some(holder) = holder else { return self.ask_on(&self.reads, 0, make).await };
         let turn = self.turn(holder).await?;
@@ -166,7 +166,7 @@ impl StoreClient {
         &self,
         submits: &Mutex<Submitter<HttpRequestSource>>,
         bytes: usize,
-        make: impl FnOnce(Reply<T>) -> Request<Delivery>,
+        make: impl FnOnce(Reply<T>) -> StoreRequest<Delivery>,
     ) -> Result<T, Problem> {
         let (to, answered) = oneshot::channel();
         let request = make(Reply(to));
@@ -197,7 +197,7 @@ impl StoreClient {
     pub(super) async fn respond(
         &self,
         bytes: usize,
-        make: impl FnOnce(Reply<Result<ApiResponse, Problem>>) -> Request<Delivery>,
+        make: impl FnOnce(Reply<Result<ApiResponse, Problem>>) -> StoreRequest<Delivery>,
     ) -> Result<ApiResponse, Problem> {
         self.ask(bytes, make).await?
     }

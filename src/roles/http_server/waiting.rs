@@ -17,7 +17,7 @@ use model::scope::RequiredAccess;
 use model::settings::HostLimit;
 use model::topic::Rate;
 use model::waiting::{CircuitReason, HostUse, Pause, RateUse, WaitingJob, WaitingReason, WaitingTopic};
-use role::submit::Request;
+use role::submit::StoreRequest;
 use store::{CircuitState, CircuitView, LimitQuery, LimitUse, View};
 use telemetry::history;
 
@@ -171,7 +171,7 @@ impl Api {
         if count == 0 {
             return Vec::new();
         }
-        let ask = |reply: Reply<_>| Request::limit_use(queries, |uses| reply.with(uses));
+        let ask = |reply: Reply<_>| StoreRequest::limit_use(queries, |uses| reply.with(uses));
         match tokio::time::timeout(PATIENCE, self.store_client.ask(0, ask)).await {
             Ok(Ok(uses)) => uses.into_iter().map(Result::ok).collect(),
             Ok(Err(_)) | Err(_) => vec![None; count],

@@ -24,7 +24,7 @@ use model::settings::{Auth, Settings};
 use model::token::{PresentedToken, Token, VerifiedToken};
 use protocol::LocalClock;
 use protocol::dq::{self, Add, Command, DIGITS_MAX, FrameError, Framing, Refusal, Reserve};
-use role::submit::{Request, Submitter};
+use role::submit::{StoreRequest, Submitter};
 use role::{LiveTopics, RefusalLog};
 use telemetry::counters::Counters;
 
@@ -226,7 +226,7 @@ impl RequestRouter {
         command: Command,
         framing: Framing,
         token: Option<&Token>,
-    ) -> Result<Request<Json>, Refusal> {
+    ) -> Result<StoreRequest<Json>, Refusal> {
         let most = longest(framing);
         match &command {
             Command::Get(key) => check(token, RequiredAccess::Jobs(key.topic.as_str()))?,
@@ -241,7 +241,7 @@ impl RequestRouter {
             Command::Ping | Command::Auth(_) | Command::Reserve(_) => {}
         }
         Ok(match command {
-            Command::Add(add) => Request::add(self.job(add, token)?, added),
+            Command::Add(add) => StoreRequest::add(self.job(add, token)?, added),
             Command::Madd(adds) if framing == Framing::Digits && adds.len() > MADD_DIGITS_MAX => {
                 let problem = format!(
                     "jobs holds {} jobs; with a length of 4 digits, at most {MADD_DIGITS_MAX} can be answered",
@@ -253,20 +253,20 @@ impl RequestRouter {
                 let mut jobs = Vec::new();
                 let take = |add: Result<Add, Refusal>| self.job(add?, token).map(|job| jobs.push(job));
                 let items: Vec<_> = adds.into_iter().map(take).collect();
-                Request::add_many(jobs, move |all| added_many(&items, all, most))
+                StoreRequest::add_many(jobs, move |all| added_many(&items, all, most))
             }
             Command::Get(key) => {
                 let zone = self.zone.clone();
                 let need = RequiredAccess::Answers(key.topic.as_str());
                 let sees_answers = token.is_none_or(|token| token.permits(need));
-                Request::get(key, move |key, found| job_found(key, found, &zone, most, sees_answers))
+                StoreRequest::get(key, move |key, found| job_found(key, found, &zone, most, sees_answers))
             }
-            Command::Del(key) => Request::delete(key, deleted),
-            Command::Run(key) => Request::run(key, changed),
+            Command::Del(key) => StoreRequest::delete(key, deleted),
+            Command::Run(key) => StoreRequest::run(key, changed),
             Command::Stats(Some(topic)) if self.topics.now().get(topic.as_str()).is_none() => {
                 return Err(unregistered(&topic));
             }
-            Command::Stats(topic) => Request::count(move |counts| counted(topic.as_ref(), counts)),
+            Command::Stats(topic) => StoreRequest::count(move |counts| counted(topic.as_ref(), counts)),
             Command::Report(report) => self.reserves.report(report, self.topics.now())?,
             Command::Ping | Command::Auth(_) | Command::Reserve(_) => unreachable!("they are taken before"),
         })

@@ -21,7 +21,7 @@ use model::topic::{LEASES, Topics};
 use protocol::dq::{JobReport, Refusal, ReportKind, Reserve};
 use role::pull::{self, Client, MAX_TOPICS, MAX_WAIT, NotPulled, Pull, Reserved, Waiting};
 use role::settling::{Report, ReportVerb};
-use role::submit::Request;
+use role::submit::StoreRequest;
 use role::tickets::{TicketReport, Tickets};
 use role::{StoreOpener, lock};
 use store::{Lanes, RESERVER_NAME_MAX, Reserver, Token};
@@ -123,7 +123,7 @@ impl Reserves {
     }
 
     /// Returns the request to the store for a report. The caller has checked the scope.
-    pub(super) fn report(&self, report: JobReport, topics: &Topics) -> Result<Request<Json>, Refusal> {
+    pub(super) fn report(&self, report: JobReport, topics: &Topics) -> Result<StoreRequest<Json>, Refusal> {
         let JobReport { key, token, kind } = report;
         let no_ticket = || Refusal::new("no_ticket", "this is not the token of a reserved job");
         let shown = PresentedTicket::read(&token).ok_or_else(no_ticket)?;
@@ -136,7 +136,7 @@ impl Reserves {
         let (topic, name) = (topics.get(key.topic.as_str()).cloned(), key.topic.clone());
         let found = TicketReport { shown, lane, reserved: Some(key), topic, report: Report { verb, text } };
         let pull = self.pull.clone();
-        Ok(Request::report(self.tickets.clone(), found, move |result| {
+        Ok(StoreRequest::report(self.tickets.clone(), found, move |result| {
             if result.is_ok() {
                 pull.settled(&name);
             }

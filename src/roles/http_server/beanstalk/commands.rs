@@ -17,7 +17,7 @@ use model::scope::RequiredAccess;
 use model::topic::LEASES;
 use protocol::beanstalk::{BeanstalkCommand, BeanstalkResponse, Document, TubeName};
 use role::pull::MAX_TOPICS;
-use role::submit::Request;
+use role::submit::StoreRequest;
 use store::{Deleted, Outcome, Settled, Settlement, View};
 
 /// Logs a problem, and returns the response. The protocol cannot tell the client what the problem is.
@@ -158,7 +158,7 @@ impl Session {
         let is_done = outcome == Outcome::Ack;
         let ends_lease = !matches!(outcome, Outcome::Extend(_));
         let settlement = Settlement { key: job.key.clone(), token: job.token.clone(), outcome, attempt };
-        let ask = |reply: Reply<_>| Request::settle(settlement, |settled| reply.with(settled));
+        let ask = |reply: Reply<_>| StoreRequest::settle(settlement, |settled| reply.with(settled));
         let settled = self.port.api.store_client.ask(0, ask).await??;
         if ends_lease && settled == Settled::Done {
             self.port.api.pull.settled(&job.key.topic);
@@ -212,7 +212,7 @@ impl Session {
             return Ok(BeanstalkResponse::NotFound);
         };
         let topic = view.key.topic.clone();
-        let ask = |reply: Reply<_>| Request::delete(view.key, |_, deleted| reply.with(deleted));
+        let ask = |reply: Reply<_>| StoreRequest::delete(view.key, |_, deleted| reply.with(deleted));
         match self.port.api.store_client.ask(0, ask).await?? {
             Deleted::Done | Deleted::Spooled => Ok(self.deleted(&topic)),
             Deleted::NotFound => Ok(BeanstalkResponse::NotFound),
@@ -234,7 +234,7 @@ impl Session {
             if !self.port.permits(RequiredAccess::Jobs(key.topic.as_str())) {
                 continue;
             }
-            let ask = |reply: Reply<_>| Request::get(key, move |_, view| reply.with(view));
+            let ask = |reply: Reply<_>| StoreRequest::get(key, move |_, view| reply.with(view));
             if let Some(view) = self.port.api.store_client.ask(0, ask).await??
                 && found.replace(view).is_some()
             {

@@ -9,7 +9,7 @@ use model::job::{JobKey, State, TopicName};
 use model::letters::Pace;
 use model::scope::RequiredAccess;
 use protocol::beanstalk::BeanstalkResponse;
-use role::submit::{DeadLetterTask, Listing, Request};
+use role::submit::{DeadLetterTask, Listing, StoreRequest};
 use store::{Changed, DeadLetterSelection, View};
 
 /// How many jobs one step of a kick handles.
@@ -19,7 +19,7 @@ impl Session {
     /// Returns the first jobs of a topic in one state.
     async fn first_jobs(&self, topic: &TopicName, state: State, limit: usize) -> Result<Vec<View>, Problem> {
         let listing = Listing { topic: topic.clone(), state, filter: None, cursor: None, limit };
-        let ask = |reply: Reply<_>| Request::list(listing, |page| reply.with(page));
+        let ask = |reply: Reply<_>| StoreRequest::list(listing, |page| reply.with(page));
         Ok(self.port().api.store_client.read(Some(self.holder().clone()), ask).await??.jobs)
     }
 
@@ -44,13 +44,14 @@ impl Session {
         limit: usize,
     ) -> Result<usize, Problem> {
         let task = DeadLetterTask::Redrive(Pace::default());
-        let ask =
-            |reply: Reply<_>| Request::dead_letters(topic, which, limit, task, |count| reply.with(count));
+        let ask = |reply: Reply<_>| {
+            StoreRequest::dead_letters(topic, which, limit, task, |count| reply.with(count))
+        };
         Ok(self.port().api.store_client.ask(0, ask).await??)
     }
 
     async fn run(&self, key: JobKey) -> Result<bool, Problem> {
-        let ask = |reply: Reply<_>| Request::run(key, |_, changed| reply.with(changed));
+        let ask = |reply: Reply<_>| StoreRequest::run(key, |_, changed| reply.with(changed));
         Ok(self.port().api.store_client.ask(0, ask).await?? == Changed::Done)
     }
 

@@ -23,7 +23,7 @@ use model::scope::RequiredAccess;
 use model::topic::{LEASES, Mode, Topic};
 use protocol::beanstalk::{BeanstalkResponse, Put, TubeName};
 use registry::{Expected, RegistryError};
-use role::submit::Request;
+use role::submit::StoreRequest;
 use store::StoreError;
 
 /// How many times dq tries to add a job, if its number is taken or the home of its number does not answer.
@@ -110,7 +110,7 @@ impl BeanstalkPort {
                 ..NewJob::new(key, job.body.clone(), due)
             });
         }
-        let ask = |reply: Reply<_>| Request::add_many(jobs, |added| reply.with(added));
+        let ask = |reply: Reply<_>| StoreRequest::add_many(jobs, |added| reply.with(added));
         let results = match self.api.store_client.ask(bytes, ask).await {
             Ok(results) => results,
             Err(problem) => {

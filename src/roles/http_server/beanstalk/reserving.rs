@@ -22,7 +22,7 @@ use model::topic::LEASES;
 use protocol::beanstalk::{BeanstalkResponse, TubeName};
 use role::expiry::expired;
 use role::pull::{Pull, Reserve, Reserved};
-use role::submit::Request;
+use role::submit::StoreRequest;
 use store::{DeadLetterSelection, Leased, Outcome, OwnerTag, Settlement};
 
 /// How long one wait lasts. Then it begins again.
@@ -231,7 +231,7 @@ impl Session {
         let owner = self.port().api.pull.owner().map(|owner| OwnerTag(owner.tag().to_owned()));
         let (hold, now) = (ttr.min(LEASES.1), Instant::now());
         let ask = |reply: Reply<_>| {
-            Request::lease_job(view.key, hold, known.max_attempts, owner, |leased| reply.with(leased))
+            StoreRequest::lease_job(view.key, hold, known.max_attempts, owner, |leased| reply.with(leased))
         };
         let Some(leased) = self.port().api.store_client.ask(0, ask).await?? else {
             return Ok(BeanstalkResponse::NotFound);
@@ -239,7 +239,7 @@ impl Session {
         if let Some(attempt) = expired(&leased) {
             let (key, token) = (leased.key, leased.token);
             let settlement = Settlement { key, token, outcome: Outcome::DeadLetter, attempt: Some(attempt) };
-            let ask = |reply: Reply<_>| Request::settle(settlement, |settled| reply.with(settled));
+            let ask = |reply: Reply<_>| StoreRequest::settle(settlement, |settled| reply.with(settled));
             self.port().api.store_client.ask(0, ask).await??;
             return Ok(BeanstalkResponse::NotFound);
         }

@@ -18,7 +18,7 @@ use model::job::State;
 use protocol::beanstalk::{
     BeanstalkResponse, JobState, JobStats, ProcessorTime, Quoted, ServerStats, TubeName, TubeStats,
 };
-use role::submit::Request;
+use role::submit::StoreRequest;
 use store::Counts;
 
 fn seconds(ms: i64) -> u64 {
@@ -58,7 +58,7 @@ impl Session {
     }
 
     async fn counts(&self) -> Result<Vec<Counts>, Problem> {
-        let ask = |reply: Reply<_>| Request::count(|counts| reply.with(counts));
+        let ask = |reply: Reply<_>| StoreRequest::count(|counts| reply.with(counts));
         Ok(self.port().api.store_client.ask(0, ask).await??)
     }
 

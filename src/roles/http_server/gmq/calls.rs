@@ -26,7 +26,7 @@ use model::topic::{LEASES, Topic};
 use protocol::gmq::{PoppedJob, Push};
 use role::lock;
 use role::pull::{MAX_TOPICS, Pull, Reserve, Reserved};
-use role::submit::Request;
+use role::submit::StoreRequest;
 use store::{Added, Leased, Outcome, Settled, Settlement};
 
 /// How long a pop waits for a job.
@@ -162,7 +162,7 @@ impl GmqPort {
     pub(super) async fn push(&self, push: Push) -> Result<(), Problem> {
         let (name, id, length) = (push.topic.clone(), push.id.clone(), push.body.len());
         let job = self.api.count_refusal(&name, self.new_job(push))?;
-        let ask = |reply: Reply<_>| Request::add(job, |added| reply.with(added));
+        let ask = |reply: Reply<_>| StoreRequest::add(job, |added| reply.with(added));
         match self.api.store_client.ask(length, ask).await?? {
             Added::Rejected => {
                 let detail = format!("job {:?} exists already in topic {name}", id.as_str());
@@ -295,7 +295,7 @@ impl GmqPort {
         });
         let took_ms = attempt.as_ref().map(|attempt| attempt.took_ms);
         let settlement = Settlement { key, token, outcome, attempt };
-        let ask = |reply: Reply<_>| Request::settle(settlement, |settled| reply.with(settled));
+        let ask = |reply: Reply<_>| StoreRequest::settle(settlement, |settled| reply.with(settled));
         let is_done = self.api.store_client.ask(0, ask).await?? == Settled::Done;
         if is_done && is_over {
             let took_us = took_ms.unwrap_or_default().saturating_mul(1000);
