@@ -42,7 +42,7 @@ function navigation(nav) {
   return h('nav', { id: 'nav', class: classes('nav', frame.open && 'nav--open'), 'aria-label': t('nav') }, brand(),
     // Who may only look is not led to what he is not shown.
     GROUPS.slice(0, mayChange() ? 3 : 2).map((group, i) => h('ul', { class: 'nav-group', key: i }, group.map((name) => entry(name, nav)))),
-    h('div', { class: 'nav-foot' }, h('span', { class: 'nav-instance', title: session.instance }, session.instance), h('span', { class: 'soft' }, session.version && `dq ${session.version}`)));
+    h('div', { class: 'nav-foot' }, h('span', { class: 'nav-instance', title: session.instance }, session.instance), h('span', { class: 'soft' }, session.version && `dq ${session.version}`), h('a', { href: '/docs' }, t('api_docs'))));
 }
 
 function chosenTheme() {

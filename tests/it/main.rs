@@ -24,6 +24,7 @@ mod counts;
 mod daemon;
 mod dead;
 mod destinations;
+mod docs_page;
 mod durability;
 mod erase;
 mod export;

@@ -3,6 +3,7 @@
 export default {
   'brand': 'dq: to the overview',
   'nav': 'Pages',
+  'api_docs': 'The API',
   'nav.open': 'Show or hide the navigation',
   'nav.overview': 'Overview',
   'nav.topics': 'Topics',

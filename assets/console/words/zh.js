@@ -3,6 +3,7 @@
 export default {
   'brand': 'dq：回到概览',
   'nav': '页面导航',
+  'api_docs': 'API 文档',
   'nav.open': '显示或收起导航',
   'nav.overview': '概览',
   'nav.topics': '主题',

@@ -78,6 +78,8 @@ pub(super) struct Parts {
     pub cut: watch::Sender<bool>,
     /// The text of `/openapi.json`.
     pub document: OnceLock<Bytes>,
+    /// The page `/docs`, once somebody has asked for it.
+    pub docs_page: OnceLock<Bytes>,
 }
 
 impl Deref for Api {

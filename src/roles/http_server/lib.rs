@@ -30,6 +30,7 @@ mod credentials;
 mod cursor;
 mod dead;
 mod dead_filter;
+mod docs;
 mod events;
 mod find;
 mod followed;
@@ -147,6 +148,7 @@ pub fn run(mut context: Context) -> Result<()> {
         counters: context.counters.clone(),
         zone: context.zone()?,
         document: OnceLock::new(),
+        docs_page: OnceLock::new(),
         tickets: Tickets::new(context.counters.clone()),
         pull: Pull::start(context.opener()?, topics.now().borrow().clone(), owner)
             .context("cannot start the thread for clients that reserve")?,
@@ -203,7 +205,8 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
         .merge(health::routes())
         .merge(metrics::routes())
         .merge(statistics::routes())
-        .merge(openapi::routes());
+        .merge(openapi::routes())
+        .merge(docs::routes());
     let (router, document) = routes.split_for_parts();
     let json = openapi::to_json(&document).context("cannot write the document of the API")?;
     let _ = api.document.set(json.into());

@@ -43,6 +43,7 @@ const RULES: &[(&str, &str, RouteRule)] = &[
     ("GET",    "/readyz",                         RouteRule::AnyoneInBrief),
     ("GET",    "/metrics",                        RouteRule::Metrics),
     ("GET",    "/openapi.json",                   RouteRule::Read),
+    ("GET",    "/docs",                           RouteRule::Read),
     ("GET",    "/v1/stats",                       RouteRule::SomeTopics),
     ("GET",    "/v1/nodes",                       RouteRule::Read),
     ("GET",    "/v1/processes",                   RouteRule::Read),

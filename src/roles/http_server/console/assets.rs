@@ -23,8 +23,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types 'none'";
 
-const HEADERS: [(HeaderName, &str); 6] = [
-    (CONTENT_SECURITY_POLICY, POLICY),
+/// The headers of every page for people, beside its policy.
+pub(in super::super) const PAGE_HEADERS: [(HeaderName, &str); 5] = [
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (X_FRAME_OPTIONS, "DENY"),
     (REFERRER_POLICY, "no-referrer"),
@@ -58,7 +58,7 @@ fn serve(path: &str, asked: &HeaderMap) -> Response {
         true => StatusCode::NOT_MODIFIED.into_response(),
         false => ([(CONTENT_TYPE, kind(path))], file.data).into_response(),
     };
-    for (name, value) in HEADERS {
+    for (name, value) in PAGE_HEADERS.into_iter().chain([(CONTENT_SECURITY_POLICY, POLICY)]) {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     if let Ok(tag) = HeaderValue::try_from(tag) {

@@ -10,6 +10,7 @@ use axum::routing::get;
 
 use super::api::Api;
 
+pub(super) use self::assets::PAGE_HEADERS;
 pub(super) use self::sign_in::{first_account, forget_first_password, hash_in_background};
 
 /// The longest body that these routes take, in bytes: a name and a password fit.

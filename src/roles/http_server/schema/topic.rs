@@ -24,13 +24,14 @@ impl PartialSchema for NewTopic {
             .description(Some("Required for POST. For other methods, the name in the path."));
         let mut object = ObjectBuilder::new()
             .description(Some(
-                "A topic to register, or the settings of a topic to change. Null means the default.",
+                "A topic to register, or the settings of a topic to change. Null means the default. PATCH does not \
+                 change a setting that is left out.",
             ))
             .additional_properties(Some(AdditionalProperties::FreeForm(false)))
             .examples([json!({"name": "orders", "callback": "http://127.0.0.1:9000/hook", "delay": "30m"})])
             .property("name", name);
         for setting in Topic::SETTINGS {
-            object = object.property(setting.name, in_request(setting));
+            object = object.property(setting.name, with_default(in_request(setting), setting.default()));
         }
         object.into()
     }
@@ -64,6 +65,17 @@ pub(in super::super) fn topic_response(state: &RefOr<Schema>) -> RefOr<Schema> {
 
 fn nullable(one: Type) -> SchemaType {
     SchemaType::from_iter([one, Type::Null])
+}
+
+/// Adds the default, which null means too.
+fn with_default(mut schema: Schema, default: Value) -> Schema {
+    match &mut schema {
+        Schema::Object(object) => object.default = Some(default),
+        Schema::Array(array) => array.default = Some(default),
+        Schema::OneOf(one_of) => one_of.default = Some(default),
+        _ => {}
+    }
+    schema
 }
 
 /// Returns the schema of a setting in requests, where each may be null.
