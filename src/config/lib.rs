@@ -17,6 +17,8 @@ mod place;
 mod ports;
 mod raw;
 mod raw_foreign;
+#[cfg(test)]
+mod reference;
 mod registry;
 mod units;
 mod unknown_key;

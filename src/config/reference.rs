@@ -1,0 +1,412 @@
+//! docs/CONFIGURATION.md, the reference of all settings. It is made from `conf/dq.toml` (what each setting means), from
+//! the code (types, defaults, bounds, what a reload refuses) and from the declarations of topics. The test here compares
+//! it with the file. `make configuration` writes the file.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use super::raw::{AlertWebhook, CallbackHost, Node};
+use super::{ConfigError, RegistrySettings, Settings, check, defaults, shown_keys};
+use model::settings::refused_store_change;
+use model::topic::{Setting, SettingKind, Topic};
+
+/// The longest line of a document.
+const WIDTH: usize = 120;
+
+/// A configuration of the store in Redis.
+const REDIS: &str = "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a\"\nurl = \"redis://h\"\n";
+
+/// A key in `conf/dq.toml`.
+struct Key {
+    /// The key without its table.
+    name: String,
+    /// The value in the file: the default, or an example.
+    value: Value,
+    /// The lines of its comments.
+    about: Vec<String>,
+}
+
+/// A table of `conf/dq.toml`.
+struct Section {
+    /// Its path, such as `alert.smtp`. Empty: the keys before the first table.
+    path: String,
+    /// Whether there may be several such tables.
+    is_list: bool,
+    /// The lines of its comments.
+    about: Vec<String>,
+    keys: Vec<Key>,
+}
+
+/// Splits `value  # comment`.
+fn split(text: &str) -> (Value, Option<String>) {
+    let ends = text.match_indices('#').map(|(at, _)| at).chain([text.len()]);
+    let parsed =
+        |end: usize| format!("x = {}", &text[..end]).parse::<Table>().ok()?.remove("x").map(|v| (v, end));
+    let (value, end) = { ends }.find_map(parsed).unwrap_or_else(|| panic!("{text}"));
+    let comment = text[end..].trim_start_matches('#').trim();
+    (value, (!comment.is_empty()).then(|| comment.to_owned()))
+}
+
+/// Reads `conf/dq.toml`.
+fn sections() -> Vec<Section> {
+    let section =
+        |path: &str, is_list, about| Section { path: path.to_owned(), is_list, about, keys: Vec::new() };
+    let mut all = vec![section("", false, Vec::new())];
+    let mut at = 0;
+    let mut comments: Vec<String> = Vec::new();
+    for line in include_str!("../../conf/dq.toml").lines() {
+        let code = line.strip_prefix("#: ").unwrap_or(line);
+        if code.is_empty() {
+            comments.clear();
+        } else if let Some(comment) = code.strip_prefix('#') {
+            comments.push(comment.strip_prefix(' ').unwrap_or(comment).to_owned());
+        } else if code.starts_with('[') {
+            let path = code.trim_matches(['[', ']']);
+            at = all.iter().position(|known| known.path == path).unwrap_or(all.len());
+            if at == all.len() {
+                all.push(section(path, code.starts_with("[["), std::mem::take(&mut comments)));
+            }
+            comments.clear();
+        } else {
+            let (name, rest) = code.split_once(" = ").unwrap_or_else(|| panic!("{line}"));
+            let (value, comment) = split(rest);
+            let mut about = std::mem::take(&mut comments);
+            about.extend(comment);
+            let keys = &mut all[at].keys;
+            match keys.iter_mut().find(|key| key.name == name) {
+                Some(known) => known.about.extend(about),
+                None => keys.push(Key { name: name.to_owned(), value, about }),
+            }
+        }
+    }
+    all
+}
+
+/// Sets a key of a configuration. A key of a list of tables is set in its first table.
+fn set(table: &mut Table, section: &Section, name: &str, value: Value) {
+    let mut target = table;
+    let mut parts = section.path.split('.').filter(|part| !part.is_empty()).peekable();
+    while let Some(part) = parts.next() {
+        let is_list = section.is_list && parts.peek().is_none();
+        let empty =
+            if is_list { Value::Array(vec![Value::Table(Table::new())]) } else { Value::Table(Table::new()) };
+        let entry = target.entry(part.to_owned()).or_insert(empty);
+        target = match entry {
+            Value::Array(list) => list[0].as_table_mut(),
+            entry => entry.as_table_mut(),
+        }
+        .expect("a table");
+    }
+    target.insert(name.to_owned(), value);
+}
+
+/// Checks a configuration with one other value.
+fn with(base: &str, section: &Section, name: &str, value: Value) -> Result<Settings, ConfigError> {
+    let mut table: Table = base.parse().unwrap();
+    set(&mut table, section, name, value);
+    let nobody = |_: &RegistrySettings, _: &Path| Err(String::new());
+    check(table, Path::new("/etc/dq"), std::iter::empty(), &nobody)
+}
+
+/// Returns the type of a key in words: what the error about a value of a wrong type asks for.
+fn type_of(section: &Section, key: &Key) -> String {
+    if key.value.is_table() {
+        return "a table".to_owned();
+    }
+    let wrong = Value::Table([("nonsense".to_owned(), Value::Integer(1))].into_iter().collect());
+    let error = with("", section, &key.name, wrong).expect_err(&key.name).to_string();
+    let expected = error.rsplit_once("expected ").map_or("a string", |(_, expected)| expected);
+    match expected {
+        "a string" => "text".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        "a sequence" => "list of texts".to_owned(),
+        "usize" | "u16" | "u32" => "number".to_owned(),
+        expected if expected.starts_with("a duration") => "duration".to_owned(),
+        expected if expected.starts_with("a size") => "size".to_owned(),
+        expected => expected.replace("one of ", "").replace('`', "\""),
+    }
+}
+
+/// Returns the bounds of a key: those that the error about a value that is too large names.
+fn bounds(section: &Section, key: &Key, kind: &str) -> Option<String> {
+    let largest = match kind {
+        "number" if key.name != "port" => Value::Integer(4_000_000_000),
+        "duration" => Value::String("1000years".to_owned()),
+        "size" => Value::String("9000TiB".to_owned()),
+        _ => return None,
+    };
+    ["", REDIS, "[registry]\nurl = \"none\"\n"].iter().find_map(|base| {
+        let error = with(base, section, &key.name, largest.clone()).err()?.to_string();
+        let (_, bounds) = error.split_once(" is not within ")?;
+        Some(bounds.replace(" and ", " to ").replace('"', ""))
+    })
+}
+
+/// Whether a running dq refuses another value of a key.
+fn is_fixed(section: &Section, key: &Key) -> bool {
+    if section.path.is_empty() && key.name == "run_dir" {
+        return true;
+    }
+    let nobody = |_: &RegistrySettings, _: &Path| Err(String::new());
+    let parse =
+        |text: &str| check(text.parse().unwrap(), Path::new("/etc/dq"), std::iter::empty(), &nobody).unwrap();
+    let refuses = |before: &Settings, after: &Settings| {
+        refused_store_change(&before.store.to_string(), &after.store.to_string()).is_some()
+    };
+    if section.path == "store" && key.name == "backend" {
+        return refuses(&parse(""), &parse(REDIS));
+    }
+    let others = [Value::String("other".to_owned()), Value::Integer(3)];
+    ["", REDIS].iter().any(|base| {
+        let after = others.iter().filter_map(|other| with(base, section, &key.name, other.clone()).ok());
+        after.into_iter().any(|after| refuses(&parse(base), &after))
+    })
+}
+
+/// Returns the variable of the environment that overrides a key.
+fn variable(section: &Section, key: &Key) -> Option<String> {
+    let is_nested = section.path.contains('.') || section.is_list;
+    let known = shown_keys();
+    let table = if section.path.is_empty() {
+        Some(&known)
+    } else {
+        known.get(&section.path).and_then(Value::as_table)
+    };
+    if is_nested || table?.get(&key.name).is_none() {
+        return None;
+    }
+    let path = if section.path.is_empty() { String::new() } else { format!("{}__", section.path) };
+    Some(format!("DQ_{path}{}", key.name).to_ascii_uppercase())
+}
+
+/// Returns the text of comments as Markdown: indented lines are a list, other lines are prose.
+fn prose(lines: &[String]) -> String {
+    let mut blocks: Vec<(bool, String)> = Vec::new();
+    for line in lines {
+        let text = line.trim_start();
+        let (name, meaning) = text.split_once("  ").unwrap_or(("", text));
+        let is_item = line.starts_with("  ") && !name.is_empty();
+        match blocks.last_mut() {
+            _ if is_item => blocks.push((true, format!("- `{name}`: {}", marked(meaning.trim_start())))),
+            Some((is_list, block)) if *is_list == line.starts_with("  ") => {
+                *block += &format!(" {}", marked(text))
+            }
+            _ => blocks.push((false, marked(text))),
+        }
+    }
+    let mut markdown = String::new();
+    for (at, (is_list, block)) in blocks.iter().enumerate() {
+        if at > 0 && *is_list != blocks[at - 1].0 {
+            markdown.push('\n');
+        }
+        markdown += &wrapped(block, if *is_list { "  " } else { "" });
+    }
+    markdown
+}
+
+/// Returns a text in which nothing is markup but code between backticks.
+fn marked(text: &str) -> String {
+    let part = |(at, part): (usize, &str)| match at % 2 {
+        0 => part.replace('*', "\\*").replace('<', "\\<").replace('|', "\\|"),
+        _ => part.to_owned(),
+    };
+    text.split('`').enumerate().map(part).collect::<Vec<_>>().join("`")
+}
+
+/// Breaks a text into lines.
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is a line");
+        if !line.trim().is_empty() && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(format!("{indent}{word}"));
+        } else {
+            *line += &format!("{}{word}", if line.is_empty() { "" } else { " " });
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+fn entry(section: &Section, key: &Key) -> String {
+    let path =
+        if section.path.is_empty() { key.name.clone() } else { format!("{}.{}", section.path, key.name) };
+    let kind = type_of(section, key);
+    let bounds = bounds(section, key, &kind).map(|bounds| format!(", {bounds}")).unwrap_or_default();
+    let has_default =
+        !section.is_list && defaults_of(section).is_some_and(|table| table.contains_key(&key.name));
+    let value = if has_default { "default" } else { "such as" };
+    let mut facts =
+        vec![format!("**`{path}`**"), format!("{value} `{}`", key.value), format!("{kind}{bounds}")];
+    facts.extend(variable(section, key).map(|name| format!("`{name}`")));
+    if is_fixed(section, key) {
+        facts.push("fixed while dq runs".to_owned());
+    }
+    format!("{}\n{}\n", wrapped(&facts.join(" · "), ""), prose(&key.about))
+}
+
+fn defaults_of(section: &Section) -> Option<Table> {
+    section
+        .path
+        .split('.')
+        .filter(|part| !part.is_empty())
+        .try_fold(defaults(), |table, part| table.get(part)?.as_table().cloned())
+}
+
+/// Returns the entry of a setting of topics.
+fn topic_entry(setting: &Setting) -> String {
+    let default = match setting.default() {
+        serde_json::Value::Null => "no default".to_owned(),
+        default => format!("default `{default}`"),
+    };
+    let bounds = match setting.kind {
+        SettingKind::Span { least, most } | SettingKind::CatchUp { least, most } => {
+            let [least, most] = [least, most].map(humantime::format_duration);
+            format!(", {least} to {most}")
+        }
+        SettingKind::Bytes { least, most } => format!(", {least} to {most} bytes"),
+        SettingKind::Rate { most } => format!(", at most {most}"),
+        SettingKind::Text { most } | SettingKind::Success { most } => format!(", at most {most} bytes"),
+        _ => String::new(),
+    };
+    let facts = format!("**`topic.{}`** · {default} · {}{bounds}", setting.name, marked(&setting.wanted()));
+    format!("{}\n{}\n", wrapped(&facts, ""), wrapped(&marked(setting.about()), ""))
+}
+
+const HEAD: &str = "\
+# Configuration
+
+All settings of dq, with their defaults. This document is made from conf/dq.toml and from the code (`make
+configuration`). A test compares them. conf/dq.toml is a file with all of these settings, to begin from. Your own file
+needs only the keys that you change.
+
+- `dq-master --config dq.toml --check` checks a file.
+- An entry names the setting, its default or an example, its type with its bounds, and the variable of the environment
+  that overrides it. A setting without a variable can only be set in the file.
+- After a change, HUP loads the file (docs/SUPERVISION.md). Settings that are \"fixed while dq runs\" are the exception:
+  dq refuses such a reload, and says what to do.
+- A duration is `\"250ms\"`, `\"30s\"`, `\"1h30m\"`, `\"3days\"`, or a number of seconds. A size is `\"64kB\"`, `\"1MiB\"`, or a
+  number of bytes. Relative paths start at the folder of the file.
+
+";
+
+/// Returns the document.
+fn document() -> String {
+    let mut text = HEAD.to_owned();
+    for section in sections() {
+        let title = match (section.path.as_str(), section.is_list) {
+            ("", _) => "The daemon".to_owned(),
+            (path, false) => format!("[{path}]"),
+            (path, true) => format!("[[{path}]]"),
+        };
+        text += &format!("## {title}\n\n");
+        if section.path == "topic" {
+            text += "A topic of the file. Topics of the registry have the same settings (docs/REGISTRY.md). `name` is required: 1 to\n\
+                128 letters, digits, `_`, `.` or `-`.\n\n";
+            text.extend(Topic::SETTINGS.iter().map(topic_entry));
+            continue;
+        }
+        if !section.about.is_empty() {
+            text += &format!("{}\n", prose(&section.about));
+        }
+        text.extend(section.keys.iter().map(|key| entry(&section, key)));
+    }
+    text.trim_end().to_owned() + "\n"
+}
+
+#[test]
+fn the_reference_of_settings_is_what_code_and_file_say() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CONFIGURATION.md");
+    let document = document();
+    if std::env::var_os("WRITE_CONFIGURATION").is_some() {
+        std::fs::write(&file, &document).unwrap();
+    }
+    let written = std::fs::read_to_string(&file).unwrap_or_default();
+    let differs = document.lines().zip(written.lines()).find(|(a, b)| a != b);
+    assert!(
+        document == written,
+        "docs/CONFIGURATION.md is old: make configuration. First difference: {differs:?}"
+    );
+}
+
+/// Returns the keys of a table, which the error about a key that does not exist names.
+fn keys_of<'de, T: Deserialize<'de>>() -> Vec<String> {
+    let wrong: Table = [("?".to_owned(), Value::Integer(1))].into_iter().collect();
+    let Err(error) = Value::Table(wrong).try_into::<Table>().and_then(T::deserialize) else {
+        panic!("it has a key ?")
+    };
+    let error = error.to_string();
+    let mut keys: Vec<String> = error.split('`').skip(3).step_by(2).map(str::to_owned).collect();
+    keys.sort();
+    keys
+}
+
+#[test]
+fn every_setting_is_explained_and_no_other() {
+    for section in sections() {
+        let mut names: Vec<String> = section.keys.iter().map(|key| key.name.clone()).collect();
+        names.sort();
+        let known = match section.path.as_str() {
+            "topic" => continue,
+            "store.node" => keys_of::<Node>(),
+            "callback.host" => keys_of::<CallbackHost>(),
+            "alert.webhook" => keys_of::<AlertWebhook>(),
+            path => {
+                // The tables of a section have sections of their own.
+                let table = if path == "callback" {
+                    shown_keys()["callback"].as_table().cloned()
+                } else {
+                    defaults_of(&section)
+                };
+                let is_key = |(_, value): &(String, Value)| {
+                    !value.is_table() || value.as_table().is_some_and(|t| t.contains_key("cert"))
+                };
+                table.unwrap().into_iter().filter(is_key).map(|(name, _)| name).collect()
+            }
+        };
+        assert_eq!(names, known, "[{}]", section.path);
+        for key in &section.keys {
+            assert!(!key.about.is_empty(), "{}.{} has no comment", section.path, key.name);
+        }
+    }
+}
+
+#[test]
+fn bounds_types_and_fixed_settings_come_from_the_code() {
+    let text = document();
+    for line in [
+        "**`server.max_frame`** · default `\"1MiB\"` · size, 256B to 15MiB · `DQ_SERVER__MAX_FRAME`",
+        "**`store.pool`** · default `8` · number, 1 to 1024 · `DQ_STORE__POOL`",
+        "**`drain_timeout`** · default `\"30s\"` · duration, 0s to 1day · `DQ_DRAIN_TIMEOUT`",
+        "**`callback.max_attempts`** · such as `10` · number, 1 to 1000 · `DQ_CALLBACK__MAX_ATTEMPTS`",
+        "**`http.console`** · default `true` · true or false · `DQ_HTTP__CONSOLE`",
+        "**`store.node.shards`** · such as `2` · number, 1 to 64 · fixed while dq runs",
+        "**`alert.smtp.port`** · default `587` · number",
+    ] {
+        assert!(text.lines().any(|known| known == line), "{line}");
+    }
+    let fixed = text.lines().filter(|line| line.ends_with("fixed while dq runs"));
+    let fixed: Vec<&str> = fixed.map(|line| line.split('`').nth(1).unwrap()).collect();
+    assert_eq!(
+        fixed,
+        [
+            "run_dir",
+            "store.backend",
+            "store.path",
+            "store.prefix",
+            "store.shards_per_node",
+            "store.node.shards"
+        ]
+    );
+    // A variable of the environment overrides what it stands beside.
+    let variables: Vec<&str> = text.split('`').filter(|code| code.starts_with("DQ_")).collect();
+    assert!(variables.len() > 70, "{}", variables.len());
+    for name in variables {
+        let value = || [(name.to_owned(), "{".to_owned())].into_iter();
+        let mut table = Table::new();
+        let problem =
+            super::environment::apply(&mut table, value()).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(!problem.contains("there is no key"), "{problem}");
+    }
+}
