@@ -29,7 +29,7 @@ KUBERNETES_VALIDATE_VERSION := 1.37.0
 # A server that says when a change is on its disk (WAITAOF), which Debian 12's Redis 7.0 does not.
 VALKEY_VERSION := 8.0.1+dfsg1-1~bpo12+1
 
-.PHONY: run quick test check tools fmt clippy doc deny advisories tests bench hostile attacks crashes nodes nodes-cases completions man screenshots clients clients-tools packages packages-tools
+.PHONY: run quick test check tools fmt clippy doc deny advisories tests bench hostile attacks crashes nodes nodes-cases completions man configuration screenshots clients clients-tools packages packages-tools
 
 # Starts dq with the embedded store in a fresh folder and delivers a few jobs. ONCE=1: ends when all have arrived.
 run:
@@ -83,6 +83,10 @@ advisories:
 bench:
 	$(CARGO) bench --bench hot_paths
 	$(CARGO) bench --bench performance
+
+# Writes docs/CONFIGURATION.md from conf/dq.toml and the code.
+configuration:
+	WRITE_CONFIGURATION=1 $(CARGO) test -p dq-config reference::
 
 # Makes docs/screenshots: each page of the console at 1280 and 390 pixels.
 screenshots: tools

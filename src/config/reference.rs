@@ -46,7 +46,17 @@ fn split(text: &str) -> (Value, Option<String>) {
         |end: usize| format!("x = {}", &text[..end]).parse::<Table>().ok()?.remove("x").map(|v| (v, end));
     let (value, end) = { ends }.find_map(parsed).unwrap_or_else(|| panic!("{text}"));
     let comment = text[end..].trim_start_matches('#').trim();
-    (value, (!comment.is_empty()).then(|| comment.to_owned()))
+    (value, (!comment.is_empty()).then(|| sentence(comment)))
+}
+
+/// Returns the comment behind a value as a sentence.
+fn sentence(comment: &str) -> String {
+    let mut chars = comment.chars();
+    let first =
+        chars.next().filter(|_| !comment.starts_with("dq")).map(|c| c.to_ascii_uppercase().to_string());
+    let text = first.map_or_else(|| comment.to_owned(), |first| first + chars.as_str());
+    let end = if text.ends_with(['.', '?']) { "" } else { "." };
+    text + end
 }
 
 /// Reads `conf/dq.toml`.
@@ -118,6 +128,7 @@ fn type_of(section: &Section, key: &Key) -> String {
     let wrong = Value::Table([("nonsense".to_owned(), Value::Integer(1))].into_iter().collect());
     let error = with("", section, &key.name, wrong).expect_err(&key.name).to_string();
     let expected = error.rsplit_once("expected ").map_or("a string", |(_, expected)| expected);
+    let expected = expected.split(", in `").next().unwrap_or_default();
     match expected {
         "a string" => "text".to_owned(),
         "a boolean" => "true or false".to_owned(),
@@ -137,11 +148,13 @@ fn bounds(section: &Section, key: &Key, kind: &str) -> Option<String> {
         "size" => Value::String("9000TiB".to_owned()),
         _ => return None,
     };
-    ["", REDIS, "[registry]\nurl = \"none\"\n"].iter().find_map(|base| {
-        let error = with(base, section, &key.name, largest.clone()).err()?.to_string();
-        let (_, bounds) = error.split_once(" is not within ")?;
-        Some(bounds.replace(" and ", " to ").replace('"', ""))
-    })
+    ["", REDIS, "[alert.smtp]\nhost = \"h\"\nfrom = \"a@b.example\"\n[[callback.host]]\nname = \"h\"\n"]
+        .iter()
+        .find_map(|base| {
+            let error = with(base, section, &key.name, largest.clone()).err()?.to_string();
+            let (_, bounds) = error.split_once(" is not within ")?;
+            Some(bounds.replace(" and ", " to ").replace('"', ""))
+        })
 }
 
 /// Whether a running dq refuses another value of a key.
@@ -215,12 +228,19 @@ fn marked(text: &str) -> String {
     text.split('`').enumerate().map(part).collect::<Vec<_>>().join("`")
 }
 
-/// Breaks a text into lines.
+/// Breaks a text into lines, but no code between backticks.
 fn wrapped(text: &str, indent: &str) -> String {
-    let mut lines = vec![String::new()];
+    let mut words: Vec<String> = Vec::new();
     for word in text.split(' ') {
+        match words.last_mut().filter(|last| last.matches('`').count() % 2 == 1) {
+            Some(last) => *last += &format!(" {word}"),
+            None => words.push(word.to_owned()),
+        }
+    }
+    let mut lines = vec![String::new()];
+    for word in words {
         let line = lines.last_mut().expect("there is a line");
-        if !line.trim().is_empty() && line.chars().count() + 1 + word.chars().count() > WIDTH {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > WIDTH {
             lines.push(format!("{indent}{word}"));
         } else {
             *line += &format!("{}{word}", if line.is_empty() { "" } else { " " });
@@ -260,26 +280,30 @@ fn topic_entry(setting: &Setting) -> String {
         serde_json::Value::Null => "no default".to_owned(),
         default => format!("default `{default}`"),
     };
-    let bounds = match setting.kind {
-        SettingKind::Span { least, most } | SettingKind::CatchUp { least, most } => {
+    let kind = match setting.kind {
+        SettingKind::Span { least, most } => {
             let [least, most] = [least, most].map(humantime::format_duration);
-            format!(", {least} to {most}")
+            format!("duration, {least} to {most}")
         }
-        SettingKind::Bytes { least, most } => format!(", {least} to {most} bytes"),
-        SettingKind::Rate { most } => format!(", at most {most}"),
-        SettingKind::Text { most } | SettingKind::Success { most } => format!(", at most {most} bytes"),
-        _ => String::new(),
+        SettingKind::Bytes { least, most } => {
+            let [least, most] = [least, most].map(model::topic::Size);
+            format!("size, {least} to {most}")
+        }
+        SettingKind::Rate { most } => format!("rate, at most {most}"),
+        SettingKind::Text { most } => format!("text, at most {most} bytes"),
+        SettingKind::Texts | SettingKind::Secrets => "list of texts".to_owned(),
+        SettingKind::Headers => "table of texts".to_owned(),
+        _ => setting.wanted().trim_end_matches(", or null").to_owned(),
     };
-    let facts = format!("**`topic.{}`** · {default} · {}{bounds}", setting.name, marked(&setting.wanted()));
+    let facts = format!("**`topic.{}`** · {default} · {}", setting.name, marked(&kind));
     format!("{}\n{}\n", wrapped(&facts, ""), wrapped(&marked(setting.about()), ""))
 }
 
 const HEAD: &str = "\
 # Configuration
 
-All settings of dq, with their defaults. This document is made from conf/dq.toml and from the code (`make
-configuration`). A test compares them. conf/dq.toml is a file with all of these settings, to begin from. Your own file
-needs only the keys that you change.
+All settings of dq, with their defaults. This document is made from conf/dq.toml and from the code. That file has
+all of these settings, to begin from. Your own file needs only the keys that you change.
 
 - `dq-master --config dq.toml --check` checks a file.
 - An entry names the setting, its default or an example, its type with its bounds, and the variable of the environment
@@ -302,8 +326,8 @@ fn document() -> String {
         };
         text += &format!("## {title}\n\n");
         if section.path == "topic" {
-            text += "A topic of the file. Topics of the registry have the same settings (docs/REGISTRY.md). `name` is required: 1 to\n\
-                128 letters, digits, `_`, `.` or `-`.\n\n";
+            text += "A topic of the file. Topics of the registry have the same settings (docs/REGISTRY.md). `name` is required: 1 to 128\n\
+                letters, digits, `_`, `.` or `-`.\n\n";
             text.extend(Topic::SETTINGS.iter().map(topic_entry));
             continue;
         }
@@ -374,14 +398,15 @@ fn every_setting_is_explained_and_no_other() {
 
 #[test]
 fn bounds_types_and_fixed_settings_come_from_the_code() {
-    let text = document();
+    // Each paragraph in one line.
+    let text = document().split("\n\n").map(|text| text.replace('\n', " ")).collect::<Vec<_>>().join("\n");
     for line in [
         "**`server.max_frame`** · default `\"1MiB\"` · size, 256B to 15MiB · `DQ_SERVER__MAX_FRAME`",
         "**`store.pool`** · default `8` · number, 1 to 1024 · `DQ_STORE__POOL`",
         "**`drain_timeout`** · default `\"30s\"` · duration, 0s to 1day · `DQ_DRAIN_TIMEOUT`",
         "**`callback.max_attempts`** · such as `10` · number, 1 to 1000 · `DQ_CALLBACK__MAX_ATTEMPTS`",
         "**`http.console`** · default `true` · true or false · `DQ_HTTP__CONSOLE`",
-        "**`store.node.shards`** · such as `2` · number, 1 to 64 · fixed while dq runs",
+        "**`store.node.shards`** · such as `2` · number, 1 to 1024 · fixed while dq runs",
         "**`alert.smtp.port`** · default `587` · number",
     ] {
         assert!(text.lines().any(|known| known == line), "{line}");
