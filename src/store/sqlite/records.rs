@@ -371,7 +371,7 @@ impl Records for SqliteStore {
     }
 
     fn trim_records(&mut self) -> Result<(usize, Duration)> {
-        let (gone, shortest) = self.write(Durability::Normal, |w| trim(w))?;
+        let (gone, shortest) = self.write(Durability::Normal, trim)?;
         Ok((gone, trim_again(gone, shortest)))
     }
 }
