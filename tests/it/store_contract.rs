@@ -1910,7 +1910,8 @@ fn a_rate_is_shared_by_all_processes<F: Fixture>(f: &F) {
         }
     }
     let took = started.elapsed();
-    assert!((900..1400).contains(&took.as_millis()), "10 came within {took:?}");
+    // A rate is never exceeded. The upper bound is generous, because the machine may be busy.
+    assert!((900..20_000).contains(&took.as_millis()), "10 came within {took:?}");
     // Both limits together: if one holds a permit back, the other is not used up.
     let both = PermitRequest { max_in_flight: Some(1), ..ask(5, 0) };
     let other = PermitRequest { name: LimitName::from(&topic("u")), ..both.clone() };
