@@ -10,6 +10,8 @@ mod alert;
 mod bounds;
 mod callback;
 mod certificate;
+#[cfg(test)]
+mod commented_file;
 mod durability;
 mod environment;
 mod nodes;
