@@ -46,6 +46,7 @@ mod receiver;
 mod record_filter;
 mod records;
 mod reserve;
+mod shared_registry;
 mod show;
 mod spool;
 mod status;
@@ -99,6 +100,7 @@ enum Command {
     Top(top::TopArguments),
     Doctor(doctor::DoctorArguments),
     Nodes(nodes::NodesArguments),
+    Registry(shared_registry::RegistryArguments),
     Alerts(alerts::AlertsArguments),
     Token(tokens::TokensArguments),
     Console(console::ConsoleArguments),
@@ -140,6 +142,7 @@ impl Command {
             Command::Top(arguments) => done(top::run(&arguments)),
             Command::Doctor(arguments) => doctor::run(&arguments),
             Command::Nodes(arguments) => nodes::run(&arguments),
+            Command::Registry(arguments) => shared_registry::run(&arguments).map(|()| true),
             Command::Alerts(arguments) => alerts::run(&arguments),
             Command::Token(arguments) => done(tokens::run(&arguments)),
             Command::Console(arguments) => done(console::run(&arguments)),

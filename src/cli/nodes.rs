@@ -205,7 +205,7 @@ fn is_known(lanes: &Lanes, name: &str) -> Result<()> {
 }
 
 /// Asks for confirmation at the terminal. Without a terminal, `--yes` is required.
-fn is_confirmed(question: &str, yes: bool) -> Result<bool> {
+pub(super) fn is_confirmed(question: &str, yes: bool) -> Result<bool> {
     if yes {
         return Ok(true);
     }

@@ -8,7 +8,7 @@ use super::ConfigError;
 use super::raw;
 use model::settings::{MysqlServer, RegistrySettings, StoreSettings};
 
-const FORMS: &str = "use \"sqlite:var/registry.db\" or \"mysql://user:password@127.0.0.1:3306/dq\"";
+const FORMS: &str = "use \"store\" (with Redis), \"sqlite:var/registry.db\", \"mysql://user:password@127.0.0.1:3306/dq\" or \"none\"";
 
 /// Returns the database of the registry; none: there is no registry. `max_attempts`: what `callback.max_attempts` says,
 /// for the rows of the PHP daemon. Relative paths resolve against `base`.
@@ -54,6 +54,16 @@ pub(super) fn registry(
     if url == "none" {
         return Ok(None);
     }
+    if url == "store" {
+        return match store {
+            StoreSettings::Redis(nodes) => Ok(Some(RegistrySettings::Store(nodes.clone()))),
+            StoreSettings::Embedded { .. } => {
+                let problem = "is for store.backend = \"redis\"; with the embedded store, leave url out: the registry is then a file \
+                               beside the store";
+                Err(wrong(key, problem.to_owned()))
+            }
+        };
+    }
     if let Some(path) = url.strip_prefix("sqlite:") {
         return sqlite(path, store, base).map(Some).map_err(|problem| wrong(key, problem));
     }
@@ -74,7 +84,7 @@ fn sqlite(path: &str, store: &StoreSettings, base: &Path) -> Result<RegistrySett
     match store {
         StoreSettings::Redis(_) => {
             Err("all hosts that share Redis need the same registry, and SQLite is a file of one host: use \
-                                MySQL, or leave it out"
+                                \"store\" or MySQL"
                 .to_owned())
         }
         StoreSettings::Embedded { path: jobs, .. } if *jobs == path => {

@@ -1,7 +1,7 @@
 //! Keeps topics, tokens, accounts and statistics in a database, so that they can change while dq runs.
 //!
-//! [`Registry`] is the trait. It has two implementations: `sqlite`, and `mysql` (MySQL or MariaDB, also with the tables
-//! of the PHP daemon). dq-http-server changes the registry. dq-redis-checker reads it and writes a [`Snapshot`] file,
+//! [`Registry`] is the trait. It has three implementations: `sqlite`, `mysql` (MySQL or MariaDB, also with the tables of
+//! the PHP daemon), and `redis` (tables on a node of the store). dq-http-server changes the registry. dq-redis-checker reads it and writes a [`Snapshot`] file,
 //! which all other processes follow. So deliveries continue while the database does not answer.
 //!
 //! This crate never touches jobs, and it never retries in a loop: an error goes to the caller.
@@ -11,24 +11,28 @@
 #![cfg_attr(test, recursion_limit = "256")]
 
 mod bulk;
+mod expected;
 mod migrate;
 mod mysql;
 mod nudge;
+mod open;
+mod php_alert;
 mod record;
+mod redis;
 mod snapshot;
 mod sqlite;
 mod token;
 
-use std::collections::HashSet;
 use std::fmt;
-use std::net::IpAddr;
-use std::path::Path;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::expected::Expected;
 pub use self::mysql::MysqlRegistry;
 pub use self::nudge::{nudge, nudge_file};
+pub use self::open::{Reading, open, open_known, php_nodes, php_smtp, read_as_it_is};
+pub use self::php_alert::PhpAlert;
+pub use self::redis::RedisRegistry;
 pub use self::snapshot::{Snapshot, SnapshotError, folder as snapshot_folder};
 pub use self::sqlite::SqliteRegistry;
 use model::audit::Entry;
@@ -36,12 +40,9 @@ use model::bulk::{BulkEnd, BulkProgress, BulkRequest, BulkRow};
 use model::job::TopicName;
 use model::metrics::{PageSums, Statistics};
 use model::php_node::PhpNode;
-use model::settings::{self, SmtpSettings, SmtpTls};
 use model::token::{Token, TokenName};
 use model::topic::{InvalidTopic, Topic, TopicStatus};
-
-/// How long the mail server of the PHP daemon may take to accept a connection, and to give each answer.
-const MAIL_TIMEOUT: Duration = Duration::from_secs(10);
+use store::StoreError;
 
 /// The result of a registry's methods.
 pub type Result<T> = std::result::Result<T, RegistryError>;
@@ -76,6 +77,15 @@ pub enum RegistryError {
     /// The row that the database holds is not a topic.
     #[error("{0}")]
     Unusable(InvalidRow),
+}
+
+impl From<StoreError> for RegistryError {
+    fn from(e: StoreError) -> RegistryError {
+        match e {
+            StoreError::Unknown(why) => RegistryError::Unknown(why),
+            e => RegistryError::Away(e.to_string()),
+        }
+    }
 }
 
 /// A number that changes when the thing that it describes changes: all topics and tokens, or one topic.
@@ -133,60 +143,6 @@ pub struct Listing {
     pub unusable: Vec<InvalidRow>,
 }
 
-/// What must be registered for a change to be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expected {
-    /// The change is made whether a topic with that name is registered or not.
-    Any,
-    /// No topic with that name.
-    Absent,
-    /// The topic, unchanged since it was read at this revision.
-    At(Revision),
-}
-
-/// The mail settings of the PHP daemon: a row of `dq_alert`.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PhpAlert {
-    /// The mail server.
-    pub host: String,
-    /// Its port.
-    pub port: i64,
-    /// The name for the login, and the sender of the mails.
-    pub user: String,
-    /// The password.
-    pub password: String,
-    /// JSON: `{"redis": "mail,mail"}`, the addresses that get an alert when a node is down.
-    pub ext: String,
-}
-
-impl PhpAlert {
-    /// Returns the mail server that the row names. None: it names none. Port 465 uses TLS from the start. Any other
-    /// port needs STARTTLS, except that a server on this host may do without.
-    pub fn smtp(&self) -> Option<SmtpSettings> {
-        let (host, port) = (self.host.trim(), u16::try_from(self.port).ok().filter(|port| *port > 0)?);
-        if host.is_empty() {
-            return None;
-        }
-        let login = (!self.password.is_empty()).then(|| (self.user.clone(), self.password.clone()));
-        let from = if self.user.contains('@') { self.user.clone() } else { format!("{}@{host}", self.user) };
-        let is_here =
-            host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback());
-        let tls = match port {
-            465 => SmtpTls::Tls,
-            _ if is_here => SmtpTls::Opportunistic,
-            _ => SmtpTls::Starttls,
-        };
-        Some(SmtpSettings { host: host.to_owned(), port, tls, login, from, timeout: MAIL_TIMEOUT, ca: None })
-    }
-}
-
-/// The password is not shown.
-impl fmt::Debug for PhpAlert {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PhpAlert").field("host", &self.host).field("port", &self.port).finish_non_exhaustive()
-    }
-}
-
 /// A runner that looks for an operation on many jobs.
 #[derive(Debug, Clone, Copy)]
 pub struct BulkClaim<'a> {
@@ -217,7 +173,8 @@ pub struct BulkSave<'a> {
 }
 
 /// A database with topics. In SQLite each change is one transaction. In MySQL the changes of topics and tokens hold a
-/// named lock, so that no other dq writes at the same time.
+/// named lock, so that no other dq writes at the same time. On Redis each change is made only if nobody has made another
+/// one since its caller read.
 pub trait Registry: Send + fmt::Debug {
     /// Returns a number that changes whenever a topic or a token changes, no matter who changes it. Cheap: it is called
     /// every second.
@@ -308,81 +265,4 @@ pub trait Registry: Send + fmt::Debug {
     fn php_alert(&mut self) -> Result<Option<PhpAlert>> {
         Ok(None)
     }
-}
-
-/// Returns the nodes that are listed in the PHP daemon's tables, in the registry's database. Changes nothing.
-pub fn php_nodes(settings: &settings::RegistrySettings) -> Result<Vec<PhpNode>> {
-    match settings {
-        // This only reads, so the tables are not brought up to date.
-        settings::RegistrySettings::Mysql(server) => MysqlRegistry::connect(server)?.php_nodes(),
-        settings::RegistrySettings::Sqlite { .. } => Ok(Vec::new()),
-    }
-}
-
-/// The topics of a registry in MySQL, and the nodes of a PHP daemon that used its database. The tables were read, and
-/// not brought up to date.
-#[derive(Debug, Default)]
-pub struct Reading {
-    /// The topics. The table may be one that was never brought up to date.
-    pub topics: Vec<Registered>,
-    /// The rows that are not topics.
-    pub unusable: Vec<InvalidRow>,
-    /// The names of all rows of `dq_topic`, also of those that dq cannot use.
-    pub names: HashSet<String>,
-    /// The rows of `dq_redis`.
-    pub nodes: Vec<PhpNode>,
-}
-
-/// Reads a registry in MySQL, and changes nothing there, not even the form of its tables. None: the registry is not in
-/// MySQL.
-pub fn read_as_it_is(settings: &settings::RegistrySettings) -> Result<Option<Reading>> {
-    match settings {
-        settings::RegistrySettings::Mysql(server) => {
-            Ok(Some(MysqlRegistry::connect(server)?.read_as_it_is()?))
-        }
-        settings::RegistrySettings::Sqlite { .. } => Ok(None),
-    }
-}
-
-/// Returns the mail server of a PHP daemon that used the database of a registry. Changes nothing there.
-pub fn php_smtp(settings: &settings::RegistrySettings) -> Result<Option<SmtpSettings>> {
-    match settings {
-        settings::RegistrySettings::Mysql(server) => {
-            Ok(MysqlRegistry::connect(server)?.php_alert()?.and_then(|row| row.smtp()))
-        }
-        settings::RegistrySettings::Sqlite { .. } => Ok(None),
-    }
-}
-
-/// Opens the registry of the daemon with that `run_dir`, and brings its tables up to date. If its file is gone, and the
-/// snapshot says that the registry held topics or tokens, makes no new file: with an empty registry, dq would treat all
-/// topics and tokens as removed.
-pub fn open_known(settings: &settings::RegistrySettings, run_dir: &Path) -> Result<Box<dyn Registry>> {
-    if let settings::RegistrySettings::Sqlite { path } = settings
-        && !path.exists()
-        && let Ok(Some((known, _))) = Snapshot::read(run_dir)
-        && known.source == settings.to_string()
-    {
-        let held = known.tokens.as_deref().unwrap_or_default();
-        let accounts = held.iter().filter(|token| token.is_account()).count();
-        let (topics, tokens) = (known.topics.len(), held.len() - accounts);
-        if topics + held.len() > 0 {
-            let snapshot = Snapshot::file(run_dir);
-            return Err(RegistryError::Away(format!(
-                "{} is gone; it held {topics} topics, {tokens} tokens and {accounts} accounts of the console: put it back or \
-                 restore a backup, or stop dq and remove {} to begin anew",
-                path.display(),
-                snapshot.display()
-            )));
-        }
-    }
-    open(settings)
-}
-
-/// Opens a registry, and brings its tables up to date.
-pub fn open(settings: &settings::RegistrySettings) -> Result<Box<dyn Registry>> {
-    Ok(match settings {
-        settings::RegistrySettings::Sqlite { path } => Box::new(SqliteRegistry::open(path)?),
-        settings::RegistrySettings::Mysql(server) => Box::new(MysqlRegistry::open(server)?),
-    })
 }

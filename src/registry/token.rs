@@ -1,5 +1,7 @@
 //! A token as the databases store it.
 
+use serde::{Deserialize, Serialize};
+
 use super::InvalidRow;
 use model::scope::Scope;
 use model::token::{Token, TokenName};
@@ -9,7 +11,7 @@ use model::token::{Token, TokenName};
 const ADD_RATE: &str = "add_rate=";
 
 /// A row: texts and numbers that are not checked yet.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct TokenRow {
     pub name: String,
     /// The digest of its secret, or the hash of a password.

@@ -49,7 +49,10 @@ pub use lease::{
 pub use outbox::{FollowerMaker, Outbox, OutboxCause, OutboxEntry, OutboxState, SentFollowers};
 pub use outcome::{Added, Changed, Deleted, Jobs};
 pub use records::{RecordPage, Records};
-pub use redis::{MoveProgress, MoveRequest, MovedJobs, NodeState, Part, RedisStore, SetState, SpoolSender};
+pub use redis::{
+    MoveProgress, MoveRequest, MovedJobs, NodeState, Part, RedisStore, SetState, SharedTables, SpoolSender,
+    TableChange,
+};
 pub use reserver::{RESERVER_NAME_MAX, Reserver};
 pub use spool::{Spool, SpoolState};
 pub use sqlite::{HeldTurn, SqliteStore, unfinished_replacement};

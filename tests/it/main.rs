@@ -66,6 +66,7 @@ mod registry_contract;
 mod restart;
 mod rotation;
 mod servers;
+mod shared_registry;
 mod sinks;
 mod snippets;
 mod sources;

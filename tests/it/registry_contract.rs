@@ -6,6 +6,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use crate::support::mariadb::{Database, MariaDb};
+use crate::support::redis::RedisServer;
 use model::audit::{self, Entry};
 use model::bulk::{
     BulkCounts, BulkEnd, BulkFilter, BulkOperation, BulkProgress, BulkRequest, BulkRow, PlannedChange,
@@ -21,12 +22,32 @@ use model::token::{Secret, Token, TokenName, TokenProof};
 use model::topic::{Method, Mode, Payload, Rate, Success, Topic, TopicStatus};
 use mysql::prelude::Queryable;
 use registry::{BulkClaim, BulkSave, Expected, Registry, RegistryError, Revision, open};
+use serde_json::json;
 
 /// Runs a test on a fresh registry of each kind.
 fn on_each(test: impl Fn(&settings::RegistrySettings)) {
     let dir = tempfile::tempdir().unwrap();
     test(&settings::RegistrySettings::Sqlite { path: dir.path().join("new/registry.db") });
     test(&MariaDb::shared().database().settings());
+    let server = RedisServer::start();
+    test(&on_redis(&server));
+}
+
+/// Returns the settings of a registry on a store of one node.
+fn on_redis(server: &RedisServer) -> settings::RegistrySettings {
+    let node = settings::NodeSettings::server("a", server.url(), 2);
+    settings::RegistrySettings::Store(settings::RedisSettings::of_nodes(
+        "dq",
+        Duration::from_secs(5),
+        4,
+        vec![node],
+    ))
+}
+
+fn redis_command(nodes: &settings::RedisSettings, words: &[&str]) {
+    let settings::NodeAddress::Server { url } = &nodes.nodes[0].at else { panic!("it is one server") };
+    let mut connection = redis::Client::open(url.as_str()).unwrap().get_connection().unwrap();
+    redis::cmd(words[0]).arg(&words[1..]).exec(&mut connection).unwrap();
 }
 
 fn name(n: &str) -> TopicName {
@@ -284,6 +305,12 @@ fn a_row_that_is_no_token_lets_nobody_in_and_is_told() {
                         .unwrap()
                         .query_drop(insert)
                         .unwrap();
+                }
+                settings::RegistrySettings::Store(nodes) => {
+                    let row = json!({"name": name, "digest": digest, "scopes": scopes, "created_ms": 1,
+                        "expires_ms": null, "creator": ""});
+                    let field = format!("token:{name}");
+                    redis_command(nodes, &["HSET", "dq:{a.0}:registry", &field, &row.to_string()]);
                 }
             }
         }

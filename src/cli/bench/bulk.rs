@@ -114,10 +114,7 @@ fn serve(stage: &BenchDaemon, options: &Options, rate: f64, run: &str, over: &At
 /// Measures the operation.
 pub(super) fn run(bulk: &Bulk) -> WorkOutcome {
     let Bulk { jobs: count_of, size, rate, beside, kills, registry, daemon } = bulk;
-    if daemon.store == Store::Redis && registry.is_none() {
-        bail!("an operation is kept in the registry, which on Redis is MySQL: give --registry mysql://…");
-    }
-    let own = || "sqlite:var/registry.db".to_owned();
+    let own = || if daemon.store == Store::Redis { "store" } else { "sqlite:var/registry.db" }.to_owned();
     let options = Options { registry: Some(registry.clone().unwrap_or_else(own)), ..daemon.clone() };
     let mut stage = BenchDaemon::start(&options)?;
     let settings = super::super::settings(&stage.folder().join("dq.toml"))?;

@@ -217,9 +217,7 @@ struct Isolation {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  dq bench bulk --jobs 1000000\n  dq bench bulk --store redis --registry mysql://root@127.0.0.1:3306/dq"
-)]
+#[command(after_help = "Examples:\n  dq bench bulk --jobs 1000000\n  dq bench bulk --store redis")]
 struct Bulk {
     /// How many jobs are shifted
     #[arg(long, default_value_t = 1_000_000, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
@@ -236,7 +234,7 @@ struct Bulk {
     /// How often the process that shifts the jobs is killed
     #[arg(long, default_value_t = 2, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(0..=100))]
     kills: u32,
-    /// The database that keeps the operation; needed with --store redis
+    /// The database that keeps the operation; default: a file, or with --store redis the store itself
     #[arg(long, value_name = "URL")]
     registry: Option<String>,
     #[command(flatten)]

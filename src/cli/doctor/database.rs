@@ -38,14 +38,27 @@ pub(super) fn check(settings: &Settings) -> Vec<CheckResult> {
         }
         RegistrySettings::Sqlite { path } => (of_sqlite(path), sqlite::migrations::runner()),
         RegistrySettings::Mysql(server) => (of_mysql(&server.url), mysql::migrations::runner()),
+        RegistrySettings::Store(nodes) => {
+            return vec![match registry::RedisRegistry::find(nodes) {
+                Ok(Some(found)) => CheckResult::ok("registry", format!("it is on node {}", found.node())),
+                Ok(None) => {
+                    CheckResult::ok("registry", "it is made on a node of the store when the daemon starts")
+                }
+                Err(e) => away(&registry.to_string(), &e),
+            }];
+        }
     };
     let newest = migrations.get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0);
     let which = registry.to_string();
     vec![match run {
         Ok(run) => judge::migrations(&which, run, newest),
-        Err(e) => CheckResult::fail("registry", format!("{which}: {e:#}"))
-            .advise("the daemon goes on with the topics that it knows, and nobody can change them"),
+        Err(e) => away(&which, &e),
     }]
+}
+
+fn away(which: &str, why: &dyn std::fmt::Display) -> CheckResult {
+    CheckResult::fail("registry", format!("{which}: {why:#}"))
+        .advise("the daemon goes on with the topics that it knows, and nobody can change them")
 }
 
 fn of_sqlite(path: &Path) -> Result<Option<i64>> {

@@ -225,7 +225,7 @@ pub(super) fn no_registry(has_http: bool) -> CheckResult {
             "there is none: nobody can sign in to the console, and only the file has topics",
         )
         .advise(
-            "name a database as registry.url (with Redis one of MySQL or MariaDB), then dq takes it at HUP",
+            "set registry.url to a database (with Redis, \"store\" is the store itself), then dq takes it at HUP",
         ),
         false => CheckResult::ok("registry", "there is none: only the file has topics"),
     }

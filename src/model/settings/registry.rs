@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::RedisSettings;
+
 /// A database with topics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RegistrySettings {
@@ -15,6 +17,8 @@ pub enum RegistrySettings {
     },
     /// MySQL or MariaDB.
     Mysql(MysqlServer),
+    /// The store itself, which is on nodes of Redis.
+    Store(RedisSettings),
 }
 
 impl RegistrySettings {
@@ -22,7 +26,7 @@ impl RegistrySettings {
     pub fn file(&self) -> Option<&Path> {
         match self {
             RegistrySettings::Sqlite { path } => Some(path),
-            RegistrySettings::Mysql(_) => None,
+            RegistrySettings::Mysql(_) | RegistrySettings::Store(_) => None,
         }
     }
 }
@@ -33,6 +37,8 @@ impl fmt::Display for RegistrySettings {
         match self {
             RegistrySettings::Sqlite { path } => write!(f, "sqlite:{}", path.display()),
             RegistrySettings::Mysql(server) => f.write_str(&server.name),
+            // Without the nodes: with one node more, it is the same registry.
+            RegistrySettings::Store(nodes) => write!(f, "store:{}", nodes.prefix),
         }
     }
 }

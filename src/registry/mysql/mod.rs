@@ -149,16 +149,6 @@ fn rows_of(db: &mut Conn, name: &TopicName) -> Result<Vec<PhpTopicRow>> {
     )?)
 }
 
-fn check(name: &TopicName, found: Option<&PhpTopicRow>, expected: Expected) -> Result<()> {
-    match (expected, found) {
-        (Expected::Any, _) | (Expected::Absent, None) => Ok(()),
-        (Expected::Absent, Some(_)) => Err(RegistryError::Exists(name.clone())),
-        (Expected::At(revision), Some(row)) if row.revision == revision => Ok(()),
-        (Expected::At(_), Some(_)) => Err(RegistryError::Changed(name.clone())),
-        (Expected::At(_), None) => Err(RegistryError::NotFound(name.clone())),
-    }
-}
-
 fn revision_of(db: &mut Conn, name: &TopicName) -> Result<Revision> {
     let rows = rows_of(db, name).map_err(|e| RegistryError::Unknown(e.to_string()))?;
     rows.first().map(|row| row.revision).ok_or_else(|| RegistryError::NotFound(name.clone()))
@@ -231,7 +221,7 @@ impl Registry for MysqlRegistry {
         let max_attempts = self.max_attempts;
         self.in_turn(|db| {
             let rows = rows_of(db, &topic.name)?;
-            check(&topic.name, rows.first(), expected)?;
+            expected.check(&topic.name, rows.first().map(|row| row.revision))?;
             let values = row::values(topic, rows.first(), max_attempts)?;
             match rows.first() {
                 None => db.exec_drop(row::INSERT, values).map_err(at_change)?,
@@ -260,7 +250,7 @@ impl Registry for MysqlRegistry {
     fn delete(&mut self, name: &TopicName, expected: Expected) -> Result<()> {
         self.in_turn(|db| {
             let rows = rows_of(db, name)?;
-            check(name, rows.first(), expected)?;
+            expected.check(name, rows.first().map(|row| row.revision))?;
             let Some(first) = rows.first() else { return Err(RegistryError::NotFound(name.clone())) };
             let delete = "DELETE FROM dq_topic WHERE id = ?";
             change(db, name, delete, vec![first.id.into()], expected)?;

@@ -121,6 +121,10 @@ impl TopicRow {
         Ok(TopicRow { name: row.get(0)?, spec: row.get(1)?, revision: row.get(2)? })
     }
 
+    fn revision(&self) -> Revision {
+        Revision(self.revision as u64)
+    }
+
     fn into_registered(self) -> std::result::Result<Registered, InvalidRow> {
         let TopicRow { name, spec, revision } = self;
         let unusable = |why: String| InvalidRow { which: format!("topic {name:?}"), why };
@@ -134,17 +138,6 @@ impl TopicRow {
 fn row(db: &Connection, name: &TopicName) -> rusqlite::Result<Option<TopicRow>> {
     let query = "SELECT name, spec, revision FROM topic WHERE name = ?1";
     db.prepare_cached(query)?.query_row([name.as_str()], TopicRow::from_row).optional()
-}
-
-/// Checks that what was found is what is expected.
-fn check(name: &TopicName, found: Option<&TopicRow>, expected: Expected) -> Result<()> {
-    match (expected, found) {
-        (Expected::Any, _) | (Expected::Absent, None) => Ok(()),
-        (Expected::Absent, Some(_)) => Err(RegistryError::Exists(name.clone())),
-        (Expected::At(revision), Some(row)) if row.revision as u64 == revision.0 => Ok(()),
-        (Expected::At(_), Some(_)) => Err(RegistryError::Changed(name.clone())),
-        (Expected::At(_), None) => Err(RegistryError::NotFound(name.clone())),
-    }
 }
 
 fn revision_of(db: &Connection, name: &TopicName) -> Result<Revision> {
@@ -226,7 +219,7 @@ impl Registry for SqliteRegistry {
         topic.check()?;
         self.write(|tx| {
             let before = row(tx, &topic.name)?;
-            check(&topic.name, before.as_ref(), expected)?;
+            expected.check(&topic.name, before.as_ref().map(TopicRow::revision))?;
             let spec = record::stored_over(topic, before.as_ref().map(|row| row.spec.as_str()), &[]);
             let write = "INSERT INTO topic (name, spec) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET spec = ?2";
             tx.execute(write, (topic.name.as_str(), spec))?;
@@ -258,7 +251,7 @@ impl Registry for SqliteRegistry {
     fn delete(&mut self, name: &TopicName, expected: Expected) -> Result<()> {
         self.write(|tx| {
             let found = row(tx, name)?;
-            check(name, found.as_ref(), expected)?;
+            expected.check(name, found.as_ref().map(TopicRow::revision))?;
             match tx.execute("DELETE FROM topic WHERE name = ?1", [name.as_str()])? {
                 0 => Err(RegistryError::NotFound(name.clone())),
                 _ => Ok(()),

@@ -36,6 +36,7 @@ mod set;
 mod settle;
 mod spool_sender;
 mod states;
+mod tables;
 mod take_back;
 mod take_over;
 mod topic_levels;
@@ -50,6 +51,7 @@ pub use move_progress::{MoveProgress, MoveRequest, MovedJobs};
 pub use nodes::Nodes;
 pub use spool_sender::SpoolSender;
 pub use states::{NodeState, Part, SetState};
+pub use tables::{SharedTables, TableChange};
 
 use self::answer::unexpected;
 use self::node::Call;

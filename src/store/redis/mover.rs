@@ -31,6 +31,7 @@ impl Nodes {
                 ));
             }
         }
+        ask.empty.iter().try_for_each(|name| self.refuse_tables(name))?;
         let reports = self.reports();
         let sets: Vec<Vec<Option<NodeSet>>> = reports
             .iter()

@@ -52,6 +52,7 @@ pub(super) enum Script {
     Secret,
     Set,
     Settle,
+    TablesWrite,
     TakeBack,
 }
 
@@ -62,7 +63,7 @@ macro_rules! sources {
 }
 
 /// The name and text of each script, in the order of [`Script`].
-const SOURCES: [(&str, &str); 47] = sources!(
+const SOURCES: [(&str, &str); 48] = sources!(
     "lua/",
     "add",
     "announce",
@@ -110,6 +111,7 @@ const SOURCES: [(&str, &str); 47] = sources!(
     "secret",
     "set",
     "settle",
+    "tables_write",
     "take_back"
 );
 

@@ -1,0 +1,28 @@
+//! What a caller expects to be registered, so that two who change a topic at the same time do not overwrite each other.
+
+use super::{RegistryError, Result, Revision};
+use model::job::TopicName;
+
+/// What must be registered for a change to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// The change is made whether a topic with that name is registered or not.
+    Any,
+    /// No topic with that name.
+    Absent,
+    /// The topic, unchanged since it was read at this revision.
+    At(Revision),
+}
+
+impl Expected {
+    /// Checks that what was found is what is expected. `found`: the revision of the topic, if there is one.
+    pub(crate) fn check(self, name: &TopicName, found: Option<Revision>) -> Result<()> {
+        match (self, found) {
+            (Expected::Any, _) | (Expected::Absent, None) => Ok(()),
+            (Expected::Absent, Some(_)) => Err(RegistryError::Exists(name.clone())),
+            (Expected::At(revision), Some(found)) if found == revision => Ok(()),
+            (Expected::At(_), Some(_)) => Err(RegistryError::Changed(name.clone())),
+            (Expected::At(_), None) => Err(RegistryError::NotFound(name.clone())),
+        }
+    }
+}
