@@ -106,7 +106,7 @@ fn entry(target: &str) -> Entry {
 }
 
 fn error(result: Result<Box<dyn Registry>, RegistryError>) -> String {
-    result.err().expect("it fails").to_string()
+    result.expect_err("it fails").to_string()
 }
 
 #[test]
