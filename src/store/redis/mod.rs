@@ -36,6 +36,7 @@ mod set;
 mod settle;
 mod spool_sender;
 mod states;
+mod table_change;
 mod tables;
 mod take_back;
 mod take_over;
@@ -51,7 +52,8 @@ pub use move_progress::{MoveProgress, MoveRequest, MovedJobs};
 pub use nodes::Nodes;
 pub use spool_sender::SpoolSender;
 pub use states::{NodeState, Part, SetState};
-pub use tables::{SharedTables, TableChange};
+pub use table_change::TableChange;
+pub use tables::SharedTables;
 
 use self::answer::unexpected;
 use self::node::Call;

@@ -13,6 +13,7 @@ use super::answer;
 use super::node::{Call, Failure};
 use super::nodes::{Nodes, Place};
 use super::script::Script;
+use super::table_change::TableChange;
 use crate::{Result, StoreError};
 use model::settings;
 use model::topic::Durability;
@@ -31,32 +32,6 @@ const HINT: &str = "tables_on";
 
 /// How many fields one command writes or reads at most.
 const FIELDS: usize = 1000;
-
-/// A change of the tables.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TableChange {
-    /// Writes a field.
-    Set {
-        /// The table.
-        table: String,
-        /// The field.
-        field: String,
-        /// Its new value.
-        value: String,
-    },
-    /// Removes a field.
-    Remove {
-        /// The table.
-        table: String,
-        /// The field.
-        field: String,
-    },
-    /// Removes a table.
-    Drop {
-        /// The table.
-        table: String,
-    },
-}
 
 /// A handle to the shared tables.
 pub struct SharedTables {
