@@ -171,10 +171,17 @@ impl Node {
             && group.servers[lag.replica].info("role").as_deref() == Some("master")
     }
 
-    /// Whether the promoted replica is the master, and the old master, which has been started again, follows it.
-    pub fn is_whole(&self, lag: Lag) -> bool {
+    /// Whether the servers of a group have one master, which all of them know and follow.
+    pub fn is_whole(&self) -> bool {
         let Node::Group(group) = self else { return true };
-        group.is_whole(lag.replica)
+        group.is_whole()
+    }
+
+    /// Prints what the servers of a group say of it.
+    pub fn print(&self) {
+        if let Node::Group(group) = self {
+            println!("{}", group.describe());
+        }
     }
 
     /// Starts the old master again.

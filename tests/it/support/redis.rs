@@ -436,14 +436,23 @@ impl SentinelGroup {
         self.sentinels.iter().all(|sentinel| self.master_by(sentinel) == Some(server))
     }
 
-    /// Whether this server is the master, all sentinels say so, and all other servers follow it. No sentinel has a
-    /// reason for another failover then.
-    pub fn is_whole(&self, master: usize) -> bool {
+    /// Whether all sentinels name one master, and all other servers follow it. No sentinel has a reason for another
+    /// failover then. (Which one is the master may have changed once more: a machine that stands still for a second
+    /// is enough for a failover.)
+    pub fn is_whole(&self) -> bool {
+        let Some(master) = self.master() else { return false };
         let follows =
             |n: usize| n == master || self.servers[n].info("master_link_status").as_deref() == Some("up");
         self.all_call_master(master)
             && self.servers[master].info("role").as_deref() == Some("master")
             && (0..self.servers.len()).all(follows)
+    }
+
+    /// Returns what each server and each sentinel says of the group, for the message of a test that waits in vain.
+    pub fn describe(&self) -> String {
+        let servers = self.servers.iter().map(|s| s.cli(&["info", "replication"]));
+        let sentinels = self.sentinels.iter().map(|s| s.cli(&["sentinel", "master", MASTER]));
+        servers.chain(sentinels).collect::<Vec<_>>().join("\n---\n")
     }
 }
 

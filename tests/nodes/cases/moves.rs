@@ -1,6 +1,6 @@
 //! Jobs that move between nodes while something breaks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{adds, ask, count, end, judged, version};
 use crate::change::Running;
@@ -89,14 +89,26 @@ fn a_home_that_dies_while_jobs_move_to_it_hides_none_of_them() {
     end(stage, "a home that dies while jobs move to it");
 }
 
+/// Waits for a state of a group. Looks five times a second: each look starts several processes.
+fn wait_for_group(group: &Node, what: &str, holds: impl Fn() -> bool) {
+    // A Sentinel that got no processor time for two seconds does nothing for the next thirty (its TILT mode).
+    let end = Instant::now() + 150 * SECOND;
+    while !holds() {
+        if Instant::now() > end {
+            group.print();
+            panic!("not within 150 s: {what}");
+        }
+        std::thread::sleep(SECOND / 5);
+    }
+}
+
 /// Makes the replica the master, and the old master its replica.
 fn fail_over(stage: &Stage, lag: Lag) {
     let group = &stage.nodes[1];
     group.promote(lag);
-    // A Sentinel that got no processor time for two seconds does nothing for the next thirty (its TILT mode).
-    eventually(90 * SECOND, "a promoted replica", || group.is_promoted(lag).then_some(()));
+    wait_for_group(group, "a promoted replica", || group.is_promoted(lag));
     group.rejoin(lag);
-    eventually(90 * SECOND, "a group that is whole", || group.is_whole(lag).then_some(()));
+    wait_for_group(group, "a group that is whole", || group.is_whole());
 }
 
 #[test]
