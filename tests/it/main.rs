@@ -63,6 +63,7 @@ mod records;
 mod redis;
 mod refusals;
 mod registry_contract;
+mod releases;
 mod restart;
 mod rotation;
 mod servers;
