@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use mysql::prelude::Queryable;
 use serde_json::Value;
 
 use super::life::Life;
 use crate::support::mariadb::{Database, MariaDb};
 use crate::support::redis::RedisServer;
+use crate::support::{Daemon, free_port};
 
 /// What an installation has for its jobs and its registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +71,9 @@ pub fn save(life: &Life, folder: &Path) {
     // Sockets and locks are made anew by each daemon.
     let mut tar = Command::new("tar");
     tar.args(["--create", "--gzip", "--sparse", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
-    tar.args(["--exclude=*.sock", "--exclude=var/run/bells"]).arg("--file").arg(folder.join("var.tar.gz"));
+    tar.args(["--exclude=*.sock", "--exclude=var/run/bells", "--exclude=*.succession"])
+        .arg("--file")
+        .arg(folder.join("var.tar.gz"));
     run(tar.arg("--directory").arg(life.dir.path()).arg("var"));
     let expected = serde_json::to_string_pretty(&life.expected).unwrap();
     std::fs::write(folder.join("expected.json"), expected + "\n").unwrap();
@@ -80,9 +84,7 @@ pub fn save(life: &Life, folder: &Path) {
         std::fs::write(folder.join("redis.json"), text + "\n").unwrap();
     }
     if let Some(database) = &life.servers.database {
-        let dump =
-            run(client("mariadb-dump", database).args(["--skip-comments", "--hex-blob"]).arg(&database.name));
-        std::fs::write(folder.join("registry.sql"), dump).unwrap();
+        std::fs::write(folder.join("registry.sql"), statements(database).join(END)).unwrap();
     }
     if life.kind == Kind::Embedded {
         std::fs::copy(life.backup(), folder.join("backup.db")).unwrap();
@@ -93,6 +95,11 @@ pub fn save(life: &Life, folder: &Path) {
 pub fn restore(folder: &Path, kind: Kind) -> Restored {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     run(Command::new("tar").arg("-xzf").arg(folder.join("var.tar.gz")).arg("-C").arg(dir.path()));
+    let owner = dir.path().join("var/spool.db-owner");
+    if owner.exists() {
+        // The spool belongs to the daemon of a folder. The folder of the test has another name.
+        std::fs::write(owner, dir.path().join("var/run").to_str().unwrap()).unwrap();
+    }
     let servers = Servers::start(kind);
     if let Some(server) = &servers.redis {
         let text = std::fs::read_to_string(folder.join("redis.json")).unwrap();
@@ -105,8 +112,10 @@ pub fn restore(folder: &Path, kind: Kind) -> Restored {
         }
     }
     if let Some(database) = &servers.database {
-        let dump = std::fs::File::open(folder.join("registry.sql")).unwrap();
-        run(client("mariadb", database).arg(&database.name).stdin(dump));
+        let mut db = database.console();
+        for statement in std::fs::read_to_string(folder.join("registry.sql")).unwrap().split(END) {
+            db.query_drop(statement).unwrap();
+        }
     }
     Restored { kind, dir, servers, expected: expected(folder) }
 }
@@ -114,7 +123,7 @@ pub fn restore(folder: &Path, kind: Kind) -> Restored {
 /// Returns a folder in which `dq restore` has brought back the backup of the fixture.
 pub fn restore_backup(folder: &Path) -> Restored {
     let dir = Arc::new(tempfile::tempdir().unwrap());
-    crate::support::Daemon::write_config(dir.path(), 0, 0, "");
+    Daemon::write_config(dir.path(), free_port(), free_port(), "");
     // A backup may be read by its owner alone.
     let file: PathBuf = dir.path().join("backup.db");
     std::fs::copy(folder.join("backup.db"), &file).unwrap();
@@ -144,11 +153,23 @@ fn redis_keys(server: &RedisServer) -> std::collections::BTreeMap<Vec<u8>, Vec<u
         .collect()
 }
 
-/// A program of MariaDB that connects to the server of a database.
-fn client(program: &str, database: &Database) -> Command {
-    let mut command = Command::new(program);
-    command.arg("--no-defaults").arg(format!("--socket={}", database.socket())).arg("--user=root");
-    command
+/// What is between two statements of a dump.
+const END: &str = ";\n";
+
+/// Returns the statements that make a database once more.
+fn statements(database: &Database) -> Vec<String> {
+    let mut db = database.console();
+    let mut all = Vec::new();
+    for table in db.query::<String, _>("SHOW TABLES").unwrap() {
+        let (_, create): (String, String) =
+            db.query_first(format!("SHOW CREATE TABLE `{table}`")).unwrap().unwrap();
+        all.push(create);
+        for row in db.query::<mysql::Row, _>(format!("SELECT * FROM `{table}`")).unwrap() {
+            let values: Vec<String> = row.unwrap().iter().map(|value| value.as_sql(false)).collect();
+            all.push(format!("INSERT INTO `{table}` VALUES ({})", values.join(", ")));
+        }
+    }
+    all
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -6,25 +6,34 @@ use std::path::Path;
 
 use mysql::prelude::Queryable;
 use rusqlite::Connection;
+use serde_json::Value;
 
 use super::fixture::connection;
-use super::life::Life;
+use super::life::{Life, TOPICS};
 use crate::support::redis::RedisServer;
+
+/// What is there at some moments only, or is a lock.
+const OF_THE_MOMENT: [&str; 9] =
+    ["-wal", "-shm", "-journal", "-gate", "-turn", ".lock", ".draft", ".sock", ".succession"];
+
+/// Wake-up calls in Redis: their keys come and go.
+const BELLS: [&str; 3] = ["bell", "pbell", "leasable"];
 
 /// Returns one line for each shape, in order.
 pub fn of(life: &Life) -> String {
     let mut shapes = BTreeSet::new();
     let var = life.dir.path().join("var");
     for path in files(&var) {
-        let name = general(path.strip_prefix(&var).unwrap().to_str().unwrap().as_bytes());
-        // These files are there at some moments only.
-        if ["-wal", "-shm", ".sock", ".pid"].iter().any(|end| name.ends_with(end))
-            || name.starts_with("run/bells")
-        {
+        let name = general(path.strip_prefix(&var).unwrap().to_str().unwrap());
+        if OF_THE_MOMENT.iter().any(|end| name.ends_with(end)) || name.starts_with("run/bells") {
             continue;
         }
         if path.extension().is_some_and(|e| e == "db") {
             shapes.extend(tables(&path).into_iter().map(|line| format!("{name}: {line}")));
+        }
+        if path.extension().is_some_and(|e| e == "json") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            shapes.extend(form(text.as_bytes()).into_iter().map(|line| format!("{name}: {line}")));
         }
         shapes.insert(format!("file {name}"));
     }
@@ -63,58 +72,73 @@ fn tables(path: &Path) -> Vec<String> {
     all.map(|sql| plain(sql.unwrap())).collect()
 }
 
-/// The keys of a Redis, and the forms of their values.
+/// The keys of a Redis, and the forms of the values of strings and hashes. (Members of sets are ids and topics.)
 fn keys(server: &RedisServer) -> BTreeSet<String> {
     let mut redis = connection(server);
     let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut redis).unwrap();
     let mut shapes = BTreeSet::new();
     for name in names {
-        let key = general(&name);
+        let key = String::from_utf8(name.clone()).unwrap();
+        if BELLS.contains(&key.rsplit(':').next().unwrap()) {
+            continue;
+        }
+        // A key of one topic ends with its name.
+        let parts: Vec<&str> =
+            key.split(':').map(|part| if TOPICS.contains(&part) { "<topic>" } else { part }).collect();
+        let key = general(&parts.join(":"));
         let kind: String = redis::cmd("TYPE").arg(&name).query(&mut redis).unwrap();
         shapes.insert(format!("{kind} {key}"));
-        match kind.as_str() {
-            "string" => {
-                let value: Vec<u8> = redis::cmd("GET").arg(&name).query(&mut redis).unwrap();
-                shapes.insert(format!("{kind} {key} = {}", general(&value)));
-            }
-            "hash" => {
-                let all: Vec<(Vec<u8>, Vec<u8>)> =
-                    redis::cmd("HGETALL").arg(&name).query(&mut redis).unwrap();
-                for (field, value) in all {
-                    shapes.insert(format!("{kind} {key} [{}] = {}", general(&field), general(&value)));
-                }
-            }
-            "zset" | "set" | "list" => {
-                let read = match kind.as_str() {
-                    "zset" => redis::cmd("ZRANGE").arg(&name).arg(0).arg(-1).query(&mut redis),
-                    "set" => redis::cmd("SMEMBERS").arg(&name).query(&mut redis),
-                    _ => redis::cmd("LRANGE").arg(&name).arg(0).arg(-1).query(&mut redis),
-                };
-                let all: Vec<Vec<u8>> = read.unwrap();
-                shapes.extend(all.iter().map(|member| format!("{kind} {key} has {}", general(member))));
-            }
-            _ => {}
+        let values: Vec<(Vec<u8>, Vec<u8>)> = match kind.as_str() {
+            "string" => vec![(Vec::new(), redis::cmd("GET").arg(&name).query(&mut redis).unwrap())],
+            "hash" => redis::cmd("HGETALL").arg(&name).query(&mut redis).unwrap(),
+            _ => Vec::new(),
+        };
+        for (field, value) in values {
+            // A field is an id, a topic, a number, or a name with or without one of these behind a colon.
+            let field = String::from_utf8(field).unwrap_or_default();
+            let field = field.split_once(':').map_or("", |(kind, _)| kind);
+            shapes.extend(form(&value).into_iter().map(|form| format!("{kind} {key} {field} {form}")));
         }
     }
     shapes
 }
 
-/// The form of a text or of packed bytes: numbers, random parts and the like are left out. Packed bytes show how they
-/// begin.
-pub fn general(bytes: &[u8]) -> String {
-    let Ok(text) = std::str::from_utf8(bytes) else { return format!("bytes {:02x?}", &bytes[..1]) };
-    let mut form = String::new();
-    let mut digits = false;
-    for c in text.chars() {
-        if c.is_ascii_digit() {
-            if !digits {
-                form.push('0');
-            }
-            digits = true;
-        } else {
-            digits = false;
-            form.extend(c.escape_default());
+/// The form of a value: of JSON, the paths of all its members; of another text, its words without numbers. Packed bytes
+/// have none: whether they are read right is for the tests that open a fixture.
+fn form(value: &[u8]) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    let starts = (0..value.len()).filter(|at| value[*at] == b'{');
+    // JSON may stand behind a packed part.
+    if let Some(json) = starts.filter_map(|at| serde_json::from_slice(&value[at..]).ok()).next() {
+        paths(&json, "", &mut all);
+    } else if let Ok(text) = std::str::from_utf8(value)
+        && !text.contains(|c: char| c.is_control())
+    {
+        all.insert(general(text));
+    }
+    all
+}
+
+fn paths(value: &Value, at: &str, all: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(members) => {
+            members.iter().for_each(|(name, value)| paths(value, &format!("{at}.{name}"), all))
         }
+        Value::Array(items) => items.iter().for_each(|item| paths(item, &format!("{at}[]"), all)),
+        _ => drop(all.insert(at.to_owned())),
+    }
+}
+
+/// A text in which each word with a digit is 0.
+fn general(text: &str) -> String {
+    let mut form = String::new();
+    for word in text.split_inclusive(|c: char| !c.is_alphanumeric()) {
+        let (word, end) = match word.char_indices().next_back() {
+            Some((at, c)) if !c.is_alphanumeric() => word.split_at(at),
+            _ => (word, ""),
+        };
+        form += if word.contains(|c: char| c.is_ascii_digit()) { "0" } else { word };
+        form += end;
     }
     form
 }

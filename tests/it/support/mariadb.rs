@@ -123,11 +123,6 @@ impl Database {
         &self.url
     }
 
-    /// The socket of the server.
-    pub fn socket(&self) -> &str {
-        self.url.split_once("?socket=").expect("it is in the URL").1
-    }
-
     pub fn settings(&self) -> RegistrySettings {
         RegistrySettings::Mysql(MysqlServer {
             name: format!("mysql://localhost:3306/{}", self.name),
