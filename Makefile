@@ -29,7 +29,7 @@ KUBERNETES_VALIDATE_VERSION := 1.37.0
 # A server that says when a change is on its disk (WAITAOF), which Debian 12's Redis 7.0 does not.
 VALKEY_VERSION := 8.0.1+dfsg1-1~bpo12+1
 
-.PHONY: run quick test check tools fmt clippy doc deny advisories tests bench hostile attacks crashes nodes nodes-cases completions man configuration screenshots clients clients-tools packages packages-tools
+.PHONY: run quick test check tools fmt clippy doc deny advisories tests bench hostile attacks crashes nodes nodes-cases completions man configuration fixtures upgrades screenshots clients clients-tools packages packages-tools
 
 # Starts dq with the embedded store in a fresh folder and delivers a few jobs. ONCE=1: ends when all have arrived.
 run:
@@ -106,6 +106,14 @@ attacks:
 crashes:
 	$(CARGO) build --examples
 	CRASHES=$(or $(CRASHES),300) $(CARGO) test --test it -- killed_during
+
+# Writes tests/fixtures: what the version in Cargo.toml stores (docs/UPGRADES.md).
+fixtures:
+	WRITE_FIXTURES=1 $(CARGO) test --test it -- releases::a_changed_format_has_a_fixture
+
+# An older release and this one beside each other, up and back: OLD=path/to/dq. `make tests` does so with this release.
+upgrades:
+	OLD=$(OLD) $(CARGO) test --test it -- releases::beside --nocapture
 
 # Campaigns on nodes of Redis that fail, up to 45 s a seed: SEEDS=1..40, or SEED=7 for one of them. `make tests` plays a short form.
 nodes:

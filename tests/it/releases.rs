@@ -1,6 +1,7 @@
 //! What a release left on disk, in Redis and in a database is read by this release: tests/fixtures has one folder for
 //! each release. And two releases work beside each other on one store.
 
+mod beside;
 mod fixture;
 mod life;
 mod shapes;
