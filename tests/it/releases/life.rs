@@ -109,6 +109,10 @@ impl Life {
         let made = http.ask("POST", "/v1/tokens", &json!({"name": "shop", "scopes": scopes})).is(201);
         let account = json!({"role": "read", "password": "a password of 2026"});
         http.ask("PUT", "/v1/accounts/ann", &account).is(204);
+        eventually(20 * SECOND, "what the daemon knows of its registry", || {
+            let known = std::fs::read_to_string(dir.path().join("var/run/registry/topics.json")).ok()?;
+            (known.contains("shop") && known.contains("@ann")).then_some(())
+        });
         add(&mut http, "push", &json!({"id": "plain", "body": 1, "run_at": LATER}));
         let rich = json!({
             "id": "rich", "body": ["bücher", 7], "run_at": LATER, "priority": "high", "max_attempts": 7,

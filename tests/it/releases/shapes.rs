@@ -13,8 +13,10 @@ use super::life::{Life, TOPICS};
 use crate::support::redis::RedisServer;
 
 /// What is there at some moments only, or is a lock.
-const OF_THE_MOMENT: [&str; 9] =
-    ["-wal", "-shm", "-journal", "-gate", "-turn", ".lock", ".draft", ".sock", ".succession"];
+const OF_THE_MOMENT: [&str; 5] = ["-wal", "-shm", "-journal", "-gate", "-turn"];
+
+/// What a daemon knew of its registry. The other files in `run` are of the moment, and may be lost.
+const KNOWN: &str = "run/registry/topics.json";
 
 /// Wake-up calls in Redis: their keys come and go.
 const BELLS: [&str; 3] = ["bell", "pbell", "leasable"];
@@ -25,13 +27,14 @@ pub fn of(life: &Life) -> String {
     let var = life.dir.path().join("var");
     for path in files(&var) {
         let name = general(path.strip_prefix(&var).unwrap().to_str().unwrap());
-        if OF_THE_MOMENT.iter().any(|end| name.ends_with(end)) || name.starts_with("run/bells") {
+        if OF_THE_MOMENT.iter().any(|end| name.ends_with(end)) || (name.starts_with("run/") && name != KNOWN)
+        {
             continue;
         }
         if path.extension().is_some_and(|e| e == "db") {
             shapes.extend(tables(&path).into_iter().map(|line| format!("{name}: {line}")));
         }
-        if path.extension().is_some_and(|e| e == "json") {
+        if name == KNOWN {
             let text = std::fs::read_to_string(&path).unwrap();
             shapes.extend(form(text.as_bytes()).into_iter().map(|line| format!("{name}: {line}")));
         }
