@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, add, eventually, free_port, on_redis, topic};
 use cli::Answer;
-use nix::sys::signal::{Signal, kill};
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
@@ -38,16 +37,6 @@ fn backup(dir: &Path, name: &str) -> String {
     let (code, out, err) = run(dir, &["backup", &file]);
     assert_eq!(code, 0, "{out}{err}");
     file
-}
-
-/// Kills the master and its children, and waits until they are gone.
-fn kill_all(daemon: &mut Daemon) {
-    for pid in std::iter::once(daemon.pid()).chain(daemon.processes()) {
-        // A child may have ended by itself.
-        let _ = kill(pid, Signal::SIGKILL);
-    }
-    daemon.forget_master();
-    eventually(20 * SECOND, "the end of all processes", || daemon.processes().is_empty().then_some(()));
 }
 
 /// Returns a folder with a configuration like that of a daemon, and nothing else.
@@ -117,7 +106,7 @@ fn a_backup_under_load_has_every_acknowledged_job() {
     let key = std::fs::read(daemon.dir.path().join("var/run/session-key")).unwrap();
     ends.store(true, Ordering::SeqCst);
     adds.join().unwrap();
-    kill_all(&mut daemon);
+    daemon.kill_all();
 
     let (dir, port) = fresh(&config);
     let (code, out, err) = run(dir.path(), &["restore", &file]);
@@ -199,7 +188,7 @@ fn a_backup_never_overwrites_and_leaves_no_half_file() {
             json!({"cmd": "add", "topic": "t", "id": n.to_string(), "body": body, "delay_ms": 3_600_000});
         daemon.client().ask(&job).unwrap();
     }
-    kill_all(&mut daemon);
+    daemon.kill_all();
     let dir = daemon.dir.path();
     let file = backup(dir, "b");
     let made = std::fs::read(&file).unwrap();
@@ -240,7 +229,7 @@ fn a_restore_follows_the_link_of_a_store() {
     }
     let mut daemon = Daemon::start(&topic("t", &Sink::start(), ""));
     daemon.client().ask(&add("t", "a", 3_600_000)).unwrap();
-    kill_all(&mut daemon);
+    daemon.kill_all();
     let (dir, store) = (daemon.dir.path(), daemon.dir.path().join("var/dq.db"));
     let disk = dir.join("disk");
     std::fs::create_dir(&disk).unwrap();
@@ -274,7 +263,7 @@ fn a_restore_refuses_what_would_lose_something() {
     assert_eq!(daemon.client().ask(&add("t", "later", 3_600_000)).unwrap()["code"], 1);
     refuses(dir, &["restore", &file], "a daemon runs in");
     refuses(dir, &["restore", "--replace", &file], "a daemon runs in");
-    kill_all(&mut daemon);
+    daemon.kill_all();
     // The files exist, with their logs.
     refuses(dir, &["restore", &file], "registry.db exists");
     let text = dir.join("text");

@@ -19,6 +19,27 @@ const ROOM_WARN: u64 = 10;
 /// The descriptors that a daemon needs besides its connections. It does not start without them.
 const DESCRIPTORS_BESIDE: u64 = 512;
 
+/// What `dq doctor` checks: the first word of each check. (More words name what was checked, as in `node r0`.)
+/// docs/RUNBOOK.md says for each what to do.
+pub(super) const CHECKS: [&str; 16] = [
+    "access",
+    "alert",
+    "api",
+    "callback",
+    "clock",
+    "configuration",
+    "daemon",
+    "descriptors",
+    "node",
+    "nodes",
+    "paused",
+    "port",
+    "registry",
+    "room",
+    "topic",
+    "topics",
+];
+
 /// The verdict of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -50,6 +71,10 @@ pub(super) struct CheckResult {
 
 impl CheckResult {
     fn new(check: &str, verdict: Verdict, detail: impl Into<String>) -> CheckResult {
+        debug_assert!(
+            check.split(' ').next().is_some_and(|word| CHECKS.contains(&word)),
+            "{check} is in CHECKS"
+        );
         CheckResult { check: check.to_owned(), verdict, detail: detail.into(), advice: None }
     }
 
@@ -358,6 +383,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_runbook_says_what_to_do_about_each_check() {
+        let runbook = include_str!("../../../docs/RUNBOOK.md");
+        let (_, part) = runbook.split_once("## Findings of `dq doctor`").unwrap();
+        let rows = part.split("\n## ").next().unwrap().lines().filter_map(|line| line.strip_prefix("| `"));
+        let words = rows.flat_map(|row| row.split(" |").next().unwrap().split(", "));
+        let mut named: Vec<&str> =
+            words.map(|word| word.trim_matches('`').split(' ').next().unwrap()).collect();
+        named.sort_unstable();
+        assert_eq!(named, CHECKS);
+    }
+
     use crate::failure::Problem;
 
     fn verdicts(lines: &[CheckResult]) -> Vec<Verdict> {

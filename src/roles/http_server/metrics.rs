@@ -20,6 +20,7 @@ use utoipa_axum::routes;
 
 use super::api::Api;
 use super::schema;
+use super::topic_shown::HeldTopics;
 use host::{ask_master, now_ms};
 use model::job::TopicName;
 use model::metrics::{MetricKind, Text, Totals};
@@ -188,11 +189,12 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     let sources = &api.metrics.0;
     let until = Instant::now() + PATIENCE;
     let master = sources.master.ask(());
-    let (counted, totals, spool, add_rates) = tokio::join!(
+    let (counted, totals, spool, add_rates, held) = tokio::join!(
         api.metrics.ask_nodes(until),
         api.metrics.pages(until),
         api.metrics.spool(until),
-        api.add_rates()
+        api.add_rates(),
+        tokio::time::timeout_at(until, api.paused())
     );
     let accept = headers.get(ACCEPT).map(|v| String::from_utf8_lossy(v.as_bytes())).unwrap_or_default();
     let is_open_metrics = accept.contains("application/openmetrics-text");
@@ -201,6 +203,9 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
         totals.write_metrics(&mut text);
     }
     write_jobs(&mut text, &counted);
+    if let Ok(held) = held {
+        write_pauses(&mut text, &joined(&counted), &held);
+    }
     write_outbox(&mut text, &counted);
     write_limits(&mut text, &joined(&counted), &api.topics.borrow());
     write_add_rates(&mut text, &add_rates, &api.topics.borrow());
@@ -214,6 +219,16 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     let kind = HeaderValue::from_static(Text::content_type(is_open_metrics));
     ([(CONTENT_TYPE, kind)], text.end()).into_response()
+}
+
+/// Writes which topics are paused. If the store does not say so, there are no samples.
+fn write_pauses(text: &mut Text, topics: &BTreeMap<TopicName, Counts>, held: &HeldTopics) {
+    text.family("dq_topic_paused", MetricKind::Gauge, "Whether the topic is paused: 1 or 0.");
+    for topic in topics.keys() {
+        if let Some((is_paused, _)) = held.state_of(topic.as_str()) {
+            text.sample(&[("topic", topic.as_str())], f64::from(u8::from(is_paused)));
+        }
+    }
 }
 
 fn write_jobs(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 
 use super::fixture::{Kind, Restored, Servers};
@@ -68,15 +67,6 @@ fn start(dir: &Arc<tempfile::TempDir>, more: &str) -> Daemon {
     daemon.wait_ready();
     eventually(20 * SECOND, "all processes", || (daemon.status()?["phase"] == "steady").then_some(()));
     daemon
-}
-
-/// Kills all processes at once, as a crash of the machine would.
-fn kill_all(daemon: &mut Daemon) {
-    for pid in std::iter::once(daemon.pid()).chain(daemon.processes()) {
-        let _ = kill(pid, Signal::SIGKILL);
-    }
-    daemon.forget_master();
-    eventually(20 * SECOND, "the end of all processes", || daemon.processes().is_empty().then_some(()));
 }
 
 fn add(http: &mut Http, topic: &str, job: &Value) {
@@ -181,7 +171,7 @@ impl Life {
                 });
             }
         }
-        kill_all(&mut daemon);
+        daemon.kill_all();
         if let Some(redis) = &mut servers.redis {
             redis.start_again();
         }

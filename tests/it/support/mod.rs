@@ -388,6 +388,16 @@ impl Daemon {
         assert!(status.success(), "{status}; log:\n{}", self.log());
     }
 
+    /// Kills the master and its children with SIGKILL, as a crash of the machine would, and waits until they are gone.
+    pub fn kill_all(&mut self) {
+        for pid in std::iter::once(self.pid()).chain(self.processes()) {
+            // A child may have ended by itself.
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        self.forget_master();
+        eventually(20 * SECOND, "the end of all processes", || self.processes().is_empty().then_some(()));
+    }
+
     /// Kills the master with SIGKILL, and leaves its children alone. Returns their process ids.
     pub fn kill_master(&mut self) -> Vec<Pid> {
         let children = self.children().into_values().collect();
