@@ -17,7 +17,7 @@ pub struct LeaseRequest {
     pub max: u32,
     /// How long the lease lasts.
     pub hold: Duration,
-    /// Whether the lease of a job that has a `ttr` of its own lasts for that long instead.
+    /// Whether a job's own `ttr` replaces `hold`, if the job has one.
     pub is_own_ttr: bool,
     /// How many jobs of the topic may be leased at once, including those that are leased already. None: no limit. (The
     /// limit of callbacks in flight is a different limit: [`Limits::permits`](crate::Limits::permits).)

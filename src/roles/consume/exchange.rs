@@ -194,9 +194,10 @@ impl ConsumerState {
         let without_worker = rung.iter().filter(|topic| self.wanted_callbacks(topic) == 0);
         let mut others: BTreeSet<TopicName> = without_worker.cloned().chain(unasked).collect();
         others.extend(left.into_iter().map(|(topic, _)| topic));
-        // A topic that was not asked for, and that this process cannot take, may be for other processes. If the limits
-        // of the topic hold it back, they hold back the other processes as well, and this process asks for permits
-        // without a ring. (If this lease did not ask for all topics, the next lease may ask for this one.)
+        // Which of these topics are for this process? First those that the lease asked for. If their limits hold them
+        // back, the limits hold back the other processes too, and this process asks for permits without a ring. Then,
+        // while workers are left, those that the limits allow. If the lease did not ask for all topics, also the rest:
+        // the next lease may ask for them.
         let is_ours = |topic: &TopicName| {
             asked.contains_key(topic)
                 || (allowed(&self.limits, &self.hosts, topic).is_some() || asks == TopicSearch::Known)

@@ -13,8 +13,10 @@ use model::topic::Topic;
 use role::TroubleLog;
 use store::{Settlement, TopicRing};
 
-/// How long outcomes gather while other callbacks run, so that they are settled together. Also how long a lane that
-/// knows of more work does not listen to its bell. If no work is known to be left, a ring leads to a lease at once.
+/// How long outcomes gather while other callbacks run, so that they are settled together.
+///
+/// Also how long a lane does not listen to its bell while it knows that more jobs are ready. When it knows of none, it
+/// leases at once after a ring.
 const GATHER: Duration = Duration::from_millis(1);
 
 /// While the last lease has left work behind, the lane does not listen to its bell. It finds topics with new ready jobs
@@ -274,8 +276,9 @@ impl LaneState {
         idle.into_iter().flatten().chain(self.circuits.values().copied()).chain(passes_on).min()
     }
 
-    /// Takes the topics that others may take and this process may not. Returns the new ones, which must be passed on.
-    /// Otherwise processes that may not take a topic would pass it on to each other without end.
+    /// Takes note of topics that this process may not lease and other processes may. Returns the topics that are new
+    /// in this list: only these are passed on. If all were passed on, two processes that may not lease a topic would
+    /// pass it to each other without end.
     pub(super) fn pass_on(
         &mut self,
         topics: BTreeSet<TopicName>,

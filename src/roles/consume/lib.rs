@@ -178,8 +178,8 @@ impl Consumer {
     /// Ends the process, after it has handed back what is still held.
     fn end(&mut self, drain: Drain) -> Result<()> {
         if self.dispatcher.is_drained() {
-            // Leases whose answers never came, and that are not taken back yet, are left to the timers. The timers find
-            // the file of the owner, and see that the owner is dead.
+            // Some lease calls may have no answer, and their leases may not be taken back yet. Then the file of the
+            // owner stays. The timers find it, see that the owner is dead, and take these leases back.
             let holds_none = !self.dispatcher.has_unanswered();
             if let Some(Err(e)) = self.owner.take().filter(|_| holds_none).map(Owner::retire) {
                 log::warn!("cannot remove the owner's file: {e}");

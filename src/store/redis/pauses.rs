@@ -62,7 +62,7 @@ impl Pauses for RedisStore {
         for node in 0..self.nodes.count() {
             match self.nodes.send_pauses(node, flags::missing_or_older(&said, &Flags::new())) {
                 Ok(()) => outcome = Ok(()),
-                // When this node is back, a process that reads the other nodes sends it this pause or resume.
+                // The node gets this pause or resume later: a process that reads the other nodes sends it again.
                 Err(e) if outcome.is_ok() || !matches!(e, StoreError::Unknown(_)) => log::warn!("{e}"),
                 Err(e) => outcome = Err(e),
             }

@@ -322,7 +322,8 @@ impl BeanstalkConnection {
         };
         response.append(&mut self.out);
         self.write().await?;
-        // The place was kept until now, so that it limits how many responses wait for clients that do not read.
+        // The place is given back only now, when the client has read the response. So the number of places limits how
+        // many responses wait for clients that do not read.
         drop::<Option<PoolPart>>(place);
         Ok(AfterCommands::Continues)
     }

@@ -152,8 +152,8 @@ impl BeanstalkPort {
 
     /// Keeps a pause of an earlier process, unless the tube was paused here meanwhile.
     pub(super) fn keep_pause(&self, tube: &TubeName, span: Duration, until: Instant) {
-        // The entry stays, because the users of the tube come later. One message has all pauses, which limits their
-        // number.
+        // The entry stays although nobody uses the tube yet: its users come later. The number of entries has a bound,
+        // because one message has all pauses.
         self.with_state(|state| {
             let known = state.tubes.entry(tube.clone()).or_default();
             let now = Instant::now();

@@ -40,7 +40,7 @@ pub(super) struct Node {
     pub safety: settings::Safety,
     /// The key under which the server keeps the name of the node, if the node has only one server.
     name_key: String,
-    /// Which shards are known to have the number of shards that the settings say.
+    /// For each shard: whether it is known that the shard was made with the number of shards in the settings.
     known: Vec<AtomicBool>,
 }
 
