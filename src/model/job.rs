@@ -54,7 +54,8 @@ impl NewJob {
     }
 }
 
-/// One attempt, as it is stored with its job.
+/// One attempt, as it is stored with its job. Records of the embedded store keep an array of the values, so the order of
+/// the fields is a stored format too. It is the same for [`LateStart`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// The number of the attempt, from 1.

@@ -7,8 +7,8 @@ use rusqlite::{Row, params};
 
 use super::commit::Durability;
 use super::connect::refused;
-use super::pending_records::EndedRow;
 use super::record_rows::record_of;
+use super::records::EndedRow;
 use super::write::{Write, now_ms};
 use super::{SqliteStore, change, row};
 use crate::{Added, FollowerMaker, Outbox, OutboxCause, OutboxEntry, OutboxState, Result, SentFollowers};

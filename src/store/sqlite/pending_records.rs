@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use model::follow::Then;
-use model::record::{Ending, RecordKeeping};
+use model::record::RecordKeeping;
 
 /// What a transaction knows of the records of a topic.
 #[derive(Debug, Clone, Copy)]
@@ -21,40 +20,7 @@ pub(super) struct TopicRecords {
 
 /// The records that a transaction writes.
 #[derive(Debug, Default)]
-pub(super) struct PendingRecords {
-    /// What is known of the topics, by their numbers.
-    pub topics: BTreeMap<i64, TopicRecords>,
-    /// The rows of `record`, which are inserted at the end of the transaction.
-    pub rows: Vec<RecordRow>,
-}
-
-/// A row of `record`.
-#[derive(Debug)]
-pub(super) struct RecordRow {
-    pub rid: i64,
-    pub tid: i64,
-    pub id: String,
-    pub ending: Ending,
-    pub ended_ms: i64,
-    pub order_ms: Option<i64>,
-    /// What was in the row of the job.
-    pub row: EndedRow,
-}
-
-/// What a record takes from the row of its job.
-#[derive(Debug)]
-pub(super) struct EndedRow {
-    pub stamp_us: i64,
-    pub due_ms: i64,
-    pub attempts: u32,
-    pub log: Option<String>,
-    /// The body, if the topic keeps it.
-    pub body: Option<String>,
-    /// The headers. If the body is not kept, only the tags and the links.
-    pub headers: Option<String>,
-    /// What follows the job.
-    pub then: Then,
-}
+pub(super) struct PendingRecords(pub BTreeMap<i64, TopicRecords>);
 
 /// The bytes that the records of all topics have, and may have, as a handle knows them.
 ///

@@ -10,14 +10,15 @@ use super::chunks::More;
 use super::commit::Durability;
 use super::connect::refused;
 use super::free_pages::free_page_bytes;
-use super::pending_records::{EndedRow, RecordRow, TopicRecords};
+use super::pending_records::TopicRecords;
 use super::record_keeping::{keep, keeping, trim};
 use super::record_rows::{IN_TOPIC, OF_A_TOPIC, list, of_id, row_after};
-use super::row::{headers, headers_text, log_with};
+use super::row::{attempts_log_with, headers, headers_text};
 use super::write::Write;
 use super::{CHUNK, SqliteStore};
 use crate::records::trim_again;
 use crate::{RecordPage, Records, Result};
+use model::follow::Then;
 use model::job::{Attempt, JobId, JobKey, NewJob, TopicName};
 use model::record::{Ending, JobRecord, NOTE_NUMBER, RECORD_BODY_MAX, RECORDS_MAX, RecordKeeping};
 
@@ -39,6 +40,20 @@ const ROOM_RECORDS: i64 = 16;
 
 /// How many transactions may remove records for one batch of adds.
 const ROOM_STEPS: usize = 64;
+
+/// What a record takes from the row of its job.
+pub(super) struct EndedRow {
+    pub stamp_us: i64,
+    pub due_ms: i64,
+    pub attempts: u32,
+    pub log: Option<String>,
+    /// The body, if the topic keeps it.
+    pub body: Option<String>,
+    /// The headers. If the body is not kept, only the tags and the links.
+    pub headers: Option<String>,
+    /// What follows the job.
+    pub then: Then,
+}
 
 /// The columns of an [`EndedRow`]. The second parameter is [`body_max`].
 macro_rules! ended_columns {
@@ -69,7 +84,7 @@ pub(super) fn ended(row: &Row<'_>) -> rusqlite::Result<EndedRow> {
 impl Write<'_> {
     /// Returns what is known of the records of a topic.
     fn records_of(&mut self, tid: i64) -> rusqlite::Result<&mut TopicRecords> {
-        let known = match self.records.topics.entry(tid) {
+        let known = match self.records.0.entry(tid) {
             Entry::Occupied(known) => return Ok(known.into_mut()),
             Entry::Vacant(vacant) => vacant,
         };
@@ -137,7 +152,7 @@ impl Write<'_> {
     ) -> rusqlite::Result<()> {
         let log = match attempt {
             None => row.log,
-            Some(attempt) => Some(log_with(row.log.as_deref(), attempt)),
+            Some(attempt) => Some(attempts_log_with(row.log.as_deref(), attempt)),
         };
         let row = EndedRow { log, ..row };
         let keeping = self.keeping(tid)?;
@@ -154,35 +169,32 @@ impl Write<'_> {
         let order_ms = Some(of_topic.last_order_ms).filter(|order_ms| *order_ms != now_ms);
         of_topic.written = (of_topic.written.0 + 1, of_topic.written.1 + bytes);
         let rid = tid * OF_A_TOPIC + of_topic.last;
-        let id = id.to_owned();
-        self.records.rows.push(RecordRow { rid, tid, id, ending, ended_ms: now_ms, order_ms, row });
-        Ok(())
-    }
-
-    /// Inserts the records that the transaction has collected.
-    fn insert_records(&mut self) -> rusqlite::Result<()> {
-        if self.records.rows.is_empty() {
-            return Ok(());
-        }
-        let mut insert = self.db.prepare_cached(
-            "INSERT INTO record (rid, tid, id, ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers, order_ms)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
-        )?;
-        for RecordRow { rid, tid, id, ending, ended_ms, order_ms, row } in self.records.rows.drain(..) {
-            let EndedRow { stamp_us, due_ms, attempts, log, body, headers, then: _ } = row;
-            let ending = ending as i64;
-            insert.execute(params![
-                rid, tid, id, ending, ended_ms, stamp_us, due_ms, attempts, log, body, headers, order_ms
+        self.db
+            .prepare_cached(
+                "INSERT INTO record (rid, tid, id, ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers, order_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+            )?
+            .execute(params![
+                rid,
+                tid,
+                id,
+                ending as i64,
+                now_ms,
+                row.stamp_us,
+                row.due_ms,
+                row.attempts,
+                row.log,
+                row.body,
+                row.headers,
+                order_ms
             ])?;
-        }
         Ok(())
     }
 
     /// Writes the counts of the records, and removes records beyond the limits.
     pub(super) fn finish_records(&mut self) -> rusqlite::Result<()> {
-        self.insert_records()?;
         let (mut all_written, mut surplus_max) = (0, 0);
-        for (tid, of_topic) in std::mem::take(&mut self.records.topics) {
+        for (tid, of_topic) in std::mem::take(&mut self.records.0) {
             let TopicRecords { keeping, last, last_order_ms, there, written: (count, bytes) } = of_topic;
             if count == 0 {
                 continue;
