@@ -1,5 +1,6 @@
 //! `dq move`: moves all jobs from one store to another, for example from the embedded store to Redis. `store::TakeOver`
-//! has the marks, and the table of what a run does that follows one that has died.
+//! has the marks, and the table of what a run does that follows one that has died. The registry is copied before the
+//! marks are set: what it has is copied again if the run dies, and nothing is done to the old one.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +9,12 @@ use serde_json::json;
 
 use super::backup::stopped_daemon;
 use super::file_owner::refuse_root;
+use super::move_registry;
 use super::progress::Progress;
 use super::show::json_line;
 use model::job::{State, TopicName};
-use model::settings::{Settings, StoreSettings};
+use model::settings::{RegistrySettings, Settings, StoreSettings};
+use registry::CopySummary;
 use store::{Counts, MoveMark, TakeOver, open_to_move};
 
 /// How many jobs are copied at a time.
@@ -19,9 +22,9 @@ const PAGE: usize = 500;
 
 /// Move all jobs to another store, while dq is stopped
 ///
-/// Moves jobs with their attempts, headers and tags, dead letters, the records of ended jobs, and pauses. Topics, tokens
-/// and accounts are in the registry, and stay there. Stop dq on all hosts that use one of the two stores first. The new
-/// store must be empty.
+/// Moves jobs with their attempts, headers and tags, dead letters, the records of ended jobs, and pauses. Copies topics,
+/// tokens and accounts, if the new configuration has another registry. Stop dq on all hosts that use one of the two
+/// stores first. The new store must be empty.
 ///
 /// Nothing is removed from the old store. If the command is interrupted, run it again: it goes on. Until it has ended, dq
 /// starts with neither store; afterwards it starts with the new one only.
@@ -166,17 +169,25 @@ pub(crate) fn run(arguments: &MoveStoreArguments) -> Result<()> {
     let mut from = MovedStore::open(&old)?;
     if arguments.dry_run {
         let contents = from.contents()?;
-        return print_summary(arguments, &contents, &new.store.to_string());
+        return print_summary(arguments, &contents, None, &new.store.to_string());
     }
     make_folder_of(new.store.file())?;
+    make_folder_of(new.registry.as_ref().and_then(RegistrySettings::file))?;
     let mut to = MovedStore::open(&new)?;
     if arguments.give_up {
         return give_up(&mut from, &mut to);
     }
-    if let Some(contents) = move_jobs(&mut from, &mut to)? {
-        print_summary(arguments, &contents, &to.name)?;
+    let copy_registry = || {
+        let copied = move_registry::copy(&old, &new)?;
+        if let (false, Some((copied, to))) = (arguments.json, &copied) {
+            move_registry::print(copied, to);
+        }
+        Ok(copied.map(|(copied, _)| copied))
+    };
+    match move_jobs(&mut from, &mut to, copy_registry)? {
+        Some((contents, copied)) => print_summary(arguments, &contents, copied.as_ref(), &to.name),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn make_folder_of(file: Option<&Path>) -> Result<()> {
@@ -202,8 +213,15 @@ fn check_spool(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// What was moved of each topic, and what was copied of the registry.
+type Moved = (Vec<(TopicName, Contents)>, Option<CopySummary>);
+
 /// Moves what is not moved yet. Returns what was moved; none if all was moved by an earlier run.
-fn move_jobs(from: &mut MovedStore, to: &mut MovedStore) -> Result<Option<Vec<(TopicName, Contents)>>> {
+fn move_jobs(
+    from: &mut MovedStore,
+    to: &mut MovedStore,
+    copy_registry: impl Fn() -> Result<Option<CopySummary>>,
+) -> Result<Option<Moved>> {
     let (leaves, left) = (MoveMark::Leaves(to.name.clone()), MoveMark::Left(to.name.clone()));
     let takes = MoveMark::Takes(from.name.clone());
     let marks = (from.mark()?, to.mark()?);
@@ -214,7 +232,7 @@ fn move_jobs(from: &mut MovedStore, to: &mut MovedStore) -> Result<Option<Vec<(T
         }
         (Some(mark), Some(other)) if *mark == left && *other == takes => {
             to.set_mark(None)?;
-            return Ok(Some(from.contents()?));
+            return Ok(Some((from.contents()?, None)));
         }
         (Some(mark), _) if *mark != leaves => bail!("the store {}: {mark}", from.name),
         (Some(_), Some(other)) if *other == takes => eprintln!("an earlier move goes on"),
@@ -223,6 +241,7 @@ fn move_jobs(from: &mut MovedStore, to: &mut MovedStore) -> Result<Option<Vec<(T
     }
     from.check_outbox()?;
     to.check_outbox()?;
+    let copied = copy_registry()?;
     from.set_mark(Some(&leaves))?;
     to.set_mark(Some(&takes))?;
     eprintln!(
@@ -233,7 +252,7 @@ fn move_jobs(from: &mut MovedStore, to: &mut MovedStore) -> Result<Option<Vec<(T
     compare(&contents, &to.contents()?)?;
     from.set_mark(Some(&left))?;
     to.set_mark(None)?;
-    Ok(Some(contents))
+    Ok(Some((contents, copied)))
 }
 
 fn check_empty(to: &mut MovedStore) -> Result<()> {
@@ -325,13 +344,18 @@ fn give_up(from: &mut MovedStore, to: &mut MovedStore) -> Result<()> {
     }
 }
 
-fn print_summary(arguments: &MoveStoreArguments, contents: &[(TopicName, Contents)], to: &str) -> Result<()> {
+fn print_summary(
+    arguments: &MoveStoreArguments,
+    contents: &[(TopicName, Contents)],
+    copied: Option<&CopySummary>,
+    to: &str,
+) -> Result<()> {
     let sum = |of: fn(&Contents) -> u64| contents.iter().map(|(_, one)| of(one)).sum::<u64>();
     let (jobs, dead, records) = (sum(|c| c.pending), sum(|c| c.dead), sum(|c| c.records));
     let topics = contents.len();
     if arguments.json {
         return json_line(&json!({"moved": !arguments.dry_run, "topics": topics, "jobs": jobs,
-            "dead": dead, "records": records}));
+            "dead": dead, "records": records, "registry": move_registry::value(copied)}));
     }
     let what =
         format!("{jobs} jobs, {dead} dead letters and the records of {records} jobs, of {topics} topics");

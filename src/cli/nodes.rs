@@ -8,9 +8,11 @@ use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::api::Api;
+use super::confirm::is_confirmed;
 use super::daemon_snapshot::{self, Node};
 use super::failure::Failure;
 use super::node_table::{JobCounts, NodeRow, table, waiting};
+use super::shared_registry::registry_on;
 use super::show::plain;
 use super::spool::SpoolFill;
 use super::target::TargetOptions;
@@ -54,7 +56,7 @@ struct ListNodes {}
 /// Move jobs between nodes: to a node that is added, or away from a node that is emptied
 ///
 /// Needs --config. The file must name all of these nodes, and all must answer. Until the move is finished, no job is
-/// delivered or changed. A move that was interrupted can be started again. Without --add and --empty, the command
+/// delivered or changed. If a node that is emptied has the registry, the registry is moved first. A move that was interrupted can be started again. Without --add and --empty, the command
 /// finishes an interrupted move, looks at a node that is older than the others, and brings the jobs of an earlier
 /// release to their homes.
 #[derive(Debug, clap::Args)]
@@ -108,7 +110,10 @@ pub(super) fn run(arguments: &NodesArguments) -> Result<bool> {
     };
     match &arguments.command {
         NodesCommand::List(ListNodes {}) => list(&arguments.at),
-        NodesCommand::Move(wanted) => move_jobs(wanted, &config()?.1).map(|()| true),
+        NodesCommand::Move(wanted) => {
+            let (settings, lanes) = config()?;
+            move_jobs(wanted, &settings, &lanes).map(|()| true)
+        }
         NodesCommand::Forget(wanted) => forget(wanted, &config()?.1).map(|()| true),
     }
 }
@@ -204,23 +209,7 @@ fn is_known(lanes: &Lanes, name: &str) -> Result<()> {
     }
 }
 
-/// Asks for confirmation at the terminal. Without a terminal, `--yes` is required.
-pub(super) fn is_confirmed(question: &str, yes: bool) -> Result<bool> {
-    if yes {
-        return Ok(true);
-    }
-    if !std::io::stdin().is_terminal() {
-        return Err(
-            Failure::Usage(format!("{question}? (there is no terminal to ask: --yes confirms it)")).into()
-        );
-    }
-    eprint!("{question}? [y/N] ");
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
-}
-
-fn move_jobs(arguments: &Move, lanes: &Lanes) -> Result<()> {
+fn move_jobs(arguments: &Move, settings: &Settings, lanes: &Lanes) -> Result<()> {
     let Some(nodes) = lanes.redis() else { bail!("store.backend is \"embedded\", which has no nodes") };
     let Move { add, empty, adopt, dry_run, yes } = arguments;
     add.iter().chain(empty).chain(adopt).try_for_each(|name| is_known(lanes, name))?;
@@ -232,6 +221,9 @@ fn move_jobs(arguments: &Move, lanes: &Lanes) -> Result<()> {
     };
     let Some(ahead) = nodes.preview_move(&ask)? else {
         println!("nothing is to be done: all nodes have the same set, and no job has to be moved");
+        if let Some(registry) = registry_on(settings, empty)? {
+            println!("{} has the registry: dq registry move NODE takes it to another node", registry.node());
+        }
         return print_outboxes(lanes, empty);
     };
     println!("nodes with jobs now: {}; afterwards: {}", ahead.before.join(", "), ahead.nodes.join(", "));
@@ -239,6 +231,10 @@ fn move_jobs(arguments: &Move, lanes: &Lanes) -> Result<()> {
         "{} jobs and dead letters will be looked at; until that is finished, none is delivered or changed",
         ahead.counts[0]
     );
+    let registry = registry_on(settings, empty)?.zip(ahead.nodes.first());
+    if let Some((registry, goal)) = &registry {
+        println!("the registry will be moved from {} to {goal}", registry.node());
+    }
     if *dry_run {
         return Ok(());
     }
@@ -248,6 +244,9 @@ fn move_jobs(arguments: &Move, lanes: &Lanes) -> Result<()> {
     );
     if !adopt.is_empty() && !is_confirmed(&question, *yes)? {
         bail!("nothing was done");
+    }
+    if let Some((registry, goal)) = registry {
+        registry.move_to(goal).context("the registry is not moved: run the same command again")?;
     }
     eprintln!("if this command is interrupted, run dq nodes move again: until then nothing is delivered");
     let done = nodes

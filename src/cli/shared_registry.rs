@@ -2,8 +2,8 @@
 
 use anyhow::{Result, bail};
 
+use super::confirm::is_confirmed;
 use super::failure::Failure;
-use super::nodes::is_confirmed;
 use super::target::TargetOptions;
 use model::settings::{RedisSettings, RegistrySettings, Settings};
 use registry::{RedisRegistry, Registry as _, Snapshot};
@@ -88,8 +88,17 @@ fn nodes(settings: &Settings) -> Result<&RedisSettings> {
     match &settings.registry {
         Some(RegistrySettings::Store(nodes)) => Ok(nodes),
         Some(other) => bail!("the registry is {other}: this command is for registry.url = \"store\""),
-        None => bail!("there is no registry: set registry.url to \"store\""),
+        None => bail!("there is no registry: registry.url is \"none\""),
     }
+}
+
+/// Returns the registry, if it is on one of these nodes.
+pub(super) fn registry_on(settings: &Settings, names: &[String]) -> Result<Option<RedisRegistry>> {
+    let Some(RegistrySettings::Store(nodes)) = settings.registry.as_ref().filter(|_| !names.is_empty())
+    else {
+        return Ok(None);
+    };
+    Ok(RedisRegistry::find(nodes)?.filter(|registry| names.iter().any(|name| name == registry.node())))
 }
 
 fn show(nodes: &RedisSettings) -> Result<()> {

@@ -545,7 +545,8 @@ mod tests {
         assert_eq!(registry("[store]\npath = \"/data/dq.db\""), sqlite("/data/registry.db"));
         assert_eq!(registry("[registry]\nurl = \"sqlite:x.db\""), sqlite("/etc/dq/x.db"));
         assert_eq!(registry("[registry]\nurl = \"none\""), None);
-        assert_eq!(registry(redis), None);
+        assert_eq!(registry(redis).unwrap().to_string(), "store:dq");
+        assert_eq!(registry(&format!("{redis}[registry]\nurl = \"none\"")), None);
         for (text, user, password, port) in [
             ("url = \"mysql://dq:hunter2@db:3307/dq\"", "dq", Some("hunter2"), 3307),
             ("url = \"mysql://dq@db/dq\"", "dq", None, 3306),

@@ -108,8 +108,8 @@ pub(super) fn beanstalk(
     let (max_connections, max_connections_per_source) =
         port.connections(raw.max_connections, raw.max_connections_per_source)?;
     if raw.create && !has_registry {
-        let problem = "true needs a registry for the topics: set registry.url, or put the topics into this file \
-                       and set beanstalk.create = false";
+        let problem = "true needs a registry for the topics, and registry.url is \"none\": leave registry.url out, or \
+                       put the topics into this file and set beanstalk.create = false";
         return port.wrong("create", problem.to_owned());
     }
     let max_job_size = size("beanstalk.max_job_size", raw.max_job_size, (ByteCount(1), FRAMES.1))?;
@@ -263,8 +263,8 @@ impl ListenPort {
             "none" => Auth::None,
             "token" if has_registry => Auth::Token,
             "token" => {
-                let problem = "\"token\" needs a registry for the tokens: set registry.url to a MySQL database \
-                    (or, with the embedded store, to a SQLite file), or set \"none\" here";
+                let problem = "\"token\" needs a registry for the tokens, and registry.url is \"none\": leave registry.url \
+                    out, or set \"none\" here";
                 return self.wrong("auth", problem.to_owned());
             }
             other => return self.wrong("auth", format!("{other:?} is neither \"none\" nor \"token\"")),

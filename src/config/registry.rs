@@ -44,12 +44,12 @@ pub(super) fn registry(
         return Err(wrong("password_file", problem));
     }
     if url.is_empty() {
-        return Ok(match store {
+        return Ok(Some(match store {
             StoreSettings::Embedded { path, .. } => {
-                Some(RegistrySettings::Sqlite { path: path.with_file_name("registry.db") })
+                RegistrySettings::Sqlite { path: path.with_file_name("registry.db") }
             }
-            StoreSettings::Redis(_) => None,
-        });
+            StoreSettings::Redis(nodes) => RegistrySettings::Store(nodes.clone()),
+        }));
     }
     if url == "none" {
         return Ok(None);

@@ -11,6 +11,7 @@
 #![cfg_attr(test, recursion_limit = "256")]
 
 mod bulk;
+mod copy;
 mod expected;
 mod migrate;
 mod mysql;
@@ -27,10 +28,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::copy::{CopySummary, copy};
 pub use self::expected::Expected;
 pub use self::mysql::MysqlRegistry;
 pub use self::nudge::{nudge, nudge_file};
-pub use self::open::{Reading, open, open_known, php_nodes, php_smtp, read_as_it_is};
+pub use self::open::{Reading, open, open_existing, open_known, php_nodes, php_smtp, read_as_it_is};
 pub use self::php_alert::PhpAlert;
 pub use self::redis::RedisRegistry;
 pub use self::snapshot::{Snapshot, SnapshotError, folder as snapshot_folder};

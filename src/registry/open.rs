@@ -56,20 +56,32 @@ pub fn php_smtp(settings: &RegistrySettings) -> Result<Option<SmtpSettings>> {
 /// snapshot says that it held topics or tokens, makes no new one: with an empty registry, dq would treat all topics and
 /// tokens as removed.
 pub fn open_known(settings: &RegistrySettings, run_dir: &Path) -> Result<Box<dyn Registry>> {
+    if let Some(registry) = open_existing(settings)? {
+        return Ok(registry);
+    }
     match settings {
-        RegistrySettings::Sqlite { path } if !path.exists() => {
+        RegistrySettings::Sqlite { path } => {
             refuse_new(settings, run_dir, &path.display().to_string(), "put it back or restore a backup")?
         }
-        RegistrySettings::Store(nodes) => {
-            if let Some(registry) = RedisRegistry::find(nodes)? {
-                return Ok(Box::new(registry));
-            }
+        RegistrySettings::Store(_) => {
             let advice = "bring back the data of its node, or write it again from what this host knows (dq registry rebuild)";
             refuse_new(settings, run_dir, "the registry on the nodes of the store", advice)?;
         }
-        _ => {}
+        RegistrySettings::Mysql(_) => {}
     }
     open(settings)
+}
+
+/// Opens a registry that is there, and brings its tables up to date. None: there is no such file, or no registry on the
+/// nodes of the store. A database of MySQL is there, and gets the tables that it lacks.
+pub fn open_existing(settings: &RegistrySettings) -> Result<Option<Box<dyn Registry>>> {
+    match settings {
+        RegistrySettings::Sqlite { path } if !path.exists() => Ok(None),
+        RegistrySettings::Store(nodes) => {
+            Ok(RedisRegistry::find(nodes)?.map(|registry| Box::new(registry) as Box<dyn Registry>))
+        }
+        RegistrySettings::Sqlite { .. } | RegistrySettings::Mysql(_) => open(settings).map(Some),
+    }
 }
 
 /// Refuses to make a new registry if the snapshot says that there was one with topics or tokens.

@@ -601,7 +601,7 @@ fn an_unsafe_bind_or_tokens_without_a_registry_stop_the_start() {
         ("[http]\nauth = \"token\"\n[registry]\nurl = \"none\"", ["http.auth", "registry.url"]),
         ("[server]\nauth = \"token\"\n[registry]\nurl = \"none\"", ["server.auth", "registry.url"]),
         (
-            "[http]\nauth = \"token\"\n[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a\"\nurl = \"redis://127.0.0.1:1\"",
+            "[http]\nauth = \"token\"\n[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a\"\nurl = \"redis://127.0.0.1:1\"\n[registry]\nurl = \"none\"",
             ["http.auth", "registry.url"],
         ),
     ] {

@@ -13,7 +13,6 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::support::http::{Answer, Http};
-use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, topic};
 
 /// Returns the password from the file that the log of a new daemon names.
@@ -28,10 +27,8 @@ pub fn first_password(daemon: &Daemon) -> String {
     })
 }
 
-/// Returns a configuration with one Redis node, and therefore without a registry.
-pub fn on_node(node: &RedisServer) -> String {
-    format!("[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"r0\"\nurl = \"{}\"\n", node.url())
-}
+/// A configuration without a registry.
+pub const NO_REGISTRY: &str = "[registry]\nurl = \"none\"\n";
 
 /// A browser's side of a session.
 struct Session {
@@ -58,7 +55,7 @@ impl Session {
     }
 }
 
-fn sign_in(http: &mut Http, name: &str, password: &str) -> Answer {
+pub fn sign_in(http: &mut Http, name: &str, password: &str) -> Answer {
     http.ask("POST", "/console/session", &json!({"name": name, "password": password}))
 }
 
@@ -200,9 +197,8 @@ fn wrong_passwords_are_limited_and_then_a_right_one_fails_too() {
 }
 
 #[test]
-fn all_parts_say_that_redis_without_a_registry_has_no_accounts() {
-    let node = RedisServer::start();
-    let daemon = Daemon::start(&on_node(&node));
+fn all_parts_say_that_without_a_registry_there_are_no_accounts() {
+    let daemon = Daemon::start(NO_REGISTRY);
     let mut http = Http::tcp(&daemon);
     let session = http.get("/console/session").is(200);
     assert_eq!((&session["signed_in"], &session["has_accounts"]), (&json!(false), &json!(false)));

@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cli::Answer;
 use serde_json::{Value, json};
 
-use crate::console::{first_password, on_node};
+use crate::console::{NO_REGISTRY, first_password};
 use crate::support::browser::{Browser, Setting, pictures};
 use crate::support::http::Http;
-use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, all_new, eventually, now_ms};
 
 /// The most bytes that the first page loads, and the longest time in milliseconds until something is visible. The time
@@ -39,12 +38,11 @@ pub fn good(browser: &Browser) {
 
 #[test]
 fn without_a_registry_the_page_says_that_nobody_can_sign_in() {
-    let node = RedisServer::start();
-    let daemon = Daemon::start(&on_node(&node));
+    let daemon = Daemon::start(NO_REGISTRY);
     let browser = Browser::start(Setting::default());
     browser.go(&format!("http://127.0.0.1:{}/", daemon.http));
     browser.see("main", "Nobody can sign in: dq has no registry.");
-    browser.see("main", "Set registry.url");
+    browser.see("main", "Leave registry.url out");
     assert_eq!(browser.run("return document.querySelectorAll('input, button[type=submit]').length"), 0);
     good(&browser);
 }

@@ -5,14 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use crate::console::{first_password, sign_in};
+use crate::support::http::Http;
 use crate::support::redis::RedisServer;
-use crate::support::{Daemon, SECOND, Sink, eventually, free_port, now_ms, pending, topic};
+use crate::support::{Daemon, SECOND, Sink, eventually, free_port, now_ms, pending};
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, State, TopicName};
 use model::job_priority::JobPriority;
 use model::record::{JobRecord, RecordKeeping};
 use model::settings::{NodeSettings, RedisSettings, StoreSettings};
 use model::tags::Tags;
+use serde_json::json;
 use store::{LeaseRequest, Leased, Outcome, Settlement, Store, View};
 
 /// A folder with two stores, each with a configuration.
@@ -377,11 +380,16 @@ fn a_move_is_refused_where_it_could_mix_or_lose_jobs() {
 }
 
 #[test]
-fn a_daemon_goes_on_with_the_store_that_got_its_jobs() {
+fn a_daemon_goes_on_with_the_jobs_and_topics_in_the_new_store() {
     let (sink, server) = (Sink::start(), RedisServer::start());
-    let mut daemon = Daemon::start(&format!("[store]\nbackend = \"embedded\"\n{}", topic("t", &sink, "")));
+    let mut daemon = Daemon::start("[store]\nbackend = \"embedded\"\n");
+    let mut http = Http::unix(&daemon);
+    http.ask("POST", "/v1/topics", &json!({"name": "t", "callback": sink.url(), "payload": "json"})).is(201);
+    let token = json!({"name": "shop", "scopes": ["produce:t"]});
+    let token = http.ask("POST", "/v1/tokens", &token).is(201)["token"].as_str().unwrap().to_owned();
+    let password = first_password(&daemon);
     for (id, delay_ms) in [("soon", 4_000), ("later", 3_600_000)] {
-        let job = serde_json::json!({"cmd": "add", "topic": "t", "id": id, "body": id, "delay_ms": delay_ms});
+        let job = json!({"cmd": "add", "topic": "t", "id": id, "body": id, "delay_ms": delay_ms});
         assert_eq!(daemon.client().ask(&job).unwrap()["code"], 1);
     }
     daemon.stop();
@@ -393,6 +401,8 @@ fn a_daemon_goes_on_with_the_store_that_got_its_jobs() {
     run.current_dir(Path::new(daemon.dir.path()));
     let out = run.args(["move", "--from", "dq.toml", "--to", "redis.toml"]).output().unwrap();
     assert!(out.status.success(), "{}", words(&out));
+    let copied = "copied to the registry store:dq: 1 topics, 1 tokens and 1 accounts";
+    assert!(words(&out).contains(copied), "{}", words(&out));
     // With the old store it does not start.
     let mut old = Daemon::spawn(
         std::sync::Arc::clone(&daemon.dir),
@@ -407,6 +417,10 @@ fn a_daemon_goes_on_with_the_store_that_got_its_jobs() {
     daemon.wait_ready();
     sink.wait_for(1, 20 * SECOND);
     assert_eq!(sink.calls()[0].header("dq-job-id"), "soon");
+    let mut http = Http::tcp(&daemon);
+    let authorization = format!("authorization: Bearer {token}\r\n");
+    assert_eq!(http.send("GET", "/v1/topics", &authorization, b"").status, 200);
+    assert_eq!(sign_in(&mut http, "admin", &password).status, 200);
     eventually(10 * SECOND, "one job left", || (pending(&mut daemon.client(), "t") == 1).then_some(()));
     assert_eq!(sink.count(), 1);
 }

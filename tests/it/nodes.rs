@@ -156,6 +156,8 @@ fn a_node_is_added_and_another_emptied_while_the_daemon_runs() {
 
     let output = fleet.does(&["move", "--empty", "r0"]);
     assert!(output.contains("r0 has no jobs any more: take it out of the configuration"), "{output}");
+    assert!(output.contains("the registry will be moved from r0 to r1"), "{output}");
+    assert_eq!(fleet.nodes[0].cli(&["KEYS", "*registry*"]).trim(), "");
     assert_eq!((fleet.jobs_on(0), fleet.jobs_on(1)), (0, 900));
     fleet.reload(&daemon, &[1]);
     add_many(&mut client, "after", 100, 100);

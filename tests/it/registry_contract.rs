@@ -21,7 +21,7 @@ use model::settings;
 use model::token::{Secret, Token, TokenName, TokenProof};
 use model::topic::{Method, Mode, Payload, Rate, Success, Topic, TopicStatus};
 use mysql::prelude::Queryable;
-use registry::{BulkClaim, BulkSave, Expected, Registry, RegistryError, Revision, open};
+use registry::{BulkClaim, BulkSave, CopySummary, Expected, Registry, RegistryError, Revision, open};
 use serde_json::json;
 
 /// Runs a test on a fresh registry of each kind.
@@ -228,6 +228,42 @@ fn a_new_account_replaces_the_old_one_and_leaves_tokens_alone() {
         registry.delete_token(&TokenName::new("shop").unwrap()).unwrap_err();
         let kept: Vec<String> = registry.tokens().unwrap().iter().map(|token| token.name.stored()).collect();
         assert_eq!(kept, ["ann", "@shop"]);
+    });
+}
+
+#[test]
+fn a_copy_has_what_is_missing_and_changes_nothing_that_is_there() {
+    on_each(|settings| {
+        let dir = tempfile::tempdir().unwrap();
+        let file = settings::RegistrySettings::Sqlite { path: dir.path().join("a.db") };
+        let there = |settings: &_| registry::open_existing(settings).unwrap();
+        let mut source = open(settings).unwrap();
+        source.put(&full(), Expected::Any).unwrap();
+        source.put(&topic("both"), Expected::Any).unwrap();
+        source.put_token(&token("shop", 1)).unwrap();
+        let ann = TokenName::of_account("ann").unwrap();
+        let proof = TokenProof::Password(StoredPassword::new("a password", [5; 16]).unwrap());
+        source.put_account(&Token { name: ann, proof, ..token("ann", 2) }).unwrap();
+        assert!(there(settings).is_some() && there(&file).is_none());
+        let mut other = open(&file).unwrap();
+        assert!(there(&file).is_some());
+        let own = Topic { title: "my own".into(), ..topic("both") };
+        other.put(&own, Expected::Any).unwrap();
+        let copied = registry::copy(source.as_mut(), other.as_mut()).unwrap();
+        assert_eq!((copied.topics, copied.tokens, copied.accounts), (1, 1, 1));
+        assert_eq!(copied.different, ["topic both"]);
+        assert_eq!(other.get(&name("full")).unwrap().unwrap().topic, full());
+        assert_eq!(other.get(&name("both")).unwrap().unwrap().topic, own);
+        assert_eq!(other.tokens().unwrap(), source.tokens().unwrap());
+        // Once more, and back: there is nothing left to do.
+        let again = registry::copy(source.as_mut(), other.as_mut()).unwrap();
+        assert_eq!(again, CopySummary { different: vec!["topic both".into()], ..CopySummary::default() });
+        assert_eq!(registry::copy(other.as_mut(), source.as_mut()).unwrap(), again);
+        // Into an empty one of this kind.
+        source.delete(&name("full"), Expected::Any).unwrap();
+        source.delete(&name("both"), Expected::Any).unwrap();
+        assert_eq!(registry::copy(other.as_mut(), source.as_mut()).unwrap().topics, 2);
+        assert_eq!(source.get(&name("full")).unwrap().unwrap().topic, full());
     });
 }
 

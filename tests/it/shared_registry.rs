@@ -185,7 +185,7 @@ fn a_registry_moves_with_all_that_it_has() {
 
     nodes.write_config();
     let folder = nodes.dir.path();
-    refuses(folder, &["nodes", "move", "--empty", "a"], "node a has the registry: dq registry move");
+    refuses(folder, &["nodes", "forget", "a"], "node a has the registry: dq registry move");
     assert_eq!(does(folder, &["registry", "move", "b"]), "the registry was on node a; it is on node b\n");
     assert_eq!((seen(3), nodes.node_of(3).unwrap().as_str()), (before.clone(), "b"));
     assert_eq!(nodes.servers[0].cli(&["KEYS", "*registry*"]).trim(), "");

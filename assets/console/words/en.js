@@ -44,7 +44,7 @@ export default {
   'sign_in.wrong': 'The name or the password is wrong.',
   'sign_in.too_many': 'Too many failed attempts. Wait a minute, then try again.',
   'sign_in.no_accounts': 'Nobody can sign in: dq has no registry.',
-  'sign_in.no_accounts.help': 'Accounts are kept in the registry. Set registry.url in the configuration of dq (docs/REGISTRY.md), then reload dq.',
+  'sign_in.no_accounts.help': 'Accounts are kept in the registry, and registry.url is "none". Leave registry.url out of the configuration of dq, or set it (docs/REGISTRY.md), then reload dq.',
   'sign_out': 'Sign out',
   'role.admin': 'Administrator',
   'role.read': 'Read only',

@@ -44,7 +44,7 @@ export default {
   'sign_in.wrong': '用户名或密码不正确。',
   'sign_in.too_many': '失败次数过多，请稍后再试。',
   'sign_in.no_accounts': '无法登录：dq 没有配置注册库。',
-  'sign_in.no_accounts.help': '账号保存在注册库（数据库）中。请在 dq 的配置中设置 registry.url（使用 Redis 存储时，须为 MySQL 或 MariaDB 数据库），然后重新加载 dq。在此之前，dq 命令和 HTTP API 无需账号即可使用。',
+  'sign_in.no_accounts.help': '账号保存在注册库中，而 registry.url 是 "none"。请在 dq 的配置中去掉 registry.url，或者设为别的值（docs/REGISTRY.md），然后重新加载 dq。在此之前，dq 命令和 HTTP API 无需账号即可使用。',
   'sign_out': '退出登录',
   'role.admin': '管理员',
   'role.read': '只读',

@@ -119,7 +119,7 @@ export default {
     no_method: '该路径不支持此方法',
     unknown_topic: '主题未注册',
     not_found: '不存在：{detail}',
-    no_registry: '没有注册库：请设置 registry.url，然后重新加载 dq',
+    no_registry: '没有注册库：registry.url 是 "none"，请去掉它，然后重新加载 dq',
     exists: '已存在：{detail}',
     conflict: '任务正在投递，请稍后再试',
     topic_offline: '主题已下线，不接受新任务：{detail}',

@@ -250,7 +250,7 @@ pub(super) fn no_registry(has_http: bool) -> CheckResult {
             "there is none: nobody can sign in to the console, and only the file has topics",
         )
         .advise(
-            "set registry.url to a database (with Redis, \"store\" is the store itself), then dq takes it at HUP",
+            "leave out registry.url, which is \"none\", and reload dq (HUP); docs/REGISTRY.md has the other values",
         ),
         false => CheckResult::ok("registry", "there is none: only the file has topics"),
     }

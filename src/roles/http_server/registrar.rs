@@ -82,9 +82,8 @@ impl Registrar {
 
     /// Without a registry: refuses a change of something that only a registry can keep.
     pub(super) fn takes(&self, what: &str) -> std::result::Result<(), Problem> {
-        let detail = || {
-            format!("there is no registry to keep {what}: set registry.url to a database (docs/REGISTRY.md)")
-        };
+        let detail =
+            || format!("there is no registry to keep {what}: registry.url is \"none\" (docs/REGISTRY.md)");
         self.is_there().then_some(()).ok_or_else(|| Problem::conflict("no_registry", detail()))
     }
 

@@ -143,8 +143,7 @@ impl Api {
             return Err(Problem::conflict("read_only", detail));
         }
         if !self.registrar.is_there() {
-            let detail =
-                "there is no registry: name one as registry.url, or put topics into the configuration file";
+            let detail = "there is no registry: registry.url is \"none\" (docs/REGISTRY.md); put topics into the configuration file";
             return Err(Problem::conflict("no_registry", detail));
         }
         Ok(())

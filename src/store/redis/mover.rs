@@ -31,7 +31,6 @@ impl Nodes {
                 ));
             }
         }
-        ask.empty.iter().try_for_each(|name| self.refuse_tables(name))?;
         let reports = self.reports();
         let sets: Vec<Vec<Option<NodeSet>>> = reports
             .iter()
@@ -147,6 +146,7 @@ impl Nodes {
         ask: &MoveRequest,
         mut report_progress: impl FnMut(MoveProgress),
     ) -> Result<Option<MovedJobs>> {
+        ask.empty.iter().try_for_each(|name| self.refuse_tables(name))?;
         let mut done = MovedJobs::default();
         let mut before = None;
         loop {

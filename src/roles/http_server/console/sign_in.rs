@@ -274,7 +274,7 @@ pub(in super::super) async fn first_account(api: Api) {
     let Some(listen) = http.listen.filter(|_| http.console) else { return };
     if !api.registrar.is_there() {
         log::warn!(
-            "nobody can sign in to the console: accounts need a registry, and there is none (set registry.url to a database)"
+            "nobody can sign in to the console: accounts need a registry, and registry.url is \"none\""
         );
         return;
     }

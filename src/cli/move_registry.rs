@@ -1,0 +1,53 @@
+//! `dq move` copies topics, tokens and accounts, if the two configurations have different registries.
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use model::job::TopicName;
+use model::settings::{RegistrySettings, Settings};
+use registry::CopySummary;
+
+/// Copies what the registry of `old` has and that of `new` lacks. Returns what was done; none: there is nothing to copy.
+/// Nothing is removed from the old registry.
+pub(super) fn copy(old: &Settings, new: &Settings) -> Result<Option<(CopySummary, String)>> {
+    let Some(from) = old.registry.as_ref().filter(|from| new.registry.as_ref() != Some(from)) else {
+        return Ok(None);
+    };
+    let at = |registry: &RegistrySettings| format!("the registry {registry}");
+    let Some(mut source) = registry::open_existing(from).with_context(|| at(from))? else { return Ok(None) };
+    let Some(to) = &new.registry else {
+        let topics = source.list().with_context(|| at(from))?.topics.into_iter();
+        let lacks = |name: &TopicName| !new.topics.iter().any(|topic| topic.name == *name);
+        if let Some(lost) = topics.map(|registered| registered.topic.name).find(lacks) {
+            bail!(
+                "topic {lost} is in the registry {from}, and registry.url of the new configuration is \"none\": leave registry.url out"
+            );
+        }
+        return Ok(None);
+    };
+    let mut target = registry::open(to).with_context(|| at(to))?;
+    let copied = registry::copy(source.as_mut(), target.as_mut())
+        .with_context(|| format!("cannot copy the registry {from} to {to}"))?;
+    Ok(Some((copied, to.to_string())))
+}
+
+/// Prints what was copied, and what was not.
+pub(super) fn print(copied: &CopySummary, to: &str) {
+    let CopySummary { topics, tokens, accounts, different, unusable } = copied;
+    println!("copied to the registry {to}: {topics} topics, {tokens} tokens and {accounts} accounts");
+    for name in different {
+        println!("{name} is there already with other settings, and stays as it is there");
+    }
+    for row in unusable {
+        println!("not copied: {row}");
+    }
+}
+
+/// Returns what was copied, for the output of the command in JSON.
+pub(super) fn value(copied: Option<&CopySummary>) -> Value {
+    copied.map_or(Value::Null, |copied| {
+        json!({"topics": copied.topics, "tokens": copied.tokens, "accounts": copied.accounts,
+            "different": copied.different,
+            "not_copied": copied.unusable.iter().map(ToString::to_string).collect::<Vec<_>>()})
+    })
+}
