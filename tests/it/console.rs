@@ -13,6 +13,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::support::http::{Answer, Http};
+use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, topic};
 
 /// Returns the password from the file that the log of a new daemon names.
@@ -194,6 +195,21 @@ fn wrong_passwords_are_limited_and_then_a_right_one_fails_too() {
     answer.is_problem(429, "too_many_failures", None);
     assert!(answer.headers["retry-after"].parse::<u64>().unwrap() <= 61);
     assert!(!daemon.log().contains("a guess"), "no password is logged");
+}
+
+#[test]
+fn the_first_account_is_made_when_a_late_redis_answers() {
+    let mut node = RedisServer::start();
+    let store =
+        format!("[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"r0\"\nurl = \"{}\"\n", node.url());
+    node.kill();
+    let daemon = Daemon::start(&store);
+    eventually(20 * SECOND, "a line in the log", || {
+        daemon.log().contains("the console's first account is made when the registry answers").then_some(())
+    });
+    node.start_again();
+    let password = first_password(&daemon);
+    assert_eq!(sign_in(&mut Http::tcp(&daemon), "admin", &password).status, 200);
 }
 
 #[test]

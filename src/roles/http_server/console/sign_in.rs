@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::extract::{Extension, State};
@@ -31,7 +31,7 @@ use model::scope::Scope;
 use model::session::{self, LIFE};
 use model::settings::Auth;
 use model::token::{Secret, Token, TokenName, TokenProof, Tokens};
-use registry::RegistryError;
+use registry::{Registry, RegistryError};
 use role::lock;
 
 /// The name of the account that dq makes if there is none.
@@ -267,8 +267,12 @@ fn busy() -> Problem {
 /// The file in the run folder with the password of the first account.
 const FIRST_PASSWORD: &str = "first-password";
 
+/// How long after a failure the first account is tried again. The registry may be on a Redis that starts with dq.
+const FIRST_ACCOUNT_RETRY: Duration = Duration::from_secs(1);
+
 /// Makes an account with a random password if there is none, and writes the password to a file that only the daemon's
-/// user can read. The log names the file. Without a registry, it logs that there can be no accounts.
+/// user can read. The log names the file. Without a registry, it logs that there can be no accounts. While the registry
+/// does not answer, it tries again.
 pub(in super::super) async fn first_account(api: Api) {
     let http = &api.settings.http;
     let Some(listen) = http.listen.filter(|_| http.console) else { return };
@@ -278,22 +282,18 @@ pub(in super::super) async fn first_account(api: Api) {
         );
         return;
     }
-    let made = api
-        .registrar
-        .change(|registry| {
-            if registry.tokens()?.iter().any(Token::is_account) {
-                return Ok(None);
+    let mut has_failed = false;
+    let made = loop {
+        match api.registrar.change(make_first_account).await {
+            Err(RegistryError::Away(why)) => {
+                if !std::mem::replace(&mut has_failed, true) {
+                    log::warn!("the console's first account is made when the registry answers: {why}");
+                }
+                tokio::time::sleep(FIRST_ACCOUNT_RETRY).await;
             }
-            let Some((password, account)) = random_account() else { return Ok(None) };
-            host::give_memory_back();
-            match registry.put_token(&account) {
-                Ok(()) => Ok(Some(password)),
-                // Another host was faster.
-                Err(RegistryError::TokenExists(_)) => Ok(None),
-                Err(e) => Err(e),
-            }
-        })
-        .await;
+            made => break made,
+        }
+    };
     // When the log names the file, the password already works.
     if let Ok(Some(_)) = made {
         api.known(|tokens| tokens.iter().any(Token::is_account)).await;
@@ -313,6 +313,21 @@ pub(in super::super) async fn first_account(api: Api) {
         },
         Ok(None) => {}
         Err(e) => log::warn!("cannot make the console's first account: {e}; `dq console password` makes one"),
+    }
+}
+
+/// Makes an account with a random password, and returns the password. None: there is an account.
+fn make_first_account(registry: &mut dyn Registry) -> Result<Option<String>, RegistryError> {
+    if registry.tokens()?.iter().any(Token::is_account) {
+        return Ok(None);
+    }
+    let Some((password, account)) = random_account() else { return Ok(None) };
+    host::give_memory_back();
+    match registry.put_token(&account) {
+        Ok(()) => Ok(Some(password)),
+        // Another host was faster.
+        Err(RegistryError::TokenExists(_)) => Ok(None),
+        Err(e) => Err(e),
     }
 }
 
