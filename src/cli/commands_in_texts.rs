@@ -95,7 +95,7 @@ fn the_commands_that_texts_name_exist() {
 
 #[test]
 fn a_command_that_does_not_exist_is_found() {
-    for wrong in ["pause t", "topics add t --mode pull", "list t --colour", "nodes"] {
+    for wrong in ["pause t", "topics make t --mode pull", "list t --colour", "nodes"] {
         assert_eq!(problem(wrong).is_some(), wrong != "nodes", "{wrong}");
     }
     for right in ["topics pause NAME", "list t --state ready", "bulk …", "reserve TOPIC --exec …", "--help"]

@@ -24,6 +24,8 @@ pub enum LateReason {
     StoreDown,
     /// The job was due before the consumer started.
     NotStarted,
+    /// Its topic was paused. No consumer knows this: it is found in the audit log when the job is shown.
+    TopicPaused,
     /// The consumer saw nothing that held it back.
     #[serde(other)]
     Unknown,
@@ -38,6 +40,7 @@ impl fmt::Display for LateReason {
             LateReason::WorkersBusy => "all workers were busy",
             LateReason::StoreDown => "the store did not answer",
             LateReason::NotStarted => "the consumer had not been started when it was due",
+            LateReason::TopicPaused => "its topic was paused",
             LateReason::Unknown => {
                 "the consumer does not know why. The topic may have been paused, held or not registered, or it had its share \
                  of the workers, or no timer ran"

@@ -70,6 +70,37 @@ fn an_attempt_that_began_late_says_why() {
 }
 
 #[test]
+fn a_job_that_a_pause_held_back_says_so() {
+    let sink = answering();
+    let daemon = Daemon::start(&topic("t", &sink, ONCE));
+    let mut http = Http::unix(&daemon);
+    http.ask("POST", "/v1/topics/t/pause", &Value::Null).is(204);
+    for (id, body) in [("accepted", 200), ("dead", 500)] {
+        http.ask("POST", "/v1/topics/t/jobs", &json!({"id": id, "body": body})).is(201);
+    }
+    let due_ms = http.get("/v1/topics/t/jobs/dead").is(200)["due_ms"].as_i64().unwrap();
+    eventually(10 * SECOND, "a second of lateness", || (now_ms() > due_ms + 1_100).then_some(()));
+    http.ask("POST", "/v1/topics/t/resume", &Value::Null).is(204);
+    let ended = eventually(10 * SECOND, "the record", || {
+        http.get("/v1/topics/t/jobs/accepted").json.get("ended").cloned()
+    });
+    assert_eq!(ended["log"][0]["late"]["reason"], "topic_paused", "{ended}");
+    let story = http.get("/v1/topics/t/jobs/accepted/records").is(200);
+    assert_eq!(story["records"][0]["log"][0]["late"]["reason"], "topic_paused", "{story}");
+    let dead = eventually(10 * SECOND, "the dead letter", || {
+        Some(http.get("/v1/topics/t/jobs/dead").is(200)).filter(|job| job["state"] == "dead")
+    });
+    assert_eq!(dead["log"][0]["late"]["reason"], "topic_paused", "{dead}");
+    let shown = Command::new(env!("CARGO_BIN_EXE_dq"))
+        .args(["get", "t", "accepted", "--config"])
+        .arg(daemon.dir.path().join("dq.toml"))
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("after it was due: its topic was paused"), "{shown}");
+}
+
+#[test]
 fn a_delivered_job_leaves_a_record_that_the_api_shows() {
     let sink = answering();
     let kept = format!("{ONCE}\nkeep_done_body = true");

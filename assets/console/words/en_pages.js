@@ -417,6 +417,7 @@ export default {
   'late.workers_busy': 'all workers were busy',
   'late.store_down': 'the store did not answer',
   'late.not_started': 'the consumer had not been started when the job was due',
+  'late.topic_paused': 'the topic was paused',
   'late.unknown': 'the consumer does not know why. The topic may have been paused, held or not registered, or had its share of the workers, or no timer ran',
   'attempt.answer': 'Answer begins with',
   'dead.about': 'Jobs that used up their attempts, or that were refused for good. They stay until they are redriven or removed.',

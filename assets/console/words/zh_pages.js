@@ -417,6 +417,7 @@ export default {
   'late.workers_busy': '所有工作线程都忙',
   'late.store_down': '存储无响应',
   'late.not_started': '任务到期时消费进程尚未启动',
+  'late.topic_paused': '主题被暂停',
   'late.unknown': '消费进程不知道原因：主题可能被暂停、搁置或未注册，或已用完其工作线程份额，或定时进程未运行',
   'attempt.answer': '响应开头',
   'dead.about': '用尽投递次数，或被接收方最终拒绝的任务。会一直保留，直到重新投递或删除。',

@@ -37,7 +37,9 @@ pub(super) struct TopicsArguments {
 enum TopicsCommand {
     List(list::TopicsListArguments),
     Show(list::Show),
+    #[command(aliases = ["add", "create"])]
     Set(Box<set::TopicsSetArguments>),
+    #[command(alias = "remove")]
     Delete(delete::TopicsDeleteArguments),
     Health(health::TopicsHealthArguments),
     Pause(Pause),

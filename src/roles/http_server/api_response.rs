@@ -124,13 +124,13 @@ impl IntoResponse for ApiResponse {
 /// caller may see what receivers answered.
 pub(super) fn job(
     key: &JobKey,
-    found: Result<(Option<View>, Vec<JobRecord>)>,
+    view: Option<&View>,
+    records: &[JobRecord],
     sees_answers: bool,
 ) -> Result<ApiResponse, Problem> {
-    let (view, records) = found?;
     let ended = || records.first().map(RecordResponse::from);
     let view = view.ok_or_else(|| Problem::not_found(key).with_end(ended().as_ref()))?;
-    Ok(ApiResponse::new(StatusCode::OK, &JobResponse::new(&view, sees_answers)))
+    Ok(ApiResponse::new(StatusCode::OK, &JobResponse::new(view, sees_answers)))
 }
 
 /// The response to a delete.

@@ -140,15 +140,17 @@ async fn show(
     let sees_answers = reader.sees_answers(&key.topic);
     let (ask, named) = (key.clone(), key);
     let ask = |reply: Reply<_>| StoreRequest::get(ask, move |_, found| reply.with(found));
-    let Some(view) = api.store_client.ask(0, ask).await?? else {
+    let Some(mut view) = api.store_client.ask(0, ask).await?? else {
         // It may have ended.
         let ask = |reply: Reply<_>| {
-            StoreRequest::get_or_records(named, sees_answers, move |key, found| {
-                reply.response(api_response::job(key, found, sees_answers))
-            })
+            StoreRequest::get_or_records(named.clone(), sees_answers, move |_, found| reply.with(found))
         };
-        return api.store_client.respond(0, ask).await;
+        let (view, mut records) = api.store_client.ask(0, ask).await??;
+        let attempts = records.iter_mut().flat_map(|record| &mut record.attempts_log);
+        api.name_pauses(&named.topic, attempts).await;
+        return api_response::job(&named, view.as_ref(), &records, sees_answers);
     };
+    api.name_pauses(&view.key.topic, view.attempts_log.iter_mut()).await;
     let waiting = api.waiting(&view, &reader).await;
     Ok(ApiResponse::new(StatusCode::OK, &JobResponse::new(&view, sees_answers).with_waiting(waiting)))
 }

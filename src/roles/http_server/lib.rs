@@ -48,6 +48,7 @@ mod list_format;
 mod metrics;
 mod nodes;
 mod openapi;
+mod pause_times;
 mod pauses;
 mod places;
 mod pool;

@@ -193,15 +193,11 @@ async fn story(
     JobInPath(key): JobInPath,
 ) -> Result<ApiResponse, Problem> {
     let sees_answers = reader.sees_answers(&key.topic);
-    let ask = |reply: Reply<_>| {
-        StoreRequest::records(key, sees_answers, move |_, found| {
-            let story = found.map(|records| {
-                ApiResponse::new(StatusCode::OK, &RecordsOfId { records: described(&records) })
-            });
-            reply.response(story.map_err(Problem::from))
-        })
-    };
-    api.store_client.respond(0, ask).await
+    let topic = key.topic.clone();
+    let ask = |reply: Reply<_>| StoreRequest::records(key, sees_answers, move |_, found| reply.with(found));
+    let mut records = api.store_client.ask(0, ask).await??;
+    api.name_pauses(&topic, records.iter_mut().flat_map(|record| &mut record.attempts_log)).await;
+    Ok(ApiResponse::new(StatusCode::OK, &RecordsOfId { records: described(&records) }))
 }
 
 /// Erases the records of an id. A job or a dead letter with this id stays.

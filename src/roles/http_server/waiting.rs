@@ -21,11 +21,8 @@ use role::submit::StoreRequest;
 use store::{CircuitState, CircuitView, LimitQuery, LimitUse, View};
 use telemetry::history;
 
-/// How long the registry may take to say who paused a topic. Also how long the store may take to report uses of limits.
+/// How long the store may take to report uses of limits.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// How many of the latest entries of the audit log are searched for the pause.
-const ENTRIES: usize = 1000;
 
 /// Why a job waits: the most decisive reason, and the other reasons.
 #[derive(Debug, Serialize)]
@@ -87,16 +84,10 @@ impl Api {
 
     /// Returns what the audit log says about the pause of a topic. Only administrators see who paused it.
     async fn pause_of(&self, name: &TopicName, reader: &Reader) -> Pause {
-        let asked = self.registrar.ask(|registry| registry.audit(None, ENTRIES));
-        let entries = match tokio::time::timeout(PATIENCE, asked).await {
-            Ok(Ok(entries)) => entries,
-            Ok(Err(_)) | Err(_) => return Pause::default(),
-        };
-        let of_topic =
-            entries.into_iter().map(|(_, entry)| entry).filter(|entry| entry.target == name.as_str());
         // The log has the latest entry first. A repeated pause changes nothing, so the earliest pause since the last
         // resume counts.
-        let pauses = of_topic
+        let entries = self.audit_of_topic(name).await.into_iter();
+        let pauses = entries
             .take_while(|entry| entry.action != "topic.resume")
             .filter(|entry| entry.action == "topic.pause");
         pauses.last().map_or_else(Pause::default, |entry| Pause {

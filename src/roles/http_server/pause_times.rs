@@ -1,0 +1,115 @@
+//! When a topic was paused, by the audit log. So an attempt that began late can name the pause: a consumer does not see
+//! pauses, and reports an unknown reason.
+
+use std::time::Duration;
+
+use super::api::Api;
+use model::audit::Entry;
+use model::job::{Attempt, TopicName};
+use model::late_start::LateReason;
+
+/// How long the registry may take to return entries of the audit log.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How many of the latest entries of the audit log are searched.
+const ENTRIES: usize = 1000;
+
+/// Begin and end of each pause of a topic, in Unix milliseconds, the earliest first.
+#[derive(Debug, PartialEq, Eq)]
+struct PauseTimes(Vec<(i64, i64)>);
+
+impl PauseTimes {
+    /// `entries`: those of the topic, the latest first. A repeated pause or resume changes nothing.
+    fn new(entries: &[Entry]) -> PauseTimes {
+        let mut times = Vec::new();
+        let mut begin = None;
+        for entry in entries.iter().rev() {
+            match entry.action.as_str() {
+                "topic.pause" => begin = begin.or(Some(entry.at_ms)),
+                "topic.resume" => times.extend(begin.take().map(|begin| (begin, entry.at_ms))),
+                _ => {}
+            }
+        }
+        // The topic is still paused.
+        times.extend(begin.map(|begin| (begin, i64::MAX)));
+        PauseTimes(times)
+    }
+
+    /// Returns whether the topic was paused when the attempt was due, or between that and its begin.
+    fn explains(&self, attempt: &Attempt) -> bool {
+        let late_ms = attempt.late.map_or(0, |late| i64::try_from(late.ms).unwrap_or(i64::MAX));
+        let due_ms = attempt.at_ms.saturating_sub(late_ms);
+        self.0.iter().any(|(begin, end)| *begin < attempt.at_ms && *end > due_ms)
+    }
+}
+
+fn has_unknown_reason(attempt: &Attempt) -> bool {
+    attempt.late.is_some_and(|late| late.reason == LateReason::Unknown)
+}
+
+impl Api {
+    /// Returns the latest entries of the audit log about a topic, the latest first. None if the registry does not answer.
+    pub(super) async fn audit_of_topic(&self, name: &TopicName) -> Vec<Entry> {
+        let asked = self.registrar.ask(|registry| registry.audit(None, ENTRIES));
+        let Ok(Ok(entries)) = tokio::time::timeout(PATIENCE, asked).await else { return Vec::new() };
+        entries.into_iter().map(|(_, entry)| entry).filter(|entry| entry.target == name.as_str()).collect()
+    }
+
+    /// Names the pause of the topic in attempts that began late for an unknown reason.
+    pub(super) async fn name_pauses(&self, topic: &TopicName, attempts: impl Iterator<Item = &mut Attempt>) {
+        let mut attempts: Vec<&mut Attempt> =
+            attempts.filter(|attempt| has_unknown_reason(attempt)).collect();
+        if attempts.is_empty() {
+            return;
+        }
+        let times = PauseTimes::new(&self.audit_of_topic(topic).await);
+        for attempt in attempts.iter_mut().filter(|attempt| times.explains(attempt)) {
+            attempt.late.iter_mut().for_each(|late| late.reason = LateReason::TopicPaused);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::late_start::LateStart;
+
+    use super::*;
+
+    #[test]
+    fn an_attempt_is_late_by_a_pause_that_ended_after_its_due_time() {
+        let entry = |at_ms, action: &str| Entry {
+            at_ms,
+            who: String::new(),
+            action: action.to_owned(),
+            target: "t".to_owned(),
+            detail: String::new(),
+            jobs: None,
+        };
+        let times = PauseTimes::new(&[
+            entry(9_000, "topic.pause"),
+            entry(5_000, "topic.resume"),
+            entry(4_500, "topic.resume"),
+            entry(3_000, "topic.change"),
+            entry(2_500, "topic.pause"),
+            entry(2_000, "topic.pause"),
+            entry(1_000, "topic.resume"),
+        ]);
+        assert_eq!(times, PauseTimes(vec![(2_000, 4_500), (9_000, i64::MAX)]));
+        let explains = |due_ms: i64, at_ms: i64| {
+            let late = LateStart { ms: u64::try_from(at_ms - due_ms).unwrap(), reason: LateReason::Unknown };
+            let attempt = Attempt {
+                number: 1,
+                at_ms,
+                took_ms: 1,
+                status: None,
+                answer: String::new(),
+                error: String::new(),
+                late: Some(late),
+            };
+            times.explains(&attempt)
+        };
+        assert!(explains(3_000, 4_600) && explains(1_500, 4_600) && explains(3_000, 3_500));
+        assert!(!explains(4_600, 6_000) && !explains(500, 1_900));
+        assert!(explains(8_000, 10_000), "it is paused, and one job was leased by hand");
+    }
+}
