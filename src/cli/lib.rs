@@ -75,7 +75,7 @@ pub use receiver::{Answer, Call, Receiver};
 /// and the daemon's user may do everything. With --url and a token they connect over the network.
 #[derive(Debug, Parser)]
 #[command(name = "dq", version, after_help = failure::EXIT_CODES, after_long_help = failure::EXIT_CODES)]
-struct Arguments {
+struct CommandLine {
     #[command(subcommand)]
     command: Command,
 }
@@ -167,7 +167,7 @@ impl Command {
 pub fn main() -> ExitCode {
     broken_pipe::end_when_output_has_no_reader();
     let as_json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
-    let parsed = match Arguments::try_parse() {
+    let parsed = match CommandLine::try_parse() {
         Err(e) if as_json && e.use_stderr() => {
             return failure::print_error(&Failure::Usage(e.to_string().trim_end().to_owned()).into(), true);
         }
@@ -191,5 +191,5 @@ fn settings(file: &Path) -> Result<Settings> {
 
 /// Returns the command line as clap knows it. The completions and the manual pages are made from it.
 fn command_line() -> clap::Command {
-    Arguments::command()
+    CommandLine::command()
 }

@@ -17,7 +17,7 @@ use super::show::plain;
 use super::spool::SpoolFill;
 use super::target::TargetOptions;
 use model::settings::Settings;
-use store::{self, Lanes, MoveProgress, MoveRequest, MovedJobs, Probe, Store, StoreError};
+use store::{self, Lanes, MoveProgress, MoveRequest, MoveSummary, Probe, Store, StoreError};
 
 /// How often the progress of a move is printed if stderr is not a terminal.
 const LINE_EACH: Duration = Duration::from_secs(5);
@@ -273,7 +273,7 @@ fn print_outboxes(lanes: &Lanes, names: &[String]) -> Result<()> {
 const OUTBOXES_WAIT: Duration = Duration::from_secs(30);
 
 /// Waits until the emptied nodes also have no entries in their outboxes. The timers send these entries.
-fn wait_for_outboxes(lanes: &Lanes, done: &MovedJobs) -> Result<()> {
+fn wait_for_outboxes(lanes: &Lanes, done: &MoveSummary) -> Result<()> {
     let Some(nodes) = lanes.redis() else { return Ok(()) };
     let until = Instant::now() + OUTBOXES_WAIT;
     for name in done.before.iter().filter(|name| !done.nodes.contains(name)) {
@@ -322,7 +322,7 @@ fn progress_bar() -> Result<impl FnMut(MoveProgress)> {
     })
 }
 
-fn print_moved(done: &MovedJobs) {
+fn print_moved(done: &MoveSummary) {
     let [before, after] = done.counts;
     println!("{} jobs and dead letters were moved; nodes with jobs: {}", done.moved, done.nodes.join(", "));
     println!("counted before: {before}, after: {after}");

@@ -50,7 +50,7 @@ pub use outbox::{FollowerMaker, Outbox, OutboxCause, OutboxEntry, OutboxState, S
 pub use outcome::{Added, Changed, Deleted, Jobs};
 pub use records::{RecordPage, Records};
 pub use redis::{
-    MoveProgress, MoveRequest, MovedJobs, NodeState, Part, RedisStore, SetState, SharedTables, SpoolSender,
+    MoveProgress, MoveRequest, MoveSummary, NodeState, Part, RedisStore, SetState, SharedTables, SpoolSender,
     TableChange,
 };
 pub use reserver::{RESERVER_NAME_MAX, Reserver};

@@ -15,7 +15,7 @@ use model::slot::{MASTER, Role};
 /// also applies a new executable. USR1 reopens the log files. TTIN starts one more consumer. TTOU drains one.
 #[derive(Debug, Parser)]
 #[command(name = MASTER, version)]
-pub struct Arguments {
+pub struct MasterArguments {
     /// The configuration file; conf/dq.toml documents every key
     #[arg(long, value_name = "FILE", required_unless_present = "dev")]
     pub config: Option<PathBuf>,
@@ -40,7 +40,7 @@ fn role(name: &str) -> Result<Role, String> {
     })
 }
 
-impl Arguments {
+impl MasterArguments {
     /// Reads the settings from these arguments and the environment.
     pub fn settings(&self) -> Result<Settings> {
         let environment = config::environment();

@@ -179,8 +179,8 @@ impl Master {
         let Some(filled) = self.children.get(&place) else { return };
         let kill_at = filled.child.deadline();
         let within = kill_at.map(|at| at.saturating_duration_since(now).saturating_sub(DRAIN_GRACE));
-        // A drain without a limit belongs to a restart. A new process of the role exists unless the restart has
-        // switched the role off.
+        // Only a restart drains a process without a time limit. Then a new process of the role runs, unless the new
+        // configuration has none of this role.
         let serving = self.generations.get(&self.current).filter(|_| self.current != place.0);
         let replaced = within.is_none() && serving.is_some_and(|g| g.plan.slots.contains(&place.1));
         let within_ms = within.map(|w| w.as_millis() as u64);

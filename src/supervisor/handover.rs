@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::arguments::Arguments;
+use super::arguments::MasterArguments;
 use super::child::{Child, State};
 use super::control::Control;
 use super::generation::Generation;
@@ -203,7 +203,12 @@ impl HandOver {
     }
 
     /// Takes the descriptors over, and returns the master that continues.
-    pub fn adopt(self, from: &HandOverMemory, arguments: Arguments, signals: Signals) -> Result<Master> {
+    pub fn adopt(
+        self,
+        from: &HandOverMemory,
+        arguments: MasterArguments,
+        signals: Signals,
+    ) -> Result<Master> {
         let now = Instant::now();
         let run_dir = self.plan()?.run_dir.clone();
         let mut generations = BTreeMap::new();

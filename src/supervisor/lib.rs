@@ -42,7 +42,7 @@ pub use child::EXIT_CONFIG;
 pub use php_nodes::NAME as NODES;
 pub use preflight::{NAME as PREFLIGHT, resume, run as preflight};
 
-use self::arguments::Arguments;
+use self::arguments::MasterArguments;
 use self::config_watch::ConfigWatch;
 use self::control::Control;
 use self::generation::Generation;
@@ -84,7 +84,7 @@ pub fn main() -> ExitCode {
     // This must come before anything else opens a descriptor.
     let given = host::sockets_from_service_manager();
     host::keep_new_files_private();
-    let arguments = Arguments::parse();
+    let arguments = MasterArguments::parse();
     let settings = match arguments.settings() {
         Ok(settings) => settings,
         Err(e) => {
@@ -139,7 +139,7 @@ fn close_old_files(settings: &Settings) {
 type Place = (slot::GenerationNumber, Slot);
 
 struct Master {
-    arguments: Arguments,
+    arguments: MasterArguments,
     /// Where the executable of this process was when it started.
     program: PathBuf,
     /// The generations that have children.
@@ -177,7 +177,11 @@ struct Master {
 }
 
 impl Master {
-    fn start(arguments: Arguments, settings: Settings, given: Vec<(String, OwnedFd)>) -> Result<Master> {
+    fn start(
+        arguments: MasterArguments,
+        settings: Settings,
+        given: Vec<(String, OwnedFd)>,
+    ) -> Result<Master> {
         host::set_process_name(MASTER).context("cannot name the process")?;
         // The signals are caught first, so that a HUP that arrives during the start is handled later and does not end
         // the process.

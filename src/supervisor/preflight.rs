@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::arguments::Arguments;
+use super::arguments::MasterArguments;
 use super::children::signal_child;
 use super::handover::HandOver;
 use super::name_check::check_dq_master;
@@ -44,7 +44,7 @@ pub fn run(inherited: &Inherited) -> ExitCode {
         host::set_process_name(NAME)?;
         let handover = HandOver::parse(&inherited.settings)?;
         start_logs(NAME, handover.plan()?)?;
-        let arguments = Arguments::try_parse_from(&handover.arguments)?;
+        let arguments = MasterArguments::try_parse_from(&handover.arguments)?;
         let settings = arguments.settings()?;
         let next = Plan::new(&settings, &arguments.only, 0);
         if next.slots.is_empty() {
@@ -71,10 +71,10 @@ pub fn run(inherited: &Inherited) -> ExitCode {
 /// Continues as the master, which has executed this image in place.
 pub fn resume(from: HandOverMemory) -> ExitCode {
     host::keep_new_files_private();
-    let understand = || -> Result<(Arguments, HandOver)> {
+    let understand = || -> Result<(MasterArguments, HandOver)> {
         let handover = HandOver::parse(&from.bytes)?;
         handover.check_descriptors()?;
-        Ok((Arguments::try_parse()?, handover))
+        Ok((MasterArguments::try_parse()?, handover))
     };
     let (arguments, handover) = match (understand(), &from.refused) {
         (Ok(understood), _) => understood,
@@ -101,7 +101,7 @@ fn start_logs(name: &str, plan: &Plan) -> Result<()> {
     host::start_logs(name, plan.log_dir.as_deref(), plan.log).context("cannot start the log")
 }
 
-fn resume_master(arguments: Arguments, handover: HandOver, from: HandOverMemory) -> Result<()> {
+fn resume_master(arguments: MasterArguments, handover: HandOver, from: HandOverMemory) -> Result<()> {
     host::set_process_name(MASTER).context("cannot name the process")?;
     start_logs(MASTER, handover.plan()?)?;
     let signals = Signals::catch(&SIGNALS).context("cannot catch signals")?;

@@ -129,7 +129,7 @@ fn a_restart_keeps_its_invariants_through_any_events() {
             }
             for action in actions {
                 match action {
-                    // A new generation is committed or abandoned once, and then no restart is under way.
+                    // This ends the restart, so it happens once for each new generation.
                     RestartAction::Commit(g) | RestartAction::Abandon(g) => {
                         assert_eq!((before.rolling(), restart.rolling()), (Some(g), None), "{story}");
                     }

@@ -13,8 +13,10 @@ use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, State, TopicName};
 use model::job_priority::JobPriority;
 use model::record::{JobRecord, RecordKeeping};
-use model::settings::{NodeSettings, RedisSettings, StoreSettings};
+use model::settings::{NodeSettings, RedisSettings, RegistrySettings, StoreSettings};
 use model::tags::Tags;
+use model::topic::Topic;
+use registry::Expected;
 use serde_json::json;
 use store::{LeaseRequest, Leased, Outcome, Settlement, Store, View};
 
@@ -377,6 +379,28 @@ fn a_move_is_refused_where_it_could_mix_or_lose_jobs() {
     assert!(refused("old", "new").contains("stop it first"));
     drop(lock);
     assert!(stage.open("old").is_ok() && stage.open("redis").is_ok(), "nothing was marked");
+}
+
+#[test]
+fn a_topic_of_the_registry_is_not_left_behind() {
+    let stage = Stage::new(1);
+    let job = NewJob::new(key("a", "1"), Body::trusted("1"), Due::In(Duration::from_secs(600)));
+    stage.open("old").unwrap().add(&[job]).remove(0).unwrap();
+    let path = stage.dir.path().join("registry.db");
+    let mut registry = registry::open(&RegistrySettings::Sqlite { path }).unwrap();
+    let topic = Topic::new(TopicName::new("a").unwrap(), "http://127.0.0.1:9/");
+    registry.put(&topic, Expected::Absent).unwrap();
+    let none = format!("{}[registry]\nurl = \"none\"\n", stage.redis_section());
+    stage.write("redis", &none);
+    let refused = stage.move_jobs("old", "redis", &[]);
+    assert!(!refused.status.success());
+    assert!(words(&refused).contains("topic a is in the registry"), "{}", words(&refused));
+    assert!(words(&refused).contains("leave registry.url out"), "{}", words(&refused));
+    assert!(stage.open("old").is_ok() && stage.open("redis").is_ok(), "nothing was marked");
+    // With the topic in the file, nothing is lost.
+    stage.write("redis", &format!("{none}[[topic]]\nname = \"a\"\ncallback = \"http://127.0.0.1:9/\"\n"));
+    let done = stage.move_jobs("old", "redis", &[]);
+    assert!(done.status.success(), "{}", words(&done));
 }
 
 #[test]

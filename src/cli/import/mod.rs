@@ -25,7 +25,7 @@ use self::known::KnownSources;
 use self::pending::Clock;
 use self::source::Source;
 use self::summary::ImportSummary;
-use self::take::Import;
+use self::take::ImportRun;
 use super::file_owner::refuse_root;
 use super::progress::Progress;
 use model::job::TopicName;
@@ -139,7 +139,7 @@ pub fn run(arguments: &ImportArguments) -> Result<bool> {
     };
     let progress = Progress::begin(total, "jobs");
     let mut import =
-        Import::new(store, known.topics.into_keys().collect(), only, clock(&settings)?, summary, progress);
+        ImportRun::new(store, known.topics.into_keys().collect(), only, clock(&settings)?, summary, progress);
     import.take_over(&mut sources);
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&import.summary)?);

@@ -33,7 +33,7 @@ const BATCH: usize = 256;
 const FRUITLESS: u32 = 5;
 
 /// An import that runs.
-pub struct Import {
+pub struct ImportRun {
     /// The store that takes the jobs. `None`: it is a dry run.
     store: Option<Box<dyn Store>>,
     /// The topics of which the store has ever had a job. `None`: the store does not say.
@@ -74,7 +74,7 @@ enum ExistingJob {
     Client,
 }
 
-impl Import {
+impl ImportRun {
     /// Returns an import into a store, or a dry run.
     pub fn new(
         mut store: Option<Box<dyn Store>>,
@@ -83,11 +83,11 @@ impl Import {
         clock: Clock,
         summary: ImportSummary,
         progress: Progress,
-    ) -> Import {
+    ) -> ImportRun {
         let met = store.as_mut().and_then(|store| store.counts().ok());
         let met = met.map(|counts| counts.into_iter().map(|c| c.topic).collect());
         let zone_errors = BTreeMap::new();
-        Import { store, met, registered, only, clock, zone_errors, fruitless: 0, progress, summary }
+        ImportRun { store, met, registered, only, clock, zone_errors, fruitless: 0, progress, summary }
     }
 
     fn is_selected(&self, name: &[u8]) -> bool {

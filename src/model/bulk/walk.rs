@@ -153,7 +153,8 @@ impl Walk {
         JobDecision::Due(to_ms)
     }
 
-    /// Returns true if the operation concerns no delayed job with this due time, and none after it in this leg.
+    /// Returns true if the operation has nothing more to do in this leg: it concerns neither the delayed jobs with this
+    /// due time, nor those that the leg would visit next.
     fn is_behind(&self, leg: Leg, due_ms: i64) -> bool {
         let is_over = match self.operation {
             BulkOperation::At { at_ms } if leg.is_backward => due_ms <= at_ms,

@@ -132,10 +132,10 @@ pub(super) enum Line {
     TooBig { skipped: u64 },
 }
 
-type Arguments = fn(&mut &[u8]) -> Option<BeanstalkCommand>;
+type ArgumentReader = fn(&mut &[u8]) -> Option<BeanstalkCommand>;
 
 /// Each name, and how its arguments are read. If one name begins with another name, the longer name comes first.
-const COMMANDS: [(&str, Arguments); 24] = [
+const COMMANDS: [(&str, ArgumentReader); 24] = [
     ("peek ", |rest| last_id(rest).map(BeanstalkCommand::Peek)),
     ("peek-ready", |rest| alone(rest, BeanstalkCommand::PeekReady)),
     ("peek-delayed", |rest| alone(rest, BeanstalkCommand::PeekDelayed)),
@@ -177,7 +177,7 @@ pub(super) fn parse(line: &[u8], max_job_size: u32) -> Result<Line, CommandError
     if let Some(rest) = line.strip_prefix(b"put ") {
         return put(rest, max_job_size).ok_or(CommandError::BadFormat);
     }
-    let of_line = |(name, arguments): &(&str, Arguments)| {
+    let of_line = |(name, arguments): &(&str, ArgumentReader)| {
         line.strip_prefix(name.as_bytes()).map(|rest| (*arguments, rest))
     };
     let (arguments, mut rest) = COMMANDS.iter().find_map(of_line).ok_or(CommandError::UnknownCommand)?;

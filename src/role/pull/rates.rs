@@ -103,8 +103,8 @@ impl Rates {
         permits.again = (granted < ask.want).then(|| now + again.unwrap_or(AGAIN));
     }
 
-    /// Returns when permits of a topic may be asked for again, or when an answer is no longer expected soon, if that is
-    /// later than `now`.
+    /// Returns when to look at the permits of a topic again: when it may ask for more, or when an answer is overdue. None:
+    /// there is no such moment after `now`.
     pub(super) fn again(&self, topic: &TopicName, now: Instant) -> Option<Instant> {
         let permits = self.0.get(topic)?;
         let both = [permits.again, permits.asked.map(|asked| asked + PATIENCE)];

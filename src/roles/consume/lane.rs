@@ -207,8 +207,8 @@ impl LaneWorker {
     }
 
     fn wait(&mut self) -> Result<()> {
-        // The lane need not wait for a bell to which it does not listen. There is one exception: a bell that loses
-        // rings may have rung for this process alone, just before the process stopped listening.
+        // A lane that does not listen need not wait for its bell. There is one exception. A bell may lose rings, and may
+        // have rung for this process alone just before it stopped listening. Nobody else would hear that ring.
         let bell = self.bell.as_ref().filter(|bell| self.listens || bell.loses_rings());
         let fds: Vec<BorrowedFd<'_>> =
             std::iter::once(self.wake_reader.as_fd()).chain(bell.map(|bell| bell.as_fd())).collect();

@@ -123,7 +123,7 @@ mod tests {
         let mut next: Restarts = serde_json::from_str(&serde_json::to_string(&restarts).unwrap()).unwrap();
         assert_eq!(next.check(&status(0, 3, 2 * MINUTE), WITHIN, 2 * MINUTE).len(), 1);
         assert!(next.check(&status(5, 1, 2 * MINUTE), WITHIN, 2 * MINUTE).is_empty());
-        // A restart long before the first look is not reported.
+        // Restarts that happened long before this worker began are not reported.
         assert!(Restarts::default().check(&status(0, 30, MINUTE), WITHIN, 60 * MINUTE).is_empty());
     }
 }

@@ -205,7 +205,7 @@ impl LaneWorker {
 
     /// Arms the timer `clock` for a moment. The timer also fires when the time of the host is set.
     fn arm(&self, next_ms: Option<i64>) -> Result<()> {
-        // Reading clears an expiry, or the report that the host's clock was set. This round has already handled it.
+        // The timer may have fired during this round, which has done what is due. Reading clears that.
         match self.clock.wait() {
             Ok(()) | Err(Errno::EAGAIN) => {}
             Err(e) => return Err(e).context("cannot read the clock"),

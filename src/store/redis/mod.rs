@@ -48,7 +48,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use bell::RedisBell;
-pub use move_progress::{MoveProgress, MoveRequest, MovedJobs};
+pub use move_progress::{MoveProgress, MoveRequest, MoveSummary};
 pub use nodes::Nodes;
 pub use spool_sender::SpoolSender;
 pub use states::{NodeState, Part, SetState};

@@ -28,7 +28,7 @@ pub enum MoveProgress {
 
 /// The result of a move.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MovedJobs {
+pub struct MoveSummary {
     /// The nodes that were homes before.
     pub before: Vec<String>,
     /// The nodes that are homes now.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::homes::Homes;
-use super::move_progress::{MoveProgress, MoveRequest, MovedJobs, other_mover};
+use super::move_progress::{MoveProgress, MoveRequest, MoveSummary, other_mover};
 use super::nodes::{Nodes, latest};
 use super::round::{Round, RoundEnd};
 use super::set::NodeSet;
@@ -125,17 +125,17 @@ impl Nodes {
 
     /// Returns what a change would do: the nodes before and after it, and how many jobs are on the nodes that take
     /// part. None: there is nothing to do.
-    pub fn preview_move(&self, ask: &MoveRequest) -> Result<Option<MovedJobs>> {
+    pub fn preview_move(&self, ask: &MoveRequest) -> Result<Option<MoveSummary>> {
         let Some((set, _)) = self.plan(ask)? else { return Ok(None) };
         let mut jobs = 0;
         for node in (0..self.count()).filter(|node| self.has_part_in_move(&set, ask, *node)) {
             jobs += self.jobs_on(node)?;
         }
-        Ok(Some(MovedJobs {
+        Ok(Some(MoveSummary {
             before: set.names.clone(),
             nodes: set.homes().to_vec(),
             counts: [jobs; 2],
-            ..MovedJobs::default()
+            ..MoveSummary::default()
         }))
     }
 
@@ -145,9 +145,9 @@ impl Nodes {
         &self,
         ask: &MoveRequest,
         mut report_progress: impl FnMut(MoveProgress),
-    ) -> Result<Option<MovedJobs>> {
+    ) -> Result<Option<MoveSummary>> {
         ask.empty.iter().try_for_each(|name| self.refuse_tables(name))?;
-        let mut done = MovedJobs::default();
+        let mut done = MoveSummary::default();
         let mut before = None;
         loop {
             let (set, is_all) = match self.plan(ask) {

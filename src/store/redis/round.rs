@@ -9,7 +9,7 @@ use redis::Value;
 use super::CHUNK;
 use super::answer::{array, number, optional_text, text, unexpected};
 use super::homes::Homes;
-use super::move_progress::{MoveProgress, MoveRequest, MovedJobs, other_mover};
+use super::move_progress::{MoveProgress, MoveRequest, MoveSummary, other_mover};
 use super::node::{Call, Failure};
 use super::nodes::{Nodes, Place};
 use super::script::Script;
@@ -51,7 +51,7 @@ pub(super) struct Round<'a, F> {
     /// The homes of jobs after the move, and before it.
     pub homes: &'a Homes,
     pub ask: &'a MoveRequest,
-    pub done: &'a mut MovedJobs,
+    pub done: &'a mut MoveSummary,
     pub report_progress: &'a mut F,
 }
 
@@ -197,7 +197,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         ))))
     }
 
-    /// Returns an error if other servers answer than at the fence.
+    /// Returns an error if a node is now another server than when the fence was set.
     fn are_same(&self, servers: &BTreeMap<Place, (String, u64)>) -> RoundResult<()> {
         for (place, (before, _)) in servers {
             let (now, _) = self.server(*place)?;

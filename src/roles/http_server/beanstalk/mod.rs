@@ -139,7 +139,7 @@ enum ConnectionEnd {
 enum AfterCommands {
     Continues,
     Ends,
-    /// This process drains, and the next one may carry out the other commands.
+    /// This process drains. The commands that are left are for the next process, if it gets the connection.
     Draining,
 }
 
@@ -150,7 +150,7 @@ struct BeanstalkConnection {
     /// How long the connection may be idle, and how long a response may wait while its client reads none of it.
     idle_timeout: Duration,
     holder: Holder,
-    /// What has arrived, and is not decoded yet: at most [`READ`] bytes, or what was passed on.
+    /// What has arrived and is not decoded yet: at most [`READ`] bytes, or what the process before has passed on.
     input: VecDeque<u8>,
     decoder: BeanstalkDecoder,
     /// The responses that are not written yet.
