@@ -7,9 +7,9 @@ use model::job::TopicName;
 use model::settings::{RegistrySettings, Settings};
 use registry::CopySummary;
 
-/// Copies what the registry of `old` has and that of `new` lacks. Returns what was done; none: there is nothing to copy.
-/// Nothing is removed from the old registry.
-pub(super) fn copy(old: &Settings, new: &Settings) -> Result<Option<(CopySummary, String)>> {
+/// Copies what the registry of `old` has to that of `new`. Returns what was done; none: there is nothing to copy. Nothing is
+/// removed from the old registry. Fails if something is different in the new one, unless it `replaces` such things.
+pub(super) fn copy(old: &Settings, new: &Settings, replaces: bool) -> Result<Option<(CopySummary, String)>> {
     let Some(from) = old.registry.as_ref().filter(|from| new.registry.as_ref() != Some(from)) else {
         return Ok(None);
     };
@@ -26,17 +26,23 @@ pub(super) fn copy(old: &Settings, new: &Settings) -> Result<Option<(CopySummary
         return Ok(None);
     };
     let mut target = registry::open(to).with_context(|| at(to))?;
-    let copied = registry::copy(source.as_mut(), target.as_mut())
+    let copied = registry::copy(source.as_mut(), target.as_mut(), replaces)
         .with_context(|| format!("cannot copy the registry {from} to {to}"))?;
+    if !replaces && !copied.different.is_empty() {
+        bail!(
+            "the registries {from} and {to} have different settings of: {}. With --replace-registry, {to} gets those of {from}",
+            copied.different.join(", ")
+        );
+    }
     Ok(Some((copied, to.to_string())))
 }
 
 /// Prints what was copied, and what was not.
 pub(super) fn print(copied: &CopySummary, to: &str) {
-    let CopySummary { topics, tokens, accounts, different, unusable } = copied;
+    let CopySummary { topics, tokens, accounts, different: _, only_there, unusable } = copied;
     println!("copied to the registry {to}: {topics} topics, {tokens} tokens and {accounts} accounts");
-    for name in different {
-        println!("{name} is there already with other settings, and stays as it is there");
+    if !only_there.is_empty() {
+        println!("only the registry {to} has: {}. Remove what is not wanted", only_there.join(", "));
     }
     for row in unusable {
         println!("not copied: {row}");
@@ -47,7 +53,7 @@ pub(super) fn print(copied: &CopySummary, to: &str) {
 pub(super) fn value(copied: Option<&CopySummary>) -> Value {
     copied.map_or(Value::Null, |copied| {
         json!({"topics": copied.topics, "tokens": copied.tokens, "accounts": copied.accounts,
-            "different": copied.different,
+            "replaced": copied.different, "only_there": copied.only_there,
             "not_copied": copied.unusable.iter().map(ToString::to_string).collect::<Vec<_>>()})
     })
 }

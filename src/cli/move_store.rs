@@ -45,6 +45,10 @@ pub(crate) struct MoveStoreArguments {
     #[arg(long)]
     dry_run: bool,
 
+    /// Replace topics, tokens and accounts of the new registry that have other settings in the old one
+    #[arg(long)]
+    replace_registry: bool,
+
     /// Give up a move that was interrupted: dq starts with the old store again
     #[arg(long, conflicts_with = "dry_run")]
     give_up: bool,
@@ -178,7 +182,7 @@ pub(crate) fn run(arguments: &MoveStoreArguments) -> Result<()> {
         return give_up(&mut from, &mut to);
     }
     let copy_registry = || {
-        let copied = move_registry::copy(&old, &new)?;
+        let copied = move_registry::copy(&old, &new, arguments.replace_registry)?;
         if let (false, Some((copied, to))) = (arguments.json, &copied) {
             move_registry::print(copied, to);
         }

@@ -1,6 +1,8 @@
 //! Copies topics, tokens and accounts from one registry to another.
 
 use super::{Expected, InvalidRow, Registry, Result};
+use model::job::TopicName;
+use model::token::Token;
 
 /// What [`copy`] has done.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -11,44 +13,70 @@ pub struct CopySummary {
     pub tokens: usize,
     /// How many accounts it has got.
     pub accounts: usize,
-    /// The topics and tokens that it already had, with other settings. They were not changed.
+    /// What both registries had, with different settings.
     pub different: Vec<String>,
+    /// What only the other registry has. It stays there.
+    pub only_there: Vec<String>,
     /// What the first registry has and dq cannot use. It was not copied.
     pub unusable: Vec<InvalidRow>,
 }
 
-/// Copies topics, tokens and accounts. What the other registry already has is not changed, so a copy that was interrupted
-/// can be started again. Statistics, the audit log and operations on many jobs are not copied. If one of the topics is not
-/// valid, nothing is written.
-pub fn copy(from: &mut dyn Registry, to: &mut dyn Registry) -> Result<CopySummary> {
+fn shown(token: &Token) -> String {
+    format!("{} {}", if token.is_account() { "account" } else { "token" }, token.name)
+}
+
+/// Copies topics, tokens and accounts. Statistics, the audit log and operations on many jobs are not copied. Nothing is
+/// written if a topic is not valid, or if something is different in the other registry and `replaces` is false. A copy that
+/// was interrupted can be started again.
+pub fn copy(from: &mut dyn Registry, to: &mut dyn Registry, replaces: bool) -> Result<CopySummary> {
     let (from, there) = (from.list()?, to.list()?);
-    for registered in &from.topics {
-        registered.topic.check()?;
-    }
+    let topic_there =
+        |name: &TopicName| there.topics.iter().map(|other| &other.topic).find(|other| other.name == *name);
+    let token_there = |token: &Token| there.tokens.iter().find(|other| other.name == token.name);
     let mut summary = CopySummary { unusable: from.unusable, ..CopySummary::default() };
+    let (mut topics, mut tokens) = (Vec::new(), Vec::new());
     for topic in from.topics.iter().map(|registered| &registered.topic) {
-        match there.topics.iter().find(|other| other.topic.name == topic.name) {
-            Some(other) if other.topic == *topic => {}
-            Some(_) => summary.different.push(format!("topic {}", topic.name)),
-            None => {
-                to.put(topic, Expected::Absent)?;
-                summary.topics += 1;
-            }
+        topic.check()?;
+        let other = topic_there(&topic.name);
+        if other.is_some_and(|other| other != topic) {
+            summary.different.push(format!("topic {}", topic.name));
+        }
+        if other != Some(topic) {
+            topics.push(topic);
         }
     }
     for token in &from.tokens {
-        match there.tokens.iter().find(|other| other.name == token.name) {
-            Some(other) if other == token => {}
-            Some(_) => summary.different.push(token.name.to_string()),
-            None if token.is_account() => {
-                to.put_account(token)?;
-                summary.accounts += 1;
-            }
-            None => {
-                to.put_token(token)?;
-                summary.tokens += 1;
-            }
+        let other = token_there(token);
+        if other.is_some_and(|other| other != token) {
+            summary.different.push(shown(token));
         }
+        if other != Some(token) {
+            tokens.push((token, other.is_some()));
+        }
+    }
+    let is_only_there = |name: &&TopicName| from.topics.iter().all(|known| known.topic.name != **name);
+    let names = there.topics.iter().map(|other| &other.topic.name).filter(is_only_there);
+    summary.only_there.extend(names.map(|name| format!("topic {name}")));
+    let is_only_there = |token: &&Token| from.tokens.iter().all(|known| known.name != token.name);
+    summary.only_there.extend(there.tokens.iter().filter(is_only_there).map(shown));
+    if !replaces && !summary.different.is_empty() {
+        return Ok(summary);
+    }
+    for topic in topics {
+        to.put(topic, Expected::Any)?;
+        summary.topics += 1;
+    }
+    for (token, is_there) in tokens {
+        if token.is_account() {
+            to.put_account(token)?;
+            summary.accounts += 1;
+            continue;
+        }
+        if is_there {
+            to.delete_token(&token.name)?;
+        }
+        to.put_token(token)?;
+        summary.tokens += 1;
     }
     Ok(summary)
 }

@@ -247,9 +247,17 @@ fn compare(new: &Dump, old: &Dump) {
     assert_eq!(new.paused, old.paused);
 }
 
+/// Registers the topic `a` in the registry of the embedded stores.
+fn register(stage: &Stage, callback: &str) {
+    let path = stage.dir.path().join("registry.db");
+    let mut registry = registry::open(&RegistrySettings::Sqlite { path }).unwrap();
+    registry.put(&Topic::new(TopicName::new("a").unwrap(), callback), Expected::Any).unwrap();
+}
+
 #[test]
 fn all_jobs_move_to_redis_and_back_as_they_were() {
     let stage = Stage::new(2);
+    register(&stage, "http://127.0.0.1:9/");
     let mut old = stage.open("old").unwrap();
     fill(old.as_mut());
     let before = moved(dump(old.as_mut()));
@@ -265,8 +273,12 @@ fn all_jobs_move_to_redis_and_back_as_they_were() {
     assert!(refused.contains("its jobs were moved to redis under dq"), "{refused}");
     let again = words(&stage.move_jobs("old", "redis", &[]));
     assert!(again.contains("were moved to") && again.contains("before"), "{again}");
-    let back = words(&stage.move_jobs("redis", "new", &[]));
-    assert!(back.contains("moved to embedded in"), "{back}");
+    assert!(done.contains("copied to the registry store:dq: 1 topics, 0 tokens and 0 accounts"), "{done}");
+    register(&stage, "http://127.0.0.1:8/");
+    let refused = words(&stage.move_jobs("redis", "new", &[]));
+    assert!(refused.contains("have different settings of: topic a. With --replace-registry"), "{refused}");
+    let back = words(&stage.move_jobs("redis", "new", &["--replace-registry"]));
+    assert!(back.contains("moved to embedded in") && back.contains("1 topics, 0 tokens"), "{back}");
     let mut new = stage.open("new").unwrap();
     compare(&moved(dump(new.as_mut())), &before);
     assert!(stage.open("redis").is_err());
@@ -386,10 +398,7 @@ fn a_topic_of_the_registry_is_not_left_behind() {
     let stage = Stage::new(1);
     let job = NewJob::new(key("a", "1"), Body::trusted("1"), Due::In(Duration::from_secs(600)));
     stage.open("old").unwrap().add(&[job]).remove(0).unwrap();
-    let path = stage.dir.path().join("registry.db");
-    let mut registry = registry::open(&RegistrySettings::Sqlite { path }).unwrap();
-    let topic = Topic::new(TopicName::new("a").unwrap(), "http://127.0.0.1:9/");
-    registry.put(&topic, Expected::Absent).unwrap();
+    register(&stage, "http://127.0.0.1:9/");
     let none = format!("{}[registry]\nurl = \"none\"\n", stage.redis_section());
     stage.write("redis", &none);
     let refused = stage.move_jobs("old", "redis", &[]);

@@ -232,7 +232,7 @@ fn a_new_account_replaces_the_old_one_and_leaves_tokens_alone() {
 }
 
 #[test]
-fn a_copy_has_what_is_missing_and_changes_nothing_that_is_there() {
+fn a_copy_has_all_and_replaces_what_differs_only_if_asked() {
     on_each(|settings| {
         let dir = tempfile::tempdir().unwrap();
         let file = settings::RegistrySettings::Sqlite { path: dir.path().join("a.db") };
@@ -249,20 +249,31 @@ fn a_copy_has_what_is_missing_and_changes_nothing_that_is_there() {
         assert!(there(&file).is_some());
         let own = Topic { title: "my own".into(), ..topic("both") };
         other.put(&own, Expected::Any).unwrap();
-        let copied = registry::copy(source.as_mut(), other.as_mut()).unwrap();
-        assert_eq!((copied.topics, copied.tokens, copied.accounts), (1, 1, 1));
-        assert_eq!(copied.different, ["topic both"]);
-        assert_eq!(other.get(&name("full")).unwrap().unwrap().topic, full());
-        assert_eq!(other.get(&name("both")).unwrap().unwrap().topic, own);
+        other.put_token(&token("shop", 3)).unwrap();
+        other.put_token(&token("own", 4)).unwrap();
+        // What is different stops the copy before it begins.
+        let refused = registry::copy(source.as_mut(), other.as_mut(), false).unwrap();
+        assert_eq!(refused.different, ["topic both", "token shop"]);
+        assert_eq!((refused.topics, refused.tokens, refused.accounts), (0, 0, 0));
+        assert_eq!(names(other.as_mut()), ["both"]);
+        assert_eq!(other.tokens().unwrap(), [token("own", 4), token("shop", 3)]);
+        let copied = registry::copy(source.as_mut(), other.as_mut(), true).unwrap();
+        assert_eq!((copied.topics, copied.tokens, copied.accounts), (2, 1, 1));
+        assert_eq!(copied.only_there, ["token own"]);
+        for topic in [full(), topic("both")] {
+            assert_eq!(other.get(&topic.name).unwrap().unwrap().topic, topic);
+        }
+        other.delete_token(&TokenName::new("own").unwrap()).unwrap();
         assert_eq!(other.tokens().unwrap(), source.tokens().unwrap());
         // Once more, and back: there is nothing left to do.
-        let again = registry::copy(source.as_mut(), other.as_mut()).unwrap();
-        assert_eq!(again, CopySummary { different: vec!["topic both".into()], ..CopySummary::default() });
-        assert_eq!(registry::copy(other.as_mut(), source.as_mut()).unwrap(), again);
-        // Into an empty one of this kind.
+        let again = registry::copy(source.as_mut(), other.as_mut(), false).unwrap();
+        assert_eq!(again, CopySummary::default());
+        assert_eq!(registry::copy(other.as_mut(), source.as_mut(), false).unwrap(), again);
+        // Into one of this kind that has less.
         source.delete(&name("full"), Expected::Any).unwrap();
-        source.delete(&name("both"), Expected::Any).unwrap();
-        assert_eq!(registry::copy(other.as_mut(), source.as_mut()).unwrap().topics, 2);
+        source.delete_token(&TokenName::new("shop").unwrap()).unwrap();
+        let copied = registry::copy(other.as_mut(), source.as_mut(), false).unwrap();
+        assert_eq!((copied.topics, copied.tokens), (1, 1));
         assert_eq!(source.get(&name("full")).unwrap().unwrap().topic, full());
     });
 }

@@ -12,8 +12,9 @@ use crate::servers::{Node, Server};
 use crate::stage::{SETTLE, Stage};
 use crate::workers::Workers;
 
-/// How long parked jobs may take to be made due, and then to be delivered.
-const RELEASE: Duration = Duration::from_secs(5);
+/// How long parked jobs may take to be made due, and then to be delivered. A client may let the lease of a job run out, and
+/// no lease expires in the ten seconds after a move.
+const RELEASE: Duration = Duration::from_secs(15);
 
 /// The result of a seed.
 pub struct Report {
