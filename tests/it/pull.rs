@@ -327,6 +327,37 @@ fn a_client_that_goes_away_while_it_waits_takes_no_job() {
     }
 }
 
+/// Keeps dq-http-server busy with batches of refused jobs, until `ends`, or for a minute.
+fn keep_busy(daemon: &Daemon, ends: &AtomicBool) {
+    let batch = json!({"jobs": vec![json!({"id": "", "body": vec!["x"; 100]}); 1000]});
+    let (mut http, begun) = (Http::unix(daemon), Instant::now());
+    while !ends.load(Ordering::Relaxed) && begun.elapsed() < 60 * SECOND {
+        http.ask("POST", "/v1/topics/t/jobs/batch", &batch).is(200);
+    }
+}
+
+#[test]
+fn a_busy_server_gives_no_job_to_a_client_that_is_gone() {
+    let daemon = Daemon::start(&pulled("t", "ttr = \"5s\""));
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        (0..2).for_each(|_| drop(threads.spawn(|| keep_busy(&daemon, &ends))));
+        let (mut http, mut client) = (Http::unix(&daemon), daemon.client());
+        for n in 0..20 {
+            let mut gone = Http::tcp(&daemon);
+            begin(&mut gone, "t", &json!({"wait": "60s"}));
+            // The first client waits for sure when this one is answered, because this one came later.
+            assert!(reserve(&mut http, "t", &json!({"wait": "20ms"})).is_empty());
+            drop(gone);
+            assert_eq!(client.ask(&add("t", &n.to_string(), 0)).unwrap()["code"], 1);
+            let job = one(&mut http, "t");
+            assert_eq!((&job["id"], &job["attempt"]), (&json!(n.to_string()), &json!(1)));
+            report(&mut http, &job, "ack", json!({})).is(200);
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+}
+
 #[test]
 fn limits_and_pauses_hold_reserves_back() {
     let more = pulled("most", "max_in_flight = 2") + &pulled("rate", "rate = \"5/s\"") + &pulled("pause", "");

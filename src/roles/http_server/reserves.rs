@@ -165,15 +165,35 @@ impl<'a> ReservedJob<'a> {
 /// Where the handler waits for its answer. If the client goes away and jobs were leased for it, they are handed back.
 struct AnswerSlot {
     answer: oneshot::Receiver<ReserveAnswer>,
+    /// The jobs of the answer, until the handler takes them.
+    jobs: Vec<Reserved>,
     pull: Pull,
     _waiting: Waiting,
+}
+
+impl AnswerSlot {
+    /// Waits for the answer. None: the broker has ended.
+    async fn wait(&mut self) -> Option<Result<Vec<Reserved>, StoreError>> {
+        match (&mut self.answer).await.ok()? {
+            Ok(jobs) => self.jobs = jobs,
+            Err(e) => return Some(Err(e)),
+        }
+        // The client may have closed its connection, and tokio may not have looked at the socket since. The runtime has
+        // one thread, which polls all sockets before a task that yields goes on. If the client is gone, this handler is
+        // dropped here, and the jobs go to another client.
+        tokio::task::yield_now().await;
+        Some(Ok(std::mem::take(&mut self.jobs)))
+    }
 }
 
 impl Drop for AnswerSlot {
     fn drop(&mut self) {
         self.answer.close();
         if let Ok(Ok(jobs)) = self.answer.try_recv() {
-            self.pull.refuse(jobs);
+            self.jobs = jobs;
+        }
+        if !self.jobs.is_empty() {
+            self.pull.refuse(std::mem::take(&mut self.jobs));
         }
     }
 }
@@ -252,10 +272,9 @@ impl Api {
     pub(super) async fn wait_for_jobs(&self, reserve: Reserve) -> Result<Vec<Reserved>, Problem> {
         let (to, answer) = oneshot::channel();
         let waiting = self.pull.reserve(reserve, move |answer| to.send(answer));
-        let mut slot = AnswerSlot { answer, pull: self.pull.clone(), _waiting: waiting };
-        let answer = match (&mut slot.answer).await {
-            Ok(answer) => answer,
-            Err(_) => return Err(Problem::unavailable("unknown", "nobody has answered the reserve")),
+        let mut slot = AnswerSlot { answer, jobs: Vec::new(), pull: self.pull.clone(), _waiting: waiting };
+        let Some(answer) = slot.wait().await else {
+            return Err(Problem::unavailable("unknown", "nobody has answered the reserve"));
         };
         let jobs = answer.inspect_err(|e| {
             if matches!(e, StoreError::Gone(_)) {

@@ -187,10 +187,11 @@ impl Server {
                 other => other.context("cannot poll")?,
             }
             let now = Instant::now();
+            let mut has_answers = false;
             for event in &events {
                 match event.token() {
                     LISTENER => self.accept(),
-                    WAKER => self.complete(),
+                    WAKER => has_answers = true,
                     HANDOFF_RECEIVER => self.accept_passages(),
                     PASSAGE => self.take_over(),
                     HANDOFF_SENDER => self.read_handoff_results(),
@@ -203,6 +204,10 @@ impl Server {
                         self.serve(place);
                     }
                 }
+            }
+            // Clients that have gone away are known by now, so none of them gets a job.
+            if has_answers {
+                self.complete();
             }
             let mut unfinished = std::mem::take(&mut self.unfinished);
             unfinished.sort_unstable();
