@@ -1,5 +1,6 @@
-//! Whose files a command would make. A command that opens the store itself makes files beside it: locks, logs, the
-//! store if it is new. Only their owner may open them, so the daemon could not use those of another user.
+//! Checks which user would own the files that a command makes. Some commands open the store without the daemon. Such a
+//! command makes files beside the store: locks, logs, and the store if it is new. Only the owner of a file may open it.
+//! So the daemon cannot use a file that belongs to another user.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

@@ -1,6 +1,7 @@
-//! `dq move`: moves all jobs from one store to another, for example from the embedded store to Redis. `store::TakeOver`
-//! has the marks, and the table of what a run does that follows one that has died. The registry is copied before the
-//! marks are set: what it has is copied again if the run dies, and nothing is done to the old one.
+//! `dq move`: moves all jobs from one store to another, for example from the embedded store to Redis. The module of
+//! `store::TakeOver` describes the marks. It also has a table that shows what a new run does after an earlier run has
+//! died. The registry is copied before the marks are set. If the run dies, the next run copies the contents of the
+//! registry again. The old registry is not changed.
 
 use std::path::{Path, PathBuf};
 

@@ -67,7 +67,8 @@ pub(super) fn redis(raw: raw::Store, base: &Path, run_dir: &Path) -> Result<Redi
     })
 }
 
-/// The smallest useful spool, and the largest whose pages SQLite can number, in bytes.
+/// The limits for the size of a spool, in bytes: the smallest size that is useful, and the largest size for which
+/// SQLite can number the pages.
 const SPOOL: (usize, usize) = (1 << 20, 1 << 43);
 
 /// Returns where the spool is if the file does not name a path. Daemons whose configuration files are in one folder

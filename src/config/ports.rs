@@ -219,7 +219,7 @@ impl ListenPort {
         let address = self.address(listen)?;
         if is_wide(address) && allow.is_empty() {
             let problem = format!(
-                "\"{listen}\" is wider than loopback, and clients of {clients} have no credentials: say who may \
+                "\"{listen}\" is no loopback address, and clients of {clients} have no credentials: say who may \
                  connect, such as {name}.allow = [\"10.0.0.0/8\"]"
             );
             return self.wrong("listen", problem);
@@ -272,7 +272,7 @@ impl ListenPort {
         let allow = networks(&format!("{name}.allow"), allow)?;
         if is_wide(address) && auth == Auth::None && allow.is_empty() {
             let problem = format!(
-                "\"{listen}\" is wider than loopback: set {name}.auth = \"token\", or say who may connect, such as \
+                "\"{listen}\" is no loopback address: set {name}.auth = \"token\", or say who may connect, such as \
                  {name}.allow = [\"10.0.0.0/8\"]"
             );
             return self.wrong("listen", problem);

@@ -227,14 +227,14 @@ fn topic_entry(setting: &Setting) -> String {
 const HEAD: &str = "\
 # Configuration
 
-All settings of dq, with their defaults. This document is made from conf/dq.toml and from the code. That file has
-all of these settings, to begin from. Your own file needs only the keys that you change.
+All settings of dq, with their defaults. This document is made from conf/dq.toml and from the code. conf/dq.toml
+has all of these settings, so you can start from a copy of it. Your own file needs only the keys that you change.
 
 - `dq-master --config dq.toml --check` checks a file.
 - An entry names the setting, its default or an example, its type with its bounds, and the variable of the environment
   that overrides it. A setting without a variable can only be set in the file.
-- After a change, HUP loads the file (docs/SUPERVISION.md). Settings that are \"fixed while dq runs\" are the exception:
-  dq refuses such a reload, and says what to do.
+- After you change the file, send HUP to dq-master. It then loads the file (docs/SUPERVISION.md). A setting that is
+  marked \"fixed while dq runs\" cannot change in this way: dq refuses the reload, and says what to do.
 - A duration is `\"250ms\"`, `\"30s\"`, `\"1h30m\"`, `\"3days\"`, or a number of seconds. A size is `\"64kB\"`, `\"1MiB\"`, or a
   number of bytes. Relative paths start at the folder of the file.
 

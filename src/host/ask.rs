@@ -24,8 +24,8 @@ pub enum AskError {
     Unreadable(#[from] serde_json::Error),
 }
 
-/// Returns the status from the master of that folder, which must answer within `patience`. The resources that its
-/// processes use and the findings are not in it.
+/// Returns the status from the master of that folder, which must answer within `patience`. The status does not contain
+/// the findings, nor the resources that the daemon's processes use.
 pub fn ask_master(run_dir: &Path, patience: Duration) -> Result<DaemonStatus, AskError> {
     let path = control_socket(run_dir);
     let answer = || -> io::Result<Vec<u8>> {

@@ -76,8 +76,8 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         drop(self.lock.take());
-        // The process lives on, so nothing reports that this owner has ended. A new file makes the timer look at all
-        // owners.
+        // The process continues to run after this owner has ended. So nothing reports the end of the owner. A new file
+        // makes the timer look at all owners.
         if self.is_passed
             && let Some(run_dir) = self.folder.parent()
             && let Err(e) = Owner::claim(run_dir)

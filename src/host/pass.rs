@@ -160,7 +160,7 @@ impl PassSocket {
                 }
             };
             let mut fds = Vec::new();
-            // An error here means that a descriptor is missing, because this process has too many open.
+            // An error here means that a descriptor is missing, because this process has too many open descriptors.
             for control in message.cmsgs().into_iter().flatten() {
                 if let ControlMessageOwned::ScmRights(numbers) = control {
                     // SAFETY: new descriptors that nobody else owns.

@@ -50,8 +50,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Makes a pace. The first job is due after `after`; the others follow at the rate. Without a rate all are due
-    /// after `after`.
+    /// Makes a pace. The first job is due when the time `after` has passed. The other jobs follow at the rate. Without
+    /// a rate, all jobs are due when the time `after` has passed.
     pub fn new(rate: Option<Rate>, after: Duration) -> Pace {
         Pace { after, every: rate.map_or(Duration::ZERO, |rate| rate.per / rate.jobs.max(1)) }
     }

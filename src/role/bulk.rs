@@ -46,8 +46,8 @@ impl Bulk {
     }
 
     /// Looks at the next page of up to `limit` jobs, and plans what happens to them. The caller has applied the plan of
-    /// `before`. The result is the same progress with the new plan in place of that one. `now_ms` is the time of this
-    /// host.
+    /// `before`. Returns the progress `before`, moved on, with the new plan in place of the plan that was applied.
+    /// `now_ms` is the time of this host.
     pub fn look(
         &self,
         store: &mut dyn Store,

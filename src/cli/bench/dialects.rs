@@ -17,7 +17,8 @@ pub(super) struct JobTemplate {
     pub topics: u32,
     /// The body, JSON.
     pub body: String,
-    /// When they are due, in milliseconds from now: the first number, plus a random number below the second.
+    /// The delay until a job is due, in milliseconds. It is the first number, plus a random number that is smaller than
+    /// the second number.
     pub delay_ms: (u64, u64),
 }
 

@@ -19,9 +19,9 @@ use super::super::own_daemon::local;
 use super::dialects::JobTemplate;
 use super::load::histogram;
 
-/// Inserts jobs into SQLite for `time`, `commit` jobs in each transaction. Each commit is written to the disk. A row
-/// has the topic, the id, the due time and the body, and is found by its id and by its due time. Returns how many jobs
-/// were inserted a second.
+/// Inserts jobs into SQLite during `time`. Each transaction inserts `commit` jobs. Each commit is written to the disk.
+/// A row has the topic, the id, the due time and the body, and is found by its id and by its due time. Returns how many
+/// jobs were inserted a second.
 pub(super) fn sqlite(folder: &Path, jobs: &JobTemplate, commit: u64, time: Duration) -> Result<f64> {
     let mut db = Connection::open(folder.join("bare.db")).context("cannot open the file to compare with")?;
     db.pragma_update(None, "journal_mode", "wal")?;

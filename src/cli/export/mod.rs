@@ -38,14 +38,16 @@ enum Destination {
     PhpDq(ExportPhpDq),
 }
 
-/// Move the pending jobs to the Redis of php-delayqueue, to go back to it; dq and php-delayqueue must be stopped
+/// Move the pending jobs to the Redis of php-delayqueue, so that php-delayqueue can be used again; dq and
+/// php-delayqueue must be stopped
 ///
-/// A job that is written there is removed from dq. Jobs that dq has taken over from that Redis, and has delivered or
-/// deleted since then, are removed there, so that php-delayqueue does not deliver them again. Dead letters stay in dq,
-/// and so do jobs that php-delayqueue cannot deliver, such as those of pull topics. If dq's registry is the database of
-/// php-delayqueue, the command refuses to begin unless the addresses are those of its table dq_redis. The command can
-/// be killed and run again at any time. The exit code is 0 if all jobs could be written. It is 1 if some could not be
-/// written (they are named), or if the addresses do not fit.
+/// A job that is written there is removed from dq. dq may have taken over jobs from that Redis, and may have delivered
+/// or deleted them since then. The command removes these jobs from that Redis, so that php-delayqueue does not deliver
+/// them again. Dead letters stay in dq, and so do jobs that php-delayqueue cannot deliver, such as those of pull
+/// topics. dq's registry may be the database of php-delayqueue. Then the command begins only if the given addresses are
+/// the same as in the table dq_redis of that database. The command can be killed and run again at any time. The exit
+/// code is 0 if all jobs could be written. It is 1 if some could not be written (they are named), or if the addresses
+/// do not fit.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Run it as the daemon's user, who owns the files of the embedded store. Example:\n  \
                   dq export php-dq --config /etc/dq/dq.toml --to 10.0.0.1:6379:secret --to 10.0.0.2:6379:secret --dry-run")]

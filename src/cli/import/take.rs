@@ -256,7 +256,8 @@ impl ImportRun {
         Ok(())
     }
 
-    /// Step 1: adds jobs, held back. Returns the jobs that are there now, and the entries whose ids clients have used.
+    /// Step 1: adds the jobs, and holds them back. Returns the jobs that are now in the store. Also returns the entries
+    /// whose ids were already taken by jobs of clients.
     fn hold(
         &mut self,
         source: &Source,
@@ -325,7 +326,7 @@ impl ImportRun {
     }
 }
 
-/// Returns who added the job that has the id of this one.
+/// Looks for a stored job with the id of this new job. Returns who added the stored job.
 fn find_existing(store: &mut dyn Store, passage: &JobTransfer) -> Result<ExistingJob, StoreError> {
     let there = store.get(&passage.job.key)?;
     let held = there.filter(|view| view.state == State::Delayed && view.due_ms == HELD_MS);

@@ -38,7 +38,7 @@ const OUTPUT_AFTER: Duration = Duration::from_secs(1);
 /// How many bytes of a command's output are kept as its answer.
 const OUTPUT_KEPT: usize = 4096;
 
-/// Runs commands until a signal comes. Returns whether all is well.
+/// Runs commands until a signal comes. Returns true after a signal. Returns an error if a worker has failed.
 pub(super) fn run(at: &TargetOptions, wanted: Wanted, command: &str, workers: u32) -> Result<bool> {
     let consumer = wanted.consumer.clone().or_else(own_name);
     let wanted = Wanted { consumer, ..wanted };

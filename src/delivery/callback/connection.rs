@@ -171,8 +171,8 @@ impl ConnectionPool {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a usable connection to that receiver: the one that was used last. So the other connections stay idle,
-    /// and are closed after a while.
+    /// Returns a usable connection to the receiver `origin`: the connection that was used last. So the other
+    /// connections stay idle, and are closed after a while.
     pub(super) async fn take(&self, origin: &str) -> Option<Box<PooledConnection>> {
         loop {
             let (since, mut line) = {

@@ -148,7 +148,7 @@ fn play(operation: BulkOperation, seed: u64, calm: bool) -> World {
     let mut saved: (usize, Option<Place>, Vec<PlannedChange>) = (0, None, Vec::new());
     loop {
         let (mut leg, mut cursor, plan) = saved.clone();
-        // A process may die while it applies the plan, and before it writes the next one.
+        // A process may die while it applies the plan. It may also die after that, before it writes the next plan.
         let dies_at = if world.dice.roll(4) == 0 {
             world.dice.roll(plan.len() as i64 + 2) as usize
         } else {

@@ -157,7 +157,7 @@ impl NodeCells<'_> {
     }
 }
 
-/// Returns how late the attempts of a topic with these cells began.
+/// The cells of a topic are given. Returns how late the attempts of this topic began.
 fn lateness_of(cells: &[u64]) -> Lateness {
     Lateness::from(&Histogram::new(&cells[LATENESS..], &LATENESS_BOUNDS))
 }

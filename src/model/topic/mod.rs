@@ -123,10 +123,11 @@ settings! {
     payload: Payload = Payload::Json, SettingKind::Words(&["json", "form"]);
     /// The headers of a callback in addition to dq's own.
     headers: BTreeMap<String, String> = BTreeMap::new(), SettingKind::Headers;
-    /// The names of guarded headers that the jobs of the topic may set, such as `authorization`.
+    /// Jobs cannot set some headers, such as `authorization` (docs/CALLBACKS.md has the list). The jobs of the topic
+    /// may set those of them that are named here.
     job_headers: Vec<String> = Vec::new(), SettingKind::Texts;
-    /// The hosts to which jobs of the topic may go with a `url` of their own, such as `shop.example:8443`, or
-    /// `*.example.com` for any first label. Empty: jobs have no URLs of their own.
+    /// The hosts that may be in the own `url` of a job of this topic, such as `shop.example:8443`. `*.example.com`
+    /// matches every name with one label before `.example.com`. Empty: jobs have no URLs of their own.
     job_hosts: Vec<String> = Vec::new(), SettingKind::Texts;
     /// The delay of a job that is added without a due time.
     delay: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
@@ -143,7 +144,8 @@ settings! {
     success: Success = Success::Status, SettingKind::Success { most: 255 };
     /// An expression. If it is true for a successful answer, the job is delivered again. Empty: never.
     re_notify_flag: String = String::new(), SettingKind::Text { most: 255 };
-    /// How many attempts a job has while `re_notify_flag` asks for it again. It is then a dead letter. Null: no limit.
+    /// The maximum number of attempts of a job when `re_notify_flag` repeatedly asks to deliver it again. After the
+    /// last of these attempts, the job becomes a dead letter. Null: no limit.
     max_notifications: Option<u32> = None, SettingKind::Count { least: 1, most: MILLION };
     /// The delays between attempts: `2n+1` (1, 3, 5 … times `retry_base`), `exponential` (1, 2, 4 … times `retry_base`,
     /// up to `retry_cap`), or a list of durations.
@@ -168,13 +170,13 @@ settings! {
     on_reserve: OnReserve = OnReserve::Lease, SettingKind::Words(&["lease", "remove"]);
     /// With `pull`: whether a job that a client refused gets the priority 0, which comes first.
     retried_first: bool = false, SettingKind::Switch;
-    /// How long after its due time a job may begin an attempt, unless the job says otherwise. After that it becomes a
-    /// dead letter. Zero: there is no such limit.
+    /// How long after the due time of a job an attempt may begin. A job can set its own value. After this time, the job
+    /// becomes a dead letter. Zero: there is no such limit.
     expire_after: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
     /// The most callbacks that run at the same time. With `pull`: the most jobs that are leased. Null: no limit.
     max_in_flight: Option<u32> = None, SettingKind::Count { least: 1, most: MILLION };
-    /// The most callbacks that begin in a span (with `pull`: the most jobs that are reserved), such as `100/s`, `30/m`
-    /// or `500/h`. Null: no limit.
+    /// The maximum number of callbacks that begin per second, minute or hour, such as `100/s`, `30/m` or `500/h`. With
+    /// `pull`: the maximum number of jobs that are reserved. Null: no limit.
     rate: Option<Rate> = None, SettingKind::Rate { most: MILLION };
     /// The most jobs that are delayed, ready or leased. More adds are refused. Null: no limit.
     max_pending: Option<u32> = None, SettingKind::Count { least: 1, most: 1_000_000_000 };
@@ -192,11 +194,12 @@ settings! {
     /// How long the jobs wait when the circuit opens for the first time.
     breaker_pause: Duration = Duration::from_secs(10),
         SettingKind::Span { least: Duration::from_millis(10), most: HOUR.saturating_mul(24) };
-    /// What happens to jobs that became due while nobody could deliver them: `all`, `spread 10m`, or
-    /// `skip older than 1h`.
+    /// What happens to jobs that became due while nobody could deliver them. `all`: dq delivers them at once.
+    /// `spread 10m`: dq gives them new due times, at random within the next 10 minutes. `skip older than 1h`: jobs that
+    /// have been due for longer than one hour become dead letters (docs/FLOW.md).
     catch_up: CatchUp = CatchUp::All, SettingKind::CatchUp { least: Duration::from_secs(1), most: LONGEST };
-    /// How safe a change of its jobs is before it is answered: `memory`, `fsync` or `replicas:1`. Null: as
-    /// `store.durability` says.
+    /// How safely dq must store a change of a job of this topic before dq answers the client: `memory`, `fsync` or
+    /// `replicas:1`. Null: as `store.durability` says.
     durability: Option<Durability> = None, SettingKind::Durability;
     /// The priority of the topic, compared with other topics: it decides which topics are served first.
     priority: Priority = Priority::Normal, SettingKind::Words(&["high", "normal", "low"]);
@@ -208,7 +211,8 @@ settings! {
     status: TopicStatus = TopicStatus::Online, SettingKind::Words(&["online", "offline"]);
     /// The secrets that sign callbacks. Each callback is signed with all of them. They are never shown.
     secrets: Vec<String> = Vec::new(), SettingKind::Secrets;
-    /// Until when the secrets after the first one sign. Null: they always do. A change of `secrets` alone sets this to null.
+    /// The first secret always signs callbacks. The other secrets sign only until this moment. Null: all secrets always
+    /// sign. A change of `secrets` alone sets this to null.
     old_secrets_until: Option<Moment> = None, SettingKind::Moment;
     /// How long the record of a job that has ended is kept. Zero: jobs leave no record.
     keep_done: Duration = RecordKeeping::DEFAULT.age, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
@@ -221,7 +225,7 @@ settings! {
     /// A URL, http or https, that gets an event when a job of the topic has been accepted or has become a dead letter.
     /// Empty: no events.
     on_done: String = String::new(), SettingKind::Text { most: 1024 };
-    /// Whether these events have what the receiver answered.
+    /// Whether the events of `on_done` contain the answer of the receiver.
     on_done_answer: bool = false, SettingKind::Switch;
     /// How long dead letters are kept. Zero: for ever.
     keep_dead: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };

@@ -114,7 +114,7 @@ pub struct Setting {
 /// Declares the struct [`Topic`] and the list of its settings: for each its documentation, type, default and kind.
 macro_rules! settings {
     ($($(#[doc = $about:literal])+ $name:ident: $type:ty = $default:expr, $kind:expr;)+) => {
-        /// A registered kind of job. It is serialized as it is written: see [`Topic::written`].
+        /// A registered kind of job. Its serialized form is the result of [`Topic::written`], together with its name.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
         pub struct Topic {

@@ -65,7 +65,7 @@ pub enum BeanstalkCommand {
     Stats,
     /// All tubes.
     ListTubes,
-    /// The tube that puts go to.
+    /// The tube that gets the jobs of the client's `put` commands.
     ListTubeUsed,
     /// The tubes that jobs are leased from.
     ListTubesWatched,

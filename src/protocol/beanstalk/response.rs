@@ -13,7 +13,7 @@ pub enum BeanstalkResponse<'a> {
     Inserted(u64),
     /// To `put`: the job is stored, but buried, because memory is short.
     PutBuried(u64),
-    /// To `use` and `list-tube-used`: the tube that puts go to.
+    /// The answer to `use` and to `list-tube-used`: the tube that gets the jobs of the client's `put` commands.
     Using(TubeName),
     /// A leased job.
     Reserved {

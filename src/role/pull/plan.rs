@@ -134,8 +134,8 @@ impl Broker {
     }
 
     /// Returns which topics a client wants from a lane, in its order of preference. If another lane may have jobs of a
-    /// topic, the list ends with this topic, so that jobs of the topics after it are not leased too early. So the order
-    /// holds over all lanes.
+    /// topic, this topic is the last one in the list. Otherwise jobs of the later topics could be leased too early. So
+    /// the order holds over all lanes.
     fn wanted(
         &self,
         number: usize,

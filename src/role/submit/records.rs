@@ -182,7 +182,7 @@ pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRe
     Ok(found)
 }
 
-/// Returns the topics from the first one of the cursor on, and before the topic `behind` if the cursor names one.
+/// Returns the topics from the topic `first` of the cursor on. If the cursor has a topic `behind`, they end before it.
 fn topics_from<'a>(topics: &'a [SearchedTopic], cursor: Option<&RecordCursor>) -> &'a [SearchedTopic] {
     let Some(cursor) = cursor else { return topics };
     let begin = topics.partition_point(|topic| topic.name < cursor.first);

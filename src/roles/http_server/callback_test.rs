@@ -116,8 +116,8 @@ pub(super) enum CallbackVerdict {
     Accepted,
     /// The job would be retried.
     Failed,
-    /// The job would become a dead letter at once: the receiver answers 410, or with `dq-retry: no`, or `retry_on` does
-    /// not name the failure.
+    /// The job would become a dead letter at once. Either the receiver answers 410, or it answers with `dq-retry: no`,
+    /// or `retry_on` does not name the failure.
     Refused,
 }
 

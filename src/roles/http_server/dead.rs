@@ -1,5 +1,5 @@
-//! The routes of dead letters: list them, redrive them, purge them. Large numbers are done in steps, so that other
-//! requests get their turn at the store.
+//! The routes of dead letters: list them, redrive them, purge them. A change of many dead letters is made in steps, so
+//! that other requests get their turn at the store.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

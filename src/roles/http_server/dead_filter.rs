@@ -38,7 +38,8 @@ pub(super) fn when(text: &str) -> Option<i64> {
     }
 }
 
-/// Reads a moment in Unix milliseconds: a number of them, or RFC 3339.
+/// Reads a moment, and returns it in Unix milliseconds. The text is a number of Unix milliseconds, or a time in the
+/// form of RFC 3339.
 pub(super) fn moment_at(text: &str) -> Option<i64> {
     let at = match text.parse::<i64>() {
         // No job died before 1973: the number is something else, such as Unix seconds or a year.

@@ -33,7 +33,7 @@ const KEPT: Duration = Duration::from_secs(600);
 
 /// How many answers are kept at most.
 const ANSWERS_MAX: usize = 10_000;
-/// How many bytes all kept answers have together at most.
+/// The maximum size of all kept answers together, in bytes.
 const BYTES_MAX: usize = 16 << 20;
 /// An answer whose body is longer than this, in bytes, is not kept.
 const ANSWER_MAX: usize = 256 << 10;

@@ -71,10 +71,10 @@ impl Reply<Result<ApiResponse, Problem>> {
 /// How many long reads each client has at a time. Further reads of the client wait.
 const READS_MAX: usize = 2;
 
-/// While more reads of a client wait, a read that is done keeps its turn for a pause, which is this many times as long
-/// as the read took. So a client that always has more reads than it may have at a time uses about half of the time of
-/// the reading thread. The rest of the processor is left to adds and deliveries. A client that reads one page after the
-/// other never has this pause.
+/// If more reads of a client wait, a finished read keeps its turn during a pause. The length of the pause is the
+/// duration of the read, times this number. Some clients always have more reads than they may have at a time. Such a
+/// client uses about half of the time of the reading thread. The rest of the processor is left to adds and deliveries.
+/// A client that reads one page after the other never has this pause.
 const PAUSES: u32 = 3;
 
 /// The longest such pause.

@@ -205,7 +205,8 @@ impl LaneWorker {
 
     /// Arms the timer `clock` for a moment. The timer also fires when the time of the host is set.
     fn arm(&self, next_ms: Option<i64>) -> Result<()> {
-        // The timer may have fired during this round, which has done what is due. Reading clears that.
+        // The timer may have fired during this round. The round has already done everything that is due. A read of the
+        // timer removes this signal.
         match self.clock.wait() {
             Ok(()) | Err(Errno::EAGAIN) => {}
             Err(e) => return Err(e).context("cannot read the clock"),

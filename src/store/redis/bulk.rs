@@ -11,7 +11,8 @@ use super::{BYTES, CHUNK, RedisStore};
 use crate::{Bulk, ChangeGoal, Direction, ListedChange, ListedChangeResult, ListedJob, ListedPage, Result};
 use model::job::{JobId, JobKey, State, TopicName};
 
-/// How many jobs a shard is asked for at least: with many shards, each of them gives a small part of a page.
+/// The minimum number of jobs that one shard is asked for. If there are many shards, the part of a page for each shard
+/// would be very small without this minimum.
 const SHARE: usize = 16;
 
 /// How many bytes follow the id in the name of a dead letter.

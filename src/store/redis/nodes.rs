@@ -56,8 +56,8 @@ pub(super) fn moving() -> StoreError {
 }
 
 impl Nodes {
-    /// Returns the nodes of the settings. A process has one value for the same settings as long as there is a handle,
-    /// so that handles share connections, and share what is known of nodes that are down. Does not connect yet.
+    /// Returns the nodes of the settings. Does not connect yet. In a process, all handles for the same settings share
+    /// one `Nodes` value. So they share the connections, and what is known of nodes that are down.
     pub fn from_settings(settings: &settings::RedisSettings) -> Result<Arc<Nodes>> {
         type SharedNodes = Vec<(settings::RedisSettings, Weak<Nodes>)>;
         static KNOWN: Mutex<SharedNodes> = Mutex::new(Vec::new());

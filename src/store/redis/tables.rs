@@ -18,7 +18,7 @@ use crate::{Result, StoreError};
 use model::settings;
 use model::topic::Durability;
 
-/// The first table. It exists exactly where the tables are.
+/// The first table. A node has this table if it has the tables. No other node has it.
 const FIRST: &str = "registry";
 
 /// The field with the version of a table.

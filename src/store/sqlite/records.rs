@@ -140,8 +140,8 @@ impl Write<'_> {
         self.record_row(tid, id, ending, row, note.as_ref())
     }
 
-    /// Writes the record of a job whose row is known, if its topic keeps records. Also writes what follows the job into
-    /// the outbox. `attempt`: an attempt that is not in the row yet.
+    /// Writes the record of a job whose row is known, if its topic keeps records. Also writes to the outbox what
+    /// follows the job. `attempt`: an attempt that is not in the row yet.
     pub(super) fn record_row(
         &mut self,
         tid: i64,

@@ -47,7 +47,7 @@ impl ReceiverSpan {
         }
     }
 
-    /// Returns the samples of the span. There is one more than the span has steps.
+    /// Returns the samples of the span. The number of samples is the number of steps in the span, plus one.
     fn ring(self) -> Ring {
         let (step_ms, count) = match self {
             ReceiverSpan::TenMinutes => (MINUTE_MS / 2, 21),

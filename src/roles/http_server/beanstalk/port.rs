@@ -57,7 +57,7 @@ pub(super) struct PortState {
     tubes: HashMap<TubeName, TubeState>,
     /// The counts of commands, and those of connections.
     pub counts: ServerStats,
-    /// The tubes without a topic that the log has named.
+    /// The tubes that have no topic and that the log has named.
     pub unregistered: UnregisteredTubes,
 }
 
@@ -152,8 +152,8 @@ impl BeanstalkPort {
 
     /// Keeps a pause of an earlier process, unless the tube was paused here meanwhile.
     pub(super) fn keep_pause(&self, tube: &TubeName, span: Duration, until: Instant) {
-        // The entry stays although nobody uses the tube yet: its users come later. The number of entries has a bound,
-        // because one message has all pauses.
+        // The entry stays although nobody uses the tube yet: its users come later. All pauses come in one message,
+        // whose size is limited. So the number of entries is limited too.
         self.with_state(|state| {
             let known = state.tubes.entry(tube.clone()).or_default();
             let now = Instant::now();

@@ -52,7 +52,7 @@ impl Drop for NewlyReserved {
     }
 }
 
-/// Counts a client that waits, as long as it lives.
+/// Counts a client that waits. The client is counted as long as this value exists.
 struct WaitCount<'a> {
     session: &'a Session,
 }

@@ -224,7 +224,7 @@ pub(super) async fn end(State(api): State<Api>, headers: HeaderMap) -> Result<Re
         Some((account, _)) => end_sessions(&api, account).await.into_response(),
         None => StatusCode::NO_CONTENT.into_response(),
     };
-    // This browser forgets its session even if the others cannot be ended now.
+    // This browser forgets its session, even if the other sessions cannot be ended now.
     set_cookie(&mut response, sessions, "", 0);
     Ok(response)
 }

@@ -11,7 +11,7 @@ local topic, id, taken = ARGV[1], ARGV[2], 0
 local letter_hash, letters = base .. 'X:' .. topic, base .. 'x:' .. topic
 local latest = id .. ZERO
 
--- Returns what is stored of a letter, without the number of the letter before it.
+-- Returns the stored value of a letter, but leaves out the number of the older letter that this value contains.
 local function without_number(letter)
   return string.sub(letter, 1, 6) .. string.sub(letter, 11)
 end

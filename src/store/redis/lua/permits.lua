@@ -1,6 +1,7 @@
 --@ use clock
--- Grants permits to begin callbacks of topics, or to hosts, that have limits. This shard is their home. A host has a
--- name that no topic has: 'host:' and the host. Below, "topic" stands for such a host as well.
+-- Grants permits to begin callbacks. Each permit is for a callback of a topic that has limits, or for a callback to a
+-- host that has limits. This shard is the home of these topics and hosts. A host has a name that no topic has: 'host:'
+-- and the host. Below, "topic" stands for such a host as well.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 the owner's tag   2 for how long the owner's permits are remembered, ms

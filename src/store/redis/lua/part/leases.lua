@@ -1,8 +1,8 @@
--- The layout of a lease (a value of L:): token (20 bytes), due_ms (6), rank and marks (1), number of attempts with
--- this one (4), number of attempts that were forgiven (1), limit of attempts (4), when the job was added, us (7; 0 if
--- the release before this one made the lease), zeros (22), owner (the rest; if it
--- begins with a zero, there is no owner, and behind the zero is the client that has reserved the job). The zeros make it longer than 64 bytes:
--- Redis then stores the leases in a hash table, and does not search a list for them.
+-- A lease is a value of L:. Its fields are, with the bytes of each: token (20), due_ms (6), rank and marks (1), number
+-- of attempts including the current one (4), number of attempts that were forgiven (1), limit of attempts (4), when the
+-- job was added, in us (7; 0 if the previous release made the lease), zeros (22), owner (the rest). If the owner field
+-- begins with a zero, the lease has no owner. Then the client that has reserved the job follows the zero. The zeros
+-- make it longer than 64 bytes: Redis then stores the leases in a hash table, and does not search a list for them.
 local TOKEN, OWNER = 20, 66
 local ZEROS = string.rep('\0', 22)
 -- Marks, in the same byte as the rank, above its two bits. NOTED: m: has something about the job. REPLACED: the record
