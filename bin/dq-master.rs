@@ -40,7 +40,7 @@ fn execute(dq: &Path) -> io::Error {
         let arguments: Vec<CString> =
             [Ok(c"dq-master".to_owned())].into_iter().chain(arguments).collect::<Result<_, _>>()?;
         let pointers: Vec<_> = arguments.iter().map(|a| a.as_ptr()).chain([ptr::null()]).collect();
-        // SAFETY: strings that end with zero, and a list of them that ends with null; all outlive the call.
+        // SAFETY: each string ends with zero, and the list of the strings ends with null. All of them outlive the call.
         unsafe { execv(path.as_ptr(), pointers.as_ptr()) };
         Ok(io::Error::last_os_error())
     };

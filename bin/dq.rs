@@ -1,5 +1,5 @@
-//! All of dq in one executable. It is the command line. It is the daemon if it is called as dq-master, if the previous
-//! image executes it in place, or if it is started as a child process.
+//! All of dq in one executable. Usually it runs the command line. It runs the daemon if it is called as dq-master, if
+//! the previous image executes it in place, or if it is started as a child process.
 
 use std::ffi::OsString;
 use std::io;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use super::failure::Failure;
 
-/// Succeeds if `yes` is set, if the user at the terminal agrees, or if there is no terminal: a script is not asked.
+/// Succeeds if `yes` is set, if the user at the terminal agrees, or if there is no terminal (a script is not asked).
 /// Fails if the user does not agree.
 pub(super) fn confirm(yes: bool, question: impl FnOnce() -> String) -> Result<()> {
     if yes || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {

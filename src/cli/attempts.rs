@@ -9,7 +9,7 @@ pub(super) fn attempts(log: &[Attempt]) -> String {
     let mut before = None;
     for attempt in log {
         if before.is_some_and(|number| attempt.number > number + 1) {
-            // The attempts between these two are not kept.
+            // The attempts between this row and the row before it are not kept.
             table.row(["…"]);
         }
         before = Some(attempt.number);

@@ -80,7 +80,7 @@ pub(super) fn run(at: &TargetOptions, topic: &str, file: &str, defaults: &Fields
     };
     let done = batch.take(source, defaults);
     batch.progress.end();
-    // The counts are printed after an error as well: they show what was stored before the error.
+    // The counts are also printed after an error, because they show what was stored before the error.
     let BatchCounts { new, replaced, kept, spooled, failed } = batch.counts;
     if at.json {
         json_line(&batch.counts)?;

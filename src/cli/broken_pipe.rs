@@ -1,5 +1,5 @@
-//! SIGPIPE: it ends this process only if nobody reads the output of this process any more. A write to another pipe or
-//! socket whose reader is gone fails with EPIPE, and the code that writes handles the error.
+//! SIGPIPE ends this process only if nobody reads its output any more. A write to another pipe or socket whose reader
+//! is gone fails with EPIPE, and the code that writes handles the error.
 
 use std::ffi::c_int;
 
@@ -13,7 +13,7 @@ pub(super) fn end_when_output_has_no_reader() {
     let _ = unsafe { sigaction(Signal::SIGPIPE, &action) };
 }
 
-/// Ends the process by SIGPIPE, as `head` ends most programs, if stdout or stderr has no reader.
+/// If stdout or stderr has no reader, ends the process by SIGPIPE. (This is how `head` ends most programs.)
 extern "C" fn judge(_: c_int) {
     if has_no_reader(libc::STDOUT_FILENO) || has_no_reader(libc::STDERR_FILENO) {
         let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());

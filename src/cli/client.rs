@@ -30,7 +30,7 @@ impl Client {
         self.send_in_pieces(requests, 1)
     }
 
-    /// Sends requests without waiting, in this many writes. A write may end in the middle of a frame.
+    /// Sends requests without waiting, in `pieces` writes. A write may end in the middle of a frame.
     pub fn send_in_pieces(&mut self, requests: &[Value], pieces: usize) -> io::Result<()> {
         let mut bytes = Vec::new();
         for request in requests {

@@ -1,4 +1,4 @@
-//! Asks before a command does what cannot be undone.
+//! Asks the user before a command does something that cannot be undone.
 
 use std::io::IsTerminal as _;
 

@@ -127,7 +127,8 @@ fn present_role(api: &Api, name: &str) -> Result<String> {
     }
 }
 
-/// Returns the password. At a terminal it is asked for twice and not shown. Otherwise it is the first line of stdin.
+/// Returns the password. At a terminal, the user enters it twice, and it is not shown. Otherwise it is the first line
+/// of stdin.
 fn password() -> Result<String> {
     if !stdin().is_terminal() {
         let mut line = String::new();

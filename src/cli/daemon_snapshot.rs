@@ -20,7 +20,7 @@ use model::status::{DaemonStatus, Finding, ProcessState};
 /// How long the master may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long each request to the API may take. These requests complete what the master has answered.
+/// How long each request to the API may take. These requests add to what the master has answered.
 const PART_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The state of a daemon at one moment.
@@ -34,7 +34,7 @@ pub(super) struct DaemonSnapshot {
     pub nodes: Option<Vec<Node>>,
     /// What waits in the spool of the daemon's host. `None`: there is no spool, or the daemon has not reported it.
     pub spool: Option<SpoolFill>,
-    /// Why some of it is missing.
+    /// Why a part of the snapshot is missing.
     #[serde(skip)]
     pub missing: Option<String>,
     /// How late the attempts of each topic began. Empty: the daemon has not reported it.
@@ -71,7 +71,8 @@ pub(super) struct Topic {
 }
 
 impl Topic {
-    /// Returns the name of a paused topic and how many of its jobs wait. None: it is not known to be paused.
+    /// Returns the name of a paused topic and how many of its jobs wait. None: the topic is not paused, or this is not
+    /// known.
     pub(super) fn pause(&self) -> Option<String> {
         let Topic { topic, ready, delayed, .. } = self;
         let waits = || format!("{topic}: {ready} ready jobs wait, and {delayed} jobs are delayed");
@@ -97,13 +98,13 @@ pub(super) struct Node {
     /// Whether its data is older than the data of the other nodes.
     #[serde(default)]
     pub is_older: bool,
-    /// The highest durability level that it can give alone.
+    /// The highest durability level that the node can provide without replicas.
     #[serde(default)]
     pub durability: Option<String>,
     /// How many replicas follow it.
     #[serde(default)]
     pub replicas: Option<u64>,
-    /// The counts of a node that does not report them are null in the API, and 0 here.
+    /// If a node does not report its counts, they are null in the API, and 0 here.
     #[serde(default, deserialize_with = "zero_if_null")]
     pub delayed: u64,
     #[serde(default, deserialize_with = "zero_if_null")]
@@ -209,7 +210,7 @@ impl DaemonSnapshot {
 
     fn complete_topics(&mut self, api: &Api) -> Result<()> {
         let topics = match api.get("/v1/stats?lateness=true") {
-            // A daemon of the release before this one does not know the parameter.
+            // A daemon of the previous release does not know the parameter.
             Err(e) if matches!(e.downcast_ref(), Some(Failure::Refused(_))) => api.get("/v1/stats"),
             other => other,
         };

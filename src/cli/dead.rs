@@ -43,8 +43,8 @@ enum DeadCommand {
 
 /// List the dead letters of a topic, in the order in which they died
 ///
-/// REASON says why the last attempt failed. ANSWER has the first characters of what the receiver answered to it. It is
-/// empty for tokens without the scope read for the topic.
+/// REASON says why the last attempt failed. ANSWER has the first characters of the receiver's answer to this attempt.
+/// It is empty for tokens without the scope read for the topic.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq dead list orders\n  dq dead list orders --all --json | jq -r .id")]
 struct ListDeadLetters {
@@ -61,32 +61,32 @@ struct ListDeadLetters {
 /// The conditions that select dead letters. A dead letter must meet all that are given.
 #[derive(Debug, Clone, Default, clap::Args)]
 struct Filter {
-    /// Only those whose id begins with this text
+    /// Only dead letters whose id begins with this text
     #[arg(long, value_name = "TEXT")]
     id_prefix: Option<String>,
 
-    /// Only those whose id contains this text
+    /// Only dead letters whose id contains this text
     #[arg(long, value_name = "TEXT")]
     id_contains: Option<String>,
 
-    /// Only those that died at this time or later: RFC 3339, Unix milliseconds, or a span before now (2h: two hours
-    /// ago)
+    /// Only dead letters that died at this time or later: RFC 3339, Unix milliseconds, or a span before now (2h: two
+    /// hours ago)
     #[arg(long, value_name = "WHEN")]
     died_after: Option<String>,
 
-    /// Only those that died before this time, written in the same ways
+    /// Only dead letters that died before this time, written in the same ways
     #[arg(long, value_name = "WHEN")]
     died_before: Option<String>,
 
-    /// Only those whose last attempt failed with an error that contains this text
+    /// Only dead letters whose last attempt failed with an error that contains this text
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
-    /// Only those whose last attempt was answered with this status
+    /// Only dead letters whose last attempt was answered with this status
     #[arg(long, value_name = "STATUS")]
     status: Option<u16>,
 
-    /// Only those of jobs that have this tag
+    /// Only dead letters of jobs that have this tag
     #[arg(long, value_name = "TAG")]
     tag: Option<String>,
 }
@@ -177,9 +177,9 @@ struct DeadCounts {
     matched: u64,
     redriven: u64,
     purged: u64,
-    /// Whether the request ended before it had looked at all of them.
+    /// Whether the request ended before it had checked all dead letters.
     more: bool,
-    /// The nodes that could not be asked.
+    /// The nodes that did not answer.
     away: Vec<String>,
 }
 
@@ -232,7 +232,7 @@ fn run_operation(
     let step = |ids: &[String], limit: u64, done: u64| -> Result<u64> {
         let mut how = Map::new();
         if let Some(rate) = rate {
-            // The jobs of this request become due after those of the requests before it.
+            // The jobs of this request become due after the jobs of the earlier requests.
             let after = pace.behind(done as usize, begun.elapsed()).after;
             how.insert("rate".into(), json!(rate.to_string()));
             how.insert("delay".into(), json!(after.as_secs_f64()));
@@ -241,7 +241,7 @@ fn run_operation(
         Ok(counts.redriven + counts.purged)
     };
     let mut dealt = || -> Result<()> {
-        // Named ids are sent in chunks. Without ids, requests follow each other as long as they find dead letters.
+        // Named ids are sent in chunks. Without ids, the request is repeated as long as it finds dead letters.
         for ids in which.ids.chunks(CHUNK as usize) {
             if done >= wanted {
                 break;
@@ -262,7 +262,7 @@ fn run_operation(
     };
     let dealt = dealt();
     progress.end();
-    // The count is printed after an error as well: it says what was done before the error.
+    // The count is also printed after an error, because it shows what was done before the error.
     print_result(at, which, operation, matched, done)?;
     dealt?;
     Ok(done >= wanted && seen_all)

@@ -1,4 +1,4 @@
-//! Why a command failed, and the exit code that tells a script so.
+//! Why a command failed, and the exit code for scripts.
 
 use std::process::ExitCode;
 

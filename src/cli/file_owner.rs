@@ -12,8 +12,8 @@ use nix::unistd::{Uid, User, geteuid};
 use model::settings::files::store_files;
 use model::settings::{RegistrySettings, Settings, StoreSettings};
 
-/// Refuses to go on as root if the daemon's files belong to another user. `command` is what to run as that user, such
-/// as `dq import`.
+/// Fails if the user is root and the daemon's files belong to another user. `command` is the command to run as that
+/// other user, such as `dq import`.
 pub(super) fn refuse_root(settings: &Settings, command: &str) -> Result<()> {
     if !geteuid().is_root() {
         return Ok(());
@@ -31,8 +31,8 @@ pub(super) fn refuse_root(settings: &Settings, command: &str) -> Result<()> {
     )
 }
 
-/// Returns what shows who owns the daemon's files: of each group of files those that exist, or else the nearest folder
-/// above them that exists.
+/// Returns paths that show who owns the daemon's files. For each group of files, these are the files that exist. If
+/// none exists, it is the nearest existing folder above them.
 fn places(settings: &Settings) -> Vec<PathBuf> {
     let mut groups = Vec::new();
     if let StoreSettings::Embedded { path, .. } = &settings.store {
@@ -52,7 +52,7 @@ fn places(settings: &Settings) -> Vec<PathBuf> {
     groups.into_iter().flat_map(place).collect()
 }
 
-/// Returns a path and its owner, if that is not root.
+/// Returns a path and its owner, if the owner is not root.
 fn foreign(path: PathBuf) -> Option<(PathBuf, u32)> {
     let owner = fs::metadata(&path).ok()?.uid();
     (owner != 0).then_some((path, owner))

@@ -1,7 +1,8 @@
 //! `dq`, the command line for people.
 //!
 //! A command asks the daemon through its HTTP API, over the Unix socket or a network. Commands that must also work
-//! while no daemon runs (the configuration, nodes, an import, a backup) do their work themselves. Each command has its own file.
+//! while no daemon runs (the configuration, nodes, an import, a backup) do their work themselves. Each command has its
+//! own file.
 //!
 //! A command prints results on stdout, and everything else on stderr. docs/CLI.md has the exit codes.
 //!

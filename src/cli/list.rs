@@ -51,7 +51,7 @@ pub(super) struct PageOptions {
 }
 
 impl PageOptions {
-    /// Returns how many are listed at most.
+    /// Returns the largest number of jobs to list.
     pub(super) fn most(&self) -> usize {
         if self.all { usize::MAX } else { self.limit }
     }
@@ -61,7 +61,7 @@ impl PageOptions {
 struct ListPage {
     jobs: Vec<Box<RawValue>>,
     next: Option<String>,
-    /// The nodes that could not be asked.
+    /// The nodes that did not answer.
     #[serde(default)]
     away: Vec<String>,
 }
@@ -91,7 +91,7 @@ pub(super) fn run(arguments: &ListArguments) -> Result<()> {
     };
     let shown = show(&arguments.at, &path, &arguments.how_many, table)?;
     if shown == 0 && !arguments.at.json {
-        // The counts need a token with another scope. Without them, the other states are not named.
+        // The counts need a token with another scope. Without the counts, the other states are not named.
         let answer = Api::from_options(&arguments.at)?.get("/v1/stats");
         let counts = answer.and_then(|answer| answer.json::<Stats>()).ok();
         let counts = counts.and_then(|stats| stats.topics.into_iter().find(|of| of.topic == arguments.topic));
@@ -100,7 +100,7 @@ pub(super) fn run(arguments: &ListArguments) -> Result<()> {
     Ok(())
 }
 
-/// Says that no job is in a state, and in which states the jobs of the topic are.
+/// Says that no job is in a state, and names the states in which the topic has jobs.
 fn none_in(state: &str, counts: Option<&TopicCounts>) -> String {
     let counts = counts.map_or([0; 4], |of| [of.ready, of.delayed, of.leased, of.dead]);
     let others = ["ready", "delayed", "leased", "dead"].into_iter().zip(counts);
@@ -114,7 +114,8 @@ fn none_in(state: &str, counts: Option<&TopicCounts>) -> String {
     format!("no {state} jobs{separator}{}", others.join("; "))
 }
 
-/// Prints the jobs that the API lists at a path. Returns how many. `table` gets a page and the time, and makes a table.
+/// Prints the jobs that the API lists at a path. Returns how many there are. `table` makes a table from a page and the
+/// time.
 pub(super) fn show(
     at: &TargetOptions,
     path: &str,
@@ -148,7 +149,7 @@ pub(super) fn show(
     Ok(shown)
 }
 
-/// Prints to stderr what is missing from a list: the entries on nodes that could not be asked, and the further entries.
+/// Prints to stderr what is missing from a list: the entries on nodes that did not answer, and the further entries.
 pub(super) fn print_missing(what: &str, away: &[String], has_more: bool) {
     if !away.is_empty() {
         eprintln!("these nodes could not be asked, and their {what} are missing: {}", away.join(", "));
@@ -174,7 +175,8 @@ fn table(jobs: &[Box<RawValue>], now_ms: i64) -> Result<String> {
     Ok(table.text())
 }
 
-/// Returns the table of leased jobs: until when each is leased; and if the client has a name, the name and since when.
+/// Returns the table of leased jobs. It shows until when each job is leased. If the client has a name, it also shows
+/// the name and the time of the reservation.
 fn leased_table(jobs: &[Box<RawValue>], now_ms: i64) -> Result<String> {
     let mut table = Table::new(&["ID", "LEASED UNTIL", "HELD BY", "SINCE", ">ATTEMPTS", "BODY"]);
     for job in jobs {

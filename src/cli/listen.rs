@@ -18,8 +18,8 @@ const TOLERANCE_S: i64 = 300;
 /// Listen for callbacks, print each with its lateness and headers, and accept it
 ///
 /// Register a topic with the printed URL as its callback to see what dq sends. With --secret, each callback is printed
-/// with a line that says whether its signature is valid, invalid or missing. It is answered in the same way in all
-/// three cases.
+/// with a line that says whether its signature is valid, invalid or missing. The callback is answered in the same way
+/// in all three cases.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   dq listen
@@ -91,9 +91,9 @@ enum SignatureCheck {
     Missing(&'static str),
     /// The timestamp is not a number.
     NoTimestamp,
-    /// The signature was made with one of the secrets, but its time is this many seconds from the present.
+    /// The signature was made with one of the secrets, but its time differs from the present by this many seconds.
     WrongTime(i64),
-    /// No signature was made with one of the secrets.
+    /// None of the secrets has made a signature of the callback.
     Invalid,
 }
 
@@ -143,7 +143,7 @@ mod tests {
 
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-    /// Returns a call that has the example of the specification, changed by the headers that are given.
+    /// Returns a call with the example of the specification. `changed` has the headers that are different.
     fn call(changed: &[(&str, &str)], at_s: i64) -> Call {
         let mut headers: std::collections::HashMap<String, String> = [
             ("webhook-id", "msg_p5jXN8AQM9LWM0D4loKWxJek"),

@@ -23,12 +23,12 @@ const PAGE: usize = 500;
 
 /// Move all jobs to another store, while dq is stopped
 ///
-/// Moves jobs with their attempts, headers and tags, dead letters, the records of ended jobs, and pauses. Copies topics,
-/// tokens and accounts, if the new configuration has another registry. Stop dq on all hosts that use one of the two
-/// stores first. The new store must be empty.
+/// Moves the jobs (with their attempts, headers and tags), the dead letters, the records of ended jobs, and the pauses.
+/// Copies topics, tokens and accounts, if the new configuration has another registry. Stop dq on all hosts that use one
+/// of the two stores first. The new store must be empty.
 ///
-/// Nothing is removed from the old store. If the command is interrupted, run it again: it goes on. Until it has ended, dq
-/// starts with neither store; afterwards it starts with the new one only.
+/// Nothing is removed from the old store. If the command is interrupted, run it again, and it continues. Until the
+/// command has ended, dq does not start with either store. Afterwards dq starts only with the new store.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Run it as the daemon's user, who owns the files. Examples:\n  \
                   dq move --from /etc/dq/dq.toml --to /etc/dq/redis.toml --dry-run\n  \
@@ -65,7 +65,7 @@ struct MovedStore {
     name: String,
 }
 
-/// How much a store has.
+/// The contents of a store or of a topic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Contents {
     pending: u64,
@@ -94,7 +94,7 @@ impl MovedStore {
         self.store.counts().with_context(|| format!("cannot count the jobs of the store {}", self.name))
     }
 
-    /// Returns how much each topic has that has anything.
+    /// Returns the contents of each topic that is not empty.
     fn contents(&mut self) -> Result<Vec<(TopicName, Contents)>> {
         let mut contents = Vec::new();
         for counts in self.counts()? {
@@ -111,7 +111,7 @@ impl MovedStore {
         Ok(contents)
     }
 
-    /// Calls `work` with the keys of the jobs of a topic that have records, some at a time.
+    /// Calls `work` with the keys of all jobs of a topic that have records, page by page.
     fn each_page_of_records(
         &mut self,
         topic: &TopicName,
@@ -122,7 +122,7 @@ impl MovedStore {
             let page = self.store.list_records(topic, cursor.as_deref(), PAGE)?;
             all_answer(&page.away)?;
             let mut keys: Vec<_> = page.records.into_iter().map(|record| record.key).collect();
-            // The records of an id lie beside each other.
+            // The records of one id follow each other in the list.
             keys.dedup();
             work(self.store.as_mut(), &keys)?;
             cursor = page.next;
@@ -132,7 +132,7 @@ impl MovedStore {
         }
     }
 
-    /// Fails if the outbox has entries: only timers make jobs from them.
+    /// Fails if the outbox has entries, because only timers make jobs from these entries.
     fn check_outbox(&mut self) -> Result<()> {
         let entries = self.store.outbox()?.entries;
         if entries > 0 {
@@ -162,7 +162,7 @@ pub(crate) fn run(arguments: &MoveStoreArguments) -> Result<()> {
     }
     refuse_root(&old, "dq move")?;
     refuse_root(&new, "dq move")?;
-    // While these locks are held, no daemon starts there.
+    // While these locks are held, no daemon starts in these run_dirs.
     let _locks = match old.run_dir == new.run_dir {
         true => vec![stopped_daemon(&old)?],
         false => vec![stopped_daemon(&old)?, stopped_daemon(&new)?],
@@ -218,10 +218,10 @@ fn check_spool(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// What was moved of each topic, and what was copied of the registry.
+/// What was moved from each topic, and what was copied from the registry.
 type Moved = (Vec<(TopicName, Contents)>, Option<CopySummary>);
 
-/// Moves what is not moved yet. Returns what was moved; none if all was moved by an earlier run.
+/// Moves what is not moved yet. Returns what was moved, or `None` if an earlier run has moved everything.
 fn move_jobs(
     from: &mut MovedStore,
     to: &mut MovedStore,
@@ -308,7 +308,7 @@ fn copy(from: &mut MovedStore, to: &mut MovedStore) -> Result<()> {
     Ok(to.store.end_take_over()?)
 }
 
-/// Fails if the new store does not have what the old one has.
+/// Fails if something of the old store is missing in the new store.
 fn compare(old: &[(TopicName, Contents)], new: &[(TopicName, Contents)]) -> Result<()> {
     let lacks =
         old.iter().find(|one| !new.contains(one)).or_else(|| new.iter().find(|one| !old.contains(one)));

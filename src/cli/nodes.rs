@@ -56,9 +56,9 @@ struct ListNodes {}
 /// Move jobs between nodes: to a node that is added, or away from a node that is emptied
 ///
 /// Needs --config. The file must name all of these nodes, and all must answer. Until the move is finished, no job is
-/// delivered or changed. If a node that is emptied has the registry, the registry is moved first. A move that was interrupted can be started again. Without --add and --empty, the command
-/// finishes an interrupted move, looks at a node that is older than the others, and brings the jobs of an earlier
-/// release to their homes.
+/// delivered or changed. If a node that is emptied has the registry, the registry is moved first. A move that was
+/// interrupted can be started again. Without --add and --empty, the command finishes an interrupted move, looks at a
+/// node that is older than the others, and brings the jobs of an earlier release to their homes.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  dq nodes move --add r3 --config /etc/dq/dq.toml --dry-run\n  dq nodes move --add r3 --config /etc/dq/dq.toml\n  dq nodes move --empty r1 --config /etc/dq/dq.toml"
@@ -175,8 +175,8 @@ fn rows(config: &Path) -> Result<(Vec<NodeRow>, Option<SpoolFill>)> {
         }
         rows.push(NodeRow::from(&node));
     }
-    // The spool belongs to no node, and its file may belong to another user. So the nodes are shown even if it cannot
-    // be read.
+    // The spool belongs to no node, and its file may belong to another user. So the nodes are shown even if the spool
+    // cannot be read.
     let spool = SpoolFill::of_host(&settings.store);
     Ok((rows, spool.inspect_err(|e| eprintln!("the spool cannot be read: {e}")).ok().flatten()))
 }

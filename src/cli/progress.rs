@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How often a line is written.
+/// The time between two lines.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// The display of the progress of a piece of work.
@@ -36,7 +36,7 @@ impl Progress {
         Progress::Bar(ProgressBar::new(total).with_style(style).with_message(what))
     }
 
-    /// Adds this many to those that are done.
+    /// Adds `jobs` to the number that is done.
     pub(super) fn step(&mut self, jobs: u64) {
         match self {
             Progress::Bar(bar) => bar.inc(jobs),

@@ -26,7 +26,7 @@ pub struct Call {
     pub body: String,
     /// The body as it came.
     pub bytes: Vec<u8>,
-    /// When all of it had come in, Unix milliseconds.
+    /// When the whole request had come in, in Unix milliseconds.
     pub at_ms: i64,
 }
 

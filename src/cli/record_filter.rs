@@ -21,7 +21,8 @@ pub(super) struct RecordFilter {
     #[arg(long, value_name = "TEXT")]
     id_prefix: Option<String>,
 
-    /// Only jobs that ended at this time or later: RFC 3339, Unix milliseconds, or a span before now (2h: two hours ago)
+    /// Only jobs that ended at this time or later: RFC 3339, Unix milliseconds, or a span before now (2h: two hours
+    /// ago)
     #[arg(long, value_name = "WHEN")]
     since: Option<String>,
 

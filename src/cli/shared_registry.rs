@@ -1,4 +1,5 @@
-//! `dq registry`: which node of the store has the registry; moves it to another node, or writes it anew.
+//! `dq registry`: shows which node of the store has the registry, moves the registry to another node, or writes it
+//! anew.
 
 use anyhow::{Result, bail};
 
@@ -38,8 +39,8 @@ struct ShowRegistry {}
 
 /// Move the registry to another node, for example before that node is emptied
 ///
-/// Needs --config. All nodes must answer. While it is moved, nobody can change it; jobs are delivered as usual. A move
-/// that was interrupted can be started again.
+/// Needs --config. All nodes must answer. While the registry is moved, nobody can change it. Jobs are delivered as
+/// usual. A move that was interrupted can be started again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq registry move r2 --config /etc/dq/dq.toml")]
 struct MoveRegistry {
@@ -49,9 +50,9 @@ struct MoveRegistry {
 
 /// Write a new registry from what this host knows, after the node that had it is lost
 ///
-/// Needs --config. All nodes of the configuration must answer, and none may have a registry. The new one has the topics,
-/// tokens and accounts that this host knew last. The audit log, the daily statistics, and the operations on many jobs
-/// are not known to a host, so the new registry begins without them.
+/// Needs --config. All nodes of the configuration must answer, and none may have a registry. The new registry has the
+/// topics, tokens and accounts that this host knew last. A host does not know the audit log, the daily statistics, and
+/// the operations on many jobs, so the new registry begins without them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq registry rebuild --config /etc/dq/dq.toml --yes")]
 struct RebuildRegistry {

@@ -1,4 +1,4 @@
-//! Formats output for people: tables that stay aligned whatever their cells hold, moments, spans, colours.
+//! Formats output for people: tables that stay aligned with any content, moments, spans, colours.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -69,8 +69,8 @@ pub(super) fn lines<S: AsRef<str>>(pairs: &[(&str, S)]) -> String {
     pairs.iter().map(line).collect()
 }
 
-/// Returns a text in which some characters are escaped: those that would change the terminal, end the line, or change
-/// the direction of writing.
+/// Returns a text in which some characters are escaped: the characters that would change the terminal, end the line, or
+/// change the direction of writing.
 pub(super) fn plain(text: &str) -> String {
     if !text.chars().any(is_escaped) {
         return text.to_owned();
@@ -78,7 +78,7 @@ pub(super) fn plain(text: &str) -> String {
     text.chars().map(|c| if is_escaped(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
-/// Returns as much of a text as fits into this many columns.
+/// Returns the part of a text that fits into `columns` columns.
 pub(super) fn cut(text: &str, columns: usize) -> String {
     let text = plain(text);
     if text.width() <= columns {

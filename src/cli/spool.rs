@@ -14,7 +14,7 @@ pub(super) struct SpoolFill {
     pub entries: u64,
     pub bytes: u64,
     pub max_bytes: u64,
-    /// When the oldest of them came, Unix milliseconds. `None`: none waits.
+    /// When the oldest change came, in Unix milliseconds. `None`: no change waits.
     pub oldest_ms: Option<i64>,
 }
 

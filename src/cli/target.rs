@@ -1,5 +1,5 @@
-//! Chooses the daemon that is asked, and the token: by flags, the environment, the user's file, or the place where a
-//! daemon runs.
+//! Chooses the daemon that gets the requests, and the token. Flags, the environment or the user's file name them.
+//! Otherwise it is the daemon that runs here.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ enum TokenSource {
     File(PathBuf),
 }
 
-/// The user's file: the daemon that is asked if neither a flag nor the environment names one.
+/// The user's file. It names the daemon to use if neither a flag nor the environment names one.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct UserFile {
@@ -108,8 +108,8 @@ impl TargetOptions {
         self.choose(run_dir, env, user, here)
     }
 
-    /// Looks first at the flags, then at the environment, then at the user's file. If none of them names a daemon,
-    /// takes the daemon that runs here.
+    /// Looks first at the flags, then at the environment, then at the user's file. If none of them names a daemon, uses
+    /// the daemon that runs here.
     fn choose(
         &self,
         run_dir: Option<PathBuf>,

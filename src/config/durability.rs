@@ -1,4 +1,4 @@
-//! Checks the settings of durability: whether the store can give the level.
+//! Checks the settings of durability, and that the store can give the level.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use model::settings::{Safety, StoreSettings};
 use model::topic::{Durability, Topic};
 
 /// The limits of `store.durability_timeout`. dq answers a request with `unknown` when its store has not answered for
-/// ten seconds, and a call may be made twice, so two timeouts must fit into that time.
+/// ten seconds. A call may be made twice. So two timeouts must fit into ten seconds.
 const TIMEOUT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(4));
 
 fn level(raw: &raw::Store) -> Result<Option<Durability>, ConfigError> {
@@ -26,7 +26,8 @@ pub(super) fn of_redis(raw: &raw::Store) -> Result<Safety, ConfigError> {
     })
 }
 
-/// Checks the settings that the embedded store does not need: a change is always on the disk before it is answered.
+/// Checks the settings that the embedded store does not need. In this store, a change is always on the disk before it
+/// is answered.
 pub(super) fn check_embedded(raw: &raw::Store) -> Result<(), ConfigError> {
     if let Some(level) = level(raw)?
         && let Some(problem) = StoreSettings::embedded_lacks(level)

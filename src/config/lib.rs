@@ -1,8 +1,8 @@
 //! Reads the configuration: the defaults, then the file, then the environment. Checks it and returns [`Settings`].
 //!
-//! It owns the names, bounds and defaults of all settings, and all messages about wrong settings. Only dq-master and
-//! the command line use it: child processes get the checked settings, sealed, from the master. It opens no socket and
-//! no store.
+//! This crate owns the names, bounds and defaults of all settings, and all messages about wrong settings. Only
+//! dq-master and the command line use this crate. Child processes get the checked settings, sealed, from the master.
+//! The crate opens no socket and no store.
 //!
 //! Begin with [`load`]: `raw` is the file as it is written, `validate` checks it.
 
@@ -60,11 +60,12 @@ pub enum ConfigError {
     /// A key does not exist, or its value is not valid.
     #[error("{place}{key}: {problem}")]
     Key {
-        /// The file and the line, or the variable of the environment, with `: ` at the end. Empty: not known.
+        /// The file and the line, or the variable of the environment, with `: ` at the end. Empty: the place is not
+        /// known.
         place: String,
-        /// Its path, such as `server.listen` or `topic[2].callback`.
+        /// The path of the key, such as `server.listen` or `topic[2].callback`.
         key: String,
-        /// What is wrong with it, and what is valid.
+        /// What is wrong with the key or its value, and what is valid.
         problem: String,
     },
 }
@@ -82,7 +83,7 @@ pub fn environment() -> impl Iterator<Item = (String, String)> {
 }
 
 /// Returns the nodes that a registry lists, for the daemon with that `run_dir`. An error says why this is not possible.
-/// It is called if the configuration says that these nodes are used.
+/// The function is called if the configuration says that these nodes are used.
 pub type NodeLookup<'a> = &'a dyn Fn(&RegistrySettings, &Path) -> Result<Vec<PhpNode>, String>;
 
 /// Reads and checks the file at `path`. Relative paths in it resolve against its folder.
@@ -151,7 +152,7 @@ pub fn defaults() -> Table {
     Table::try_from(Raw::default()).expect("the defaults are plain values")
 }
 
-/// Returns the same table with all keys of sections: also those without a default, with an example.
+/// Returns the same table with all keys of sections. A key without a default has an example as its value.
 fn shown_keys() -> Table {
     let mut raw = Raw::default();
     raw.callback.max_attempts = Some(10);

@@ -17,7 +17,8 @@ use model::settings::{
     NodeAddress, NodeSettings, RedisSettings, RegistrySettings, SpoolSettings, TlsSettings,
 };
 
-/// The number of shards of a Cluster if the file does not set it: enough to be spread over many servers.
+/// The number of shards of a Cluster if the file does not set this number. It is large enough to spread the shards over
+/// many servers.
 const SHARDS_OF_CLUSTER: u32 = 64;
 
 /// The maximum number of shards. A token has two bytes for the shard of its lease, and bells need one connection per
@@ -117,8 +118,8 @@ fn unlisted(problem: impl Into<String>) -> ConfigError {
     ConfigError::key("store.nodes_from_registry", problem)
 }
 
-/// Returns the nodes in the tables of the PHP daemon. Each is named by the number of its row, because people can change
-/// the name in the row. If a row has a master and a slave, the master is used.
+/// Returns the nodes in the tables of the PHP daemon. Each node gets its name from the number of its row, because
+/// people can change the name in the row. If a row has a master and a slave, the master is used.
 pub(super) fn from_registry(
     shards: u32,
     registry: Option<&RegistrySettings>,

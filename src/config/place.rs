@@ -1,5 +1,5 @@
-//! Where a key is in the configuration: the line of the file, the name of the topic, or the variable of the environment
-//! that has set it. For messages.
+//! Finds the place of a key in the configuration, for messages: the line of the file, the name of the topic, or the
+//! variable of the environment that has set the key.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::ConfigError;
 
-/// Adds to an error where its key is. `text`: the file.
+/// Adds the place of the key to an error. `text`: the contents of the file.
 pub fn with_place(
     error: ConfigError,
     path: &Path,
@@ -35,11 +35,11 @@ pub fn with_place(
     ConfigError::Key { place: format!("{}: {line}", path.display()), key, problem }
 }
 
-/// Where a key is, or, if it is missing, the table that lacks it.
+/// The place of a key. If the key is missing, this is the place of the table that lacks the key.
 struct Found {
-    /// The number of bytes before it.
+    /// The number of bytes before this place.
     offset: usize,
-    /// The topic that it belongs to.
+    /// The topic that this place belongs to.
     topic: Option<String>,
 }
 
@@ -67,7 +67,7 @@ fn text_of(value: &DeValue<'_>) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// Returns the number of the line that has this byte, from 1.
+/// Returns the number of the line that has this byte. The first line has the number 1.
 pub fn line_of(text: &str, offset: usize) -> usize {
     text.get(..offset).unwrap_or(text).matches('\n').count() + 1
 }

@@ -23,7 +23,8 @@ const FRAMES: (ByteCount, ByteCount) = (ByteCount(256), ByteCount(15 << 20));
 /// The most connections that a port may have.
 const CONNECTIONS_MAX: usize = 1_000_000;
 
-/// If the configuration does not limit the connections of one source, the limit is at least this number.
+/// If the configuration does not limit the connections of one source, the limit is at least this number, but never more
+/// than `max_connections`.
 const PER_SOURCE_LEAST: usize = 16;
 
 /// The shortest and the longest `idle_timeout`.
@@ -96,7 +97,8 @@ pub(super) fn gmq(raw: raw::Gmq, http: Option<SocketAddr>) -> Result<GmqSettings
     })
 }
 
-/// Checks the port for clients of beanstalkd. `server`: its `max_frame` bounds all requests, and so the memory for them.
+/// Checks the port for clients of beanstalkd. `server`: the settings of the TCP port. Their `max_frame` bounds all
+/// requests, and so the memory for requests.
 pub(super) fn beanstalk(
     raw: raw::Beanstalk,
     http: Option<SocketAddr>,
@@ -149,8 +151,8 @@ fn session_key_file(text: &str, base: &Path) -> Result<Option<PathBuf>, ConfigEr
     Ok(Some(path))
 }
 
-/// Returns the URL at which receivers find the API: `http.public_url`, or else the address in `http.listen`, if
-/// receivers can call this address.
+/// Returns the URL at which receivers find the API. This is `http.public_url`. If that is empty, it is the address in
+/// `http.listen`, if receivers can call this address.
 fn public_url(said: &str, listen: Option<SocketAddr>, has_tls: bool) -> Result<Option<String>, ConfigError> {
     if said.is_empty() {
         let scheme = if has_tls { "https" } else { "http" };
@@ -205,8 +207,8 @@ impl ListenPort {
         }
     }
 
-    /// Returns the address of a port whose protocol has no credentials, and who may connect. `clients`: the program whose
-    /// clients they are. `http`: the address of the API, whose process serves this port too.
+    /// Returns the address of a port whose protocol has no credentials, and the networks that may connect. `clients`:
+    /// the program whose clients use the port. `http`: the address of the API, whose process serves this port too.
     fn check_without_login(
         &self,
         clients: &str,

@@ -1,6 +1,6 @@
 //! docs/CONFIGURATION.md, the reference of all settings. It is made from `conf/dq.toml` (what each setting means), from
-//! the code (types, defaults, bounds, what a reload refuses) and from the declarations of topics. The test here compares
-//! it with the file. `make configuration` writes the file.
+//! the code (types, defaults, bounds, what a reload refuses) and from the declarations of topics. The test here
+//! compares the result with the file. `make configuration` writes the file.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ fn set(table: &mut Table, section: &Section, name: &str, value: Value) {
     target.insert(name.to_owned(), value);
 }
 
-/// Checks a configuration with one other value.
+/// Checks a configuration in which one value is changed.
 fn with(base: &str, section: &Section, name: &str, value: Value) -> Result<Settings, ConfigError> {
     let mut table: Table = base.parse().unwrap();
     set(&mut table, section, name, value);
@@ -45,7 +45,7 @@ fn with(base: &str, section: &Section, name: &str, value: Value) -> Result<Setti
     check(table, Path::new("/etc/dq"), std::iter::empty(), &nobody)
 }
 
-/// Returns the type of a key in words: what the error about a value of a wrong type asks for.
+/// Returns the type of a key in words. The error about a value of a wrong type names this type.
 fn type_of(section: &Section, key: &Key) -> String {
     if key.value.is_table() {
         return "a table".to_owned();
@@ -65,7 +65,7 @@ fn type_of(section: &Section, key: &Key) -> String {
     }
 }
 
-/// Returns the bounds of a key: those that the error about a value that is too large names.
+/// Returns the bounds of a key. The error about a value that is too large names these bounds.
 fn bounds(section: &Section, key: &Key, kind: &str) -> Option<String> {
     let largest = match kind {
         "number" if key.name != "port" => Value::Integer(4_000_000_000),
@@ -144,7 +144,7 @@ fn prose(lines: &[String]) -> String {
     markdown
 }
 
-/// Returns a text in which nothing is markup but code between backticks.
+/// Returns a text in which only code between backticks is markup.
 fn marked(text: &str) -> String {
     let part = |(at, part): (usize, &str)| match at % 2 {
         0 => part.replace('*', "\\*").replace('<', "\\<").replace('|', "\\|"),
@@ -153,7 +153,7 @@ fn marked(text: &str) -> String {
     text.split('`').enumerate().map(part).collect::<Vec<_>>().join("`")
 }
 
-/// Breaks a text into lines, but no code between backticks.
+/// Breaks a text into lines, but not inside code between backticks.
 fn wrapped(text: &str, indent: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -279,7 +279,7 @@ fn the_reference_of_settings_is_what_code_and_file_say() {
     );
 }
 
-/// Returns the keys of a table, which the error about a key that does not exist names.
+/// Returns the keys of a table. The error about a key that does not exist names these keys.
 fn keys_of<'de, T: Deserialize<'de>>() -> Vec<String> {
     let wrong: Table = [("?".to_owned(), Value::Integer(1))].into_iter().collect();
     let Err(error) = Value::Table(wrong).try_into::<Table>().and_then(T::deserialize) else {
@@ -349,7 +349,7 @@ fn bounds_types_and_fixed_settings_come_from_the_code() {
             "store.node.shards"
         ]
     );
-    // A variable of the environment overrides what it stands beside.
+    // A variable of the environment overrides the setting that it is listed with.
     let variables: Vec<&str> = text.split('`').filter(|code| code.starts_with("DQ_")).collect();
     assert!(variables.len() > 70, "{}", variables.len());
     for name in variables {

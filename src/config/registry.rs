@@ -10,8 +10,8 @@ use model::settings::{MysqlServer, RegistrySettings, StoreSettings};
 
 const FORMS: &str = "use \"store\" (with Redis), \"sqlite:var/registry.db\", \"mysql://user:password@127.0.0.1:3306/dq\" or \"none\"";
 
-/// Returns the database of the registry; none: there is no registry. `max_attempts`: what `callback.max_attempts` says,
-/// for the rows of the PHP daemon. Relative paths resolve against `base`.
+/// Returns the database of the registry; none: there is no registry. `max_attempts`: the value of
+/// `callback.max_attempts`, for the rows of the PHP daemon. Relative paths resolve against `base`.
 pub(super) fn registry(
     raw: raw::Registry,
     max_attempts: Option<u32>,
@@ -94,8 +94,8 @@ fn sqlite(path: &str, store: &StoreSettings, base: &Path) -> Result<RegistrySett
     }
 }
 
-/// Checks a URL of MySQL. An error says whether the setting of the password is wrong (true) or the URL (false), and
-/// what is wrong.
+/// Checks a URL of MySQL. An error says what is wrong, and whether the mistake is in the setting of the password (true)
+/// or in the URL (false).
 fn mysql(url: &str, password: Option<String>) -> Result<MysqlServer, (bool, String)> {
     let problem = |what: &str| (false, format!("a url that cannot be read: {what}; {FORMS}"));
     let opts = Opts::from_url(url).map_err(|e| problem(&e.to_string()))?;

@@ -1,4 +1,4 @@
-//! Says which key was probably meant by a key that does not exist.
+//! Finds the key that was probably meant, if a key does not exist.
 
 use toml::Value;
 

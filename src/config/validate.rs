@@ -169,8 +169,8 @@ fn topics(
     for (i, written) in written.iter().enumerate() {
         let key = |name: &str| format!("topic[{i}].{name}");
         let topic = topic(&key, written, max_attempts)?;
-        // Only an address in the URL is checked here. A host name is looked up when it is called, because reading the
-        // configuration must not wait for a name server.
+        // Only an address in the URL is checked here. A host name is looked up only when the host is called. Reading
+        // the configuration must not wait for a name server.
         if let Some(why) = rules.denies_literal(&topic.callback) {
             return Err(ConfigError::key(key("callback"), why));
         }

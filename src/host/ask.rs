@@ -1,4 +1,5 @@
-//! Asks a daemon's master for its status, over its control socket. Adds what only the host of the caller knows.
+//! Asks a daemon's master for its status, over its control socket. Adds the facts that only the host of the caller
+//! knows.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;

@@ -12,10 +12,11 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 const LINKS_MAX: usize = 16;
 
 /// Returns the folders where a change may affect the file: its own folder, the folder of each link on its path, and the
-/// folders to which these links lead. If a part of the path is missing, the folder where it would be is the last one.
+/// folders to which these links lead. If a part of the path is missing, the last folder of the result is the one where
+/// this part would be.
 fn folders_of(path: &Path, links_left: usize) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = path.parent().map(Path::to_owned).into_iter().collect();
-    // From the root to the file itself.
+    // The prefixes are sorted from the root to the file itself.
     let mut prefixes: Vec<&Path> = path.ancestors().collect();
     prefixes.reverse();
     for prefix in prefixes {
@@ -45,7 +46,7 @@ fn folders_of(path: &Path, links_left: usize) -> Vec<PathBuf> {
     folders
 }
 
-/// A watch on the folders of a file: the folders in its path, and those to which links lead.
+/// A watch on the folders of a file: the folders in its path, and the folders to which links lead.
 #[derive(Debug)]
 pub struct Changes {
     inotify: Inotify,

@@ -1,9 +1,9 @@
 //! Replaces the image of this process by another one, in place. The pid, the children and the descriptors stay the
 //! same.
 //!
-//! The data for the next image is in sealed memory. An environment variable names the descriptor of this memory and
-//! that of the previous image's executable. So an image that understands nothing else can still execute the previous
-//! image.
+//! The data for the next image is in sealed memory. An environment variable names two descriptors: the descriptor of
+//! this memory, and the descriptor of the previous image's executable. So an image that understands nothing else can
+//! still execute the previous image.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -37,13 +37,14 @@ fn block_signals() -> io::Result<()> {
     Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?)
 }
 
-/// Unblocks the signals that were blocked for an exec. Call it when they are caught.
+/// Unblocks the signals that were blocked for an exec. Call this function after the handlers of the signals are set.
 pub fn unblock_signals() -> io::Result<()> {
     Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?)
 }
 
 /// Executes `executable` with the arguments of this process, and hands over `bytes` and the descriptors in `keep`.
-/// Signals that were caught and not handled are sent again. Returns only if it failed; then everything is as before.
+/// Signals that were caught and not handled are sent again. Returns only if the exec failed. Then everything is as
+/// before.
 pub fn in_place(
     executable: &OwnedFd,
     bytes: &[u8],
@@ -57,7 +58,8 @@ pub fn in_place(
         let keep: Vec<RawFd> = keep.iter().copied().chain([memory.as_raw_fd(), before.as_raw_fd()]).collect();
         block_signals()?;
         // Signals that were caught and not handled are sent again. The signals stay blocked until the next image
-        // unblocks them, or this image if the exec fails. SIGCHLD is always sent, because a child may have ended.
+        // unblocks them. If the exec fails, this image unblocks them. SIGCHLD is always sent, because a child may have
+        // ended.
         for signal in signals.take()?.into_iter().chain([Signal::SIGCHLD]) {
             nix::sys::signal::kill(nix::unistd::Pid::this(), signal)?;
         }
@@ -72,7 +74,7 @@ pub fn in_place(
 fn inheritable(fds: &[RawFd], yes: bool) -> io::Result<()> {
     let flag = if yes { FdFlag::empty() } else { FdFlag::FD_CLOEXEC };
     for fd in fds {
-        // SAFETY: borrowed for this call only. The owners of the descriptors outlive it.
+        // SAFETY: the descriptor is borrowed for this call only. The owners of the descriptors outlive the call.
         let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(*fd) };
         fcntl(fd, FcntlArg::F_SETFD(flag))?;
     }
@@ -98,7 +100,7 @@ impl HandOverMemory {
                 .next()
                 .and_then(|p| p.parse().ok())
                 .ok_or_else(|| io::Error::other(format!("{HANDOVER}={value:?} names no descriptors")))?;
-            // SAFETY: the previous image has left it to this one, which has not opened anything yet.
+            // SAFETY: the previous image has left the descriptor to this image, which has not opened anything yet.
             let fd = unsafe { OwnedFd::from_raw_fd(number) };
             fcntl(&fd, FcntlArg::F_GETFD)?;
             Ok(fd)
@@ -111,7 +113,7 @@ impl HandOverMemory {
 
     /// Takes a descriptor that was handed over. The caller becomes its owner, so it may ask for each number only once.
     pub fn adopt(&self, number: RawFd) -> io::Result<OwnedFd> {
-        // SAFETY: the previous image has left it to this one, and names each descriptor once.
+        // SAFETY: the previous image has left the descriptor to this image, and names each descriptor once.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
         fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
         Ok(fd)

@@ -54,7 +54,7 @@ impl Inherited {
         let (Ok(slot), Ok(names)) = (std::env::var(SLOT), std::env::var(FDS)) else { return Ok(None) };
         let mut sockets = HashMap::new();
         for (name, number) in names.split(':').zip(FIRST_FD..) {
-            // SAFETY: the master has put it there for this process, which has not opened anything yet.
+            // SAFETY: the master has put the descriptor there for this process, which has not opened anything yet.
             let fd = unsafe { OwnedFd::from_raw_fd(number) };
             fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
             sockets.insert(name.to_owned(), fd);

@@ -1,7 +1,7 @@
 //! The Unix kit: signals, inherited sockets, sealed memory, spawning, locks, logs, the service manager.
 //!
-//! It owns all of dq that talks to the kernel about processes, and most of its `unsafe` code. It knows nothing about
-//! jobs or topics, and it contains no policy: it does not decide which process starts or ends.
+//! This crate owns all code of dq that talks to the kernel about processes, and most of the `unsafe` code. It knows
+//! nothing about jobs or topics, and it contains no policy: it does not decide which process starts or ends.
 //!
 //! Begin with [`spawn`](Spawn) (how the master starts a child) and [`Inherited`] (what the child gets).
 
@@ -78,21 +78,21 @@ pub fn set_process_name(name: &str) -> io::Result<()> {
     Ok(nix::sys::prctl::set_name(&name)?)
 }
 
-/// Makes this process, and those that it starts, use only small memory pages. With huge pages, the allocator makes each
-/// process of the daemon hold 15 MB, of which it uses 2 MB.
+/// Makes this process, and those that it starts, use only small memory pages. With huge pages, each process of the
+/// daemon occupies 15 MB because of the allocator, but uses only 2 MB.
 pub fn use_small_pages() {
     // A kernel without huge pages refuses this, which does not matter.
     let _ = nix::sys::prctl::set_thp_disable(true);
 }
 
-/// Gives the memory that this thread has freed back to the operating system. The allocator itself does so only when it
-/// is asked for more.
+/// Gives the memory that this thread has freed back to the operating system. Without this call, the allocator does so
+/// only when it is asked for more memory.
 pub fn give_memory_back() {
     // SAFETY: mi_collect may be called by any thread at any time.
     unsafe { libmimalloc_sys::mi_collect(true) };
 }
 
-/// Returns the host's clock in Unix milliseconds: for times that are shown, never for waiting.
+/// Returns the time of the host's clock in Unix milliseconds. Use it for times that are shown, never for waiting.
 pub fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
 }

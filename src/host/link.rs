@@ -16,7 +16,8 @@ pub enum ToChild {
     Drain {
         /// How much time the drain has, in milliseconds from now. `None`: there is no limit.
         within_ms: Option<u64>,
-        /// Whether a new process replaces it, and may take over its connections. The name in the message is older.
+        /// Whether a new process replaces the child, and may take over its connections. The message has an older name
+        /// for this field.
         #[serde(rename = "successor")]
         replaced: bool,
     },
@@ -29,9 +30,9 @@ pub enum ToChild {
 /// What a child tells the master.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToMaster {
-    /// It has opened what it needs, and works.
+    /// The child has opened what it needs, and works.
     Ready,
-    /// Its main loop works: the answer to a ping.
+    /// The answer to a ping: the main loop of the child works.
     Alive {
         /// How long one of its workers has been past its own deadline, in milliseconds. 0: no worker is past it.
         overdue_ms: u64,
@@ -44,7 +45,7 @@ pub enum ToMaster {
 }
 
 impl ToMaster {
-    /// Returns the message that a child cannot continue, with as much of `reason` as fits.
+    /// Returns the message that a child cannot continue. If `reason` is too long for a message, its end is cut off.
     pub fn failed(reason: &str) -> ToMaster {
         ToMaster::Failed { reason: reason.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect() }
     }
@@ -107,8 +108,8 @@ impl Link {
                     .map(Received::Message)
                     .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e)),
                 Err(Errno::EAGAIN) => Ok(Received::Nothing),
-                // A reset means that the other side ended before it read everything. Its own messages can still be
-                // read.
+                // A reset means that the other side ended before it read everything. The messages of the other side can
+                // still be read.
                 Err(Errno::EINTR | Errno::ECONNRESET) => continue,
                 Err(e) => Err(e.into()),
             };

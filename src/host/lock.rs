@@ -48,9 +48,9 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the folder if it is missing, and locks it. If the master that wrote the lock's file is dead or
-    /// ends, the lock is tried again for `patience`: the master, or a child that it was just starting, may hold the lock
-    /// for a moment.
+    /// Makes the folder if it is missing, and locks it. If the master that wrote the lock's file is dead or is ending,
+    /// the lock is tried again for `patience`. This master, or a child that it was just starting, may still hold the
+    /// lock for a moment.
     pub fn take(path: &Path, patience: Duration) -> Result<RunDir, RunDirError> {
         let until = Instant::now() + patience;
         loop {
@@ -101,7 +101,7 @@ impl RunDir {
         Ok(RunDir { lock })
     }
 
-    /// Empties the lock's file, at the end of the master: the pid may soon be that of another process.
+    /// Empties the lock's file, at the end of the master. Another process may soon have the pid that is in the file.
     pub fn remove_pid(&self) -> io::Result<()> {
         self.lock.set_len(0)
     }
@@ -112,7 +112,8 @@ impl RunDir {
     }
 }
 
-/// Makes a folder in `run_dir`, unless it is there; and `run_dir` itself, so that a daemon goes on if somebody removes it.
+/// Makes a folder in `run_dir` if it is missing. Also makes `run_dir` itself, so that a daemon continues if somebody
+/// removes `run_dir`.
 pub fn make_folder_in_run_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
@@ -155,7 +156,7 @@ mod tests {
         drop(first);
         assert!(!is_run_dir_taken(&path));
         drop(RunDir::take(&path, Duration::ZERO).unwrap());
-        // The lock is held by a process that a dead master left behind: no process has this pid.
+        // A process that a dead master left behind holds the lock. No process has the pid in the file.
         let left = File::open(path.join("dq-master.pid")).unwrap();
         left.lock().unwrap();
         std::fs::write(path.join("dq-master.pid"), "2147483647\n").unwrap();

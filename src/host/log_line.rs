@@ -1,7 +1,8 @@
 //! The lines of the log: as text, as logfmt, or as JSON.
 //!
-//! A record about a job has the fields `topic` and `id`, one about a topic the field `topic`. In text they stand before the
-//! message (`orders:42 failed …`, `orders: its receiver …`), so messages do not name them again.
+//! A record about a job has the fields `topic` and `id`. A record about a topic has the field `topic`. In text, these
+//! fields stand before the message (`orders:42 failed …`, `orders: its receiver …`), so messages do not name the topic
+//! and the id again.
 
 use std::fmt::Write as _;
 use std::os::fd::AsFd;
@@ -23,7 +24,8 @@ pub(super) struct Lines {
     pub name: String,
     pub pid: u32,
     pub format: LogFormat,
-    /// Whether the journal of systemd reads the lines. It adds the time, and takes the level from the first characters.
+    /// Whether the journal of systemd reads the lines. The journal adds the time, and reads the level from the first
+    /// characters of a line.
     pub to_journal: bool,
 }
 
@@ -69,7 +71,7 @@ impl Lines {
             pairs.push(("log", LineValue::Text(log.to_owned())));
         }
         for (name, value) in &fields.0 {
-            // What can be counted is a number in JSON.
+            // A value that can be counted is a number in JSON.
             let value = match value.parse() {
                 Ok(number) if *name == "attempt" => LineValue::Number(number),
                 _ => LineValue::Text(value.clone()),
@@ -146,7 +148,7 @@ fn is_bare(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c > ' ' && !matches!(c, '"' | '=' | '\\') && !c.is_control())
 }
 
-/// Returns how the journal is told the level of a line (sd-daemon(3)).
+/// Returns the characters that give the level of a line to the journal (sd-daemon(3)).
 fn priority(level: Level) -> &'static str {
     match level {
         Level::Error => "<3>",
@@ -156,7 +158,8 @@ fn priority(level: Level) -> &'static str {
     }
 }
 
-/// Whether systemd has connected this descriptor to its journal. It says so in JOURNAL_STREAM (systemd.exec(5)).
+/// Whether systemd has connected this descriptor to its journal. systemd shows this in JOURNAL_STREAM
+/// (systemd.exec(5)).
 pub(super) fn is_journal(fd: impl AsFd) -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     nix::sys::stat::fstat(fd).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))

@@ -55,7 +55,7 @@ struct NonBlockingWriter<W> {
 impl<W: Write + AsFd> Write for NonBlockingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut polled = [PollFd::new(self.out.as_fd(), PollFlags::POLLOUT)];
-        // A pipe is not writable if it may have less room than the longest line needs.
+        // `poll` reports a pipe as writable only if the pipe certainly has room for the longest line.
         let writable = poll(&mut polled, PollTimeout::ZERO).is_ok_and(|n| n > 0);
         if !writable {
             self.lost += 1;
@@ -105,7 +105,8 @@ struct OpenFile {
     /// 1 for the first file of a day.
     part: u32,
     file: File,
-    /// How many bytes may be written before its length is checked again. Other processes write to it as well.
+    /// How many bytes may be written before the length of the file is checked again. Other processes write to the file
+    /// as well.
     unchecked: u64,
 }
 
@@ -159,7 +160,7 @@ impl Files {
         file.file.write_all(line.as_bytes())
     }
 
-    /// Opens the first file of a day, from this part on, that is not full. Removes old files.
+    /// Opens the first file of a day that is not full, beginning with this part. Removes old files.
     fn open(&self, kind: &'static str, date: String, mut part: u32) -> io::Result<OpenFile> {
         loop {
             let path = self.folder.join(file_name(kind, &date, part));
@@ -254,7 +255,7 @@ mod tests {
         let (reader, writer) = UnixStream::pair().unwrap();
         let mut out = NonBlockingWriter { out: writer, lost: 0 };
         let line = [b'x'; 1000];
-        // Much more than the socket has room for.
+        // This is much more than the socket has room for.
         (0..10_000).for_each(|_| assert_eq!(out.write(&line).unwrap(), line.len()));
         let lost = out.lost;
         assert!(lost > 1000, "{lost}");

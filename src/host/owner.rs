@@ -184,7 +184,7 @@ impl OwnerCheck {
         match (file.try_lock(), watch) {
             (Ok(()), _) => Ok(OwnerCheck::Dead(file)),
             (Err(TryLockError::WouldBlock), Some(watch)) => Ok(OwnerCheck::Lives(watch)),
-            // Another process is handing its leases back.
+            // Another process is handing back the leases of this owner.
             (Err(TryLockError::WouldBlock), None) => Ok(OwnerCheck::Gone),
             (Err(TryLockError::Error(e)), _) => Err(e),
         }
@@ -193,7 +193,7 @@ impl OwnerCheck {
 
 /// Returns a descriptor that becomes readable when the process ends.
 fn watch(pid: libc::pid_t) -> io::Result<OwnedFd> {
-    // SAFETY: takes two numbers and returns a new descriptor, which nobody else owns, or -1.
+    // SAFETY: the call takes two numbers. It returns -1, or a new descriptor that nobody else owns.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());

@@ -28,7 +28,7 @@ const PATIENCE: i64 = 1;
 pub struct PassListener {
     fd: OwnedFd,
     path: PathBuf,
-    /// The inode of the socket's file. It tells whether the file is still the one that this listener made.
+    /// The inode of the socket's file. It shows whether the file is still the one that this listener made.
     inode: u64,
 }
 
@@ -101,7 +101,7 @@ impl PassSocket {
         Ok(PassSocket(fd))
     }
 
-    /// Returns the pid of the process that listens at the other end, as it was when it began to listen.
+    /// Returns the pid that the process at the other end had when it began to listen.
     pub fn listener_pid(&self) -> io::Result<u32> {
         Ok(nix::sys::socket::getsockopt(&self.0, sockopt::PeerCredentials)?.pid() as u32)
     }

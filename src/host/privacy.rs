@@ -1,5 +1,5 @@
-//! Keeps the files of the daemon from other users: they hold jobs, logs and locks, and anyone who can open the file of
-//! a lock can hold the lock.
+//! Protects the files of the daemon from other users. The files contain jobs, logs and locks. Anyone who can open the
+//! file of a lock can hold the lock.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -16,7 +16,7 @@ pub fn keep_new_files_private() {
     umask(Mode::from_bits_truncate(0o077));
 }
 
-/// Takes away what other users may do with the files of a folder whose names begin with `prefix`. Earlier releases left
+/// Removes the rights of other users to the files of a folder whose names begin with `prefix`. Earlier releases left
 /// the modes of new files to the umask. The rights of the group do not change. Sockets and folders do not change
 /// either, because other users may reach the API over a socket.
 pub fn keep_old_files_private(folder: &Path, prefix: &str) {
@@ -28,7 +28,8 @@ pub fn keep_old_files_private(folder: &Path, prefix: &str) {
         if !found.is_file() || found.uid() != own_user || found.mode() & OTHERS == 0 {
             continue;
         }
-        // The file is not opened: a process that closes a database file drops the locks that SQLite has on it.
+        // The file is not opened, because a process that closes a database file drops the locks that SQLite has on this
+        // file.
         let path = entry.path();
         match fs::set_permissions(&path, Permissions::from_mode(found.mode() & 0o7777 & !OTHERS)) {
             Ok(()) => log::info!("{} is no longer open to other users", path.display()),

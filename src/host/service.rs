@@ -25,7 +25,7 @@ pub fn sockets_from_service_manager() -> io::Result<Vec<(String, OwnedFd)>> {
     named
         .into_iter()
         .map(|(number, name)| {
-            // SAFETY: the manager has put it there for this process, which has not opened anything yet.
+            // SAFETY: the manager has put the descriptor there for this process, which has not opened anything yet.
             let fd = unsafe { OwnedFd::from_raw_fd(number) };
             if !getsockopt(&fd, sockopt::AcceptConn)? {
                 return Err(io::Error::other(format!(

@@ -36,7 +36,7 @@ pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Runs `bind`, which makes the file of a socket at `path`, so that only this user may connect to it. A file that is
+/// Runs `bind`, which makes the file of a socket at `path`. Only this user may connect to the socket. A file that is
 /// already there is removed.
 pub(super) fn bind_private<T>(path: &Path, bind: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     match std::fs::remove_file(path) {

@@ -31,7 +31,7 @@ pub fn own_executable() -> io::Result<OwnedFd> {
 pub struct Spawn<'a> {
     /// What it executes.
     pub executable: BorrowedFd<'a>,
-    /// The name of its slot: `argv[0]`, and the name by which it knows its role.
+    /// The name of the child's slot. It is also `argv[0]`. The child learns its role from this name.
     pub name: String,
     /// What it inherits besides stdin (empty), stdout and stderr. The names are for [`super::Inherited`].
     pub descriptors: Vec<(String, BorrowedFd<'a>)>,
@@ -88,7 +88,8 @@ impl Spawn<'_> {
     }
 }
 
-/// Returns the environment of this process without the variables in `but`, and with those in `more`, as exec takes it.
+/// Returns the environment of this process in the form that exec needs, without the variables in `but`, and with the
+/// variables in `more`.
 pub(super) fn environment_without(
     but: &[&str],
     more: impl IntoIterator<Item = (OsString, OsString)>,
@@ -116,7 +117,8 @@ fn become_child(
             let _ = unsafe { nix::unistd::dup2_raw(fd, place) }?.into_raw_fd();
         }
         let beyond = (FIRST_FD + descriptors.len() as RawFd) as u32;
-        // SAFETY: marks descriptors that nobody here uses after the exec. The C library has the call since glibc 2.34 only.
+        // SAFETY: the call marks descriptors that nobody here uses after the exec. The C library has a function for
+        // this call only since glibc 2.34.
         Errno::result(unsafe {
             libc::syscall(libc::SYS_close_range, beyond, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
         })?;
@@ -162,7 +164,7 @@ impl fmt::Display for Exit {
     }
 }
 
-/// Returns a child that ended, if there is one. It may be one that this process did not start.
+/// Returns a child that ended, if there is one. The child may be a process that another process started.
 pub fn reap() -> io::Result<Option<(Pid, Exit)>> {
     loop {
         let mut status = 0;

@@ -7,8 +7,8 @@ use nix::unistd::{SysconfVar, sysconf};
 /// What a process uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Its memory in bytes (PSS): what it alone uses, and its part of what it shares. If PSS may not be read, all of
-    /// its memory (RSS).
+    /// Its memory in bytes (PSS): the memory that it alone uses, and its part of shared memory. If PSS may not be read,
+    /// this is all of its memory (RSS).
     pub memory_bytes: u64,
     /// The processor time since it was started.
     pub cpu: Duration,

@@ -1,15 +1,16 @@
-//! Which file of the embedded store the processes of a daemon use. The first process that opens the file notes it in
-//! `run_dir`, and the others open no other file. So a file that is moved away, and later back, has all jobs, and no job
-//! is acknowledged into another file meanwhile.
+//! Remembers which file of the embedded store the processes of a daemon use. The first process that opens the file
+//! notes it in `run_dir`, and the others open no other file. So if the file is moved away and later moved back, it has
+//! all jobs. Meanwhile, no job is acknowledged into another file.
 //!
 //! | | no file at the path | the noted file | another file |
 //! |---|---|---|---|
 //! | nothing is noted | a new file is made, then noted | | this file is noted |
 //! | a file is noted | refused | opened | refused |
 //!
-//! A process that dies between two steps leaves a file without a note, as the next process may find one anyway. If two
-//! processes note different files, the first one wins, and the other process closes its file without having used it. The
-//! note is removed when a dq-master takes `run_dir`: only a start of the daemon goes over to another file.
+//! A process that dies between two steps leaves a file without a note. The next process may find such a file in other
+//! cases too. If two processes note different files, the first one wins, and the other process closes its file without
+//! having used it. The note is removed when a dq-master takes `run_dir`. So only a start of the daemon can change to
+//! another file.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -21,8 +22,8 @@ use super::lock::{USED_FILE, is_run_dir_taken};
 /// Device and inode of a file.
 pub type FileId = (u64, u64);
 
-/// Returns the id of the file at this path, from its metadata alone: to open and close the file of a database would drop
-/// the locks of this process.
+/// Returns the id of the file at this path, from its metadata alone. If this process opened and closed the file of a
+/// database, it would lose its locks on the file.
 pub fn file_at(path: &Path) -> io::Result<FileId> {
     fs::metadata(path).map(|m| (m.dev(), m.ino()))
 }
@@ -53,7 +54,7 @@ pub fn use_file(run_dir: &Path, (dev, ino): FileId) -> io::Result<FileId> {
     if !is_run_dir_taken(run_dir) {
         return Ok((dev, ino));
     }
-    // On a full disk nothing can be written, and processes must still be able to start.
+    // The note is read first. On a full disk nothing can be written, but processes must still be able to start.
     if let Some(used) = used_file(run_dir)? {
         return Ok(used);
     }

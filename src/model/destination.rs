@@ -1,10 +1,10 @@
-//! Where a single job goes, if not to the callback of its topic as it is: the rules for such a path or URL, and the URL
-//! that is called. Pure.
+//! The destination of a job that does not go to the unchanged callback URL of its topic: the rules for the job's path
+//! or URL, and the URL that is called. Pure.
 //!
-//! A job may be added by somebody who may not change its topic. So a path never leads to another host, and never out of
-//! the path of the callback, no matter how often a receiver or a proxy unescapes it. A URL leads only to hosts that the
-//! topic lists. The rules are checked at the add, and again for each delivery, because the topic may have changed since
-//! then.
+//! A job may be added by somebody who may not change its topic. So a path never leads to another host or out of the
+//! path of the callback. This holds no matter how often a receiver or a proxy unescapes the path. A URL leads only to
+//! hosts that the topic lists. The rules are checked when the job is added. They are checked again for each delivery,
+//! because the topic may have changed.
 
 use std::borrow::Cow;
 
@@ -37,7 +37,7 @@ pub enum InvalidDestination {
     /// The path does not begin with a slash or a question mark.
     #[error("it must begin with / or ?, such as \"/merchants/7?x=1\"")]
     Beginning,
-    /// A character that a URL may hold only in its escaped form, or not at all. Holds the character.
+    /// A character that must be escaped in a URL, or is not allowed at all. Holds the character.
     #[error("{0:?} must be escaped: letters, digits and -._~!$&'()*+,;=:/?% are accepted")]
     Character(char),
     /// A percent sign without two hexadecimal digits.
@@ -119,7 +119,7 @@ impl Destination {
         }
     }
 
-    /// Returns the name of the field in which clients send it.
+    /// Returns the name of the field in which clients send the destination.
     pub fn field(&self) -> &'static str {
         match self {
             Destination::Path(_) => "path",
@@ -179,7 +179,7 @@ fn is_same_origin(a: &Uri, b: &Uri) -> bool {
     a.scheme() == b.scheme() && a.authority() == b.authority()
 }
 
-/// Appends a path to a URL: the path after the URL's path, the query after the URL's query.
+/// Appends a path to a URL. The path is put after the URL's path, and its query after the URL's query.
 fn join(callback: &str, path: &str) -> String {
     let callback = callback.split('#').next().unwrap_or(callback);
     let (place, own) = callback.split_once('?').unwrap_or((callback, ""));
@@ -231,8 +231,8 @@ fn check_path(text: &str) -> Result<(), InvalidDestination> {
     Err(InvalidDestination::Layers)
 }
 
-/// Checks length, characters and escapes. `@` is a legal character of a path, but some programs read the text before it
-/// as a user name.
+/// Checks length, characters and escapes. `@` is a legal character of a path. It is refused, because some programs read
+/// the text before an `@` as a user name.
 fn check_text(text: &str) -> Result<(), InvalidDestination> {
     if text.len() > DESTINATION_MAX {
         return Err(InvalidDestination::TooLong);
@@ -246,8 +246,8 @@ fn check_text(text: &str) -> Result<(), InvalidDestination> {
     if behind.all(is_escape) { Ok(()) } else { Err(InvalidDestination::Escape) }
 }
 
-/// Checks one layer of a path. Some receivers drop what follows a `;` in a segment, and some read it as a separate
-/// segment. Some drop spaces and dots at the end of a segment.
+/// Checks one layer of a path. Some receivers drop the text after a `;` in a segment, and others read this text as a
+/// separate segment. Some drop spaces and dots at the end of a segment.
 fn check_segments(path: &[u8]) -> Result<(), InvalidDestination> {
     let path = std::str::from_utf8(path).map_err(|_| InvalidDestination::Unescaped)?;
     if path.contains(|c: char| c.is_control() || c == '\\') {

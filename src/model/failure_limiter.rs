@@ -13,17 +13,17 @@ pub const WINDOW: Duration = Duration::from_secs(60);
 /// How many failures a source may have within that time.
 pub const MOST: u32 = 10;
 
-/// How many sources are counted separately. All others are counted as one.
+/// How many sources are counted separately. All other sources are counted as one source.
 const REMEMBERED: usize = 4096;
 
 /// Where a client comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClientSource {
-    /// An address. For IPv6, its network of 64 bits, because one host may have all addresses of it.
+    /// An address. For IPv6, its network of 64 bits, because one host may have all addresses of this network.
     Address(IpAddr),
     /// A user of this host.
     User(u32),
-    /// All sources beyond those that are counted separately.
+    /// All sources that are not counted separately.
     Others,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for ClientSource {
 /// How a wrong token or password counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
-    /// The source had no more failures than it may have.
+    /// The source has not exceeded its number of allowed failures.
     Counted,
     /// The source had too many failures. The source is blocked until this time.
     TooMany(Instant),
@@ -85,7 +85,7 @@ impl<K: FailureKey> Default for FailureLimiter<K> {
 }
 
 impl<K: FailureKey> FailureLimiter<K> {
-    /// Makes a limiter that allows this many failures within [`WINDOW`].
+    /// Makes a limiter that allows `most` failures within [`WINDOW`].
     pub fn new(most: u32) -> FailureLimiter<K> {
         FailureLimiter { most, counts: HashMap::new() }
     }

@@ -1,5 +1,5 @@
-//! Decides what holds back ready jobs: rate limits, and the circuits of topics whose receivers fail. Pure: the current
-//! time is an argument, and the decision is the result.
+//! Decides which ready jobs must wait, because of rate limits or because of the circuits of topics whose receivers
+//! fail. Pure: the current time is an argument, and the decision is the result.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -12,7 +12,8 @@ use crate::topic::{Rate, Topic};
 /// The longest time by which a job is postponed because its host is at a limit.
 pub const POSTPONED_MAX: Duration = Duration::from_secs(300);
 
-/// The name under which the store counts permits: that of a topic, or that of a host. No topic has the name of a host.
+/// The name under which the store counts permits: the name of a topic, or the name of a host. No topic has the name of
+/// a host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitName(String);
 
@@ -54,7 +55,7 @@ impl fmt::Display for LimitName {
     }
 }
 
-/// A rate limit as a bucket of tokens. The bucket holds as many tokens as come in a tenth of a second, at least one.
+/// A rate limit as a bucket of tokens. The bucket holds the tokens of a tenth of a second, but at least one token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RateSteps {
     /// The time from one token to the next, in microseconds.
@@ -68,7 +69,7 @@ pub struct RateSteps {
 pub struct TokenGrant {
     /// How many tokens were taken.
     pub granted: u32,
-    /// After how long to ask again, if there were too few tokens.
+    /// The time after which the caller asks again, if there were too few tokens.
     pub again: Option<Duration>,
     /// The time up to which the tokens are spent, in Unix microseconds. This is the whole stored state of a bucket.
     pub spent_us: f64,
@@ -82,13 +83,13 @@ impl From<Rate> for RateSteps {
 }
 
 impl RateSteps {
-    /// Gives `unused` tokens back, and takes as many of `want` as there are. (src/store/redis/lua/permits.lua does the
-    /// same.)
+    /// Gives `unused` tokens back, and takes `want` tokens, or all tokens if there are fewer.
+    /// (src/store/redis/lua/permits.lua does the same.)
     pub fn take(self, spent_us: f64, now_us: f64, unused: u32, want: u32) -> TokenGrant {
         let RateSteps { step_us, burst } = self;
         let full = f64::from(burst) * step_us;
-        // After a change of the rate, or if the clock was ahead before, nobody waits for longer than a bucket takes to
-        // fill.
+        // Nobody waits for longer than a bucket takes to fill, even after a change of the rate, or if the clock was
+        // ahead before.
         let spent_us = (spent_us - f64::from(unused) * step_us).max(now_us).min(now_us + full);
         let there = ((now_us + full - spent_us) / step_us + 0.001).floor() as u32;
         let granted = want.min(there);
@@ -100,13 +101,13 @@ impl RateSteps {
         TokenGrant { granted, again, spent_us }
     }
 
-    /// Returns the time until there is a token. None: there is one.
+    /// Returns the time until there is a token. None: there is a token now.
     pub fn wait(self, spent_us: f64, now_us: f64) -> Option<Duration> {
         self.take(spent_us, now_us, 0, 1).again
     }
 }
 
-/// Returns for how long jobs wait when a circuit was opened `opens` times in a row. `first` is the first pause.
+/// Returns how long jobs wait after a circuit was opened `opens` times in a row. `first` is the first pause.
 pub fn pause(first: Duration, opens: u32) -> Duration {
     (first * 2_u32.saturating_pow(opens.saturating_sub(1).min(4))).min(first * 10)
 }
@@ -118,7 +119,7 @@ pub enum CircuitChange {
     Open {
         /// For how long they wait.
         pause: Duration,
-        /// How often the circuit was opened in a row, this time included; from 1.
+        /// How often the circuit was opened in a row, including this time. The first time is 1.
         opens: u32,
     },
     /// The circuit closes: the jobs of the topic wait no longer.
@@ -140,7 +141,7 @@ struct FailureRun {
 
 impl ReceiverFailures {
     /// Records the end of a callback, and returns what follows for the circuit. `failed`: the receiver itself failed.
-    /// (What happens to the job does not matter here.) `probe`: set if the callback was the probe. The number is how
+    /// (What happens to the job does not matter here.) `probe`: if the callback was the probe, the number says how
     /// often the circuit had been opened in a row.
     pub fn record_end(
         &mut self,
@@ -181,7 +182,7 @@ impl ReceiverFailures {
         Some(CircuitChange::Open { pause, opens })
     }
 
-    /// Records that the circuit of a topic is open, as the store reported, whichever process opened it.
+    /// Records that the circuit of a topic is open, as the store reported. Any process may have opened it.
     pub fn record_open(&mut self, topic: &TopicName, now: Instant) {
         let seen = self.0.entry(topic.clone()).or_default();
         if seen.opened_at.is_none() {
@@ -234,8 +235,8 @@ mod tests {
     }
 
     proptest! {
-        /// In whatever order callers ask, no more tokens are granted in a span than the rate allows plus one bucket. A
-        /// caller that asks again at the time that it was given gets a token.
+        /// Callers may ask in any order. In any span, they get at most the tokens that the rate allows, plus one
+        /// bucket. A caller that asks again after the time in `again` gets a token.
         #[test]
         fn no_more_comes_than_the_rate_allows(jobs in 1_u32..5000, waits in prop::collection::vec((0_u64..300_000, 1_u32..200), 1..100)) {
             let pace = RateSteps::from(Rate::per_second(jobs));

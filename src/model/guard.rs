@@ -36,8 +36,8 @@ impl Rules {
         meant(address).into_iter().find_map(|meant| self.denies_one(meant))
     }
 
-    /// Returns why an address that a host has must not be called. The owner of a name decides to which address it
-    /// leads. So a name must not lead to a server that listens only on this host.
+    /// Returns why an address of a host must not be called. The owner of a name decides which address the name has. So
+    /// a name must not lead to a server that listens only on this host.
     pub fn denies_host(&self, host: &str, address: IpAddr) -> Option<&'static str> {
         let is_loopback = || meant(address).into_iter().any(|meant| meant.is_loopback());
         self.denies(address).or_else(|| {
@@ -77,7 +77,7 @@ pub fn refusal(url: &str, address: IpAddr, why: &str) -> String {
     )
 }
 
-/// Whether the text of a host that has a loopback address shows this without a look-up: the text is an address, or
+/// The host has a loopback address. Returns whether its text shows this without a look-up: the text is an address, or
 /// `localhost` (RFC 6761, 6.3).
 fn is_written_as_loopback(host: &str) -> bool {
     let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
@@ -123,8 +123,8 @@ fn meant(address: IpAddr) -> Vec<IpAddr> {
         // NAT64 (RFC 6052, 2.1).
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => vec![v4(high, low)],
         // NAT64 of a local network (RFC 8215). The position of the IPv4 address depends on the length of the prefix
-        // (RFC 6052, 2.2), which cannot be seen. So all positions are tried. If the address at a position begins with
-        // 0, the position is not the right one.
+        // (RFC 6052, 2.2), which is not known. So all positions are tried. If the address at a position begins with 0,
+        // the position is not the right one.
         [0x64, 0xff9b, 1, ..] => {
             let places = [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]];
             let forms = places.map(|place| place.map(|at: usize| o[at])).into_iter();

@@ -1,10 +1,10 @@
 //! The headers that a job carries to its receiver: which ones are allowed, and the text that a store keeps. Pure.
 //!
-//! The text also has the job's destination, its tags and its links to other jobs, as pseudo-headers in the manner of
-//! HTTP/2: `:path` or `:url`, `:tags`, `:then` and `:next` (what follows the job), `:after` (which job it follows),
-//! `:ttr` (how long a client may work on it, ms), and `:expires` (no attempt begins after this moment, Unix ms). They
-//! are the first members, in this order, and none of their values has a quotation mark. No real header has such a
-//! name, and earlier releases send no header with such a name.
+//! The text also has the job's destination, its tags and its links to other jobs, as pseudo-headers like those of
+//! HTTP/2: `:path` or `:url`, `:tags`, `:then` and `:next` (what follows the job), `:after` (the job that this job
+//! follows), `:ttr` (how long a client may work on it, ms), and `:expires` (no attempt begins after this moment, Unix
+//! ms). They are the first members of the text, in this order. None of their values has a quotation mark. No real
+//! header has such a name, and earlier releases send no header with such a name.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -37,7 +37,7 @@ pub enum InvalidHeaders {
     /// Names and values have more than [`BYTES_MAX`] bytes together.
     #[error("names and values have more than {BYTES_MAX} bytes together")]
     TooLong,
-    /// A header that cannot be sent. Holds which one it is, and what would be accepted.
+    /// A header that cannot be sent. Holds a message that names the header and says what would be accepted.
     #[error("{0}")]
     Refused(String),
     /// Two headers have the same name. Holds the name.
@@ -60,12 +60,12 @@ const URL: &str = ":url";
 /// The name that tags have in the text of a store.
 const TAGS: &str = ":tags";
 
-/// The name of the member with the number of a job's priority, in the text of a Redis store. It is the first member
-/// there. It is not a part of the headers: the store reads it by itself.
+/// The name of the member with the number of a job's priority, in the text of a Redis store. This member is the first
+/// one of the text. It is not a part of the headers, because the store itself reads it.
 pub const PRIORITY: &str = ":priority";
 
-/// The names of the members with the followers of a job, in the text of a store: the followers in full, and only their
-/// topics and ids.
+/// The names of the members with the followers of a job, in the text of a store. `:then` has the followers in full, and
+/// `:next` has only their topics and ids.
 const THEN: &str = ":then";
 const NEXT: &str = ":next";
 
@@ -214,7 +214,7 @@ impl Headers {
         format!("\"{name}\":{}", serde_json::Value::from(value.as_str()))
     }
 
-    /// Returns the tags as a member of [`Headers::to_text`], which comes after the destination. Empty: there are no
+    /// Returns the tags as the member of [`Headers::to_text`] that comes after the destination. Empty: there are no
     /// tags.
     pub fn tags_text(tags: &Tags) -> String {
         if tags.is_empty() {
@@ -323,7 +323,7 @@ impl<'de> Deserialize<'de> for Pairs {
             fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
                 let mut pairs = Vec::new();
                 while let Some(pair) = map.next_entry()? {
-                    // One more than allowed is enough to refuse the headers as too many.
+                    // One header more than allowed is enough, because the headers are then refused.
                     if pairs.len() <= HEADERS_MAX {
                         pairs.push(pair);
                     }

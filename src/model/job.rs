@@ -1,5 +1,5 @@
-//! A job as a client adds it, and an attempt as it is stored. The module `job_parts` has their parts. Pure: no I/O, no
-//! clock.
+//! A job as a client adds it, and an attempt as it is stored. The module `job_parts` has the parts of jobs. Pure: no
+//! I/O, no clock.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ pub struct NewJob {
     pub due: Due,
     /// Its priority among the ready jobs of its topic.
     pub priority: JobPriority,
-    /// What happens if there is already a job with its id.
+    /// What happens if there is already a job with the same id.
     pub on_conflict: OnConflict,
-    /// Its own limit of attempts. None: the topic's.
+    /// Its own limit of attempts. None: the limit of the topic.
     pub max_attempts: Option<u32>,
     /// Attempts that were made before the job came here. They count.
     pub attempts: u32,
-    /// The headers that its callbacks carry in addition to the topic's.
+    /// The headers that its callbacks carry in addition to the headers of the topic.
     pub headers: Headers,
     /// The limits that apply to the add. None: no limits apply, or the add was acknowledged before.
     pub quota: Option<Arc<Quota>>,
@@ -54,8 +54,8 @@ impl NewJob {
     }
 }
 
-/// One attempt, as it is stored with its job. Records of the embedded store keep an array of the values, so the order of
-/// the fields is a stored format too. It is the same for [`LateStart`].
+/// One attempt, as it is stored with its job. Records of the embedded store keep an array of the values, so the order
+/// of the fields is a stored format too. The same is true for [`LateStart`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// The number of the attempt, from 1.
@@ -81,5 +81,5 @@ pub struct Attempt {
 /// How many attempts are stored with a job.
 pub const ATTEMPTS_KEPT: usize = 10;
 
-/// How many of these are the first attempts. The others are the last ones.
+/// How many of these are the first attempts. The other stored attempts are the last attempts.
 pub const FIRST_ATTEMPTS_KEPT: usize = 2;

@@ -5,7 +5,7 @@ use crate::job::State;
 use crate::tags::Tag;
 
 /// A filter of jobs that have not ended, and of dead letters. A job must meet all conditions that are set. An empty
-/// filter selects all. The topic is not part of it.
+/// filter selects all. The topic is not a part of the filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobFilter {
     /// The states. Empty: any.

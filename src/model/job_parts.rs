@@ -152,7 +152,7 @@ impl From<&RawValue> for Body {
 /// When a job is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
-    /// This long after the change, by the store's clock.
+    /// After this span, counted from the change, by the store's clock.
     In(Duration),
     /// At this moment, in Unix milliseconds. A past moment means now.
     At(i64),
@@ -174,16 +174,17 @@ impl Due {
     }
 }
 
-/// The three levels of priority: of topics, and of jobs without a number ([`JobPriority`](crate::job_priority::JobPriority)).
+/// The three levels of priority, for topics and for jobs without a priority number
+/// ([`JobPriority`](crate::job_priority::JobPriority)).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
-    /// Before all others.
+    /// Served before the other levels.
     High = 1,
     /// The default.
     #[default]
     Normal = 2,
-    /// After all others.
+    /// Served after the other levels.
     Low = 3,
 }
 
@@ -199,7 +200,7 @@ impl Priority {
     }
 }
 
-/// What an add does when there is already a job with its id. Dead letters do not count.
+/// What an add does when there is already a job with the same id. Dead letters do not count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnConflict {

@@ -9,7 +9,8 @@ use serde::{Serialize, Serializer};
 
 use crate::job_parts::Priority;
 
-/// Which of a topic's jobs are leased first: those with the lower number. Each level is one of the numbers.
+/// Decides which of a topic's jobs are leased first: a job with a lower number comes earlier. Each level is one of the
+/// numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobPriority(u32);
 
@@ -21,7 +22,7 @@ impl JobPriority {
     /// What a priority may be, for messages.
     pub const FORMS: &str = "\"high\", \"normal\", \"low\" or a whole number from 0 to 4294967295";
 
-    /// Returns the priority of a number: the lower, the earlier.
+    /// Returns the priority of a number. A lower number comes earlier.
     pub fn from_number(number: u32) -> JobPriority {
         JobPriority(number)
     }
@@ -36,7 +37,7 @@ impl JobPriority {
         Priority::from_number(self.stored())
     }
 
-    /// Returns the number by which a store keeps it.
+    /// Returns the number that stands for the priority in a store.
     pub fn stored(self) -> i64 {
         i64::from(self.0) - STORED_LESS
     }

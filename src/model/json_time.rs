@@ -16,7 +16,8 @@ pub const DURATION: &str =
 pub const MOMENT: &str =
     "a moment such as \"2026-12-01T23:50:50+08:00\", or Unix milliseconds without quotation marks";
 
-/// Reads a duration: a number of seconds, or a text such as `"90s"`. None: it is neither, or longer than dq can wait.
+/// Reads a duration: a number of seconds, or a text such as `"90s"`. None: the value has no such form, or is longer
+/// than dq can wait.
 pub fn duration(raw: &RawValue) -> Option<Duration> {
     let text = raw.get();
     let duration = match text.parse() {
@@ -30,8 +31,8 @@ pub fn duration(raw: &RawValue) -> Option<Duration> {
 }
 
 /// Reads a moment: a number of Unix milliseconds, or a text in RFC 3339 with an offset. Returns Unix milliseconds. A
-/// part of a millisecond counts as a whole one, so that no job is early. None: it is neither, or later than the year
-/// 9999, or [Unix seconds](is_seconds).
+/// part of a millisecond counts as a whole millisecond, so that no job is early. None: the value has no such form, or
+/// is later than the year 9999, or is in [Unix seconds](is_seconds).
 pub fn moment_ms(raw: &RawValue) -> Option<i64> {
     let json = raw.get();
     let at = match whole(json) {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// If an attempt begins this long after its due time, or longer, the reason is stored with it.
+/// If an attempt begins this long or longer after its due time, the reason is stored with the attempt.
 pub const NOTED: Duration = Duration::from_secs(1);
 
-/// What held a job back, as far as the consumer that called its receiver knows.
+/// Why a job had to wait, as far as the consumer that called the receiver of the job knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LateReason {
@@ -24,9 +24,9 @@ pub enum LateReason {
     StoreDown,
     /// The job was due before the consumer started.
     NotStarted,
-    /// Its topic was paused. No consumer knows this: it is found in the audit log when the job is shown.
+    /// Its topic was paused. No consumer knows this. The pause is found in the audit log when the job is shown.
     TopicPaused,
-    /// The consumer saw nothing that held it back.
+    /// The consumer saw no reason why the job had to wait.
     #[serde(other)]
     Unknown,
 }
@@ -52,9 +52,9 @@ impl fmt::Display for LateReason {
 /// How late an attempt began, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LateStart {
-    /// How long after its due time it began, in milliseconds.
+    /// How long after its due time the attempt began, in milliseconds.
     pub ms: u64,
-    /// What held it back last.
+    /// The last reason why the job had to wait.
     pub reason: LateReason,
 }
 

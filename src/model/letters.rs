@@ -1,4 +1,4 @@
-//! Selects dead letters, and decides when redriven ones are due. Pure.
+//! Selects dead letters, and decides when redriven jobs are due. Pure.
 
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ impl Filter {
     }
 }
 
-/// When jobs that are redriven together are due, counted from the store's current time. By default all are due at once.
+/// When jobs that are redriven together are due, counted from the store's current time. By default, all jobs are due at
+/// once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pace {
     /// When the first job is due.
@@ -62,7 +63,7 @@ impl Pace {
         Pace { after: self.due(count).saturating_sub(elapsed), ..self }
     }
 
-    /// Returns when the job after the first `count` ones is due.
+    /// Returns when the job after the first `count` jobs is due.
     pub fn due(self, count: usize) -> Duration {
         self.after.saturating_add(self.every.saturating_mul(count as u32))
     }

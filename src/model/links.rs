@@ -1,4 +1,4 @@
-//! The texts that a store keeps about the jobs that follow a job, and about the job that it follows. The module
+//! The texts that a store keeps about the jobs that follow a job, and about the job that a job follows. The module
 //! `follow` says what these texts mean. Pure.
 
 use base64::Engine as _;
@@ -7,7 +7,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as TEXT;
 use crate::job_parts::{JobId, JobKey, TopicName};
 
 /// The followers of a job, as a store keeps them: two texts without white space, quotation marks or backslashes.
-/// Scripts split the first one at its dots.
+/// Scripts split the first text at its dots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Then {
     /// The jobs, with dots between them. Each is the base64url form of a JSON `StoredFollower`. Empty: they are not
@@ -18,7 +18,7 @@ pub struct Then {
 }
 
 impl Then {
-    /// Makes it from the texts of a store.
+    /// Makes a [`Then`] from the texts of a store.
     pub fn trusted(full: Option<String>, links: Option<String>) -> Then {
         Then { full: full.unwrap_or_default().into(), links: links.unwrap_or_default().into() }
     }
@@ -43,7 +43,7 @@ impl Then {
         Then { full: Box::default(), links: self.links.clone() }
     }
 
-    /// Returns the text of each job. None: they are not known.
+    /// Returns the text of each job. No texts: the jobs are not known, or there are none.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.full.split('.').filter(|text| !text.is_empty())
     }

@@ -1,4 +1,4 @@
-//! Counts the open connections of a port, so that no source can take all its places. Pure.
+//! Counts the open connections of a port, so that no source can take all places of the port. Pure.
 
 use std::collections::HashMap;
 

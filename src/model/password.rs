@@ -54,8 +54,8 @@ impl StoredPassword {
     }
 }
 
-/// Takes as long as the check of an account's password. It is called when there is no such account, so that the time of
-/// the answer does not show whether an account exists.
+/// Takes as long as the check of an account's password. The function is called when there is no such account, so that
+/// the time of the answer does not show whether an account exists.
 pub fn check_nobodys(password: &str) {
     static NOBODYS: LazyLock<Option<StoredPassword>> =
         LazyLock::new(|| StoredPassword::new("nobody's password", [0; 16]).ok());

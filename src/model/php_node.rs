@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 /// A row of the table `dq_redis`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhpNode {
-    /// The number of the node. The PHP daemon orders its nodes by it.
+    /// The number of the node. The PHP daemon orders its nodes by this number.
     pub id: i64,
     /// The name of the node.
     pub name: String,
-    /// The address: `host:port:password`, or two of them with a comma between them: master and slave.
+    /// The address: `host:port:password`, or two addresses with a comma between them: master and slave.
     pub content: String,
 }
 

@@ -8,7 +8,7 @@ use crate::flow::RateSteps;
 use crate::token::Token;
 use crate::topic::{Rate, Topic};
 
-/// After this time, a client may try again if a topic holds too much. Nobody knows when there will be room.
+/// If a topic is full, a client may try again after this time. Nobody knows when the topic will have room.
 const FULL_WAIT: Duration = Duration::from_secs(10);
 
 /// A limit that an add can reach.
@@ -57,7 +57,7 @@ impl OverQuota {
         OverQuota { limit, wait: FULL_WAIT }
     }
 
-    /// Jobs are added too fast. The next one may come after this many microseconds.
+    /// Jobs are added too fast. The next job may be added after `wait_us` microseconds.
     pub fn too_fast(limit: QuotaLimit, wait_us: f64) -> OverQuota {
         OverQuota { limit, wait: Duration::from_millis((wait_us / 1000.0).ceil().max(1.0) as u64) }
     }
@@ -68,14 +68,14 @@ impl OverQuota {
 pub struct AddRate {
     /// Which limit it is.
     pub limit: QuotaLimit,
-    /// The name under which it is counted. It cannot be the name of a topic, because it has a colon.
+    /// The name under which the rate is counted. No topic can have this name, because the name has a colon.
     pub name: String,
     /// The rate.
     pub rate: Rate,
 }
 
 impl AddRate {
-    /// Returns the bucket of tokens of one shard, if the rate is divided among this many shards. All buckets together
+    /// Returns the bucket of tokens of one shard, if the rate is divided among `shards` shards. All buckets together
     /// hold as many tokens as the rate gives during its whole span.
     pub fn steps(&self, shards: u32) -> RateSteps {
         let shards = shards.max(1);
@@ -84,7 +84,7 @@ impl AddRate {
     }
 }
 
-/// Returns over which time adds are counted, to compare them with a rate.
+/// Returns the time over which adds are counted, so that they can be compared with a rate.
 pub fn measured_span(rate: Rate) -> Duration {
     rate.per.clamp(Duration::from_secs(10), Duration::from_secs(600))
 }
@@ -97,9 +97,9 @@ pub fn jobs_in_a_period(rate: Rate, jobs: u64, span: Duration) -> u64 {
 /// The limits for the adds of one client to one topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// The most jobs of the topic that are delayed, ready or leased.
+    /// The maximum number of the topic's jobs that are delayed, ready or leased.
     pub max_pending: Option<u32>,
-    /// The most bytes that the topic's jobs have together, dead letters included.
+    /// The maximum number of bytes of all jobs of the topic together, including dead letters.
     pub max_bytes: Option<u64>,
     /// The rates of the topic and of the client's token.
     pub rates: Vec<AddRate>,
@@ -122,7 +122,7 @@ impl Quota {
         (quota != Quota::default()).then(|| Arc::new(quota))
     }
 
-    /// Returns the share of each shard, if the jobs are spread over this many shards. The shares are rounded up. So
+    /// Returns the share of each shard, if the jobs are spread over `shards` shards. The shares are rounded up. So
     /// their sum can exceed the limit by up to the number of shards minus one.
     #[must_use]
     pub fn share(&self, shards: u32) -> Quota {

@@ -13,13 +13,13 @@ pub use crate::topic::RecordKeeping;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ending {
-    /// Its receiver accepted it.
+    /// The receiver accepted the job.
     Delivered = 1,
     /// It became a dead letter. It may be redriven, and may then end once more.
     Dead = 2,
     /// A client or an operator removed it.
     Deleted = 3,
-    /// Another job with its id took its place.
+    /// Another job with the same id replaced the job.
     Replaced = 4,
 }
 
@@ -32,7 +32,7 @@ impl Ending {
         Ending::ALL.into_iter().find(|ending| *ending as i64 == n)
     }
 
-    /// Returns the word for it in the API.
+    /// Returns the word for the ending in the API.
     pub fn word(self) -> &'static str {
         match self {
             Ending::Delivered => "delivered",
@@ -58,12 +58,12 @@ pub struct JobRecord {
     /// When it ended, Unix milliseconds, by the shard's clock.
     pub ended_ms: i64,
     /// The time by which records are listed: `ended_ms`, or the time of an earlier record if the clock was set back
-    /// since then.
+    /// after that record.
     pub order_ms: i64,
     /// When it was added, Unix microseconds, by the shard's clock. None: the store does not know it.
     pub stamp_us: Option<i64>,
-    /// When its last attempt was due. If the job ended while it waited for its next attempt: when that attempt was due.
-    /// Unix milliseconds.
+    /// When its last attempt was due, Unix milliseconds. If the job ended while it waited for its next attempt, this is
+    /// the due time of the next attempt.
     pub due_ms: i64,
     /// How many attempts were begun and count.
     pub attempts: u32,
@@ -71,7 +71,7 @@ pub struct JobRecord {
     pub attempts_log: Vec<Attempt>,
     /// Its body, if its topic keeps bodies.
     pub body: Option<Body>,
-    /// Its tags; and its own headers and its destination, if its topic keeps bodies.
+    /// The tags of the job. If its topic keeps bodies, also the headers and the destination of the job.
     pub headers: Headers,
 }
 
@@ -80,7 +80,7 @@ pub struct JobRecord {
 pub const NOTE_NUMBER: u32 = 0;
 
 impl JobRecord {
-    /// Returns why the job was removed, if that was noted.
+    /// Returns why the job was removed, if there is a note about it.
     pub fn note(&self) -> Option<&str> {
         let last = self.attempts_log.last().filter(|last| last.number == NOTE_NUMBER)?;
         Some(&last.error)
@@ -92,17 +92,17 @@ impl JobRecord {
         &self.attempts_log[..self.attempts_log.len() - notes]
     }
 
-    /// Returns how long after its due time the last attempt began. None: there was no attempt.
+    /// Returns the time from the due time of the last attempt to its beginning. None: there was no attempt.
     pub fn late(&self) -> Option<Duration> {
         let last = self.made_attempts().last()?;
         Some(Duration::from_millis(u64::try_from(last.at_ms.saturating_sub(self.due_ms)).unwrap_or(0)))
     }
 }
 
-/// How many records of one id are kept at least, if the other limits allow it.
+/// At least this number of records of one id is kept, if the other limits allow it.
 pub const RECORDS_OF_AN_ID: usize = 10;
 
-/// A body with more bytes is not kept in a record.
+/// A body with more bytes than this is not kept in a record.
 pub const RECORD_BODY_MAX: usize = 65_536;
 
 /// The room for the records of all topics together, in bytes, if the configuration does not say otherwise.

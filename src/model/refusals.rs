@@ -1,6 +1,6 @@
 //! Decides what the log says about refused requests. The first refusal of a source is logged at once. After that, one
-//! line a minute gives the number of its refusals. So a client that is refused all the time causes at most one line a
-//! minute. Pure: the current time is an argument.
+//! line a minute gives the number of refusals of this source. So a client that is refused all the time causes at most
+//! one line a minute. Pure: the current time is an argument.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::failure_limiter::ClientSource;
 /// How long refusals are counted before a line gives their number.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// How many sources are counted separately. All others are counted as one.
+/// How many sources are counted separately. All other sources are counted as one source.
 const SOURCES: usize = 64;
 
 /// The counts of recently refused requests, by source.
@@ -29,7 +29,7 @@ struct SourceCount {
     all: u64,
     /// How many of the refused requests had no valid token.
     without_token: u64,
-    /// The text of a refusal that has no log line of its own. None: each refusal has one.
+    /// The text of a refusal that has no log line of its own. None: each refusal has its own line.
     example: Option<String>,
 }
 
@@ -40,15 +40,15 @@ pub struct RefusalSummary {
     pub source: ClientSource,
     /// How many requests were refused.
     pub all: u64,
-    /// How many of them had no valid token, although one is needed.
+    /// How many of them had no valid token, although a token is needed.
     pub without_token: u64,
     span: Duration,
     example: String,
 }
 
 impl RefusalCounts {
-    /// Counts a refused request. Returns `text` if it must be logged at once: no refusal of its source is counted at
-    /// present, and the request had a valid token or needed none. `text` must have a bounded length.
+    /// Counts a refused request. Returns `text` if it must be logged at once. This is so if no refusal of the source is
+    /// counted at present, and the request had a valid token or needed no token. `text` must have a bounded length.
     pub fn count(
         &mut self,
         source: ClientSource,
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(refusals.due(), Some(at(120)));
         let message = "refused 1 request from user 7 in the last minute, such as GET /9: 404";
         assert_eq!(texts(&refusals.summaries(at(120))), [message]);
-        // After a minute without a refusal, nothing is counted, and the next refusal is a first one again.
+        // After a minute without a refusal, nothing is counted, and the next refusal is a first refusal again.
         assert_eq!(refusals.summaries(at(180)), []);
         assert_eq!(refusals.due(), None);
         assert!(refusals.count(source(7), true, at(999), text(10)).is_some());

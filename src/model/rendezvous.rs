@@ -1,8 +1,8 @@
 //! Decides which of several places a key belongs to, by rendezvous hashing: when a place is added or removed, only its
 //! own share of the keys moves. Pure. The scores decide where stored data is, so they must never change.
 
-/// Returns the indexes of the places, in the order in which `key` prefers them. The first is its home. The next one is
-/// used while the home is away.
+/// Returns the indexes of the places, in the order in which `key` prefers them. The first place is the home of the key.
+/// The next place is used while the home is away.
 pub fn order<P: AsRef<[u8]>>(places: &[P], key: &[&[u8]]) -> Vec<usize> {
     let mut scored: Vec<(u64, usize)> =
         places.iter().enumerate().map(|(i, place)| (score(place.as_ref(), key), i)).collect();
@@ -18,7 +18,7 @@ pub fn first_of(count: u32, key: &[&[u8]]) -> u32 {
     (0..count).max_by_key(by_score).unwrap_or(0)
 }
 
-/// Returns a number that spreads keys evenly. It is the same each time.
+/// Returns a number that spreads keys evenly. The number of a key is always the same.
 pub fn hash(key: &[&[u8]]) -> u64 {
     score(b"", key)
 }

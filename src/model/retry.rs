@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-/// How the delay between the attempts of a job grows. Two more settings of the topic go with it: `base`, the first
-/// delay, and `cap`, the longest one.
+/// How the delay between the attempts of a job grows. It uses two more settings of the topic: `base`, the first delay,
+/// and `cap`, the longest delay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Retry {
-    /// After attempt k (1, 2, 3 …), the next one comes 2(k-1)+1 times `base` later: by default 1, 3, 5 … minutes.
+    /// After attempt k (1, 2, 3 …), the next attempt comes 2(k-1)+1 times `base` later: by default 1, 3, 5 … minutes.
     TwoNPlusOne,
-    /// After attempt k, the next one comes `base` × 2^(k-1) later, at most `cap`, plus up to a tenth at random.
+    /// After attempt k, the next attempt comes `base` × 2^(k-1) later, but at most `cap`. A random part of up to a
+    /// tenth is added.
     Exponential,
     /// These delays, in their order. When all of them were used, the last delay is used for each further attempt. The
     /// list is never empty.

@@ -27,8 +27,8 @@ pub enum Scope {
     Admin,
     /// To read the metrics.
     Metrics,
-    /// To read everything about these topics, and to change nothing. For all topics, it is written `read`, and permits
-    /// to read the state of the daemon as well.
+    /// To read everything about these topics, and to change nothing. For all topics, this scope is written `read`, and
+    /// it also permits to read the state of the daemon.
     Read(Range),
     /// To change the settings of these topics, to pause them, and to act on their dead letters.
     Manage(Range),

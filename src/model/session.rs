@@ -1,9 +1,9 @@
 //! The sessions of people who have signed in to the console: what their cookie says, and how dq recognizes its own
 //! cookies. dq does not store sessions. A cookie is signed with a key that is made from a secret file, from the hash of
 //! the password and from the moment in which the password was set. So each dq-http-server that has the file recognizes
-//! the cookie, even after a restart. A new password ends all sessions of the old one. To end the sessions of an account
-//! without a new password, the registry sets that moment one millisecond later. Someone who can read only the registry
-//! cannot sign a cookie. Pure: the current time is an argument.
+//! the cookie, even after a restart. A new password ends all sessions of the old password. To end the sessions of an
+//! account without a new password, the registry sets that moment one millisecond later. Someone who can read only the
+//! registry cannot sign a cookie. Pure: the current time is an argument.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -46,7 +46,7 @@ pub fn cookie(listen: Option<SocketAddr>, has_tls: bool) -> String {
 /// How long a session lasts.
 pub const LIFE: Duration = Duration::from_secs(12 * 3600);
 
-/// How far the clocks of two hosts may differ if the hosts accept each other's sessions.
+/// The clocks of two hosts may differ by this time, and the hosts still accept each other's sessions.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(300);
 
 /// What the key of sessions is made from, in addition to the hash.

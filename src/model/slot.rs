@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The name of the master. An executable that is started by this name is the daemon.
 pub const MASTER: &str = "dq-master";
 
-/// What a child process does. The variants are in the order in which they are started.
+/// What a child process does. The variants are in the order in which the roles are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -28,7 +28,7 @@ impl Role {
     pub const ALL: [Role; 5] =
         [Role::Timer, Role::Consume, Role::Server, Role::HttpServer, Role::RedisChecker];
 
-    /// Returns the name of the role without `dq-` and index, as `--only` takes it.
+    /// Returns the name of the role without `dq-` and index. The option `--only` has the same form.
     pub fn name(self) -> &'static str {
         match self {
             Role::Server => "server",

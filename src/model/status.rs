@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::slot::GenerationNumber;
 
 /// Returns the path of the control socket, where a daemon's master answers. Each client that connects gets the
-/// [`DaemonStatus`]; the master reads nothing from it.
+/// [`DaemonStatus`]; the master reads nothing from the client.
 pub fn control_socket(run_dir: &Path) -> PathBuf {
     run_dir.join("dq-master.sock")
 }
@@ -34,7 +34,7 @@ pub struct Finding {
     /// The slot of the process that is concerned.
     #[serde(default)]
     pub process: Option<String>,
-    /// Whether acknowledged jobs may be lost because of it.
+    /// Whether acknowledged jobs may be lost because of the problem.
     pub loses_jobs: bool,
     /// Figures, and what would help.
     pub detail: String,
@@ -111,14 +111,15 @@ pub struct Process {
     pub pid: Option<i32>,
     /// When the process was started.
     pub started_ms: Option<i64>,
-    /// For how long one of its workers has been past its own deadline, in milliseconds. 0: no worker is.
+    /// How long one of the process's workers has been past its deadline, in milliseconds. 0: no worker is past its
+    /// deadline.
     pub overdue_ms: u64,
     /// How often the process of the slot ended unexpectedly and was started again, over all generations.
     pub restarts: u32,
     /// The last unexpected end.
     pub last_end: Option<End>,
-    /// Its share of the memory, in bytes: what it alone uses, and its part of what it shares. The process that asks for
-    /// the status fills it in.
+    /// Its share of the memory, in bytes: the memory that it alone uses, and its part of the shared memory. The process
+    /// that asks for the status fills it in.
     #[serde(default)]
     pub memory_bytes: Option<u64>,
     /// The processor time that it used, in milliseconds. The process that asks for the status fills it in.

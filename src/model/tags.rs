@@ -11,7 +11,7 @@ pub const TAG_MAX: usize = 64;
 /// Why tags were refused, and what would be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTag {
-    /// There are more than [`TAGS_MAX`] different ones.
+    /// There are more than [`TAGS_MAX`] different tags.
     #[error("a job has at most {TAGS_MAX} tags")]
     TooMany,
     /// A tag has no character, or more than [`TAG_MAX`] bytes. Holds its beginning.
@@ -98,7 +98,7 @@ impl Tags {
         self.0.is_empty()
     }
 
-    /// Returns whether this tag is one of them.
+    /// Returns whether this tag is one of the tags.
     pub fn has(&self, tag: &Tag) -> bool {
         self.0.binary_search(tag).is_ok()
     }

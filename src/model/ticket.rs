@@ -1,5 +1,5 @@
-//! The ticket of an attempt. A receiver that answers later uses it to report the outcome. The ticket is signed, so that
-//! the receiver needs no other proof, and so that a forged one is recognized without the store. Pure: no I/O, no clock.
+//! The ticket of an attempt. A receiver that answers later uses it to report the outcome. The ticket is signed. So the
+//! receiver needs no other proof, and dq recognizes a forged ticket without the store. Pure: no I/O, no clock.
 //!
 //! Its text is the base64url form of a version, the fields of [`Ticket`], and HMAC-SHA256 over both.
 
@@ -22,12 +22,12 @@ const SIGNATURE: usize = 32;
 /// The longest text of a ticket, in bytes. It has room for the longest names, the longest token and the other fields.
 const TEXT_MAX: usize = (TOPIC_MAX + ID_MAX + 512) * 2;
 
-/// The secret that tickets are signed with. Each lane of the store keeps its own. `Debug` hides it.
+/// The secret that tickets are signed with. Each lane of the store has its own secret. `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TicketSecret([u8; 32]);
 
 impl TicketSecret {
-    /// Makes a secret from these bytes. None: their number is wrong.
+    /// Makes a secret from these bytes. None: the number of bytes is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Option<TicketSecret> {
         bytes.try_into().ok().map(TicketSecret)
     }
@@ -144,8 +144,8 @@ impl PresentedTicket {
         Some(PresentedTicket { ticket: Ticket::from_bytes(&signed)?, signed, signature })
     }
 
-    /// Returns the lease token. It tells which lane the job is leased from, and so which secret the ticket should be
-    /// signed with.
+    /// Returns the lease token. The token shows from which lane the job is leased, and so which secret must have signed
+    /// the ticket.
     pub fn token(&self) -> &[u8] {
         &self.ticket.token
     }
@@ -155,12 +155,12 @@ impl PresentedTicket {
         &self.ticket.key.topic
     }
 
-    /// Returns the signature, which tells tickets apart.
+    /// Returns the signature, which is different for each ticket.
     pub fn signature(&self) -> [u8; SIGNATURE] {
         self.signature
     }
 
-    /// Returns the ticket if it was signed with this secret. The check takes the same time whatever is wrong.
+    /// Returns the ticket if it was signed with this secret. The check takes the same time for every mistake.
     pub fn proved(&self, secret: &TicketSecret) -> Option<&Ticket> {
         secret.over(&self.signed).verify_slice(&self.signature).ok().map(|()| &self.ticket)
     }

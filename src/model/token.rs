@@ -1,8 +1,8 @@
 //! Tokens: the secret that a client presents, the digest that dq keeps, and the check of its scopes. Pure: no I/O, no
 //! clock, no random numbers.
 //!
-//! A secret has 256 random bits. So a plain SHA-256 of it is as safe as a keyed one: nobody can guess the secret, with
-//! or without the digest. A key would have to be kept beside the digests, or on every host.
+//! A secret has 256 random bits. So a plain SHA-256 of it is as safe as a keyed SHA-256, because nobody can guess the
+//! secret, even with the digest. A keyed SHA-256 needs a key, which must be kept beside the digests or on every host.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::password::StoredPassword;
 use crate::scope::{RequiredAccess, Scope};
 use crate::topic::Rate;
 
-/// What each secret begins with, so that scanners for leaked secrets recognize it.
+/// Each secret begins with this text, so that scanners for leaked secrets recognize the secret.
 const PREFIX: &str = "dq_";
 
 /// The letters of a secret, five bits each (RFC 4648, base32).
@@ -55,8 +55,8 @@ impl Secret {
     }
 }
 
-/// What a client presents as its token, right or wrong. The text must not appear in any log or message, so `Debug`
-/// hides it.
+/// The text that a client presents as its token, which may be wrong. The text must not appear in any log or message, so
+/// `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PresentedToken(pub String);
 
@@ -143,7 +143,7 @@ impl<'de> Deserialize<'de> for Digest {
 pub enum TokenProof {
     /// A client presents a secret that dq made.
     Secret(Digest),
-    /// A person enters a password, only when they sign in to the console.
+    /// A person enters a password to sign in to the console. The password is used only there.
     Password(StoredPassword),
 }
 
@@ -195,7 +195,7 @@ impl TokenName {
 
     fn checked(name: &str, is_account: bool) -> Result<TokenName, InvalidTokenName> {
         let invalid = || InvalidTokenName(name.chars().take(128).collect());
-        // With `ACCOUNT` before it, the stored name is not longer than other names.
+        // The stored name of an account begins with `ACCOUNT`. It must not be longer than other stored names.
         let fits = !is_account || name.len() < 128;
         let name = TopicName::new(name).ok().filter(|_| fits).ok_or_else(invalid)?;
         Ok(TokenName { name, is_account })
@@ -302,8 +302,8 @@ impl Tokens {
         self.0.binary_search_by(|token| token.name.cmp(name)).ok().map(|at| &self.0[at])
     }
 
-    /// Returns the token whose secret a client presents, if the token is valid now. The time that this takes does not
-    /// depend on which token it is, nor on how much of the secret is right.
+    /// Returns the token whose secret a client presents, if the token is valid now. The search takes the same time for
+    /// each token, and for a secret that is partly right.
     pub fn find_by_secret(&self, secret: &str, now_ms: i64) -> Option<&Token> {
         let digest = Digest::from_secret(secret)?;
         let (mut found, mut at) = (Choice::from(0), 0_u64);

@@ -1,5 +1,5 @@
-//! Why a job waits. Pure: what is known about the job and its topic goes in, and the reasons come out. Each reason has
-//! a code for programs and a sentence for people.
+//! Why a job waits. Pure: the arguments are what is known about the job and its topic, and the result is the reasons.
+//! Each reason has a code for programs and a sentence for people.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use crate::job::{Attempt, State};
 use crate::json_time::rfc3339;
 use crate::topic::{NotDelivered, Rate};
 
-/// If at least this part of a rate is used, the rate holds jobs back. A measurement over seconds never reaches a rate
-/// exactly.
+/// If at least this part of a rate is used, the rate counts as a reason why jobs wait. A measurement over several
+/// seconds never reaches a rate exactly.
 const RATE_REACHED: f64 = 0.8;
 
 /// What is known about a job.
@@ -59,14 +59,16 @@ pub struct WaitingTopic {
 pub struct RateUse {
     /// The rate.
     pub limit: Rate,
-    /// How many callbacks began in one period of it, on this host. None: this is not known.
+    /// How many callbacks began in one period of the rate, on this host. None: this is not known.
     pub used: Option<u64>,
-    /// When it lets the next callback begin, Unix milliseconds. None: it may begin now, or this is not known.
+    /// When the rate lets the next callback begin, Unix milliseconds. None: a callback may begin now, or this is not
+    /// known.
     pub next_ms: Option<i64>,
 }
 
 impl RateUse {
-    /// Whether the rate holds jobs back. A high rate has a token now and then, although jobs wait for tokens.
+    /// Whether jobs wait because of the rate. A high rate has a free token now and then, even while jobs wait for
+    /// tokens. So `used` also counts.
     fn is_reached(&self) -> bool {
         let is_near = |used: u64| used as f64 >= f64::from(self.limit.jobs) * RATE_REACHED;
         self.next_ms.is_some() || self.used.is_some_and(is_near)
@@ -89,7 +91,7 @@ pub struct HostUse {
 }
 
 impl HostUse {
-    /// Returns the limit that holds jobs back, if any does.
+    /// Returns the limit that makes jobs wait, if there is one.
     fn reached(&self) -> Option<WaitingReason> {
         let in_flight = self.max_in_flight.filter(|limit| self.in_flight >= *limit);
         let rate = self.rate.filter(|_| self.next_ms.is_some());
@@ -165,7 +167,7 @@ pub enum WaitingReason {
     CircuitOpen(CircuitReason),
     /// The circuit of its topic is half open.
     CircuitHalfOpen(CircuitReason),
-    /// As many jobs of its topic are in flight as `max_in_flight` allows.
+    /// The number of its topic's jobs in flight has reached `max_in_flight`.
     MaxInFlight {
         /// The limit.
         limit: u32,
@@ -176,9 +178,10 @@ pub enum WaitingReason {
     Rate {
         /// The limit.
         limit: String,
-        /// How many callbacks begin in one period of it, on this host. None: this is not known.
+        /// How many callbacks begin in one period of the rate, on this host. None: this is not known.
         used: Option<String>,
-        /// When it lets the next callback begin, Unix milliseconds. None: callbacks begin nearly as fast as it allows.
+        /// When the rate lets the next callback begin, Unix milliseconds. None: callbacks begin nearly as fast as the
+        /// rate allows.
         next_ms: Option<i64>,
     },
     /// The host of its receiver is at a limit. If the job is not due yet, it may have been postponed because of this.
@@ -197,7 +200,7 @@ pub enum WaitingReason {
         /// How many jobs of all topics are leased.
         leased: u64,
     },
-    /// Nothing holds it back: a consumer leases it next, or other jobs are before it.
+    /// The job has no obstacle: a consumer leases this job next, or other jobs are before it.
     Ready {
         /// How many jobs of the topic are ready.
         ready: u64,
@@ -247,7 +250,7 @@ impl WaitingReason {
         }
     }
 
-    /// What holds back all jobs of a topic.
+    /// Returns the reasons why all jobs of a topic wait.
     fn of_topic(topic: &WaitingTopic) -> Vec<WaitingReason> {
         let undelivered = topic.undelivered.clone().map(|why| match why {
             NotDelivered::Unregistered => WaitingReason::Unregistered,
@@ -262,7 +265,7 @@ impl WaitingReason {
         [undelivered, paused, circuit].into_iter().flatten().collect()
     }
 
-    /// What holds back jobs that are ready.
+    /// Returns the reasons why ready jobs of a topic wait.
     fn of_limits(topic: &WaitingTopic) -> Vec<WaitingReason> {
         let in_flight = topic.max_in_flight.filter(|limit| topic.leased >= u64::from(*limit));
         let rate = topic.rate.filter(RateUse::is_reached).map(|RateUse { limit, used, next_ms }| {
@@ -271,7 +274,7 @@ impl WaitingReason {
         });
         let host = topic.host.as_ref().and_then(HostUse::reached);
         let busy = match topic.workers {
-            // No worker delivers its jobs.
+            // The jobs of a pull topic need no worker.
             _ if topic.undelivered == Some(NotDelivered::Pull) => None,
             0 => Some(WaitingReason::NoConsumer),
             workers if topic.leased_of_all >= workers => {

@@ -1,5 +1,5 @@
-//! A buffer for what has arrived of a request. Its memory never exceeds its limit, and grows only with the bytes that
-//! really arrived: a client that announces a large body and sends nothing costs nothing.
+//! A buffer for the part of a request that has arrived. The memory of the buffer never exceeds its limit, and grows
+//! only with the bytes that really arrived. So a client that announces a large body and sends nothing costs nothing.
 
 /// Bytes that wait for the rest of their request.
 #[derive(Debug)]
@@ -14,7 +14,8 @@ impl BoundedBuffer {
         BoundedBuffer { bytes: Vec::new(), limit }
     }
 
-    /// Moves bytes from `input` until the buffer has `length` bytes, or `input` is empty. Returns true if it has them.
+    /// Moves bytes from `input` until the buffer has `length` bytes, or `input` is empty. Returns true if the buffer
+    /// has all of them.
     pub(crate) fn fill(&mut self, input: &mut &[u8], length: usize) -> bool {
         let length = length.min(self.limit);
         let count = length.saturating_sub(self.bytes.len()).min(input.len());

@@ -1,4 +1,4 @@
-//! Operations on many jobs, as both registries store them.
+//! Operations on many jobs, as all registries store them.
 
 use crate::{RegistryError, Result};
 use model::bulk::{BulkEnd, BulkProgress, BulkRow};

@@ -7,11 +7,11 @@ use model::token::Token;
 /// What [`copy`] has done.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CopySummary {
-    /// How many topics the other registry has got.
+    /// How many topics were written to the other registry.
     pub topics: usize,
-    /// How many tokens it has got.
+    /// How many tokens were written to it.
     pub tokens: usize,
-    /// How many accounts it has got.
+    /// How many accounts were written to it.
     pub accounts: usize,
     /// What both registries had, with different settings.
     pub different: Vec<String>,
@@ -26,8 +26,8 @@ fn shown(token: &Token) -> String {
 }
 
 /// Copies topics, tokens and accounts. Statistics, the audit log and operations on many jobs are not copied. Nothing is
-/// written if a topic is not valid, or if something is different in the other registry and `replaces` is false. A copy that
-/// was interrupted can be started again.
+/// written if a topic is not valid, or if something is different in the other registry and `replaces` is false. A copy
+/// that was interrupted can be started again.
 pub fn copy(from: &mut dyn Registry, to: &mut dyn Registry, replaces: bool) -> Result<CopySummary> {
     let (from, there) = (from.list()?, to.list()?);
     let topic_there =

@@ -1,4 +1,5 @@
-//! What a caller expects to be registered, so that two who change a topic at the same time do not overwrite each other.
+//! What a caller expects to be registered, so that two callers that change a topic at the same time do not overwrite
+//! each other's change.
 
 use super::{RegistryError, Result, Revision};
 use model::job::TopicName;

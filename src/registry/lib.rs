@@ -1,8 +1,9 @@
 //! Keeps topics, tokens, accounts and statistics in a database, so that they can change while dq runs.
 //!
-//! [`Registry`] is the trait. It has three implementations: `sqlite`, `mysql` (MySQL or MariaDB, also with the tables of
-//! the PHP daemon), and `redis` (tables on a node of the store). dq-http-server changes the registry. dq-redis-checker reads it and writes a [`Snapshot`] file,
-//! which all other processes follow. So deliveries continue while the database does not answer.
+//! [`Registry`] is the trait. It has three implementations: `sqlite`, `mysql` (MySQL or MariaDB, also with the tables
+//! of the PHP daemon), and `redis` (tables on a node of the store). dq-http-server changes the registry.
+//! dq-redis-checker reads it and writes a [`Snapshot`] file, which all other processes follow. So deliveries continue
+//! while the database does not answer.
 //!
 //! This crate never touches jobs, and it never retries in a loop: an error goes to the caller.
 //!
@@ -90,7 +91,7 @@ impl From<StoreError> for RegistryError {
     }
 }
 
-/// A number that changes when the thing that it describes changes: all topics and tokens, or one topic.
+/// A number for one topic, or for all topics and tokens together. It changes when they change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revision(pub u64);
 
@@ -165,8 +166,8 @@ pub struct BulkSave<'a> {
     pub runner: &'a str,
     /// How far the operation has come.
     pub progress: &'a BulkProgress,
-    /// The end of the runner's right to run the operation, Unix milliseconds. Unless the runner gives the operation up,
-    /// nobody else runs it before that moment.
+    /// The end of the runner's right to run the operation, Unix milliseconds. Nobody else runs the operation before
+    /// that moment.
     pub until_ms: i64,
     /// Whether the runner gives the operation up. This or another process may then continue it at `until_ms`.
     pub gives_up: bool,
@@ -175,8 +176,8 @@ pub struct BulkSave<'a> {
 }
 
 /// A database with topics. In SQLite each change is one transaction. In MySQL the changes of topics and tokens hold a
-/// named lock, so that no other dq writes at the same time. On Redis each change is made only if nobody has made another
-/// one since its caller read.
+/// named lock, so that no other dq writes at the same time. On Redis each change is made only if nobody else has
+/// changed the same table since the caller read it.
 pub trait Registry: Send + fmt::Debug {
     /// Returns a number that changes whenever a topic or a token changes, no matter who changes it. Cheap: it is called
     /// every second.
@@ -236,7 +237,7 @@ pub trait Registry: Send + fmt::Debug {
         Ok(self.bulks(Some(number.saturating_add(1)), 1)?.pop().filter(|row| row.number == number))
     }
 
-    /// Gives a runner the right to run an operation until a moment. It is the first operation that has not ended and
+    /// Gives a runner the right to run an operation until a moment. This is the first operation that has not ended and
     /// that nobody has the right to run. None: there is no such operation.
     fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<BulkRow>>;
 
@@ -248,10 +249,10 @@ pub trait Registry: Send + fmt::Debug {
     fn stop_bulk(&mut self, number: u64) -> Result<bool>;
 
     /// Adds new counts to the statistics: to the sums of all time, and to those of a day, such as `2026-11-21`. New
-    /// counts are those that the pages of counters have gained since the last call. The registry stores beside the sums
-    /// which counts it has added; both change in the same transaction. A call that failed, or whose outcome is unknown,
-    /// is repeated with the same pages or with later ones. So nothing is added twice or lost. Returns how many subjects
-    /// gained something.
+    /// counts are those that the pages of counters have gained since the last call. The registry also stores which
+    /// counts it has added, and changes this in the same transaction as the sums. A call that failed, or whose outcome
+    /// is unknown, is repeated with the same pages or with later pages. So no count is added twice or lost. Returns how
+    /// many subjects had new counts.
     fn carry(&mut self, day: &str, pages: &[PageSums]) -> Result<usize>;
 
     /// Returns the statistics of all time, and of the days from `since` on.

@@ -52,9 +52,9 @@ pub fn php_smtp(settings: &RegistrySettings) -> Result<Option<SmtpSettings>> {
     }
 }
 
-/// Opens the registry of the daemon with that `run_dir`, and brings its tables up to date. If it is gone, and the
-/// snapshot says that it held topics or tokens, makes no new one: with an empty registry, dq would treat all topics and
-/// tokens as removed.
+/// Opens the registry of the daemon with that `run_dir`, and brings its tables up to date. If the registry is gone, and
+/// the snapshot says that it had topics or tokens, no new registry is made: with an empty registry, dq would treat all
+/// topics and tokens as removed.
 pub fn open_known(settings: &RegistrySettings, run_dir: &Path) -> Result<Box<dyn Registry>> {
     if let Some(registry) = open_existing(settings)? {
         return Ok(registry);
@@ -72,8 +72,8 @@ pub fn open_known(settings: &RegistrySettings, run_dir: &Path) -> Result<Box<dyn
     open(settings)
 }
 
-/// Opens a registry that is there, and brings its tables up to date. None: there is no such file, or no registry on the
-/// nodes of the store. A database of MySQL is there, and gets the tables that it lacks.
+/// Opens a registry that exists, and brings its tables up to date. None: there is no such file, or no registry on the
+/// nodes of the store. A MySQL database counts as a registry: tables that it lacks are made.
 pub fn open_existing(settings: &RegistrySettings) -> Result<Option<Box<dyn Registry>>> {
     match settings {
         RegistrySettings::Sqlite { path } if !path.exists() => Ok(None),

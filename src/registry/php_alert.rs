@@ -25,8 +25,8 @@ pub struct PhpAlert {
 }
 
 impl PhpAlert {
-    /// Returns the mail server that the row names. None: it names none. Port 465 uses TLS from the start. Any other
-    /// port needs STARTTLS, except that a server on this host may do without.
+    /// Returns the mail server that the row names. None: it names none. Port 465 uses TLS from the start. All other
+    /// ports need STARTTLS, but a server on this host may work without it.
     pub fn smtp(&self) -> Option<SmtpSettings> {
         let (host, port) = (self.host.trim(), u16::try_from(self.port).ok().filter(|port| *port > 0)?);
         if host.is_empty() {

@@ -1,5 +1,5 @@
-//! One step of an operation on many jobs: [`Bulk::look`] lists a page of jobs and plans what happens to them, and
-//! [`Bulk::apply`] does what was planned. Between the two, the caller writes the plan down. A plan may be applied
+//! One step of an operation on many jobs. [`Bulk::look`] lists a page of jobs and plans what happens to them.
+//! [`Bulk::apply`] carries out the plan. Between these two calls, the caller stores the plan. A plan may be applied
 //! again: a job that the plan has already changed stays as it is.
 
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const RECORDS: usize = 100;
 /// How many steps an operation makes in a second, if it is as fast as its rate allows.
 const STEPS: usize = 5;
 
-/// For how long one step of a count runs.
+/// How long one step of a count runs.
 const COUNTS: Duration = Duration::from_millis(100);
 
 /// An operation on many jobs, with what each of its steps needs.
@@ -46,8 +46,8 @@ impl Bulk {
     }
 
     /// Looks at the next page of up to `limit` jobs, and plans what happens to them. The caller has applied the plan of
-    /// `before`. Returns the progress `before`, moved on, with the new plan in place of the plan that was applied.
-    /// `now_ms` is the time of this host.
+    /// `before`. Returns the progress after this page. It has the new plan in place of the applied plan. `now_ms` is
+    /// the time of this host.
     pub fn look(
         &self,
         store: &mut dyn Store,
@@ -113,7 +113,8 @@ impl Bulk {
     ) -> Result<()> {
         let place: Option<RecordPlace> =
             progress.cursor.as_deref().and_then(|text| serde_json::from_str(text).ok());
-        // The cursor of a page of records names a place on each node, and this place stays valid when jobs are moved.
+        // The store's cursor names a place on each node. `place` is a time and an id, so it stays valid when jobs are
+        // moved.
         let cursor = match &place {
             None => match self.walk.records_before() {
                 Some(until_ms) => store.records_after(&self.topic, until_ms, None)?,
@@ -152,8 +153,8 @@ impl Bulk {
         Ok(())
     }
 
-    /// Looks at pages for a limited time, and counts what would happen. Returns how far this went, and how many jobs of
-    /// these pages would be changed.
+    /// Looks at pages for a limited time, and counts the jobs that would be changed. Returns the progress after these
+    /// pages, and this count.
     pub fn count(
         &self,
         store: &mut dyn Store,
@@ -176,7 +177,7 @@ impl Bulk {
         (rate as usize / STEPS).clamp(1, most)
     }
 
-    /// Does what was planned. `is_again`: it may have been done already, wholly or in part.
+    /// Carries out a plan. `is_again`: the plan may have been carried out already, wholly or in part.
     pub fn apply(&self, store: &mut dyn Store, plan: &[PlannedChange], is_again: bool) -> Result<BulkCounts> {
         if plan.is_empty() {
             return Ok(BulkCounts::default());

@@ -1,4 +1,4 @@
-//! Jobs whose time is over: no attempt of them begins any more (docs/FLOW.md, `expire_after`). Pure.
+//! Jobs that have expired. No further attempt of such a job begins (docs/FLOW.md, `expire_after`). Pure.
 //!
 //! The moment when a job expires is fixed when the job is added, and is kept with its headers. If a change or a redrive
 //! later sets a due time after that moment, the job has one more attempt.
@@ -8,12 +8,13 @@ use model::job::Attempt;
 use model::json_time;
 use store::Leased;
 
-/// Returns the attempt that is recorded when a leased job has expired, so that it becomes a dead letter. None: it has not.
+/// Returns the attempt to record if a leased job has expired. The job then becomes a dead letter. None: the job has not
+/// expired.
 pub fn expired(leased: &Leased) -> Option<Attempt> {
     expired_at(leased, leased.leased_ms)
 }
 
-/// Does the same as [`expired`], for an attempt that would begin at this moment, by the shard's clock.
+/// Does the same as [`expired`], for an attempt that would begin at `begins_ms`, by the shard's clock.
 pub fn expired_at(leased: &Leased, begins_ms: i64) -> Option<Attempt> {
     let expires_ms = leased.headers.expires_ms()?;
     let is_excepted = leased.attempt <= 1 && leased.due_ms > expires_ms;
@@ -23,7 +24,7 @@ pub fn expired_at(leased: &Leased, begins_ms: i64) -> Option<Attempt> {
     Some(attempt_without_call(leased, format!("expired at {}", json_time::rfc3339(expires_ms))))
 }
 
-/// Returns the attempt that is recorded when a leased job becomes a dead letter and nobody has got it.
+/// Returns the attempt to record when a leased job becomes a dead letter, and nobody has got the job.
 pub fn attempt_without_call(leased: &Leased, error: String) -> Attempt {
     Attempt {
         number: leased.attempt,

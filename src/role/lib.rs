@@ -1,11 +1,9 @@
-//! What every child process shares: its settings, its sockets, the link to the master, and the flag that asks it to
-//! drain.
+//! What all child processes share: the settings, the sockets, the link to the master, and the order to drain.
 //!
 //! The loop of a role waits with [`Context::wait`], or waits on [`Context::fds`] in its own way and then calls
-//! [`Context::check_drain`]. When that asks it to drain, the role takes nothing new, finishes the work in flight, and
-//! returns.
+//! [`Context::check_drain`]. When the role must drain, it takes no new work, finishes the work in flight, and returns.
 //!
-//! This crate never decides what a role does. Begin with [`Context`]; [`submit`] is how both servers pass requests to
+//! This crate never decides what a role does. Begin with [`Context`]. Both servers use [`submit`] to pass requests to
 //! the store.
 
 pub mod bulk;
@@ -45,7 +43,7 @@ use telemetry::counters::Counters;
 /// How long a child waits at its start for a store that is busy.
 const STORE_PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a process stays alive after its last answers, so that they reach their clients.
+/// How long a process stays alive after its last answers, so that the answers reach the clients.
 pub const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// The order to drain, and its time limit.
@@ -60,7 +58,7 @@ pub struct Drain {
 /// What a child process knows about itself, and its connection to the master.
 #[derive(Debug)]
 pub struct Context {
-    /// The slot that it fills.
+    /// The slot that this process fills.
     pub slot: Slot,
     /// The settings of its generation.
     pub settings: Arc<Settings>,
@@ -72,12 +70,12 @@ pub struct Context {
     /// Whether the link has ended. Such a link is always readable, so nothing waits on it any more.
     orphaned: bool,
     drain: Option<Drain>,
-    /// When its workers should have finished their present work.
+    /// When the workers should have finished their present work.
     workers_by: Option<Instant>,
 }
 
 impl Context {
-    /// Takes what the master handed down, sets the name of the process, and starts its log.
+    /// Takes over what the master passed on, sets the name of the process, and starts the log.
     pub fn begin(inherited: Inherited) -> Result<Context> {
         let name = inherited.slot;
         host::set_process_name(&name).context("cannot name the process")?;
@@ -103,7 +101,7 @@ impl Context {
         Lanes::new(&self.settings.store).context("cannot find the store's lanes")
     }
 
-    /// Opens the store, with counts of its calls. A store that is busy, or whose disk is full, is tried again for a
+    /// Opens the store. The handle counts its calls. While the store is busy or its disk is full, tries again for a
     /// while.
     pub fn store(&mut self) -> Result<Box<dyn Store>> {
         self.open(None, |settings| store::open(&settings.store, &settings.run_dir))
@@ -142,7 +140,7 @@ impl Context {
         }
     }
 
-    /// Returns an opener, with which other threads can open handles to the store later.
+    /// Returns an opener. Other threads can use it to open handles to the store later.
     pub fn opener(&self) -> Result<StoreOpener> {
         let (settings, counters, lanes) = (Arc::clone(&self.settings), self.counters.clone(), self.lanes()?);
         Ok(StoreOpener { settings, counters, lanes })
@@ -161,7 +159,7 @@ impl Context {
         }
     }
 
-    /// Takes the socket that was handed down with that name.
+    /// Takes the socket with this name. The master has handed it down.
     pub fn socket(&mut self, name: &str) -> Result<OwnedFd> {
         self.sockets.remove(name).with_context(|| format!("no socket {name:?} was handed down"))
     }
@@ -181,14 +179,15 @@ impl Context {
         [self.link.as_fd(), self.signals.as_fd()]
     }
 
-    /// Checks whether this process must drain: the master says so, the master is gone, or TERM has come.
+    /// Checks whether this process must drain. The reasons are an order of the master, a dead master, and a TERM
+    /// signal.
     pub fn check_drain(&mut self) -> Result<Option<Drain>> {
         if self.signals.take()?.contains(&Signal::SIGTERM) {
             self.set_drain(Some(self.settings.drain_timeout), false, "TERM");
         }
         loop {
             let received = match self.link.receive() {
-                // A newer or older release has sent a message that this one does not know.
+                // A newer or older release has sent a message that this release does not know.
                 Err(e) if e.kind() == ErrorKind::InvalidData => {
                     log::warn!("cannot understand a message of the master: {e}");
                     continue;
@@ -212,7 +211,7 @@ impl Context {
         Ok(self.drain)
     }
 
-    /// Whether the master is gone. Its link stays readable from then on, so nobody must wait for it.
+    /// Whether the master is gone. From then on, the link is always readable, so do not wait for it.
     pub fn is_orphaned(&self) -> bool {
         self.orphaned
     }
@@ -230,8 +229,8 @@ impl Context {
         Ok(readable[count..].to_vec())
     }
 
-    /// Sets the moment by which the workers should have finished their present work; none: no worker has a deadline
-    /// now. Call it before each wait: the answers to the master's pings say how long ago this moment passed.
+    /// Sets the moment by which the workers should have finished their present work. None: no worker has a deadline
+    /// now. Call it before each wait. The answers to the master's pings say how long ago this moment passed.
     pub fn workers_by(&mut self, by: Option<Instant>) {
         self.workers_by = by;
     }
@@ -256,7 +255,7 @@ impl Context {
                 log::info!("draining: {why}");
                 self.drain = Some(Drain { until, replaced });
             }
-            // Of the two limits, the earlier one counts.
+            // The earlier of the two limits counts.
             Some(drain) => {
                 drain.until = [drain.until, until].into_iter().flatten().min();
                 drain.replaced &= replaced;
@@ -265,7 +264,7 @@ impl Context {
     }
 }
 
-/// Opens handles to the store, with counts of their calls. It is cheap to clone.
+/// Opens handles to the store. The handles count their calls. An opener is cheap to clone.
 #[derive(Clone)]
 pub struct StoreOpener {
     settings: Arc<Settings>,
@@ -308,7 +307,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts a thread that its process cannot do without. If it panics, the process ends and is then started again.
+/// Starts a thread that its process needs. If the thread panics, the process ends and is then started again.
 pub fn vital_thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     struct AbortOnPanic;
     impl Drop for AbortOnPanic {
@@ -337,7 +336,7 @@ pub struct TroubleLog {
 struct OngoingTrouble {
     message: String,
     since: Instant,
-    /// Whether the problem is an error. An error may not end by itself.
+    /// Whether the problem is an error, which might not end by itself.
     is_error: bool,
 }
 

@@ -1,5 +1,5 @@
 //! The current topics and tokens: those of the configuration file, and those of the last snapshot of the registry. This
-//! module never asks the database. dq-redis-checker does, and writes the snapshot.
+//! module never reads the database. dq-redis-checker reads it, and writes the snapshot.
 
 use std::collections::HashSet;
 use std::fs::Metadata;
@@ -23,8 +23,8 @@ use store::Lanes;
 /// How often the file is checked if it cannot be watched.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The topics and tokens of a process, which can change while it runs. Its descriptor becomes readable when they may
-/// have changed.
+/// The topics and tokens of a process. They can change while the process runs. The descriptor becomes readable when
+/// they may have changed.
 pub struct LiveTopics {
     topics: Topics,
     tokens: Tokens,
@@ -90,7 +90,7 @@ impl LiveTopics {
         &self.tokens
     }
 
-    /// Returns whether all topics are known: there is no registry, or it was read once.
+    /// Returns whether all topics are known. This is so if there is no registry, or if its snapshot was read once.
     pub fn is_whole(&self) -> bool {
         self.registry.as_ref().is_none_or(|registry| registry.is_read)
     }
@@ -109,7 +109,7 @@ impl LiveTopics {
         Some(&self.topics)
     }
 
-    /// Returns the descriptor that becomes readable; none: the topics and tokens never change.
+    /// Returns the descriptor that becomes readable. None: the topics and tokens never change.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(match &self.registry.as_ref()?.watch {
             RegistryWatch::Notified(changes) => changes.as_fd(),
@@ -136,7 +136,7 @@ impl FollowedRegistry {
                 return None;
             }
         };
-        // It is a snapshot of another generation, which has another registry.
+        // This snapshot is of another generation, which uses another registry.
         if snapshot.source != self.source {
             return None;
         }

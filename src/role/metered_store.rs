@@ -27,7 +27,7 @@ pub(super) struct MeteredStore {
     pub(super) store: Box<dyn Store>,
     pub(super) counters: Counters,
     lanes: Lanes,
-    /// The lane of the handle; none: all lanes.
+    /// The lane of the handle. None: all lanes.
     lane: Option<usize>,
     /// The names of the lanes.
     names: Arc<[String]>,
@@ -46,12 +46,12 @@ impl MeteredStore {
         MeteredStore { store, counters, lanes, lane, names }
     }
 
-    /// Returns the counters of the job's home. The handle of one lane always uses those of its lane.
+    /// Returns the counters of the job's home. The handle of one lane always uses the counters of this lane.
     pub(super) fn node_of(&self, key: &JobKey) -> NodeCells<'_> {
         self.counters.node(&self.names[self.lane.unwrap_or_else(|| self.lanes.lane_of(key))])
     }
 
-    /// Returns the counters for a call: of the lane of this handle, of the home of `key`, or of all nodes together.
+    /// Returns the counters for a call: those of the handle's lane, of the home of `key`, or of all nodes together.
     fn node(&self, key: Option<&JobKey>) -> NodeCells<'_> {
         match (self.lane, key) {
             (None, None) => self.counters.node(ALL),
@@ -122,7 +122,7 @@ fn is_failure<T>(result: &Result<T>) -> bool {
     matches!(result, Err(e) if !matches!(e, StoreError::OverQuota(_)))
 }
 
-/// Returns the outcome of an add; none: it waits in the spool, which has its own count.
+/// Returns the outcome of an add. None: the add waits in the spool, which has its own count.
 fn add_outcome(added: &Result<Added>) -> Option<AddOutcome> {
     Some(match added {
         Ok(Added::Spooled { .. }) => return None,

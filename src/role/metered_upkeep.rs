@@ -1,4 +1,4 @@
-//! The calls of a [`MeteredStore`] about records of ended jobs and about many jobs, and its maintenance.
+//! The calls of a [`MeteredStore`] for records of ended jobs, for many jobs at once, and for maintenance.
 
 use std::time::{Duration, Instant};
 

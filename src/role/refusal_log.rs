@@ -10,8 +10,9 @@ use model::refusals::{RefusalCounts, RefusalSummary};
 pub struct RefusalLog(RefusalCounts);
 
 impl RefusalLog {
-    /// Records a refused request. `has_token`: it had a valid token, or needed none. `text` says what was asked, and
-    /// why it is refused. Any part of it that comes from outside is an [`Excerpt`](model::excerpt::Excerpt).
+    /// Records a refused request. `has_token`: the request had a valid token, or needed none. `text` says what the
+    /// client asked for, and why this is refused. Any part of the text that comes from outside is an
+    /// [`Excerpt`](model::excerpt::Excerpt).
     pub fn record(&mut self, source: ClientSource, has_token: bool, text: impl Fn() -> String) {
         match self.0.count(source, has_token, Instant::now(), &text) {
             Some(text) => log::info!(target: "request", "refused a request from {source}: {text}"),
@@ -19,7 +20,7 @@ impl RefusalLog {
         }
     }
 
-    /// Returns when [`RefusalLog::log_due`] has something to log; none: nothing was refused recently.
+    /// Returns when [`RefusalLog::log_due`] has something to log. None: nothing was refused recently.
     pub fn due(&self) -> Option<Instant> {
         self.0.due()
     }

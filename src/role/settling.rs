@@ -1,5 +1,5 @@
-//! What a report means for a lease. A client reports about a job that it has reserved, or a receiver about an attempt
-//! that it answers later. Pure.
+//! What a report means for a lease. A client reports about a job that it has reserved. A receiver reports about an
+//! attempt that it answers later. Pure.
 
 use std::time::Duration;
 
@@ -27,13 +27,13 @@ pub enum ReportVerb {
     },
     /// The job needs more time.
     Extend {
-        /// How long the lease holds from now on. None: as long as the job or its topic says. A receiver that answers later never
-        /// gets more than its ticket allows.
+        /// How long the lease holds from now on. None: as long as the job or its topic says. A receiver that answers
+        /// later never gets more than its ticket allows.
         lease: Option<Duration>,
     },
 }
 
-/// What a client reports about a job that it reserved, or a receiver about an attempt that it answers later.
+/// The report of a client about a job that it has reserved, or of a receiver about an attempt that it answers later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The kind of the report.

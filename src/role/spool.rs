@@ -11,7 +11,7 @@ pub struct SpoolReader {
 }
 
 impl SpoolReader {
-    /// Makes a reader; none: the store has no spool, and there is none left from earlier.
+    /// Makes a reader. None: the store has no spool, and no earlier spool is left.
     pub fn new(store: &settings::StoreSettings) -> Option<SpoolReader> {
         match store {
             settings::StoreSettings::Embedded { .. } => None,

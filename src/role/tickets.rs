@@ -1,8 +1,9 @@
-//! Settles leases by their tickets, for both servers: proves a ticket by the secret of its lane, and remembers what was
-//! settled recently. So a client that repeats its report, because the answer was lost, gets the same answer.
+//! Settles leases by their tickets, for both servers. Proves a ticket with the secret of its lane. Remembers what was
+//! settled recently: if the answer to a report was lost and the client repeats the report, the client gets the same
+//! answer.
 //!
-//! [`Tickets::prepare`] and [`Tickets::settled`] run on a thread that asks the store, before and after it settles the
-//! lease together with others. `crate::settling` says what a report means.
+//! A thread that asks the store calls [`Tickets::prepare`] before it settles a lease, and [`Tickets::settled`] after
+//! that. It settles several leases together. `crate::settling` says what a report means.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::discriminant;
@@ -20,14 +21,14 @@ use model::topic::Topic;
 use store::{Settled, Settlement, Store, StoreError};
 use telemetry::counters::Counters;
 
-/// When no known secret of a lane proves a ticket, the store is asked for the secret of the lane again, but not more
-/// often than once in this time.
+/// If no known secret of a lane proves a ticket, the store is asked for the secret of the lane again. It is asked at
+/// most once in this time.
 const ANEW: Duration = Duration::from_secs(10);
 
 /// How many secrets of a lane are kept. A lane has a new secret only after it lost all its data.
 const SECRETS_MAX: usize = 4;
 
-/// For how long, and for how many tickets, the outcome is remembered.
+/// How long, and for how many tickets, the outcome is remembered.
 const KEPT: Duration = Duration::from_secs(600);
 const KEPT_MAX: usize = 10_000;
 
@@ -38,8 +39,8 @@ pub struct TicketReport {
     pub shown: PresentedTicket,
     /// The lane of the lease, whose secret proves the ticket.
     pub lane: usize,
-    /// The job that the client names: the ticket must be for this job, and a client must have reserved it. None: the
-    /// ticket must be for an attempt that its receiver answers later.
+    /// The job that the client names. The ticket must be for this job, and a client must have reserved the job. None:
+    /// the ticket must be for an attempt that its receiver answers later.
     pub reserved: Option<JobKey>,
     /// The topic. None: it was removed meanwhile, so the defaults apply.
     pub topic: Option<Arc<Topic>>,
@@ -54,11 +55,11 @@ pub struct SettledTicket {
     pub key: JobKey,
     /// What happened to it.
     pub became: SettlingResult,
-    /// If it stays leased: until when, in Unix milliseconds.
+    /// The end of the lease in Unix milliseconds, if the job stays leased.
     pub until_ms: Option<i64>,
 }
 
-/// A report whose ticket is proved, until the store has answered.
+/// A report with a proved ticket. The store has not answered yet.
 pub(crate) struct ProvedReport {
     ticket: Ticket,
     signature: [u8; 32],
@@ -151,7 +152,7 @@ impl Tickets {
         }
     }
 
-    /// Proves a ticket. The store never sees a forged ticket. It is only asked for the secret of the lane.
+    /// Proves a ticket. The store never sees a forged ticket. The store is only asked for the secret of the lane.
     fn prove(
         &self,
         store: &mut dyn Store,
@@ -168,7 +169,7 @@ impl Tickets {
     }
 
     /// Proves the ticket of a report, and returns what the store is asked to do with its lease. `Err`: the store is not
-    /// asked, and this is the answer. A report that was made before gets the same answer as then.
+    /// asked, and this is the answer. A repeated report gets the same answer as before.
     pub(crate) fn prepare(
         &self,
         store: &mut dyn Store,
@@ -201,7 +202,7 @@ impl Tickets {
         Some((discriminant(&before) == discriminant(&verb)).then_some(settled))
     }
 
-    /// Returns the answer to a report about the lease that the store was asked to settle.
+    /// Returns the answer to a report. `answer` is the store's answer about the lease.
     pub(crate) fn settled(
         &self,
         report: ProvedReport,
@@ -209,7 +210,7 @@ impl Tickets {
     ) -> Result<SettledTicket, TicketError> {
         let ProvedReport { ticket, signature, verb, became, until_ms, took_ms, why } = report;
         if answer? != Settled::Done {
-            // The same report may have been settled since this one was prepared.
+            // After this report was prepared, the same report may have been settled for another request.
             let earlier = self.earlier_answer(&signature, verb).flatten();
             return earlier.ok_or(TicketError::Gone(ticket.key));
         }

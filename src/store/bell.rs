@@ -12,7 +12,8 @@ pub enum BellKind {
     Push,
     /// Jobs that clients wait for. A ring reaches all processes that listen.
     Pull,
-    /// Due times and lease deadlines before the first one that the timer knows. Embedded: also a log that has grown.
+    /// A due time or a lease deadline that is earlier than the first one that the timer knows. Embedded: also a log
+    /// that has grown.
     Timer,
 }
 
@@ -36,8 +37,8 @@ pub struct TopicRing {
     pub number: String,
 }
 
-/// Where a process waits for work. Its descriptor is readable after a ring. The bell may ring without need, but
-/// whenever there is work, it rings.
+/// Where a process waits for work. Its descriptor is readable after a ring. The bell always rings when there is work,
+/// but it may also ring without need.
 pub trait Bell: AsFd + Send {
     /// Takes all rings so far. Returns whether there were any. If so, the caller must look for work.
     fn answer(&self) -> io::Result<bool>;
@@ -47,8 +48,8 @@ pub trait Bell: AsFd + Send {
         vec![Ring::All]
     }
 
-    /// Sets whether this process could take work now. If each ring goes to only one listener, a process that cannot
-    /// take work must not listen, because the other processes would not get its rings.
+    /// Sets whether this process could take work now. A ring may go to only one listener. So a process that cannot take
+    /// work must not listen: the other processes would miss the rings that it gets.
     fn listen(&self, _could: bool) {}
 
     /// Returns whether a ring is lost if the process that received it dies before it acts on it.

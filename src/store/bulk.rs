@@ -21,14 +21,14 @@ pub struct ListedJob {
     pub id: JobId,
     /// Its state.
     pub state: State,
-    /// The due time of the next attempt, of the current one if the job is leased, or of the last one if it is dead.
-    /// Unix milliseconds.
+    /// The due time of the next attempt. If the job is leased: of the current attempt. If the job is dead: of the last
+    /// attempt. Unix milliseconds.
     pub due_ms: i64,
     /// Leased: the deadline of the lease. Dead: when the job died. Unix milliseconds.
     pub until_ms: Option<i64>,
     /// When the job was added, Unix microseconds, by the shard's clock.
     pub stamp_us: i64,
-    /// When its last attempt began, Unix milliseconds. None: it had none.
+    /// When its last attempt began, Unix milliseconds. None: it had no attempt.
     pub tried_ms: Option<i64>,
     /// Its own headers, with its tags.
     pub headers: Headers,
@@ -37,10 +37,10 @@ pub struct ListedJob {
 /// A page of listed jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListedPage {
-    /// The jobs. A page may be shorter than its limit, and is not empty unless it is the last one.
+    /// The jobs. A page may be shorter than its limit. Only the last page may be empty.
     pub jobs: Vec<ListedJob>,
-    /// The cursor of the next page. None: this was the last page. It names a place in the order, and stays valid when
-    /// jobs are moved to other nodes.
+    /// The cursor of the next page. None: this was the last page. The cursor names a place in the order. It stays valid
+    /// when jobs are moved to other nodes.
     pub next: Option<String>,
 }
 
@@ -66,15 +66,15 @@ pub struct ListedChange {
     pub aim: ChangeGoal,
 }
 
-/// The result of such a change.
+/// The result of a [`ListedChange`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListedChangeResult {
     /// The change was made.
     Done,
     /// The job had the new due time already: the same change was made before.
     Already,
-    /// The job is not as it was listed: another job has its id, its due time is different, or it is leased (this
-    /// matters only for a new due time). Nothing was changed.
+    /// The job is not as it was listed: another job has this id, its due time is different, or it is leased and the
+    /// change is a new due time. Nothing was changed.
     Differs,
     /// There is no live job with this id.
     NotFound,
@@ -82,8 +82,8 @@ pub enum ListedChangeResult {
 
 /// Operations on many jobs that were listed.
 pub trait Bulk {
-    /// Lists up to `limit` jobs of a topic in one state, without their bodies. If a node that has jobs does not answer,
-    /// or jobs are being moved, this is an error, so that no job is passed over.
+    /// Lists up to `limit` jobs of a topic in one state, without their bodies. Fails if a node that has jobs does not
+    /// answer, or if jobs are being moved, so that no job is left out.
     fn list_in_order(
         &mut self,
         topic: &TopicName,
@@ -93,9 +93,9 @@ pub trait Bulk {
         limit: usize,
     ) -> Result<ListedPage>;
 
-    /// Changes jobs of a topic, durably, each only if its stamp and its due time are as they were listed. A new due
-    /// time is given to delayed and ready jobs only. If the same changes are made twice, the result is the same as if
-    /// they were made once. Returns one answer for each change, in their order.
+    /// Changes jobs of a topic, durably. A job is changed only if its stamp and its due time are as they were listed. A
+    /// new due time is given to delayed and ready jobs only. If the same changes are made twice, the result is the same
+    /// as if they were made once. Returns one answer for each change, in their order.
     fn change_listed(
         &mut self,
         topic: &TopicName,

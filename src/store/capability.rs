@@ -50,7 +50,7 @@ impl Capability {
         }
     }
 
-    /// Whether its WAITAOF can be relied on to tell when a change is on the disk.
+    /// Whether an answer of its WAITAOF reliably means that a change is on the disk.
     pub fn reports_disk(&self) -> bool {
         self.fork.is_none() && self.version.is_some_and(|version| version >= TELLS_OF_DISK)
     }

@@ -12,14 +12,14 @@ pub struct Counts {
     pub delayed: u64,
     /// Jobs that may be leased.
     pub ready: u64,
-    /// Jobs that a consumer holds.
+    /// Jobs under a lease.
     pub leased: u64,
     /// Dead letters.
     pub dead: u64,
     /// When the ready job that has waited longest was due, Unix milliseconds. None: no job is ready.
     pub oldest_ready_ms: Option<i64>,
-    /// The bytes of all its jobs, dead letters included. None: they are not counted. (On Redis they are counted from
-    /// the first add on that had a limit.)
+    /// The bytes of all its jobs, dead letters included. None: they are not counted. (Redis counts them from the first
+    /// add that has a limit.)
     pub bytes: Option<u64>,
 }
 
@@ -38,8 +38,8 @@ impl Counts {
 /// Reads that cover many jobs: lists, counts, forecasts.
 pub trait Views {
     /// Returns a page of a topic's jobs in one state. Delayed jobs are sorted by due time, ready jobs by priority and
-    /// due time, leased jobs by deadline, dead letters by when they died. `cursor` is the [`JobsPage::next`] of the page
-    /// before. A cursor that is not valid gives an empty last page.
+    /// due time, leased jobs by deadline, dead letters by when they died. `cursor` is the [`JobsPage::next`] of the
+    /// page before. A cursor that is not valid gives an empty last page.
     fn list(
         &mut self,
         topic: &TopicName,

@@ -38,7 +38,7 @@ pub struct DeadLetter {
 pub trait DeadLetters {
     /// Makes up to `limit` dead letters ready, or delayed if `pace` says so, with their attempts reset. Returns how
     /// many. A dead letter stays dead if a live job has its id. For each id, only one dead letter is redriven.
-    /// [`DeadLetterSelection::Ids`] takes the latest one.
+    /// [`DeadLetterSelection::Ids`] takes the latest dead letter of each id.
     fn redrive(
         &mut self,
         topic: &TopicName,

@@ -38,7 +38,7 @@ impl Reserve {
         Reserve { file: file.to_owned(), min_free, checked: None }
     }
 
-    /// Returns what the disk lacks. None: it has room for more than what must be left.
+    /// Returns what the disk lacks. None: it has enough free space.
     pub(crate) fn lack(&mut self) -> Option<String> {
         if self.min_free == 0 {
             return None;

@@ -10,7 +10,8 @@ use model::topic::Rate;
 /// Topics with ready jobs, and how many jobs each has.
 pub type ReadyCounts = Vec<(TopicName, u64)>;
 
-/// Topics with ready jobs whose circuit lets none through now, and the time until it may let one through.
+/// Topics that have ready jobs, but whose circuit lets no job through now. Each has the time until its circuit may let
+/// one job through.
 pub type WaitingTopics = Vec<(TopicName, Duration)>;
 
 /// How long the store remembers how many callbacks a process holds, if the process does not report the number again.
@@ -19,10 +20,10 @@ pub const PERMIT_HOLDS: Duration = Duration::from_secs(30);
 /// A request of a process for permits of a topic or a host that has limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PermitRequest {
-    /// Whose permits they are.
+    /// The topic or host of the permits.
     pub name: LimitName,
-    /// How many of these callbacks the process has in flight, or may still begin with permits that it was granted
-    /// before. This number replaces the one that it reported last, so that a repeated request or a lost answer does no
+    /// How many callbacks of this topic or host the process has in flight, or may still begin with earlier permits.
+    /// This number replaces the number that the process reported last, so a repeated request or a lost answer does no
     /// harm.
     pub held: u32,
     /// How many more callbacks it wants to begin.
@@ -31,7 +32,7 @@ pub struct PermitRequest {
     pub max_in_flight: Option<u32>,
     /// How many callbacks may begin in a span, for all processes together.
     pub rate: Option<Rate>,
-    /// How many callbacks were granted before, and did not begin.
+    /// How many callbacks were granted earlier but did not begin.
     pub unused: u32,
 }
 
@@ -47,7 +48,7 @@ pub struct Permit {
 /// A question about how far the limits of a topic or a host are used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LimitQuery {
-    /// Whose limits they are.
+    /// The topic or host of the limits.
     pub name: LimitName,
     /// How many callbacks may begin in a span.
     pub rate: Option<Rate>,
@@ -67,7 +68,7 @@ pub struct LimitUse {
 pub struct CircuitOpening {
     /// The topic.
     pub topic: TopicName,
-    /// How long the jobs wait. Zero: the probe showed nothing, and the next job may go as a probe now.
+    /// How long the jobs wait. Zero: the probe had no result, so the next job may be a probe now.
     pub pause: Duration,
     /// How often the circuit was opened in a row, including this time.
     pub opens: u32,
@@ -95,7 +96,7 @@ pub struct CircuitView {
     pub until_ms: i64,
     /// How often it was opened in a row.
     pub opens: u32,
-    /// When it was opened the first time in this row, Unix milliseconds.
+    /// When it was opened for the first time in this row of openings, Unix milliseconds.
     pub since_ms: i64,
     /// Why it was opened last.
     pub reason: String,
@@ -118,15 +119,15 @@ impl CircuitView {
 /// Pauses of topics.
 pub trait Pauses {
     /// Pauses or resumes a topic. The jobs of a paused topic are not leased, but existing leases continue. With several
-    /// nodes, a node that is down gets the change when it is back. After an error, only some of the nodes may have the
-    /// change, until the call is repeated.
+    /// nodes, a node that is down gets the change when it is back. After an error, perhaps only some nodes have the
+    /// change. The caller must then repeat the call.
     fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()>;
 
     /// Returns the paused topics, sorted by name.
     fn paused(&mut self) -> Result<Vec<TopicName>>;
 }
 
-/// Permits and circuits: what holds back jobs that are ready.
+/// Permits and circuits, which make ready jobs wait.
 pub trait Limits {
     /// Grants permits to begin callbacks of topics and hosts with limits, at their homes. Returns one answer for each
     /// of `asks`, in their order. The store forgets how many callbacks a process holds if the process does not report
@@ -134,13 +135,13 @@ pub trait Limits {
     /// the process.
     fn permits(&mut self, owner: &OwnerTag, asks: &[PermitRequest]) -> Vec<Result<Permit>>;
 
-    /// Returns how far the limits of topics and hosts are used, as their homes know it. It changes nothing. Returns one
+    /// Returns how far the limits of topics and hosts are used, according to their homes. Changes nothing. Returns one
     /// answer for each of `queries`, in their order.
     fn limit_use(&mut self, queries: &[LimitQuery]) -> Vec<Result<LimitUse>>;
 
-    /// Opens the circuit of a topic: its jobs wait, and after the pause each shard lets one through as a probe. Returns
-    /// whether the circuit was closed before. Nothing changes if the circuit is open and already has this number of
-    /// openings in a row (`opens`), or more. A handle to one lane opens the circuit in this lane only.
+    /// Opens the circuit of a topic: its jobs wait, and after the pause each shard lets one job through as a probe.
+    /// Returns whether the circuit was closed before. Nothing changes if the circuit is open and already has this
+    /// number of openings in a row (`opens`), or more. A handle to one lane opens the circuit in this lane only.
     fn open_circuit(&mut self, opening: &CircuitOpening) -> Result<bool>;
 
     /// Closes the circuit of a topic, so that its jobs no longer wait. Returns whether it was not closed before.

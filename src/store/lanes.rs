@@ -21,7 +21,7 @@ pub fn open(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dy
     }
 }
 
-/// Opens a store from which or to which jobs are moved. No daemon may use it.
+/// Opens the old or the new store of a move. No daemon may use it.
 pub fn open_to_move(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dyn TakeOver>> {
     match settings {
         settings::StoreSettings::Embedded { path, min_free } => {
@@ -112,7 +112,8 @@ impl Lanes {
     }
 
     /// Returns how many batches a server process may send to a lane at the same time, each with a thread of its own.
-    /// The embedded store has one writer, and small commits cost it more for each job.
+    /// The embedded store has one writer. With more batches at a time, its commits would be smaller, and each job would
+    /// cost more.
     pub fn ways(&self) -> usize {
         if self.0.is_some() { 2 } else { 1 }
     }
@@ -122,8 +123,8 @@ impl Lanes {
         self.0.as_ref().and_then(|nodes| nodes.name(lane))
     }
 
-    /// Asks the servers of a lane's node about themselves, even if they count as down. A Cluster is asked at each of
-    /// its masters, any other node at one server.
+    /// Asks the servers of a lane's node about themselves, even if they count as down. In a Cluster, each master is
+    /// asked. In any other node, one server is asked.
     pub fn probe(&self, lane: usize, probe: Probe) -> Vec<ProbeAnswer> {
         self.0.as_ref().map_or_else(Vec::new, |nodes| nodes.probe(lane, probe))
     }
@@ -172,12 +173,12 @@ impl Lanes {
         self.0.as_deref()
     }
 
-    /// Returns the lane that grants the permits of a topic. It is the same lane whether nodes are down or not.
+    /// Returns the lane that grants the permits of a topic. It stays the same lane when nodes are down.
     pub fn home_of(&self, name: &str) -> usize {
         self.0.as_ref().map_or(0, |nodes| nodes.home_of(name))
     }
 
-    /// Returns the lane of a lease. None: the token is not one of a lease.
+    /// Returns the lane of a lease. None: the token is not a lease token.
     pub fn of_token(&self, token: &Token) -> Option<usize> {
         self.0.as_ref().map_or(Some(0), |nodes| nodes.lane_of_token(token))
     }

@@ -57,8 +57,8 @@ pub struct Leased {
     pub deadline_ms: i64,
     /// Its own limit of attempts.
     pub max_attempts: Option<u32>,
-    /// Set if the job is a probe, which shows whether its receiver is back: how often the circuit of its topic was
-    /// opened in a row.
+    /// How often the circuit of the topic was opened in a row. This is set only if the job is a probe, which shows
+    /// whether the receiver is back.
     pub probe: Option<u32>,
     /// Its own headers.
     pub headers: Headers,
@@ -77,12 +77,13 @@ impl Leased {
 pub struct Batch {
     /// The leased jobs. The jobs of a topic are sorted by priority and due time.
     pub jobs: Vec<Leased>,
-    /// The topics that still have ready jobs, and how many. Paused topics, and topics whose circuit lets none through
-    /// now, are left out. For a topic whose circuit lets one job through, the number is one. All topics that were asked
-    /// for are included, but only some of the others. Repeated calls report each of the others in time.
+    /// The topics that still have ready jobs, with the number of these jobs. Paused topics are left out, and so are
+    /// topics whose circuit lets no job through now. If the circuit of a topic lets one job through, the number is one.
+    /// All topics of the request are included, but only some of the other topics. If the call is repeated, each of the
+    /// other topics is included sooner or later.
     pub left: ReadyCounts,
-    /// The topics with ready jobs whose circuit lets none through now, and the time until it may let one through. No
-    /// bell rings when that time is over. Topics are included as in `left`.
+    /// The topics that have ready jobs, but whose circuit lets no job through now. Each has the time until its circuit
+    /// may let one job through. No bell rings when that time is over. Topics are included as in `left`.
     pub waiting: WaitingTopics,
 }
 
@@ -150,8 +151,8 @@ pub(super) fn exchange_apart(
 
 /// Leases: a consumer gets ready jobs, and holds them until a deadline.
 pub trait Leases {
-    /// Leases up to `limit` ready jobs in all, topic by topic in the given order. No job of a paused topic is leased,
-    /// and only as many jobs of a topic as its circuit lets through. Never waits for work.
+    /// Leases up to `limit` ready jobs in all, topic by topic in the given order. No job of a paused topic is leased.
+    /// The circuit of a topic may also limit how many of its jobs are leased. Never waits for work.
     fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch>;
 
     /// Leases this delayed or ready job, even if other jobs come before it, or its topic is paused. A delayed job is
@@ -195,10 +196,10 @@ pub trait Promotion {
         self.promote_or_spread(limit, &[]).map(|(moved, _)| moved)
     }
 
-    /// Does the same as [`Promotion::promote`], with one exception. Jobs of the topics in `spread` that have been due
-    /// for more than [`OUTAGE`](crate::OUTAGE), because no timer promoted them, get a new due time, at random within
-    /// the given span from now. Returns how many jobs of each topic got a new due time. (These jobs also count in
-    /// `jobs`.)
+    /// Does the same as [`Promotion::promote`], with one exception. Some jobs of the topics in `spread` get a new due
+    /// time instead, at random within the given span from now. These are the jobs that have been due for more than
+    /// [`OUTAGE`](crate::OUTAGE), because no timer promoted them. Returns how many jobs of each topic got a new due
+    /// time. (These jobs also count in `jobs`.)
     fn promote_or_spread(
         &mut self,
         limit: usize,

@@ -4,11 +4,11 @@
 //! that changes something is one atomic step for each job: a crash between any two instructions leaves every job in
 //! exactly one state.
 //!
-//! It never makes a callback and never decides when to retry: callers pass the new due time. No method waits for work:
-//! a process waits on a [`Bell`].
+//! A store never makes a callback. It never decides when to retry: callers pass the new due time. No method waits for
+//! work: a process waits on a [`Bell`].
 //!
-//! Begin with the trait in this file, then `sqlite/change.rs` or `redis/change.rs` with `redis/lua/add.lua`.
-//! docs/internals/NODES.md has the table of what must hold when a process dies between two steps.
+//! Begin with the trait in this file, then `sqlite/change.rs` or `redis/change.rs` with `redis/lua/add.lua`. A table in
+//! docs/internals/NODES.md says what must be true when a process dies between two steps.
 
 mod bell;
 mod bulk;
@@ -81,7 +81,7 @@ pub enum StoreError {
     /// The spool's file was removed or replaced.
     #[error("a file was removed or replaced: {0}")]
     Gone(String),
-    /// The file of the embedded store is missing, or it is not the one that the daemon uses. As long as a daemon runs, it
+    /// The file of the embedded store is missing, or it is not the file that the daemon uses. A running daemon only
     /// uses the file with which it started.
     #[error("not the store's file: {0}")]
     OtherFile(String),
@@ -91,11 +91,11 @@ pub enum StoreError {
     /// A node that the call needs is down, for example the home of the job.
     #[error("a node is down: {0}")]
     NodeDown(String),
-    /// The configuration does not fit the nodes: it does not name all of them, they are of an earlier release, or they
-    /// may lose data in a crash and the configuration does not allow it.
+    /// The configuration does not fit the nodes. Either it does not name all nodes, or the nodes are of an earlier
+    /// release, or the nodes may lose data in a crash and the configuration does not allow that.
     #[error("the nodes do not fit the configuration: {0}")]
     Unfit(String),
-    /// Jobs are being moved between nodes. Until that is over, nothing else is done with jobs.
+    /// Jobs are being moved between nodes. Until the move is over, nothing else is done with jobs.
     #[error("the nodes are being changed: {0}")]
     Moving(String),
     /// The home of the job does not answer, and the spool of this host has no room for more changes.
@@ -107,7 +107,7 @@ pub enum StoreError {
     /// The server cannot make the change as safe as its topic asks, so the change was not made.
     #[error("not as safe as asked: {0}")]
     NotDurable(String),
-    /// The change may or may not have happened; or it happened, but is not yet as safe as its topic asks.
+    /// The change may or may not have happened. Or it has happened, but it is not yet as safe as its topic asks.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
 }
@@ -159,16 +159,17 @@ pub struct Change {
     pub priority: Option<JobPriority>,
     /// The job's own limit of attempts. `Some(None)`: from now on the limit of the topic applies.
     pub max_attempts: Option<Option<u32>>,
-    /// The new headers, in place of all old ones. If they are empty, the job has none from now on. (Their destination
-    /// and their tags are always empty, because these are fields of their own.)
+    /// The new headers, in place of all old ones. If there are none, the job has no headers from now on. (The
+    /// destination and the tags in these headers are always empty, because a change has separate fields for them.)
     pub headers: Option<Headers>,
     /// The new destination. `Some(None)`: from now on the job goes to the callback of its topic.
     pub destination: Option<Option<Destination>>,
-    /// The new tags, in place of all old ones. If they are empty, the job has none from now on.
+    /// The new tags, in place of all old ones. If there are none, the job has no tags from now on.
     pub tags: Option<Tags>,
     /// The new time to run. `Some(None)`: from now on the time to run of the topic applies.
     pub ttr: Option<Option<Duration>>,
-    /// The topic's limit for the bytes of all its jobs together, which applies to a new body. None: no limit.
+    /// The topic's limit for the bytes of all its jobs together. It is checked if the body, or something that is stored
+    /// with the headers, changes. None: no limit.
     pub max_bytes: Option<u64>,
 }
 
@@ -203,8 +204,8 @@ pub struct View {
     pub state: State,
     /// Its body.
     pub body: Body,
-    /// The due time of the next attempt, of the current one if the job is leased, or of the last one if it is dead.
-    /// Unix milliseconds.
+    /// The due time of the next attempt. If the job is leased: of the current attempt. If the job is dead: of the last
+    /// attempt. Unix milliseconds.
     pub due_ms: i64,
     /// Leased: the deadline of the lease. Dead: when the job died. Unix milliseconds.
     pub until_ms: Option<i64>,
@@ -212,7 +213,7 @@ pub struct View {
     pub stamp_us: i64,
     /// Its priority among the ready jobs.
     pub priority: JobPriority,
-    /// How many attempts were begun and count.
+    /// How many attempts were begun. Attempts that do not count are left out.
     pub attempts: u32,
     /// Its own limit of attempts.
     pub max_attempts: Option<u32>,
@@ -231,13 +232,13 @@ pub struct View {
 pub struct PromotionResult {
     /// How many jobs moved.
     pub jobs: usize,
-    /// When the next job is due, or the next lease ends, Unix milliseconds. In the past: the batch was full, and there
-    /// is more to do now. None: nothing waits.
+    /// When the next job is due, or the next lease ends, Unix milliseconds. If this moment is in the past, the batch
+    /// was full, and there is more to do now. None: nothing waits.
     pub next_ms: Option<i64>,
 }
 
-/// The due time of a job that is held back: the job is not delivered until [`Jobs::release`] gives it its real due
-/// time. The moment is near the end of the year 9999, and no client is likely to name exactly this moment.
+/// The due time of a job that is held back: the job is not delivered until [`Jobs::release`] sets its real due time.
+/// The moment is near the end of the year 9999, and no client is likely to name exactly this moment.
 pub const HELD_MS: i64 = 253_402_300_000_017;
 
 /// If a job has been due for this long and is not ready, no timer promoted it: there was an outage.
@@ -257,7 +258,7 @@ pub struct JobsPage {
     pub away: Vec<String>,
 }
 
-/// How long the bells of clients that wait for jobs are rung after a process has asked for it.
+/// How long the store rings the bells of [`BellKind::Pull`] after a process has called [`Maintenance::ring_pull`].
 pub const PULL_RINGS: Duration = Duration::from_secs(60);
 
 /// One handle to the store.
@@ -319,8 +320,8 @@ pub trait Maintenance {
         Ok(())
     }
 
-    /// Gives back rings that are for other processes, so that one of these processes gets them. A ring whose topic has
-    /// no ready jobs or is paused is dropped. Giving a ring back twice has the same effect as once.
+    /// Gives back rings that are for other processes, so that one of these processes gets them. A ring is dropped if
+    /// its topic has no ready jobs or is paused. Giving a ring back twice has the same effect as once.
     fn give_back(&mut self, _rings: &[TopicRing]) -> Result<()> {
         Ok(())
     }
@@ -328,8 +329,8 @@ pub trait Maintenance {
     /// Rings all bells in case there is work: a process may have died after it made work and before it rang.
     fn announce(&mut self);
 
-    /// Does the regular work of the store. Embedded: copies the write-ahead log into the file. Redis: tells nodes that
-    /// were away what they have missed. A timer calls it when its bell rang, and after the returned time, if there is
-    /// one. An import calls it too, because there may be no running daemon that does it.
+    /// Does the regular work of the store. Embedded: copies the write-ahead log into the file. Redis: brings nodes that
+    /// were away up to date with what they have missed. A timer calls this method when the bell of the timer rang, and
+    /// after the returned time, if there is one. An import calls it too, because perhaps no daemon is running.
     fn maintain(&mut self) -> Result<Option<Duration>>;
 }

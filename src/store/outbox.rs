@@ -23,9 +23,9 @@ pub struct OutboxEntry {
 /// Why something follows a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutboxCause {
-    /// The job was accepted, and its `then` names this job.
+    /// The job was accepted, and its `then` names the job that follows.
     Then {
-        /// Its place in the list.
+        /// The place of the following job in this list.
         place: usize,
         /// Its text: see [`Then::texts`](model::follow::Then::texts).
         text: String,
@@ -57,8 +57,8 @@ pub struct OutboxState {
 
 /// The outbox of a store. Each entry leads to one add (`keep`), even if processes die or several send at once.
 pub trait Outbox {
-    /// Returns whether there are entries, as far as this is known without a call to a server: on Redis, whether
-    /// [`Promotion`](crate::Promotion) calls of this handle have seen some since the last call of this method.
+    /// Returns whether there are entries, as far as this is known without a call to a server. On Redis: whether
+    /// [`Promotion`](crate::Promotion) calls of this handle have seen entries since the last call of this method.
     fn has_followers(&mut self) -> Result<bool>;
 
     /// Adds the jobs that follow from the entries, some entries at a time. Entries that cannot be sent now wait. This

@@ -24,8 +24,8 @@ pub enum Added {
     },
     /// There is a job with the same id, and the add was refused (`reject`).
     Rejected,
-    /// The job waits in the spool of this host until its home answers. Then it replaces a job with the same id that its
-    /// home has.
+    /// The job waits in the spool of this host until its home answers. Then it replaces a job with the same id at its
+    /// home, if there is one.
     Spooled {
         /// Its due time, Unix milliseconds, by the host's clock.
         due_ms: i64,
@@ -58,7 +58,7 @@ pub enum Deleted {
 }
 
 impl Deleted {
-    /// Returns the result for a job that was there, or was not.
+    /// Returns the result. `was_there`: whether there was such a job.
     pub(crate) fn from_found(was_there: bool) -> Deleted {
         if was_there { Deleted::Done } else { Deleted::NotFound }
     }
@@ -95,9 +95,9 @@ pub trait Jobs {
     fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed>;
 
     /// Gives jobs that are held back their real due times, durably. (A job is held back if it is due at
-    /// [`HELD_MS`](crate::HELD_MS).) A job with a moment in the past stays delayed until a timer promotes it, so that
-    /// the `catch_up` of its topic applies. A job that is not held back, or is gone, stays as it is. Returns for each
-    /// job whether it was held back, in their order.
+    /// [`HELD_MS`](crate::HELD_MS).) A job whose real due time is in the past stays delayed until a timer promotes it,
+    /// so that the `catch_up` of its topic applies. Nothing happens to a job that is gone or is not held back. Returns
+    /// one answer for each job, in their order: whether the job was held back.
     fn release(&mut self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>>;
 
     /// Gives a delayed or ready job a new due time.

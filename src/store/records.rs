@@ -21,13 +21,13 @@ pub struct RecordPage {
 /// What is kept of jobs that have ended. A record is written in the same step that ends its job. So a job that has
 /// ended has one record for this end, even if a process dies.
 pub trait Records {
-    /// Says what topics keep, and how many bytes the records of all topics may have together. Topics that are not named
+    /// Sets what topics keep, and how many bytes the records of all topics may have together. Topics that are not named
     /// keep what [`RecordKeeping::DEFAULT`] says. Records that are stored already are adapted to the new limits step by
     /// step.
     fn keep_records(&mut self, topics: &[(TopicName, RecordKeeping)], bytes_max: u64) -> Result<()>;
 
-    /// Returns the records of an id, the last one first: at least the last
-    /// [`RECORDS_OF_AN_ID`](model::record::RECORDS_OF_AN_ID).
+    /// Returns the records of an id, the last one first. The last [`RECORDS_OF_AN_ID`](model::record::RECORDS_OF_AN_ID)
+    /// records are always included.
     fn records(&mut self, key: &JobKey) -> Result<Vec<JobRecord>>;
 
     /// Returns a page of a topic's records.
@@ -49,18 +49,19 @@ pub trait Records {
     /// Erases up to `limit` records of a topic, the oldest first. Returns how many.
     fn purge_records(&mut self, topic: &TopicName, limit: usize) -> Result<usize>;
 
-    /// Removes some records that are too old. Returns how many, and when to call it again: at once if there are more.
+    /// Removes some records that are too old. Returns how many, and the wait until the next call. The wait is short if
+    /// there may be more.
     fn trim_records(&mut self) -> Result<(usize, Duration)>;
 }
 
 /// The shortest and the longest wait between two searches for old records.
 const TRIM_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// The wait after a step that has removed records, so that others have their turn.
+/// The wait after a step that has removed records, so that other callers have their turn.
 const TRIM_PAUSE: Duration = Duration::from_millis(5);
 
-/// Returns when to look for old records again. `gone`: how many were removed now. `shortest`: the shortest age that is
-/// kept. None: there are no records.
+/// Returns when to look for old records again. `gone`: how many were removed now. `shortest`: the shortest time for
+/// which a topic keeps its records. None: there are no records.
 pub(crate) fn trim_again(gone: usize, shortest: Option<Duration>) -> Duration {
     let (least, most) = TRIM_EVERY;
     match gone {
@@ -69,8 +70,8 @@ pub(crate) fn trim_again(gone: usize, shortest: Option<Duration>) -> Duration {
     }
 }
 
-/// Removes records that are too old, if it is time. Returns the wait until it is time again. `due` is where the store
-/// keeps that moment.
+/// Removes records that are too old, if the next search is due. Returns the wait until the search after that. `due`
+/// returns the field in which the store keeps the moment of the next search.
 pub(crate) fn trim_when_due<S: Records>(
     store: &mut S,
     due: fn(&mut S) -> &mut Option<Instant>,

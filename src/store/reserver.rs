@@ -1,4 +1,5 @@
-//! The client that has reserved a job, as a store keeps it with the lease. People see it, but dq decides nothing by it.
+//! The client that has reserved a job. A store keeps this with the lease. It is only shown to people: no decision of dq
+//! depends on it.
 
 /// How many bytes the name of a client may have.
 pub const RESERVER_NAME_MAX: usize = 128;
@@ -8,7 +9,7 @@ pub const RESERVER_NAME_MAX: usize = 128;
 pub struct Reserver {
     /// The name that it gave itself.
     pub name: String,
-    /// The address that it came from. Empty: the Unix socket. It has no space.
+    /// The address that it came from. Empty: the Unix socket. An address has no space.
     pub address: String,
     /// When it got the job, Unix milliseconds.
     pub since_ms: i64,

@@ -1,8 +1,9 @@
-//! A store takes over what another store had: its jobs, dead letters and records, as they are. `dq move` does this while
-//! no daemon runs.
+//! A store takes over the jobs, dead letters and records of another store, as they are. `dq move` does this while no
+//! daemon runs.
 //!
-//! Nothing is removed from the store that is left, so a move that is broken off loses nothing, and may be run again. A
-//! mark in each of the two stores keeps daemons away until the move has ended, and from the old store for good:
+//! A move removes nothing from the old store. So a move that is broken off loses nothing, and may be run again. A mark
+//! in each of the two stores keeps daemons away until the move has ended. The mark of the old store then stays, and
+//! keeps daemons away for good:
 //!
 //! | the run dies | mark of the old store | mark of the new store | what a new run does |
 //! |---|---|---|---|
@@ -13,19 +14,19 @@
 //! | after that | left | none | nothing: the new store is in use |
 //! | while the move is given up, or after it | leaves, then none | given up | refuses: the new store must be emptied |
 //!
-//! So there is no moment at which a daemon could use both, and none at which it could use a part of the jobs.
+//! So a daemon can never use both stores, and it can never use a store that has only a part of the jobs.
 
 use std::fmt;
 
 use super::{Result, Store, View};
 use model::record::JobRecord;
 
-/// What a store has to do with a move, and the name of the other store.
+/// The part of a store in a move, and the name of the other store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MoveMark {
     /// Its jobs are being copied to the other store.
     Leaves(String),
-    /// Its jobs were moved to the other store. Those that it still has are old.
+    /// Its jobs were moved to the other store. The jobs that it still has are old.
     Left(String),
     /// It gets the jobs of the other store.
     Takes(String),
@@ -34,7 +35,7 @@ pub enum MoveMark {
 }
 
 impl MoveMark {
-    /// Returns the text by which a store keeps it.
+    /// Returns the text of the mark, as a store keeps it.
     pub(crate) fn to_text(&self) -> String {
         let (word, other) = match self {
             MoveMark::Leaves(other) => ("leaves", other),
@@ -77,7 +78,7 @@ impl fmt::Display for MoveMark {
     }
 }
 
-/// A store that can take over what another store had. It may be opened although it has a mark.
+/// A store that can take over what another store had. Such a store may be opened even if it has a mark.
 pub trait TakeOver: Store {
     /// Returns its mark.
     fn move_mark(&mut self) -> Result<Option<MoveMark>>;
@@ -86,17 +87,19 @@ pub trait TakeOver: Store {
     fn set_move_mark(&mut self, mark: Option<&MoveMark>) -> Result<()>;
 
     /// Takes over jobs in any state. A job that was leased waits until its lease would have ended, and the attempt does
-    /// not count. What is here already is left out.
+    /// not count. Jobs that are here already are left out.
     fn take_over(&mut self, jobs: &[View]) -> Result<()>;
 
-    /// Takes over records. What is here already is left out. Call [`TakeOver::end_take_over`] after the last ones.
+    /// Takes over records. Records that are here already are left out. Call [`TakeOver::end_take_over`] after the last
+    /// records.
     fn take_over_records(&mut self, records: &[JobRecord]) -> Result<()>;
 
     /// Ends the taking over. All that was taken over is as safe as an acknowledged job when this returns.
     fn end_take_over(&mut self) -> Result<()>;
 }
 
-/// Returns a leased job as it is stored elsewhere: as a job that waits until its lease would have ended.
+/// Returns a leased job in the form in which another store gets it: as a job that waits until its lease would have
+/// ended.
 pub(crate) fn without_lease(job: &View) -> View {
     let due_ms = job.until_ms.map_or(job.due_ms, |until_ms| until_ms.max(job.due_ms));
     let attempts = job.attempts.saturating_sub(1);

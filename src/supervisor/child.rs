@@ -10,12 +10,13 @@
 //! | Gone | | | | | | | | | |
 //!
 //! 1. Gone if the exit code is 78, which means that the child cannot work with its configuration. Otherwise Waiting.
-//! 2. It was not ready within `start_timeout`. It is replaced.
-//! 3. It was up for a minute.
+//! 2. The child was not ready within `start_timeout`. It is replaced.
+//! 3. The child was up for a minute.
 //! 4. A child that was stuck, silent or not ready in time is replaced: it goes to Waiting. After the event `drain` or
 //!    `end`, it goes to Gone instead.
-//! 5. It is not replaced, even if it was stuck before. If the new order has an earlier limit, that limit holds.
-//! 6. Only if the drain has no time limit yet.
+//! 5. The child is not replaced, even if it was stuck before. If the new order has an earlier limit, the earlier limit
+//!    applies.
+//! 6. This happens only if the drain has no time limit yet.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,7 @@ pub enum ChildEvent {
     /// The child has given no sign of life for too long.
     Silent,
     /// The main loop of the child answers, but one of its workers is far past its deadline. Another process replaces
-    /// the child when it has finished what it can, or when it is killed.
+    /// the child when the child has finished all the work that it can finish, or when it is killed.
     Stuck {
         /// When it is killed.
         kill_at: Instant,
@@ -347,8 +348,7 @@ mod tests {
         draining.step(ChildEvent::Exited(Exit::Code(0)), now);
         assert_eq!(draining.state, State::Gone);
 
-        // If it gets the order to drain while it is stuck, it is not replaced, and its time limit does not become
-        // later.
+        // If a stuck child gets the order to drain, it is not replaced, and its time limit does not become later.
         for (end, exit) in [(None, Exit::Code(0)), (Some(ChildEvent::Silent), Exit::Signal(9))] {
             let mut stuck = up();
             stuck.step(ChildEvent::Stuck { kill_at }, now);

@@ -25,7 +25,7 @@ impl Master {
                     // SIGCHLD reports the end of the process. A closed link must be dropped, because it is always
                     // readable.
                     Ok(Received::Closed) => self.drop_link(place),
-                    // A newer or older release has sent a message that this one does not know.
+                    // A newer or older release has sent a message that this release does not know.
                     Err(e) if e.kind() == ErrorKind::InvalidData => {
                         log::warn!("{}: cannot understand its message: {e}", place.1);
                     }
@@ -179,8 +179,8 @@ impl Master {
         let Some(filled) = self.children.get(&place) else { return };
         let kill_at = filled.child.deadline();
         let within = kill_at.map(|at| at.saturating_duration_since(now).saturating_sub(DRAIN_GRACE));
-        // Only a restart drains a process without a time limit. Then a new process of the role runs, unless the new
-        // configuration has none of this role.
+        // Only a restart drains a process without a time limit. In this case, a new process of the same slot runs, if
+        // the new configuration still has this slot.
         let serving = self.generations.get(&self.current).filter(|_| self.current != place.0);
         let replaced = within.is_none() && serving.is_some_and(|g| g.plan.slots.contains(&place.1));
         let within_ms = within.map(|w| w.as_millis() as u64);
@@ -211,7 +211,7 @@ impl Master {
     }
 }
 
-/// Sends a signal to a child that has not been reaped yet, so that its pid cannot belong to another process.
+/// Sends a signal to a child that has not been reaped yet. So its pid cannot belong to another process.
 pub(super) fn signal_child(pid: Pid, signal: Signal) {
     if let Err(e) = kill(pid, signal) {
         log::error!("cannot send {signal} to {pid}: {e}");

@@ -9,7 +9,7 @@ use super::{Master, generation};
 use host::Changes;
 use model::status::Phase;
 
-/// How long a file must be unchanged before it is read: it may still be written.
+/// How long a file must be unchanged before it is read. Before that, somebody may still be writing the file.
 const QUIET: Duration = Duration::from_millis(200);
 
 /// A watch on the configuration file.
@@ -21,7 +21,7 @@ pub struct ConfigWatch {
 }
 
 impl ConfigWatch {
-    /// Watches the file from now on. It is also checked once, for a change that came earlier.
+    /// Watches the file from now on. The file is also checked once, because it may have changed before.
     fn begin(path: &Path) -> Option<ConfigWatch> {
         match Changes::new(path) {
             Ok(changes) => Some(ConfigWatch { changes, look_at: Some(Instant::now() + QUIET) }),

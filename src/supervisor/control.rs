@@ -1,5 +1,5 @@
 //! The control socket: a client that connects gets the master's status, and nothing else. Only the daemon's user and
-//! root can connect. The master reads nothing from clients, and waits for none.
+//! root can connect. The master reads nothing from clients, and does not wait for them.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,7 +26,7 @@ const REST: Duration = Duration::from_secs(1);
 pub struct Control {
     listener: UnixListener,
     path: PathBuf,
-    /// Until when no client is answered, after an error.
+    /// The end of the time after an error in which no client is answered.
     rests_until: Option<Instant>,
 }
 
@@ -69,7 +69,7 @@ impl Control {
         self.rests_until.is_none().then(|| self.as_fd())
     }
 
-    /// Returns until when the socket rests after an error. None: it does not rest.
+    /// Returns the moment when the socket stops resting after an error. None: the socket does not rest.
     pub fn deadline(&self) -> Option<Instant> {
         self.rests_until
     }
@@ -87,8 +87,8 @@ impl AsFd for Control {
 }
 
 impl Master {
-    /// Answers the clients of the control socket. If that fails, for example because no descriptor is free, it is tried
-    /// again after a moment.
+    /// Answers the clients of the control socket. If this fails, for example because no descriptor is free, the master
+    /// tries again after a moment.
     pub(super) fn answer_questions(&mut self) {
         self.control.rests_until = self.control.rests_until.filter(|until| *until > Instant::now());
         if self.control.rests_until.is_some() {

@@ -1,5 +1,5 @@
-//! A generation: what one set of children is started with. It is read and checked once. A child that is started again
-//! gets the same settings and executable.
+//! A generation: the plan, the settings and the executable of one set of children. They are read and checked once. A
+//! child that is started again gets the same settings and executable.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -36,7 +36,7 @@ impl Generation {
         Ok(Generation { plan, sealed, executable })
     }
 
-    /// Returns whether its settings are equal to these.
+    /// Returns whether the settings of the generation are equal to `settings`.
     pub fn has(&self, settings: &Settings) -> Result<bool> {
         let sealed = File::from(self.sealed.try_clone()?);
         Ok(host::read_shared(&sealed)? == serde_json::to_vec(settings)?)

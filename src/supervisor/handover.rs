@@ -1,5 +1,6 @@
-//! The hand-over: what a master passes to the next image (USR2). It holds all that the master knows, as numbers and as
-//! the time that is left until deadlines. The next image is the same process, so its children stay its children.
+//! The hand-over: what a master passes to the next image (USR2). It contains all that the master knows: descriptors as
+//! numbers, and deadlines as the time that is left. The next image is the same process, so its children stay its
+//! children.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -34,7 +35,7 @@ const VERSION: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HandOver {
     version: u32,
-    /// The command line. The preflight runs without arguments of its own, and reads them here.
+    /// The command line. The preflight gets no arguments of its own, and reads the arguments of the master here.
     pub arguments: Vec<OsString>,
     program: PathBuf,
     current: slot::GenerationNumber,
@@ -159,7 +160,7 @@ impl HandOver {
         }
     }
 
-    /// Parses a hand-over. Any version but `VERSION` is an error.
+    /// Parses a hand-over. A version other than `VERSION` is an error.
     pub fn parse(bytes: &[u8]) -> Result<HandOver> {
         #[derive(Deserialize)]
         struct AnyVersion {
@@ -183,7 +184,7 @@ impl HandOver {
         Ok(&found.context("no generation is serving")?.plan)
     }
 
-    /// Returns the numbers of all descriptors in it.
+    /// Returns the numbers of all descriptors in the hand-over.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let generations = self.generations.iter().flat_map(|g| [g.sealed, g.executable]);
         let links = self.children.iter().filter_map(|c| c.link);
@@ -194,7 +195,8 @@ impl HandOver {
     /// Fails if one of these descriptors is not open.
     pub fn check_descriptors(&self) -> Result<()> {
         for number in self.descriptors() {
-            // SAFETY: the number is borrowed only for F_GETFD, which takes any number, and fails if it is not open.
+            // SAFETY: the number is borrowed only for F_GETFD. F_GETFD accepts any number, and fails if no descriptor
+            // with this number is open.
             let fd = unsafe { BorrowedFd::borrow_raw(number) };
             nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_GETFD)
                 .with_context(|| format!("descriptor {number} of the hand-over is not open"))?;
@@ -266,8 +268,8 @@ mod tests {
 
     use super::*;
 
-    /// A hand-over that a release of version 1 has written. It must never change: if this test fails, an upgrade from
-    /// that release fails too.
+    /// A hand-over that a release of version 1 has written. The file must never change. If this test fails, an upgrade
+    /// from that release fails too.
     const V1: &str = include_str!("../../tests/handover/v1.json");
 
     #[test]
@@ -277,7 +279,7 @@ mod tests {
         let mut descriptors = handover.descriptors();
         descriptors.sort_unstable();
         assert_eq!(descriptors, [11, 12, 21, 22, 23, 31, 32, 33, 34, 35]);
-        // Nothing of it is lost in the hand-over to the next image.
+        // No part of `V1` is lost in the hand-over to the next image.
         let read = serde_json::from_str(V1).unwrap();
         let written = serde_json::from_slice(&handover.to_bytes().unwrap()).unwrap();
         assert!(holds(&written, &read), "{written}");

@@ -24,7 +24,7 @@ pub struct History {
 /// The unexpected ends of a slot's processes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct UnexpectedEnds {
-    /// How often another process was started in its place.
+    /// How often another process was started in the place of a process that ended.
     pub restarts: u32,
     /// The last end.
     pub last: Option<End>,

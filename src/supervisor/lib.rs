@@ -57,7 +57,7 @@ use host::{self, RunDir, Signals, ToChild};
 use model::settings::{RegistrySettings, Settings};
 use model::slot::{self, MASTER, Slot};
 
-/// How long the master, at its start, tries to open a port that another process uses.
+/// How long a starting master tries to open a port that another process uses.
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Extra time, after `drain_timeout`, for children to hand back unfinished jobs. Then they are killed.
@@ -150,19 +150,19 @@ struct Master {
     latest: slot::GenerationNumber,
     children: BTreeMap<Place, RunningChild>,
     restart: RestartState,
-    /// What the current restart renews, or, if none is under way, what the last one renewed.
+    /// What the current restart renews. If no restart is under way, this is what the last restart renewed.
     renewing: RestartKind,
     /// Why the new generation is about to be given up.
     failure: Option<String>,
     sockets: Sockets,
     /// How many consumers TTIN and TTOU have added to those of the settings (negative: removed). `asked_consumers` is
-    /// how many more are still to be added or removed.
+    /// the number of consumers that are still to be added (negative: removed).
     more_consumers: i32,
     asked_consumers: i32,
     signals: Signals,
     /// When the first signal to end arrived.
     stopping_since: Option<Instant>,
-    /// Until when all children of the first generation must be ready; none: they have been ready.
+    /// The time limit for all children of the first generation to be ready; none: they have been ready.
     started_by: Option<Instant>,
     /// A new executable that is being tried.
     preflight: Option<Preflight>,

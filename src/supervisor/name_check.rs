@@ -1,6 +1,6 @@
-//! USR2 goes over to the new `dq`. The next start of the daemon executes the `dq-master` that is beside it. A new
-//! executable is accepted only if that file works too and is of the same release. Otherwise the mistake would be found
-//! at the next start, perhaps after months.
+//! USR2 changes to the new `dq`. The next start of the daemon executes the `dq-master` that is beside it. A new
+//! executable is accepted only if this `dq-master` works too and is of the same release. Otherwise the mistake would be
+//! found at the next start, perhaps after months.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -54,7 +54,8 @@ fn version(program: &Path) -> io::Result<String> {
     }
 }
 
-/// Reads all that a process prints, until it closes its output. Fails when the moment has come.
+/// Reads all that a process prints, until it closes its output. Fails if the output is still open at the moment
+/// `until`.
 pub(super) fn read_all(output: &mut ChildStdout, until: Instant) -> io::Result<Vec<u8>> {
     let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
     loop {
@@ -87,7 +88,8 @@ mod tests {
             ("\x7fELF\x02\x01\x01".to_owned(), 0o755, Some("Exec format error")),
             (String::new(), 0o755, Some("")),
         ] {
-            // A new file each time: the name is replaced, so that no file is executed while it is open for writing.
+            // Each time, a new file replaces the file of this name. So no file is executed while it is open for
+            // writing.
             let draft = dir.path().join("draft");
             std::fs::write(&draft, &text).unwrap();
             std::fs::set_permissions(&draft, PermissionsExt::from_mode(mode)).unwrap();

@@ -1,6 +1,6 @@
-//! What the master itself needs of the settings: the slots to fill, the sockets that each of them inherits, and time
-//! limits. Pure. A master passes its plans to the next image in the hand-over, so it never needs to understand the
-//! settings of another release.
+//! The part of the settings that the master itself needs: the slots to fill, the sockets that each slot inherits, and
+//! time limits. Pure. A master passes its plans to the next image in the hand-over. So a master never needs to
+//! understand the settings of another release.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,7 +36,8 @@ pub struct Plan {
     pub watchdog: Option<Duration>,
     /// Whether a changed configuration file acts like HUP.
     pub watch_config: bool,
-    /// How many more consumers there are than the settings say (negative: fewer), as far as that was possible.
+    /// How many more consumers there are than the settings say (negative: fewer). A change that was not possible is not
+    /// included.
     pub more_consumers: i32,
     /// The slots to fill, in the order in which they are started.
     pub slots: Vec<Slot>,
@@ -51,7 +52,8 @@ fn spool_of(store: &StoreSettings) -> Option<PathBuf> {
 
 impl Plan {
     /// Makes the plan for these settings. If `only` is not empty, other roles do not run. `more_consumers` is added to
-    /// the number of consumers in the settings (negative: fewer), but at least one stays, unless the settings say 0.
+    /// the number of consumers in the settings (negative: fewer). At least one consumer stays. If the settings say 0,
+    /// there is none.
     pub fn new(settings: &Settings, only: &[Role], more_consumers: i32) -> Plan {
         let slots = slots(settings, only, more_consumers);
         let runs = |role: Role| slots.iter().any(|slot| slot.role == role);

@@ -53,7 +53,7 @@ pub fn run(inherited: &Inherited) -> ExitCode {
         generation::check_next_plan(handover.plan()?, &next)?;
         take_spool(&settings)?;
         check_dq_master(&std::fs::read_link("/proc/self/exe").context("cannot find the executable")?)?;
-        // Exit code 0 alone proves nothing: another program, which knows nothing of this, may also exit with 0.
+        // Exit code 0 alone proves nothing, because a program that is not dq may also exit with 0.
         inherited.link.send(&ToMaster::Ready).context("cannot report ready")
     };
     match check() {

@@ -37,7 +37,7 @@ impl Master {
         }
     }
 
-    /// Tells the state machine of the restart that a step has begun. If it has not begun, notes the reason.
+    /// Tells the state machine of the restart that a step has begun. If the step has not begun, notes the reason.
     pub(super) fn continue_restart(&mut self, begun: Result<restart::RestartEvent>) {
         match begun {
             Ok(begun) => self.renew(begun),
@@ -102,9 +102,9 @@ impl Master {
         self.arrange_config_watch();
     }
 
-    /// Closes the sockets that neither the current generation nor the one that is being started uses. Children of older
-    /// generations are not started again, and have copies of the sockets that they still need. If only this process
-    /// held a socket, clients would connect to it and wait in vain.
+    /// Closes all sockets except those of the current generation and of the generation that is being started. Children
+    /// of older generations are not started again, and have copies of the sockets that they still need. If only this
+    /// process held a socket, clients would connect to it and wait in vain.
     fn close_unused_sockets(&mut self) {
         let wanting = [Some(self.current), self.restart.rolling()].into_iter().flatten();
         let wanted: Vec<&Socket> = wanting
@@ -133,8 +133,8 @@ impl Master {
         slots.iter().filter(|slot| !is_up(**slot)).map(ToString::to_string).collect()
     }
 
-    /// Checks whether the first generation is ready. A daemon that cannot start ends, so that it does not hold a port
-    /// that nobody serves.
+    /// Checks whether the first generation is ready. If the daemon cannot start, it ends. Otherwise it would keep a
+    /// port open that nobody serves.
     pub(super) fn judge_start(&mut self) {
         let Some(by) = self.started_by.filter(|_| self.restart != RestartState::Stopping) else { return };
         let late = self.not_up(self.current);
@@ -166,8 +166,9 @@ impl Master {
         let stopping = self.restart == RestartState::Stopping;
         let (current, rolling) = (self.current, self.restart.rolling());
         let generations = &self.generations;
-        // A child of the current generation that has ended because it cannot work with its configuration keeps its
-        // place, if the plan still has its slot. A consumer that was removed has no slot any more, so it is dropped.
+        // A child of the current generation may have ended because it cannot work with its configuration. This child
+        // keeps its place, if the plan still has its slot. A consumer that was removed has no slot any more, so it is
+        // dropped.
         let kept = |g: slot::GenerationNumber, slot| {
             g == current && !stopping && generations.get(&g).is_some_and(|g| g.plan.slots.contains(&slot))
         };
@@ -185,7 +186,7 @@ impl Master {
         }
     }
 
-    /// Starts the consumers that were asked for, or drains as many.
+    /// Starts the consumers that were asked for, or drains the consumers that must be removed.
     pub(super) fn change_consumers(&mut self) {
         while self.restart == RestartState::Steady && self.asked_consumers != 0 {
             let more = self.asked_consumers > 0;

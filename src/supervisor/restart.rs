@@ -1,5 +1,5 @@
-//! A rolling restart, as a pure state machine. A new generation is started beside the current one. It takes over when
-//! all of its slots are ready, and is given up if they are not.
+//! A rolling restart, as a pure state machine. A new generation is started beside the current one. The new generation
+//! takes over when all of its slots are ready. If they do not become ready, it is given up.
 //!
 //! | state | restart asked for | check begun | check passed | start begun | all ready | failed, or too late | stop |
 //! |---|---|---|---|---|---|---|---|
@@ -83,9 +83,11 @@ pub enum RestartEvent {
 /// What the master has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartAction {
-    /// Read the configuration and start a new generation. Report [`RestartEvent::Begun`], or nothing if that is refused.
+    /// Read the configuration and start a new generation. Report [`RestartEvent::Begun`]. If the start is refused,
+    /// report nothing.
     Begin(RestartKind),
-    /// Try the new executable. Report [`RestartEvent::Checking`], or nothing if it cannot even be tried.
+    /// Try the new executable. Report [`RestartEvent::Checking`]. If the executable cannot even be tried, report
+    /// nothing.
     Check,
     /// Execute the new executable, which then begins its restart. If a kind is given, another restart of this kind
     /// follows. Report [`RestartEvent::Failed`] if this image continues.
@@ -113,7 +115,7 @@ impl RestartState {
         }
     }
 
-    /// Handles an event, and returns what to do, in this order.
+    /// Handles an event. Returns what to do, in the order in which it must be done.
     pub fn step(&mut self, event: RestartEvent, now: Instant) -> Vec<RestartAction> {
         match (&mut *self, event) {
             (_, RestartEvent::Stop) => {

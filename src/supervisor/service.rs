@@ -20,12 +20,13 @@ enum LastReport {
 pub struct Service {
     last_report: LastReport,
     status: String,
-    /// The interval of the signs of life, half of the one that the manager requires, and when the next one is sent.
+    /// The interval of the signs of life, and when the next sign is sent. The interval is half of what the manager
+    /// requires.
     watchdog: Option<(Duration, Instant)>,
 }
 
 impl Service {
-    /// Reports that the start may take that long. Returns the state of a master that is starting.
+    /// Reports that the start may take the time `may_take`. Returns the state of a master that is starting.
     pub fn starting(may_take: Duration) -> Service {
         host::notify(&[extend(may_take)]);
         Service::new(LastReport::Nothing)
@@ -37,13 +38,13 @@ impl Service {
     }
 
     fn new(last_report: LastReport) -> Service {
-        // A sign of life is sent twice as often as it must be.
+        // A sign of life is sent twice as often as the manager requires.
         let watchdog = host::watchdog_period().map(|period| (period / 2, Instant::now()));
         Service { last_report, status: String::new(), watchdog }
     }
 
-    /// Reports that a reload has begun, and may take that long. It ends when [`Service::update`] reports a steady
-    /// phase.
+    /// Reports that a reload has begun, and may take the time `may_take`. The reload ends when [`Service::update`]
+    /// reports a steady phase.
     pub fn reloading(&mut self, may_take: Duration) {
         if self.last_report == LastReport::Stopping {
             return;
@@ -92,7 +93,7 @@ impl Service {
     }
 }
 
-/// Asks the manager to wait that long from now, and ten seconds more.
+/// Asks the manager to wait for the time `may_take` from now, and for ten seconds more.
 fn extend(may_take: Duration) -> NotifyState<'static> {
     let usec = (may_take + Duration::from_secs(10)).as_micros();
     NotifyState::ExtendTimeoutUsec(u32::try_from(usec).unwrap_or(u32::MAX))

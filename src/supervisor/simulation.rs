@@ -58,7 +58,7 @@ fn a_child_keeps_its_invariants_through_any_events() {
             let story = format!("seed {seed}: {before:?} + {event:?} = {child:?}, {action:?}");
             ending |= matches!(event, child::ChildEvent::Drain { .. } | child::ChildEvent::End);
             match action {
-                // A slot has at most one process, and gets none after the order to end.
+                // A slot has at most one process. It gets no process after the order to end.
                 Some(child::ChildAction::Spawn) => {
                     assert!(!ending && before.pid().is_none() && child.pid().is_none(), "{story}");
                 }
@@ -129,7 +129,7 @@ fn a_restart_keeps_its_invariants_through_any_events() {
             }
             for action in actions {
                 match action {
-                    // This ends the restart, so it happens once for each new generation.
+                    // This action ends the restart, so it happens only once for each new generation.
                     RestartAction::Commit(g) | RestartAction::Abandon(g) => {
                         assert_eq!((before.rolling(), restart.rolling()), (Some(g), None), "{story}");
                     }

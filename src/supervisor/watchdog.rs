@@ -56,7 +56,8 @@ impl Master {
                 let _ = link.send(&ToChild::Ping);
             }
         }
-        // Only one at a time: the others may be silent because they wait for this one, and answer when it is gone.
+        // Only one child is ended at a time. The other children may be silent because they wait for this child, and may
+        // answer when it is gone.
         if let Some((_, place, reason)) = one_of(silent) {
             self.end_because(place, reason, child::ChildEvent::Silent);
         }
@@ -90,8 +91,8 @@ fn one_of<T: Ord>(silent: Vec<(u8, Place, T)>) -> Option<(u8, Place, T)> {
     silent.into_iter().min()
 }
 
-/// Returns the rank of a silent child by the state of its process. The others most likely wait for the one with the
-/// lowest rank.
+/// Returns the rank of a silent child by the state of its process. The other children most likely wait for the child
+/// with the lowest rank.
 fn rank(state: Option<char>) -> u8 {
     match state {
         Some('T' | 't') => 0,

@@ -289,7 +289,6 @@ impl Of<'_> {
             Some(Found::Nothing) | None => {
                 say(Kind::Lost, creator.sent, format!("version {version} was acknowledged, and is nowhere"));
             }
-            Some(Found::Pending(left)) if *left == version && self.may_be_leased_for_long(version) => {}
             Some(Found::Pending(left) | Found::Dead(left)) if *left == version => {
                 say(Kind::Stuck, creator.sent, format!("version {version} is there, and is not delivered"));
             }

@@ -1,7 +1,7 @@
 //! What clients that reserve jobs must not see.
 
 use super::{Kind, Of};
-use crate::ledger::{Delivery, MILLISECOND, Micros, Operation, OperationKind, Outcome, Version};
+use crate::ledger::{Delivery, MILLISECOND, Micros, Operation, OperationKind, Outcome};
 
 impl Of<'_> {
     /// Reports a reserved job that was acked before, or that comes before the end of the delay of its nack.
@@ -41,13 +41,6 @@ impl Of<'_> {
             let early = early / MILLISECOND;
             say(Kind::Early, at, format!("version {version} came {early} ms before the end of its nack"));
         }
-    }
-
-    /// Whether a client that reserved a version may hold it for longer than the campaign lasts: the deadline of its lease
-    /// was set by the clock of a server, and the job was moved to a server whose clock is behind.
-    pub(super) fn may_be_leased_for_long(&self, version: Version) -> bool {
-        let is_reserved = |all: &Vec<&Delivery>| all.iter().any(|delivery| delivery.asked.is_some());
-        self.history.clocks_differ_by > 0 && self.deliveries.get(&version).is_some_and(is_reserved)
     }
 
     /// Reports a report that was answered with success although its job had ended, and a version that is shown after

@@ -258,9 +258,6 @@ fn a_reserved_job_without_an_ack_is_lost() {
     let ack = OperationKind::Ack(1);
     reserved().left(Found::Nothing).has(Kind::Lost);
     reserved().left(Found::Pending(1)).has(Kind::Stuck);
-    let mut moved = reserved().left(Found::Pending(1));
-    moved.0.clocks_differ_by = SECOND;
-    moved.stands();
     reserved().asked(3, 4, ack, Unknown).left(Found::Nothing).stands();
     reserved().asked(3, 4, ack, Done).left(Found::Nothing).stands();
     reserved().asked(3, 4, ack, Outcome::Refused("gone".into())).left(Found::Nothing).has(Kind::Lost);

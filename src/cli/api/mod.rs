@@ -43,7 +43,7 @@ pub(super) struct Api {
     token: Option<String>,
 }
 
-/// An answer with success.
+/// The answer to a request that succeeded.
 #[derive(Debug)]
 pub(super) struct HttpAnswer {
     headers: HeaderMap,
@@ -78,17 +78,17 @@ impl Api {
         Api::new(&at.target()?, PATIENCE)
     }
 
-    /// Returns the same client, but its answers may take this long.
+    /// Returns the same client, but an answer may take up to `patience`.
     pub(super) fn patient(at: &TargetOptions, patience: Duration) -> Result<Api> {
         Api::new(&at.target()?, patience)
     }
 
-    /// Returns a client of a daemon whose answers may take this long.
+    /// Returns a client of a daemon. An answer may take up to `patience`.
     pub(super) fn new(target: &DaemonTarget, patience: Duration) -> Result<Api> {
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // Connections are not kept. A daemon may close a connection after its answer, and a further request on it
-            // would then have an unknown outcome.
+            // Connections are not kept open. A daemon may close a connection after its answer. The outcome of a further
+            // request on this connection would then be unknown.
             .max_idle_connections(0)
             .max_redirects(0)
             .max_redirects_will_error(false)
@@ -210,7 +210,7 @@ impl Api {
     }
 }
 
-/// Returns whether the error came before there was a connection, so that nothing was sent.
+/// Returns whether the error came before there was a connection. In this case nothing was sent.
 fn is_before_connection(e: &std::io::Error) -> bool {
     use std::io::ErrorKind::{
         AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound, PermissionDenied,
@@ -233,7 +233,7 @@ fn bad_request(e: ureq::http::Error) -> anyhow::Error {
 fn problem(status: u16, body: &[u8]) -> Problem {
     match serde_json::from_slice::<Problem>(body) {
         Ok(problem) => Problem { status, ..problem },
-        // Another server answers there, or a proxy in front of the daemon.
+        // Another server answers at this address, or a proxy in front of the daemon answers.
         Err(_) => {
             let text = String::from_utf8_lossy(body);
             let first = text.lines().next().unwrap_or_default().trim();
@@ -253,7 +253,7 @@ fn is_near(url: &str) -> bool {
 /// Returns a name or an id, escaped for a path.
 pub(super) fn part(text: &str) -> String {
     match text {
-        // A program that splits a path into its parts would drop these.
+        // A program that splits a path into its parts would drop `.` and `..`.
         "." => "%2E".to_owned(),
         ".." => "%2E%2E".to_owned(),
         text => utf8_percent_encode(text, PLAIN).to_string(),

@@ -1,4 +1,4 @@
-//! Makes ureq work over a Unix socket: a connection as ureq needs it, and a resolver that looks up no name.
+//! Makes ureq work over a Unix socket. This needs a connection type for ureq, and a resolver that looks up no name.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -57,8 +57,8 @@ struct Stream(UnixStream);
 
 impl ShutdownHandle for Stream {
     fn shutdown(&self) {
-        // The server then ends the request. What it has already answered can still be read. An error means that the
-        // connection has ended already.
+        // The server then ends the request. The part of the answer that it has already sent can still be read. An error
+        // means that the connection has ended already.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 }
@@ -92,7 +92,8 @@ impl Transport for UnixConnection {
         self.stream.0.set_write_timeout(timeout.not_zero().map(|t| *t))?;
         let mut rest = &self.buffers.output()[..amount];
         while !rest.is_empty() {
-            // If the daemon has closed the connection, this returns an error. Without the flag, a signal would come.
+            // If the daemon has closed the connection, this returns an error. Without the flag, the process would get a
+            // signal instead.
             match send(self.stream.0.as_raw_fd(), rest, MsgFlags::MSG_NOSIGNAL) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(Errno::EINTR) => {}

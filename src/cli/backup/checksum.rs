@@ -1,5 +1,5 @@
-//! The checksum of a backup: of all rows of all tables, the registry and the key of sessions included. SQLite's own check
-//! finds damaged structures, but not a byte of a value that has changed.
+//! The checksum of a backup. It covers all rows of all tables, with the registry and the key of sessions. SQLite's own
+//! check finds damaged structures, but it does not find a changed byte in a value.
 
 use anyhow::{Context as _, Result, bail};
 use rusqlite::types::ValueRef;
@@ -16,8 +16,8 @@ pub(super) fn write(db: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// Compares a backup with its checksum. Returns false if it has none, because an earlier release made it. Fails if they
-/// differ.
+/// Compares a backup with its checksum. Returns false if the backup has no checksum, because an earlier release made
+/// it. Fails if the checksum differs.
 pub(super) fn check(db: &Connection, what: &str) -> Result<bool> {
     let damaged = || format!("{what} is damaged");
     let noted = "SELECT value FROM dq_backup WHERE name = ?1";
@@ -32,7 +32,7 @@ pub(super) fn check(db: &Connection, what: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Returns the checksum: the sum of the digests of all rows, so that their order does not matter.
+/// Returns the checksum: the sum of the digests of all rows, so that the order of the rows does not matter.
 fn of_rows(db: &Connection) -> Result<String> {
     let mut tables = db.prepare("SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name")?;
     let tables: Vec<(String, Option<String>)> =

@@ -1,9 +1,10 @@
 //! `dq backup`: copies the embedded store and the registry into one file. The daemon may run or not. `restore` does
 //! the opposite.
 //!
-//! Both copies show the same moment: a read transaction of the store begins while a read transaction holds back all
-//! writers of the registry. So the registry does not change between the two. The registry is small: it is copied first,
-//! and then its writers go on. The store's read transaction holds nobody back.
+//! Both copies show the same moment. First, a read transaction of the registry begins, and all writers of the registry
+//! must wait. Then a read transaction of the store begins. So the registry does not change between the two. The
+//! registry is small. It is copied first, and then its writers continue. No writer waits for the store's read
+//! transaction.
 
 mod checksum;
 mod container;
@@ -34,7 +35,7 @@ use model::settings::{RegistrySettings, Settings, StoreSettings};
 /// How many pages are copied at a time: a megabyte.
 const STEP: i32 = 256;
 
-/// How long to wait for another process that holds a database.
+/// How long to wait for another process that locks a database.
 const BUSY: Duration = Duration::from_secs(5);
 
 /// What to do about a store that is not one file.
@@ -62,7 +63,7 @@ pub(super) struct BackupArguments {
     json: bool,
 }
 
-/// Takes the lock of a stopped daemon, so that none starts in its run_dir. None: there is no such folder.
+/// Takes the lock of a stopped daemon, so that no daemon starts in its run_dir. None: there is no lock file.
 pub(super) fn stopped_daemon(settings: &Settings) -> Result<Option<RunDir>> {
     let run_dir = &settings.run_dir;
     if is_run_dir_taken(run_dir) {
@@ -181,7 +182,7 @@ fn make(settings: &Settings, store: &Path, file: &Path, mut interrupts: Signals)
     Ok(BackupSummary { made_ms, jobs, has_registry: registry.is_some() })
 }
 
-/// Opens a database that exists, and leaves its log to the daemon.
+/// Opens a database that exists. When the connection is closed, the log stays for the daemon.
 fn open(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags)
@@ -203,7 +204,7 @@ fn begin_read(db: &Connection) -> rusqlite::Result<()> {
 fn copy_pages(from: &Connection, to: &Path, mut report: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
     let mut copy = Connection::open(to)?;
-    // The copy is of no use until it is complete, and is synced then.
+    // The copy is useless until it is complete, so it is synced only then.
     copy.pragma_update(None, "synchronous", "off")?;
     let backup = Backup::new(from, &mut copy)?;
     loop {
@@ -219,7 +220,7 @@ fn copy_pages(from: &Connection, to: &Path, mut report: impl FnMut(u64, u64) -> 
     }
 }
 
-/// Returns whether an error is that the disk is full.
+/// Returns whether an error says that the disk is full.
 fn is_full(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let sqlite = cause.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error_code);

@@ -24,7 +24,7 @@ use store::{HeldTurn, SqliteStore, unfinished_replacement};
 /// The end of the names that old files get.
 const ASIDE: &str = ".before-restore";
 
-/// How many links one after the other are followed at most.
+/// The largest number of links that are followed one after the other.
 const LINKS_MAX: usize = 40;
 
 /// Bring back the jobs, the topics and the accounts of a backup, while no daemon runs
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<()> {
     let settings = crate::settings(config)?;
     let store = embedded(&settings)?;
     let (backup, manifest) = container::open(&arguments.file)?;
-    // While this lock and `turn` are held, no daemon starts in its run_dir, and none opens the store.
+    // While this lock and `turn` are held, no daemon starts in this run_dir, and no daemon opens the store.
     let _lock = stopped_daemon(&settings)?;
     // Nothing is written before this check. So a damaged backup changes nothing.
     check_whole(&backup, &arguments.file)?;
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<()> {
     print_result(arguments, &settings, &manifest, &restored, (&in_the_way, has_registry))
 }
 
-/// Fails if a backup is damaged. Returns false if it has no checksum.
+/// Fails if a backup is damaged. Returns false if the backup has no checksum.
 fn check_whole(backup: &Connection, file: &Path) -> Result<bool> {
     let name = file.display().to_string();
     let has_seal = seal::check(file, &name)?;
@@ -149,7 +149,7 @@ fn check_unused(store: &Path) -> Result<()> {
     }
 }
 
-/// Returns the file that a path leads to, through links. A link stays, and the file behind it is replaced.
+/// Follows the links from a path, and returns the file at the end. The links stay, and only this file is replaced.
 fn linked_file(path: &Path) -> Result<PathBuf> {
     let mut file = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -169,7 +169,7 @@ struct FileToRestore {
 }
 
 impl FileToRestore {
-    /// Returns the files that exist where this one and its logs would be.
+    /// Returns the existing files at the places of this file and its logs.
     fn in_the_way(&self) -> impl Iterator<Item = PathBuf> {
         let files = match self.part {
             Some(container::SESSION_KEY) => vec![self.path.clone()],
@@ -214,7 +214,7 @@ fn targets(settings: &Settings, store: &Path, backup: &Connection) -> Result<Vec
     Ok(targets)
 }
 
-/// Fails if files are in the way, unless they may be renamed.
+/// Fails if files are in the way and may not be renamed.
 fn check_free(in_the_way: &[PathBuf], replace: bool) -> Result<()> {
     if let Some(first) = in_the_way.first().filter(|_| !replace) {
         let what = match in_the_way.iter().any(|path| path.to_string_lossy().ends_with(LOG)) {
@@ -236,7 +236,8 @@ fn check_free(in_the_way: &[PathBuf], replace: bool) -> Result<()> {
     }
 }
 
-/// Returns the name that an old file gets. The name of a log keeps its end, so that it stays the log of its database.
+/// Returns the name that an old file gets. The name of a log keeps its ending, so that the log still belongs to its
+/// database.
 fn old_name(path: &Path) -> PathBuf {
     let name = path.to_string_lossy();
     for log in LOGS {
@@ -294,8 +295,8 @@ fn restore(
     restored.context("the store is one of the targets")
 }
 
-/// Renames the files that are in the way, and gives the new files their places. If a step fails, the steps before it are
-/// undone.
+/// Renames the files that are in the way, and puts the new files in their places. If a step fails, the earlier steps
+/// are undone.
 fn put_in_place(staged: &[Staging], in_the_way: &[PathBuf]) -> Result<()> {
     let (mut moved, mut published): (Vec<&Path>, Vec<&Staging>) = (Vec::new(), Vec::new());
     let mut all = || -> Result<()> {
@@ -321,7 +322,8 @@ fn put_in_place(staged: &[Staging], in_the_way: &[PathBuf]) -> Result<()> {
     }
 }
 
-/// Writes the store of a backup into a new file without free pages. This file can give back its own free pages later.
+/// Writes the store of a backup into a new file without free pages. Later, the new file can give its free pages back to
+/// the disk.
 fn rebuild_store(backup: &Connection, file: &Path) -> Result<RestoreSummary> {
     let vacuum: i64 = backup.query_row("PRAGMA auto_vacuum", [], |row| row.get(0))?;
     if vacuum == 0 {

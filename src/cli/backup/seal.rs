@@ -1,8 +1,8 @@
-//! The seal of a backup: its last line, with the digest of all bytes before it. SQLite reads a file only as far as its
-//! header says, so it does not see this line. The checksum covers only the rows. The seal also covers indexes, the
+//! The seal of a backup: its last line, with the digest of all bytes before it. SQLite reads a file only up to the size
+//! in the header, so it does not see this line. The checksum covers only the rows. The seal also covers indexes, the
 //! schema, and unused parts of pages.
 //!
-//! A sealed backup also notes in its table that it has a seal. So a backup that has lost its last line is found, too.
+//! A sealed backup also says in its table that it has a seal. So a backup that has lost its last line is noticed, too.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -27,7 +27,7 @@ pub(super) fn write(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Compares a backup with its seal. Returns false if it has none. Fails if they differ.
+/// Compares a backup with its seal. Returns false if the backup has no seal. Fails if the seal differs.
 pub(super) fn check(path: &Path, what: &str) -> Result<bool> {
     let mut file = File::open(path).with_context(|| format!("cannot open {what}"))?;
     let Some(length) = file.metadata()?.len().checked_sub(LINE) else { return Ok(false) };

@@ -13,7 +13,8 @@ use nix::unistd::geteuid;
 /// The beginning of the folders' names.
 const PREFIX: &str = ".dq-backup-";
 
-/// How many times a folder is made at most. Another process may remove a new folder as a leftover before it is locked.
+/// The largest number of tries to make a folder. Another process may remove a new folder as a leftover before it is
+/// locked.
 const TRIES: usize = 3;
 
 /// A folder for the files that will be beside `place`.
@@ -26,7 +27,7 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// Makes the folder beside `place`. Removes the folders there that killed processes of this user have left.
+    /// Makes the folder beside `place`. Also removes the folders that killed processes of this user have left there.
     pub(super) fn beside(place: &Path) -> Result<Staging> {
         let parent = folder_of(place);
         remove_leftovers(parent);
@@ -53,8 +54,8 @@ impl Staging {
         &self.place
     }
 
-    /// Gives a complete file its place, and makes sure that this is on the disk. If there is a file at that place, it stays,
-    /// and this fails.
+    /// Puts a complete file in its place, and makes sure that this change is on the disk. If a file is already at that
+    /// place, that file stays, and this function fails.
     pub(super) fn publish(&self, name: &str) -> Result<()> {
         let (file, place) = (self.file(name), &self.place);
         // If the folder belongs to another user, that user may have put a link there.
@@ -89,7 +90,7 @@ fn locked(folder: &Path) -> Option<File> {
     opened.try_lock().is_ok().then_some(opened)
 }
 
-/// Removes what killed processes of this user have left in a folder. What cannot be removed stays.
+/// Removes the folders that killed processes of this user have left in a folder. A folder that cannot be removed stays.
 fn remove_leftovers(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let path = entry.path();

@@ -1,5 +1,5 @@
 //! Measures an operation on many jobs: all jobs of a topic get a later due time. Meanwhile the process that does this
-//! is killed twice, and a topic with quick callbacks is served. At the end, each job is checked.
+//! work is killed (twice by default), and a topic with quick callbacks is served. At the end, each job is checked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,16 +25,16 @@ const TOPIC: &str = "slow";
 /// By how much the jobs are shifted, in milliseconds.
 const BY_MS: i64 = 3_600_000;
 
-/// How many jobs are added, or looked at, in one call.
+/// How many jobs are added or listed in one call.
 const PAGE: usize = 5_000;
 
-/// How long the operation may make no progress.
+/// How long the operation may run without progress.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long the quick topic is served before the operation begins.
 const BEFORE: Duration = Duration::from_secs(5);
 
-/// Adds the jobs, one due a millisecond after the other. Returns the due time of the first one.
+/// Adds the jobs. Each job is due a millisecond after the job before it. Returns the due time of the first job.
 fn fill(store: &mut dyn store::Store, count: u64, size: u32) -> Result<i64> {
     let first_ms = now_ms() + 2 * BY_MS;
     let body = Body::trusted(format!("\"{}\"", "x".repeat(size.saturating_sub(2) as usize)));
@@ -68,8 +68,8 @@ fn count(store: &mut dyn store::Store, first_ms: i64) -> Result<(u64, u64)> {
     }
 }
 
-/// Follows the operation to its end, and kills its process each time that another third is done. Returns what the API
-/// shows at the end, and how often the process was killed.
+/// Follows the operation to its end. Kills its process `kills` times, at equal parts of the work (two kills: at each
+/// third). Returns what the API shows at the end, and how often the process was killed.
 fn follow(api: &Api, control: &Control, number: u64, count: u64, kills: u32) -> Result<(Value, u32)> {
     let path = format!("/v1/jobs/bulk/{number}");
     let (mut killed, mut before, mut last) = (0, 0, Instant::now());
@@ -94,7 +94,7 @@ fn follow(api: &Api, control: &Control, number: u64, count: u64, kills: u32) -> 
     }
 }
 
-/// Serves a topic with quick callbacks until the end, at a rate. Returns how many jobs it has added.
+/// Adds jobs with quick callbacks at a rate, until `over` is set. Returns how many jobs were added.
 fn serve(stage: &BenchDaemon, options: &Options, rate: f64, run: &str, over: &AtomicBool) -> Result<u64> {
     let mut all = 0;
     // Short runs, because a run cannot be ended early.
@@ -120,7 +120,7 @@ pub(super) fn run(bulk: &Bulk) -> WorkOutcome {
     let settings = super::super::settings(&stage.folder().join("dq.toml"))?;
     let mut handle = store::open(&settings.store, &settings.run_dir)?;
     let first_ms = fill(handle.as_mut(), *count_of, *size)?;
-    // The quick topic by itself, for comparison.
+    // For comparison, the quick topic is first served alone.
     let over = AtomicBool::new(true);
     let mut quick = 0;
     let until = Instant::now() + BEFORE;

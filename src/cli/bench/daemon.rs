@@ -20,7 +20,8 @@ use super::sink::{Sink, SinkKind};
 use host::{usage_of, whole_status};
 use model::status::{DaemonStatus, Phase, Renewal};
 
-/// The topic whose jobs clients reserve. It has the name of the tube that clients of beanstalkd use if they name none.
+/// The topic whose jobs clients reserve. It has the name of beanstalkd's default tube, which clients use if they name
+/// no tube.
 pub(super) const PULL_TOPIC: &str = "default";
 
 /// How long a daemon or a server may take to answer.
@@ -67,7 +68,7 @@ pub(super) struct Options {
     #[arg(long)]
     pub no_records: bool,
 
-    /// The registry; none: no registry.
+    /// The registry, or `None` if there is no registry.
     #[arg(skip)]
     pub registry: Option<String>,
 
@@ -93,7 +94,7 @@ pub(super) struct BenchDaemon {
     pub nodes: Vec<SocketAddr>,
     /// The receiver of its callbacks.
     pub sink: Sink,
-    // These fields are dropped in this order: the daemon must end before its servers, and all before the folder.
+    // These fields are dropped in this order. The daemon must end before its servers, and the folder is removed last.
     daemon: Daemon,
     servers: Vec<RedisServer>,
     folder: TemporaryFolder,
@@ -122,12 +123,12 @@ impl BenchDaemon {
         Ok(BenchDaemon { server, http, beanstalk, nodes, sink, daemon, servers, folder })
     }
 
-    /// Returns the control of the daemon, which asks its master.
+    /// Returns the control of the daemon. It sends its requests to the master.
     pub(super) fn control(&self) -> Control {
         Control { run_dir: self.folder.0.join("var/run") }
     }
 
-    /// Returns the memory (PSS, in bytes) and the processor time of all its processes together.
+    /// Returns the memory (PSS, in bytes) and the processor time of all processes of the daemon together.
     pub(super) fn usage(&self) -> Result<(u64, Duration)> {
         let usages = self.control().processes()?.into_iter().filter_map(usage_of);
         Ok(usages.fold((0, Duration::ZERO), |(memory, cpu), u| (memory + u.memory_bytes, cpu + u.cpu)))
@@ -201,7 +202,7 @@ impl Control {
         Ok(whole_status(&self.run_dir, PATIENCE)?)
     }
 
-    /// Fails unless all of its processes are ready.
+    /// Fails if a process of the daemon is not ready.
     fn is_steady(&self) -> Result<()> {
         match self.status()?.phase {
             Phase::Steady => Ok(()),
@@ -279,7 +280,7 @@ fn configuration(
     let mut topic = |name: &str, path: &str| {
         let callback = format!("http://{}/{path}", sink.address);
         let _ = write!(text, "[[topic]]\nname = \"{name}\"\ncallback = \"{callback}\"\ntimeout = \"5s\"\n");
-        // The measured backlog must leave all its records.
+        // Each job of the measured backlog must leave a record, so the limit is high.
         text += if options.no_records { "keep_done = \"0s\"\n" } else { "keep_done_jobs = 10000000\n" };
     };
     (0..options.topics).for_each(|n| topic(&format!("t{n}"), "fast"));
@@ -334,7 +335,7 @@ impl RedisServer {
         let child = Command::new("redis-server")
             .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1", "--save", ""])
             .args(["--appendonly", "yes", "--appendfsync", "everysec"])
-            // A rewrite of the append-only file at some moment would disturb what is measured then.
+            // A rewrite of the append-only file would disturb the measurement.
             .args(["--auto-aof-rewrite-percentage", "0", "--dir"])
             .arg(&dir)
             .stdout(Stdio::null())

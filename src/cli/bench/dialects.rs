@@ -91,7 +91,7 @@ impl Dialect for Http {
     }
 }
 
-/// Pauses or resumes the topic of each number.
+/// Pauses or resumes topics. Request number 0 is for `t0`, number 1 for `t1`, and so on.
 #[derive(Debug)]
 pub(super) struct PauseRequests(pub &'static str);
 
@@ -172,7 +172,7 @@ fn http_answer(bytes: &[u8]) -> Result<Option<(usize, bool)>> {
     Ok((bytes.len() >= whole).then(|| (whole, bytes.get(9) == Some(&b'2'))))
 }
 
-/// The work of an add, straight to Redis: the job into a hash, its due time into a sorted set.
+/// The work of an add, sent straight to Redis. It writes the job into a hash, and its due time into a sorted set.
 #[derive(Debug)]
 pub(super) struct Redis(pub JobTemplate);
 

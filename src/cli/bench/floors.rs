@@ -20,8 +20,8 @@ use super::dialects::JobTemplate;
 use super::load::histogram;
 
 /// Inserts jobs into SQLite during `time`. Each transaction inserts `commit` jobs. Each commit is written to the disk.
-/// A row has the topic, the id, the due time and the body, and is found by its id and by its due time. Returns how many
-/// jobs were inserted a second.
+/// A row has the topic, the id, the due time and the body. Indexes find rows by topic and id, and by due time. Returns
+/// how many jobs were inserted a second.
 pub(super) fn sqlite(folder: &Path, jobs: &JobTemplate, commit: u64, time: Duration) -> Result<f64> {
     let mut db = Connection::open(folder.join("bare.db")).context("cannot open the file to compare with")?;
     db.pragma_update(None, "journal_mode", "wal")?;
@@ -49,7 +49,7 @@ pub(super) fn sqlite(folder: &Path, jobs: &JobTemplate, commit: u64, time: Durat
 
 /// Returns a handler that answers an add at once.
 pub(super) fn handler() -> Router {
-    // It reads the body, as any server that answers a request must.
+    // The handler reads the body, because every server must read a request before it answers.
     let nothing = |_body: axum::body::Bytes| async { (StatusCode::CREATED, "{}") };
     Router::new().route("/v1/topics/{topic}/jobs", post(nothing))
 }
@@ -92,8 +92,8 @@ impl Sleeper {
         Ok(Sleeper { over, thread })
     }
 
-    /// Ends the thread. Returns how much later than planned it woke up, in microseconds: no program can be better on
-    /// this machine.
+    /// Ends the thread. Returns how much later than planned the thread woke up, in microseconds. No program on this
+    /// machine can be more punctual.
     pub(super) fn end(self) -> Result<Histogram<u64>> {
         self.over.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("the thread that sleeps has panicked"))

@@ -1,10 +1,9 @@
-//! One thread that keeps many connections busy. It is the client of every measurement, both of dq and of what dq is
-//! compared with.
+//! One thread that keeps many connections busy. It is the client of every measurement, for dq and for the floors.
 //!
-//! There are two modes. Closed: each connection has a fixed number of requests in flight, and sends the next one when
-//! one is answered. Open: requests are sent at a fixed rate, even if answers are late. The time of a request then
-//! counts from the moment when it should have been sent. So a server that stalls is charged with all requests that had
-//! to wait (this avoids coordinated omission).
+//! There are two modes. Closed: each connection has a fixed number of requests in flight, and sends the next request
+//! when an earlier one is answered. Open: requests are sent at a fixed rate, even if answers are late. The time of a
+//! request then counts from the moment when it should have been sent. So if a server stalls, the wait of all delayed
+//! requests counts. (This avoids coordinated omission.)
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -26,7 +25,8 @@ pub(super) trait Dialect {
     /// Appends the request with this number.
     fn ask(&mut self, number: u64, out: &mut Vec<u8>);
 
-    /// Reads the first answer. Returns how many bytes it has, and whether it is a success. `None`: it is not complete.
+    /// Reads the first answer. Returns how many bytes it has, and whether it is a success. `None`: the answer is not
+    /// complete.
     fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>>;
 }
 
@@ -45,7 +45,7 @@ pub(super) enum SendMode {
     },
 }
 
-/// When no more requests are sent.
+/// When a run stops sending requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum StopCondition {
     /// After this many requests.
@@ -59,8 +59,8 @@ pub(super) enum StopCondition {
 pub(super) struct LoadTarget {
     pub address: SocketAddr,
     pub connections: usize,
-    /// Whether a connection that breaks is opened again, and its requests in flight are counted as unknown. Otherwise
-    /// it is an error.
+    /// If true, a connection that breaks is opened again, and its requests in flight are counted as unknown. If false,
+    /// a broken connection is an error.
     pub survives: bool,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct LoadRun {
 }
 
 impl StopCondition {
-    /// Returns the display of the progress towards this end.
+    /// Returns a display of the progress until this condition is met.
     pub(super) fn progress(self) -> Progress {
         match self {
             StopCondition::Count(count) => Progress::begin(count, "requests are answered"),
@@ -97,7 +97,7 @@ impl StopCondition {
 }
 
 impl LoadRun {
-    /// Returns how many requests were answered with success a second.
+    /// Returns how many requests per second succeeded.
     pub(super) fn per_second(&self) -> f64 {
         self.done as f64 / self.took.as_secs_f64().max(1e-9)
     }
@@ -171,7 +171,7 @@ pub(super) fn fire(
     let (mut turn, mut last, mut reported) = (0, Instant::now(), 0);
     loop {
         let depth = if let SendMode::Closed { depth } = send_mode { depth } else { usize::MAX };
-        // Goes round the connections, with one request for each, until none has room or the next request is not due
+        // Gives one request to each connection in turn, until no connection has room or the next request is not due
         // yet.
         let mut unlucky = 0;
         while unlucky < all.len() && !schedule.is_over() {
@@ -287,8 +287,8 @@ fn flush(connection: &mut LoadConnection) -> Result<(), ConnectionFailure> {
     Ok(())
 }
 
-/// Reads the answers that have come. If the server has closed the connection, reads up to its end, because no further
-/// event would report it.
+/// Reads the answers that have come. If the server has closed the connection, reads all that is left, because no
+/// further event would come.
 fn take(
     connection: &mut LoadConnection,
     has_ended: bool,

@@ -1,5 +1,6 @@
-//! `dq bench`: measures a daemon that it starts, and in the same run what the same work costs without one (the floor).
-//! Figures of two machines, or of two hours, cannot be compared. Their ratios to the floor can.
+//! `dq bench`: starts a daemon and measures it. In the same run, it measures the same work without a daemon (the
+//! floor). Figures of two machines, or of two hours, cannot be compared. Only their ratios to the floor can be
+//! compared.
 
 mod bulk;
 mod daemon;
@@ -225,7 +226,7 @@ struct Bulk {
     /// Bytes of a job's body
     #[arg(long, default_value_t = 125, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(12..=1_000_000))]
     size: u32,
-    /// How many jobs a second are shifted at most
+    /// The largest number of jobs to shift in a second
     #[arg(long, default_value_t = 5_000, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=20_000))]
     rate: u32,
     /// How many jobs per second to add to the topic with quick callbacks meanwhile

@@ -1,5 +1,5 @@
-//! Measures what records of ended jobs cost (the delivery of a backlog with them and without them, in turn), and how long
-//! it takes to find one record among many.
+//! Measures what records of ended jobs cost: a backlog is delivered with records and without records, in turn. Also
+//! measures how long it takes to find one record among many.
 
 use std::time::{Duration, Instant};
 

@@ -12,7 +12,7 @@ struct Figure {
     name: String,
     value: f64,
     unit: &'static str,
-    /// The floor: the same work without dq. The figure is a ratio to it. `None`: the figure is not a ratio.
+    /// The floor: the same work without dq. The figure is a ratio to the floor. `None`: the figure is not a ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     of: Option<String>,
 }

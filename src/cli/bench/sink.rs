@@ -1,6 +1,6 @@
 //! The receivers of callbacks. One does almost nothing (one thread, no parser, no task for each request), so that it
-//! does not limit the measurement. The other is an axum handler, as a business would use. They answer `/fast` at once,
-//! `/slow` after three seconds, and `/never` never.
+//! does not limit the measurement. The other is an axum handler, as a business would use. Both answer `/fast` at once
+//! and `/slow` after three seconds. Neither answers `/never`.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -30,7 +30,7 @@ pub(super) const SLOW: Duration = Duration::from_secs(3);
 
 const ACCEPTED: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
-/// The listener's token, beside those of the connections.
+/// The token of the listener. The connections have other tokens.
 const LISTENER: Token = Token(usize::MAX);
 
 /// The callbacks that came to one path.
@@ -40,16 +40,16 @@ pub(super) struct PathArrivals {
     pub calls: u64,
     /// How many different jobs came, by topic and id.
     pub jobs: u64,
-    /// How much later than due they came, in microseconds.
+    /// How long after their due times they came, in microseconds.
     pub late_us: Histogram<u64>,
     /// How many came before they were due.
     pub early: u64,
-    /// When the first and the last came.
+    /// When the first and the last request came.
     pub between: Option<(Instant, Instant)>,
     seen: HashSet<u64>,
 }
 
-/// Returns the hash by which a job is known.
+/// Returns the hash that identifies a job.
 fn mark(topic: &str, id: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     (topic, id).hash(&mut hasher);
@@ -74,7 +74,7 @@ impl PathArrivals {
     }
 }
 
-/// What receives callbacks.
+/// The kind of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum SinkKind {
     /// One thread that does almost nothing.
@@ -113,7 +113,7 @@ impl Sink {
     }
 }
 
-/// What has come so far, by path.
+/// The callbacks that have come so far, by path.
 #[derive(Debug, Clone, Default)]
 struct Arrivals(Arc<Mutex<HashMap<String, PathArrivals>>>);
 
@@ -277,8 +277,8 @@ impl SinkServer {
     }
 
     fn answer(&mut self, n: usize) {
-        // (Another connection may have got this number meanwhile. An extra answer on it does no harm: the answers are
-        // not counted.)
+        // (Another connection may have got this number meanwhile. An extra answer on that connection does no harm,
+        // because the answers are not counted.)
         let Some(connection) = self.connections.get_mut(n) else { return };
         connection.out.extend_from_slice(ACCEPTED);
         if !flush(connection) {

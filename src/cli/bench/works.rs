@@ -16,13 +16,13 @@ use super::report::Report;
 use super::{Add, ClientOptions, ClientProtocol, Deliver, Idle, Isolation, LatenessOptions, Mixed, Soak};
 use host::waits_of;
 
-/// If no job arrives for this long, the missing jobs are given up.
+/// If no job arrives for this long, the wait for the missing jobs ends.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A delay that is long enough that nothing becomes due during a measurement.
 pub(super) const DAY_MS: u64 = 86_400_000;
 
-/// The report of a measurement, and whether its result is as it must be.
+/// The report of a measurement, and whether the measurement has passed.
 pub(super) type WorkOutcome = Result<(Report, bool)>;
 
 pub(super) fn store(options: &Options) -> String {
@@ -55,7 +55,7 @@ fn send(
     Ok(volley)
 }
 
-/// Adds this many jobs fast, without measuring.
+/// Adds `count` jobs fast, without a measurement.
 pub(super) fn fill(stage: &BenchDaemon, jobs: JobTemplate, count: u64) -> Result<()> {
     if count == 0 {
         return Ok(());
@@ -65,7 +65,7 @@ pub(super) fn fill(stage: &BenchDaemon, jobs: JobTemplate, count: u64) -> Result
     if volley.failed > 0 { bail!("{} adds were refused", volley.failed) } else { Ok(()) }
 }
 
-/// Waits until this many different jobs have come to a path. Returns how many are missing.
+/// Waits until `count` different jobs have come to a path. Returns how many are missing.
 pub(super) fn await_jobs(stage: &mut BenchDaemon, path: &str, count: u64) -> Result<u64> {
     let mut progress = Progress::begin(count, "jobs have arrived");
     let (mut before, mut last) = (0, Instant::now());
@@ -108,7 +108,7 @@ pub(super) fn add(add: &Add) -> WorkOutcome {
         daemon.topics
     );
     let mut report = Report::new("add", settings);
-    // The floor commits as many jobs at once as dq can have in one transaction, so that dq has no larger commits.
+    // The commits of the floor have the size of dq's largest transaction, so that dq has no larger commits.
     let commit = (u64::from(clients.connections) * u64::from(*depth)).min(256);
     let (floor, what) = match (clients.over, stage.nodes.first().copied()) {
         (ClientProtocol::Http, _) => (
@@ -161,7 +161,7 @@ pub(super) fn add(add: &Add) -> WorkOutcome {
     Ok((report, true))
 }
 
-/// What adds are compared with.
+/// The floor that adds are compared with.
 #[derive(Debug, Clone, Copy)]
 enum Baseline {
     Http(SocketAddr),
@@ -350,7 +350,7 @@ pub(super) fn soak(soak: &Soak) -> WorkOutcome {
         anyhow::Ok((volley?, disturbed??))
     })?;
     // A job that was acknowledged must arrive. A job that was not acknowledged may arrive or not. So this waits for all
-    // jobs, and then looks for each acknowledged one: the number of arrivals does not show that these are among them.
+    // jobs, and then checks each acknowledged job. The number of arrivals alone would not be enough.
     let unknown: HashSet<u64> = volley.unknown.iter().copied().collect();
     let sent = volley.done + volley.failed + unknown.len() as u64;
     await_jobs(&mut stage, "/fast", sent)?;
@@ -375,7 +375,7 @@ pub(super) fn soak(soak: &Soak) -> WorkOutcome {
     Ok((report, missing == 0 && arrived.early == 0 && (restart.is_none() || volley.failed == 0)))
 }
 
-/// Kills a child process after each pause, or restarts the daemon, until `over` is set. Returns how often.
+/// Kills a child process or restarts the daemon after each pause, until `over` is set. Returns how many times.
 fn kill_repeatedly(
     control: &Control,
     kill: Duration,

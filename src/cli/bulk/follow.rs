@@ -11,10 +11,10 @@ use crate::api::Api;
 use crate::failure::Failure;
 use crate::progress::Progress;
 
-/// How often the daemon is asked.
+/// The pause between two requests to the daemon.
 const EACH: Duration = Duration::from_millis(300);
 
-/// How often in a row the daemon may fail to answer. A process that was killed is back within seconds.
+/// How many times in a row the daemon may fail to answer. A process that was killed is back within seconds.
 const SILENCE: u32 = 100;
 
 /// An operation as the API shows it.

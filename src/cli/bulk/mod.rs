@@ -20,7 +20,7 @@ use model::topic::Rate;
 
 /// Change many jobs at once: cancel, reschedule, run, redrive or replay all jobs that a filter selects
 ///
-/// The daemon does the work in the background. It goes on when this command ends, and after a crash.
+/// The daemon does the work in the background. The work continues when this command ends, and after a crash.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq bulk cancel orders --id-prefix shop7- --dry-run
@@ -67,7 +67,8 @@ struct OperationOptions {
     /// The topic
     topic: String,
 
-    /// How many jobs are changed at most in a second, 1/s to 20000/s; also 600/m, 3600/h, or a number; default: 5000/s
+    /// The largest number of jobs to change in a second, 1/s to 20000/s; also 600/m, 3600/h, or a number; default:
+    /// 5000/s
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
 
@@ -219,7 +220,7 @@ fn show(at: &TargetOptions, operation: &Value) -> Result<bool> {
     Ok(true)
 }
 
-/// Counts the jobs, asks, begins the operation, and waits for its end.
+/// Counts the jobs, asks the user, begins the operation, and waits for its end.
 fn begin(
     at: &TargetOptions,
     how: &OperationOptions,

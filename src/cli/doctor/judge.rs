@@ -10,17 +10,18 @@ use super::super::failure::Failure;
 use model::status::{DaemonStatus, Finding, Phase, ProcessState};
 use model::topic::Topic;
 
-/// A check fails if a disk has less free room than this: in bytes, and in hundredths of the disk.
+/// A check fails if a disk has less free space than this. The first value is in bytes, the second in hundredths of the
+/// disk.
 const ROOM: (u64, u64) = (256 << 20, 3);
 
 /// A check warns if a disk has less free room than this, in hundredths of the disk.
 const ROOM_WARN: u64 = 10;
 
-/// The descriptors that a daemon needs besides its connections. It does not start without them.
+/// How many descriptors a daemon needs besides its connections. The daemon does not start without them.
 const DESCRIPTORS_BESIDE: u64 = 512;
 
-/// What `dq doctor` checks: the first word of each check. (More words name what was checked, as in `node r0`.)
-/// docs/RUNBOOK.md says for each what to do.
+/// What `dq doctor` checks: the first word of each check. (Further words name what was checked, as in `node r0`.)
+/// docs/RUNBOOK.md says what to do about each check.
 pub(super) const CHECKS: [&str; 16] = [
     "access",
     "alert",
@@ -139,7 +140,8 @@ pub(super) fn ready(answer: &Result<()>) -> CheckResult {
     }
 }
 
-/// Warns about a paused topic. Somebody may have forgotten to resume it. None: it is not known to be paused.
+/// Warns about a paused topic. Somebody may have forgotten to resume it. None: the topic is not paused, or this is not
+/// known.
 pub(super) fn pause(counted: &Counted) -> Option<CheckResult> {
     let advice = format!("if nobody needs the pause any more: dq topics resume {}", counted.topic);
     Some(CheckResult::warn("paused topic", counted.pause()?).advise(advice))
@@ -154,7 +156,7 @@ pub(super) fn finding(finding: &Finding) -> CheckResult {
     }
 }
 
-/// Who has a port of the configuration.
+/// Which process uses a port of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Port {
     Free,
@@ -205,7 +207,7 @@ pub(super) struct WrittenPath {
     pub stands_for: Option<String>,
 }
 
-/// Judges whether a daemon may write there. `secret`: it holds something that others should not read.
+/// Judges whether a daemon may write to a file or folder. `secret`: other users should not read its content.
 pub(super) fn access(what: &str, place: &WrittenPath, user: &User, secret: bool) -> CheckResult {
     let WrittenPath { path, uid, gid, mode, is_folder, stands_for } = place;
     let check = format!("access {what}");
@@ -256,7 +258,8 @@ pub(super) fn no_registry(has_http: bool) -> CheckResult {
     }
 }
 
-/// Judges the migrations of a database: the newest that was run there, and the newest of this release.
+/// Judges the migrations of a database. `run` is the newest migration that was run there. `newest` is the newest
+/// migration of this release.
 pub(super) fn migrations(which: &str, run: Option<i64>, newest: i64) -> CheckResult {
     match run {
         Some(run) if run == newest => {
@@ -278,8 +281,8 @@ pub(super) fn migrations(which: &str, run: Option<i64>, newest: i64) -> CheckRes
     }
 }
 
-/// Judges the topics. `topics` has the name of each topic and the reason why dq cannot serve it with its settings, if
-/// there is one. `is_told` says whether the daemon itself has reported this.
+/// Judges the topics. `topics` has the name of each topic, and for a topic that dq cannot serve with its settings also
+/// the reason. `is_told` says whether the daemon itself has reported the topic.
 pub(super) fn topics(
     topics: &BTreeMap<&str, Option<String>>,
     is_told: impl Fn(&str) -> bool,
@@ -296,7 +299,8 @@ pub(super) fn topics(
     problems.into_iter().filter(|(name, _)| !is_told(name)).map(line).collect()
 }
 
-/// Judges whether a topic checks the certificate of its receiver. None: it does, or its callback does not use TLS.
+/// Judges whether a topic checks the certificate of its receiver. None: the topic checks it, or its callback does not
+/// use TLS.
 pub(super) fn certificate(topic: &Topic) -> Option<CheckResult> {
     let is_secure = topic.callback.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("https://"));
     if topic.tls_verify || !is_secure {
@@ -310,7 +314,7 @@ pub(super) fn certificate(topic: &Topic) -> Option<CheckResult> {
     Some(CheckResult::warn("topic", format!("{name}: {risk}")).advise(advice))
 }
 
-/// Judges how many descriptors a process may open, for this many connections.
+/// Judges whether a process may open enough descriptors for `connections` connections.
 pub(super) fn descriptors(limit: u64, connections: u64) -> CheckResult {
     let text = format!("{limit} may be open, for {connections} connections and the rest");
     match limit {
@@ -323,13 +327,14 @@ pub(super) fn descriptors(limit: u64, connections: u64) -> CheckResult {
     }
 }
 
-/// Judges the room under a folder, in bytes. Adds are refused if less than `min_free` is left; 0 for folders without
-/// this limit.
+/// Judges the free space under a folder, in bytes. Adds are refused if less than `min_free` is free. `min_free` is 0
+/// for folders without this limit.
 pub(super) fn room(what: &str, path: &str, free: u64, all: u64, min_free: u64) -> CheckResult {
     let (bytes, hundredths) = ROOM;
     let text = format!("{} of {} MiB are free under {path}", free >> 20, all >> 20);
     let check = format!("room {what}");
-    // (For the second check.) On a small disk, a tenth of the disk is enough room, even if it is less than `bytes`.
+    // This is for the second check: on a small disk, a tenth of the disk is enough, even if a tenth is less than
+    // `bytes`.
     if free < min_free {
         return CheckResult::fail(&check, text)
             .advise("this is less than store.min_free, so adds are refused: make room");

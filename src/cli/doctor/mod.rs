@@ -1,5 +1,5 @@
-//! `dq doctor`: looks for what keeps a daemon from working, now or later. This file and the functions `look` gather
-//! facts. `judge` and `judge_node` decide what the facts mean; they are pure.
+//! `dq doctor`: looks for what keeps a daemon from working, now or later. This file and the functions `check` gather
+//! facts. `judge` and `judge_node` decide what the facts mean. These two modules are pure.
 
 mod access;
 mod callbacks;

@@ -1,4 +1,4 @@
-//! Checks who has the ports of the configuration.
+//! Checks which processes use the ports of the configuration.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -27,7 +27,7 @@ pub(super) fn check(settings: &Settings, status: Option<&DaemonStatus>) -> Vec<C
     all.into_iter().filter_map(line).collect()
 }
 
-/// Returns who listens on an address.
+/// Returns which process listens on an address.
 fn holder(address: SocketAddr) -> Port {
     match TcpListener::bind(address) {
         Ok(_) => Port::Free,

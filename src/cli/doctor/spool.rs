@@ -20,8 +20,8 @@ pub(super) fn check(settings: &Settings) -> Option<CheckResult> {
     }
 }
 
-/// How a file of SQLite begins. (The file is read without SQLite. Only this command does that, and no process of the
-/// daemon. So no process loses a lock.)
+/// How a file of SQLite begins. (Only this command reads the file without SQLite. No process of the daemon does that.
+/// So no process loses a lock.)
 const HEADER: &[u8] = b"SQLite format 3\0";
 
 fn not_a_spool(spool: &SpoolSettings) -> Option<CheckResult> {
@@ -39,14 +39,14 @@ fn not_a_spool(spool: &SpoolSettings) -> Option<CheckResult> {
 fn of_disk(spool: &SpoolSettings) -> Option<CheckResult> {
     let there = spool.path.parent()?.ancestors().find(|folder| folder.exists())?;
     let (disk, kind) = (statvfs(there).ok()?, statfs(there).ok()?);
-    // The room that the spool uses already counts as room for it.
+    // The space that the spool already uses counts as free space for the spool.
     let has = fs::metadata(&spool.path).map_or(0, |m| m.len());
     let room = disk.blocks_available() * disk.fragment_size() + has;
     let is_in_memory = kind.filesystem_type() == TMPFS_MAGIC;
     Some(judge(&there.display().to_string(), is_in_memory, room, spool.bytes as u64))
 }
 
-/// Judges the room for the spool, and how large the spool may grow, both in bytes.
+/// Compares the space for the spool with the size that the spool may reach. Both are in bytes.
 fn judge(path: &str, is_in_memory: bool, room: u64, bytes: u64) -> CheckResult {
     let check = "room spool";
     if is_in_memory {

@@ -51,7 +51,7 @@ fn room(what: &str, folder: &Path, min_free: u64) -> Option<CheckResult> {
 
 /// Returns whether the kernel's clock is synchronised. `None`: the kernel does not say.
 fn synchronised() -> Option<bool> {
-    // SAFETY: zero is a valid value for each field. It asks the kernel to change nothing.
+    // SAFETY: zero is a valid value for each field. A struct of zeros asks the kernel to change nothing.
     let mut time: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes into a struct of its own layout, which outlives the call.
     let state = unsafe { libc::adjtimex(&mut time) };

@@ -9,7 +9,7 @@ use model::status::DaemonStatus;
 use model::topic::Topics;
 use registry::Snapshot;
 
-/// Returns the topics that this host knows: those of the file, and those of the registry's last snapshot.
+/// Returns the topics that this host knows: the topics of the file, and the topics of the registry's last snapshot.
 pub(super) fn known(settings: &Settings) -> Topics {
     let source = settings.registry.as_ref().map(ToString::to_string);
     let snapshot = Snapshot::read(&settings.run_dir).ok().flatten();

@@ -20,8 +20,8 @@ pub struct ReturnedJob {
     pub bucket: u32,
 }
 
-/// Writes jobs, and removes their notes. A job is left out if another job with the same name is there, which the PHP
-/// daemon has added (`is_other`). Returns the names of the jobs that are left out.
+/// Writes jobs, and removes their notes. A job is left out if the PHP daemon has added another job with the same name
+/// (`is_other`). Returns the names of the jobs that are left out.
 pub fn give_back(
     node: &mut Source,
     jobs: &[ReturnedJob],
@@ -58,8 +58,8 @@ pub fn give_back(
     Ok(left)
 }
 
-/// Of the jobs with these names, removes those for which `gone` is true. Also removes the notes of all these names.
-/// `ready` has the names in the ready lists.
+/// Removes the jobs that have one of these names and for which `gone` is true. Also removes the notes of all these
+/// names. `ready` has the names in the ready lists.
 pub fn remove(
     node: &mut Source,
     names: &[Vec<u8>],

@@ -8,7 +8,7 @@ use store::View;
 /// What the PHP daemon knows, and what may be lost.
 pub struct Fit {
     known: KnownSources,
-    /// Whether jobs may lose what the PHP daemon has no place for.
+    /// Whether jobs may lose the data that the PHP daemon cannot store.
     may_reduce: bool,
 }
 

@@ -44,15 +44,16 @@ pub struct ExportSummary {
     /// Of these, jobs whose own tags or limit of attempts are lost: the PHP daemon has no place for them. With --reduce
     /// also their headers, priority number, followers and end of life.
     pub reduced: u64,
-    /// Jobs that dq has delivered or deleted since it took them over, and that were removed from the PHP daemon's Redis.
+    /// Jobs that dq has delivered or deleted since it took them over, and that were removed from the PHP daemon's
+    /// Redis.
     pub removed: u64,
     /// Dead letters, which stay in dq.
     pub dead: u64,
-    /// Jobs that stay in dq, because the PHP daemon cannot hold them or a step failed.
+    /// Jobs that stay in dq, because the PHP daemon cannot take them or a step failed.
     pub left: u64,
-    /// How many of them have each reason.
+    /// How many jobs stay in dq for each reason.
     pub reasons: BTreeMap<String, u64>,
-    /// The first of them, with the reasons.
+    /// The first jobs that stay in dq, with the reasons.
     pub named: Vec<LeftJob>,
     /// Where the addresses differ from the PHP daemon's table `dq_redis`, or why this is not known.
     pub differences: Vec<String>,
@@ -143,7 +144,7 @@ impl Export {
         Export { store, nodes, buckets, clock, fit, progress, summary }
     }
 
-    /// Moves all pending jobs, and removes what dq has done.
+    /// Moves all pending jobs. Then removes, in the PHP daemon's Redis, the jobs that dq has delivered or deleted.
     pub fn run(&mut self) -> Result<()> {
         let topics = self.store.counts()?;
         let met: HashSet<TopicName> = topics.iter().map(|topic| topic.topic.clone()).collect();
@@ -201,7 +202,7 @@ impl Export {
             return Ok(());
         }
         let clock = self.clock.clone();
-        // It has no note, or has changed since: the PHP daemon has added it.
+        // An entry without a note, or one that has changed since its note, was added by the PHP daemon.
         let is_other =
             |entry: &Entry| matches!(note(entry, &clock), EntryNote::Nothing | EntryNote::Otherwise);
         for (node, jobs) in self.nodes.iter_mut().zip(&by_node) {
@@ -220,14 +221,15 @@ impl Export {
                 self.summary.add_left_job(key.to_string(), reason);
             }
         }
-        // Nobody else maintains the store, and its log would grow without end. If this fails, the next page tries again.
+        // Nobody else maintains the store, and its log would grow without end. If this call fails, the next page
+        // repeats it.
         let _ = self.store.maintain();
         Ok(())
     }
 
-    /// Each job has been written to one Redis. Removes it from the others, if an import has taken it over there: the
-    /// order of the rows decides which Redis a job belongs to, and it may have been different when the PHP daemon added
-    /// the job.
+    /// Each job has been written to one Redis. Removes it from each other Redis where an import has taken it over. The
+    /// order of the rows decides which Redis a job belongs to. This order may have been different when the PHP daemon
+    /// added the job.
     fn remove_elsewhere(&mut self, keys: &[JobKey]) -> Result<()> {
         let names: Vec<Vec<u8>> =
             keys.iter().map(|key| format!("{}:{}", key.topic, key.id).into_bytes()).collect();
@@ -272,8 +274,8 @@ impl Export {
         })
     }
 
-    /// Removes jobs from a node that dq took over there and does not have any more. `met` has the topics of which the
-    /// store has ever had a job.
+    /// Removes from a node the jobs that dq took over from there and does not have any more. `met` has the topics of
+    /// which the store has ever had a job.
     fn remove_done(&mut self, node: usize, met: &HashSet<TopicName>) -> Result<()> {
         let ready = self.nodes[node].ready(|_| true)?;
         let clock = self.clock.clone();

@@ -1,7 +1,8 @@
-//! `dq export php-dq`: writes the pending jobs back to the PHP daemon's Redis, for those who go back to it.
+//! `dq export php-dq`: writes the pending jobs back to the PHP daemon's Redis, so that people can use the PHP daemon
+//! again.
 //!
-//! It works straight on the store, while no daemon runs. [`give_back`] says what a crash between any two steps leaves
-//! behind.
+//! The export works straight on the store, while no daemon runs. [`give_back`] says what a crash between any two steps
+//! leaves behind.
 
 mod destination;
 mod fit;
@@ -94,7 +95,7 @@ pub fn run(arguments: &ExportArguments) -> Result<bool> {
     host::keep_new_files_private();
     let settings = super::settings(&arguments.config)?;
     refuse_root(&settings, "dq export php-dq")?;
-    // Until this is dropped, no daemon starts in its run_dir.
+    // While this lock is held, no daemon starts in the run_dir.
     let _lock = stopped_daemon(&settings)?;
     if let Some(fill) = SpoolFill::of_host(&settings.store)?.filter(|fill| fill.entries > 0) {
         bail!("{} changes wait in the spool: start dq, and wait until `dq status` shows none", fill.entries);
@@ -102,14 +103,14 @@ pub fn run(arguments: &ExportArguments) -> Result<bool> {
     let connect = |address| Source::connect(address, &arguments.prefix, arguments.dry_run);
     let addresses = addresses("--to", &arguments.to)?;
     let mut nodes: Vec<Source> = addresses.iter().map(connect).collect::<Result<_>>()?;
-    // The notes say what this store has taken over. Those of another store say nothing about this one.
+    // The notes say what this store has taken over. The notes of another store say nothing about this store.
     let name = describe(&settings)?;
     nodes.iter_mut().try_for_each(|node| node.check_claim(&name))?;
     let activity = activity::watch(&mut nodes)?;
     if !arguments.dry_run && !arguments.anyway {
         activity.refuse("which would take jobs while they are moved")?;
     }
-    // Opening a registry that does not exist would make it.
+    // If the registry does not exist, opening it would create it.
     let is_missing = matches!(&settings.registry, Some(RegistrySettings::Sqlite { path }) if !path.exists());
     let known = KnownSources::read(&settings, is_missing);
     let mut doubts = known.differences(&addresses);

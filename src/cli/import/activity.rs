@@ -2,13 +2,15 @@
 //! clients.
 //!
 //! A running PHP daemon does something at least once a second: each timer reads the first name of its bucket ten times
-//! a second, each consumer takes from the ready lists, and all of them keep their connections. Their connections have
-//! no names.
+//! a second, each consumer takes from the ready lists, and all of them keep their connections open. These connections
+//! have no names.
 //!
-//! Three things are asked for, because any of them may be refused or may show nothing: how long each key was idle
-//! (`OBJECT IDLETIME`, which is unknown under an LFU policy, and is not updated while Redis saves), the clients
-//! (`CLIENT LIST`, which managed servers may refuse), and, if one of these is missing, how often the commands of timers
-//! and consumers were called (`INFO`).
+//! Three things are asked for, because Redis may refuse any of them, and any of them may show nothing:
+//!
+//! - `OBJECT IDLETIME`: how long each key was idle. Under an LFU policy this is unknown, and while Redis saves it is
+//!   not updated.
+//! - `CLIENT LIST`: the clients. Managed servers may refuse this command.
+//! - `INFO`, used only if one of the other two is missing: how often the commands of timers and consumers were called.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +18,14 @@ use anyhow::{Context as _, Result, bail};
 
 use super::source::{CONNECTION, Source};
 
-/// How long a Redis is watched. Redis counts the idle time of a key in whole seconds, and the first of them may be
+/// How long a Redis is watched. Redis counts the idle time of a key in whole seconds, and the first second may be
 /// short.
 const WATCHED: Duration = Duration::from_millis(2500);
 
 /// If a key has been idle for at most this many seconds at the end of the watch, somebody used it during the watch.
 const TOUCHED: u64 = 1;
 
-/// The most clients, or keys, that a sign names.
+/// The largest number of clients or keys that a sign names.
 const NAMED: usize = 5;
 
 /// The commands that the PHP daemon sends to the Redis of its jobs.
@@ -44,20 +46,20 @@ const COMMANDS: [&str; 14] = [
     "zrem",
 ];
 
-/// The commands that its timers and consumers send all the time.
+/// The commands that the PHP daemon's timers and consumers send all the time.
 const POLLS: [&str; 4] = ["zrange", "zrangebyscore", "lpop", "rpop"];
 
 /// What was found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Activity {
-    /// What shows that a PHP daemon runs, or another import.
+    /// The signs that a PHP daemon or another import runs.
     pub signs: Vec<String>,
     /// What could not be found out, and why.
     pub blind: Vec<String>,
 }
 
 impl Activity {
-    /// Refuses to go on if a PHP daemon seems to run. `harm` says what would happen then.
+    /// Fails if a PHP daemon seems to run. `harm` says what harm the PHP daemon would do.
     pub fn refuse(&self, harm: &str) -> Result<()> {
         if self.signs.is_empty() {
             return Ok(());
@@ -183,8 +185,8 @@ impl RedisClient {
     }
 
     /// Returns whether the client may be a process of the PHP daemon: it has no name, works on the same database, and
-    /// its last command is one of the [`COMMANDS`]. Masters and replicas do not count, because they repeat what others
-    /// do.
+    /// its last command is one of the [`COMMANDS`]. Masters and replicas do not count, because they repeat the commands
+    /// of other clients.
     fn may_be_php(&self, database: i64) -> bool {
         let is_replication = self.flags.contains(['M', 'S']);
         self.name.is_empty()
@@ -248,7 +250,7 @@ fn signs_of(clients: &[RedisClient], own: Option<&str>, database: i64) -> Vec<St
     signs
 }
 
-/// Returns the first few as a text, and how many more there are. `None`: there are none.
+/// Returns the first entries as a text, and the number of further entries. `None`: there are no entries.
 fn in_short(all: &[&str]) -> Option<String> {
     let (first, rest) = all.split_at(all.len().min(NAMED));
     let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };

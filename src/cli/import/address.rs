@@ -1,4 +1,4 @@
-//! The address of a Redis of the PHP daemon, as people have it: a URL, or the content of a row of its table dq_redis.
+//! The address of a Redis of the PHP daemon, as people write it: a URL, or the content of a row of its table dq_redis.
 //! Pure. A password is never shown.
 
 use anyhow::{Result, bail};
@@ -19,7 +19,7 @@ pub struct Address {
     pub info: ConnectionInfo,
 }
 
-/// Parses the addresses that an option was given with. Each may be given once.
+/// Parses the addresses that were given with an option. Each address may be given only once.
 pub fn addresses(option: &str, texts: &[String]) -> Result<Vec<Address>> {
     let mut addresses: Vec<Address> = Vec::new();
     for text in texts {
@@ -34,7 +34,7 @@ pub fn addresses(option: &str, texts: &[String]) -> Result<Vec<Address>> {
 
 impl Address {
     /// Parses a URL, or `host:port`, `host:port:password`, or two of these with a comma between them. If there are two,
-    /// the first is the master, and only that one is used.
+    /// the first is the master, and only the master is used.
     pub fn parse(text: &str) -> Result<Address> {
         match text.split_once("://") {
             Some((scheme, _)) => url(text, scheme),

@@ -1,4 +1,4 @@
-//! Separates the members that the PHP daemon has put into a body from those of the business. Pure.
+//! Separates the members that the PHP daemon has put into a body from the members of the business. Pure.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use model::job::Body;
 /// A number above this is not a count of failures: no topic allows so many attempts.
 const FAILURES_MAX: u32 = 1_000_000;
 
-/// A body without the daemon's members, and what these said.
+/// A body without the daemon's members, and the values of these members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlainBody {
     /// The members of the business, exactly as they were.

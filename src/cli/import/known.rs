@@ -1,4 +1,4 @@
-//! The topics, and the nodes of the PHP daemon, that the configuration, the snapshot and the registry know.
+//! The topics and the PHP daemon's nodes that are known from the configuration, the snapshot and the registry.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -70,7 +70,7 @@ impl KnownSources {
         Ok(())
     }
 
-    /// Returns the nodes that none of these addresses leads to, as texts for people.
+    /// Returns the nodes that have none of these addresses, as texts for people.
     pub fn nodes_without(&self, addresses: &[Address]) -> Vec<String> {
         let named: Vec<NetworkAddress> = addresses.iter().filter_map(NetworkAddress::from_address).collect();
         let is_named = |node: &&PhpNode| {
@@ -81,7 +81,7 @@ impl KnownSources {
     }
 
     /// Returns where these addresses differ from the rows of `dq_redis`, as texts for people. The PHP daemon finds the
-    /// Redis of a job by the order of the rows. So each row needs its address at the same place.
+    /// Redis of a job by the order of the rows. So the address of each row must be at the same position.
     pub fn differences(&self, addresses: &[Address]) -> Vec<String> {
         if self.php_topics.is_none() {
             return Vec::new();
@@ -109,7 +109,7 @@ impl KnownSources {
     }
 }
 
-/// Returns whether an address is that of a node.
+/// Returns whether an address is the address of a node.
 fn leads_to(address: &Address, node: &PhpNode) -> bool {
     let place = NetworkAddress::from_address(address);
     place.zip(php_node::master(&node.content)).is_some_and(|(place, (host, port, _))| place.is(host, port))
@@ -137,8 +137,8 @@ impl NetworkAddress {
         Some(NetworkAddress { host: host.clone(), port: *port, found: resolve(host, *port) })
     }
 
-    /// Returns whether the source is at this host and port: it has the same name, or both names have an address in
-    /// common.
+    /// Returns whether the source is at this host and port: the ports are the same, and the host names are the same or
+    /// have an address in common.
     fn is(&self, host: &str, port: u16) -> bool {
         self.port == port
             && (self.host.eq_ignore_ascii_case(host)

@@ -1,7 +1,7 @@
 //! `dq import php-dq`: takes over the jobs that are pending in the PHP daemon's Redis.
 //!
-//! It writes straight into the configured store, whether a daemon runs or not. In the Redis that it reads, it changes
-//! nothing except its notes. [`take`] says what a crash between any two steps leaves behind.
+//! The import writes straight into the configured store, whether a daemon runs or not. In the PHP daemon's Redis, it
+//! changes nothing except its own notes. [`take`] says what a crash between any two steps leaves behind.
 
 pub(super) mod activity;
 pub(super) mod address;
@@ -46,11 +46,12 @@ enum Origin {
 
 /// Take over the pending jobs of php-delayqueue from its Redis; php-delayqueue must be stopped first
 ///
-/// Ids, bodies, due times and the numbers of failures are kept. The command notes in the hash `<prefix>imported` of
-/// that Redis which jobs it has taken over, and changes nothing else there. So it can be run again at any time, and
-/// continues where it stopped. First it watches the Redis for some seconds, and refuses to begin while the PHP daemon
-/// runs. The exit code is 0 if all jobs could be taken over. It is 1 if some jobs could not (they are named), if a node
-/// of the registry's table dq_redis was not given with --from, or if the registry could not be read.
+/// Ids, bodies, due times and the numbers of failures are kept. The command writes a note about each job that it has
+/// taken over into the hash `<prefix>imported` of that Redis, and changes nothing else there. So it can be run again at
+/// any time, and continues where it stopped. First it watches the Redis for some seconds, and refuses to begin while
+/// the PHP daemon runs. The exit code is 0 if all jobs could be taken over. It is 1 if some jobs could not be taken
+/// over (they are named), if a node of the registry's table dq_redis was not given with --from, or if the registry
+/// could not be read.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Run it as the daemon's user, who owns the files of the embedded store. Examples:\n  \
@@ -99,7 +100,7 @@ pub fn run(arguments: &ImportArguments) -> Result<bool> {
         only.push(TopicName::new(name).context("--topic")?);
     }
     let addresses = addresses("--from", &arguments.from)?;
-    // All sources must answer before anything is taken.
+    // All sources must answer before any job is taken over.
     let connect = |address| Source::connect(address, &arguments.prefix, arguments.dry_run);
     let mut sources: Vec<Source> = addresses.iter().map(connect).collect::<Result<_>>()?;
     let entries: Vec<u64> = sources.iter_mut().map(Source::entries).collect::<Result<_>>()?;
@@ -149,7 +150,8 @@ pub fn run(arguments: &ImportArguments) -> Result<bool> {
     Ok(import.summary.is_whole())
 }
 
-/// Opens the store, and notes at the sources that their jobs go there. A source without jobs gets no note.
+/// Opens the store, and writes into each source a note that its jobs go to this store. A source without jobs gets no
+/// note.
 fn open(settings: &settings::Settings, sources: &mut [Source], entries: &[u64]) -> Result<Box<dyn Store>> {
     let mut store = settings.store.clone();
     // A job must be at its home, and not in the spool, when it is noted as taken over.

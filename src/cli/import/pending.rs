@@ -40,7 +40,7 @@ pub enum Place {
     Waiting,
     /// In a ready list.
     Ready,
-    /// In neither: the daemon died on the way from one to the other, or before it had put it into a bucket.
+    /// In no bucket and in no list. The daemon died while it moved the job, or before it had put the job into a bucket.
     Stranded,
 }
 
@@ -76,9 +76,9 @@ impl Entry {
         }
     }
 
-    /// Returns the job for dq, or why the entry cannot become one. An entry that is both in a bucket and in a list is
-    /// not delivered before its due time. The daemon writes `notify_time` whenever it gives a job a due time, so it is
-    /// the due time of an entry that is in no bucket.
+    /// Returns the job for dq, or the reason why the entry cannot become a job. An entry that is both in a bucket and
+    /// in a list is not delivered before its due time. The daemon writes `notify_time` whenever it gives a job a due
+    /// time. So `notify_time` is the due time of an entry that is in no bucket.
     pub fn parse(&self, clock: &Clock) -> Result<ParsedEntry, String> {
         let (topic, id) = split(&self.name).ok_or("its name holds no `:`")?;
         let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "its name is not UTF-8");
@@ -87,7 +87,7 @@ impl Entry {
         let body = std::str::from_utf8(&self.body).map_err(|_| "its body is not UTF-8")?;
         let PlainBody { body, failures, notify_time } =
             unmarked(Body::parse(body).map_err(|e| e.to_string())?);
-        // If the clock shows a time twice, as in autumn, the later one counts, so that no job is early.
+        // If the clock shows a time twice, as in autumn, the later moment counts, so that no job is early.
         let notify_ms = notify_time
             .and_then(|at| clock.zone.to_ambiguous_zoned(at).later().ok())
             .map(|at| at.timestamp().as_millisecond());
@@ -107,7 +107,8 @@ impl Entry {
 
     fn due(&self, notify_ms: Option<i64>, now_ms: i64) -> Result<Due, String> {
         let Some(seconds) = self.score else {
-            // The daemon has seen that a job in a ready list is due. So a time ahead is read in the wrong zone.
+            // The daemon has seen that a job in a ready list is due. So a time in the future was read in the wrong time
+            // zone.
             let known = notify_ms.filter(|at| self.place() == Place::Stranded || *at <= now_ms);
             return Ok(known.map_or(Due::In(std::time::Duration::ZERO), Due::At));
         };
@@ -117,15 +118,15 @@ impl Entry {
     }
 
     /// Returns by how many minutes the `notify_time` of a waiting job is later than its due time. The PHP daemon writes
-    /// both at the same time. So a difference of whole quarters of an hour means that its time zone is not the zone by
-    /// which `notify_time` was read. `None`: there is no such difference.
+    /// both at the same time. So a difference of whole quarters of an hour means that `notify_time` was read in a time
+    /// zone that is not the PHP daemon's. `None`: there is no such difference.
     pub fn zone_error_min(&self, notify_ms: Option<i64>) -> Option<i64> {
         let off_ms = notify_ms?.checked_sub(milliseconds(self.score?)?)?;
         (off_ms != 0 && off_ms % 900_000 == 0).then_some(off_ms / 60_000)
     }
 
     /// Returns 16 digits that change when the due time or the body changes. They are stored in notes, so the
-    /// calculation must never change. A job that is in no bucket counts with the text `now` as its due time. So its
+    /// calculation must never change. For a job that is in no bucket, the text `now` is used as its due time. So the
     /// digits do not depend on the present time.
     pub fn fingerprint(&self) -> String {
         self.fingerprint_due(self.score.and_then(milliseconds))
@@ -139,13 +140,14 @@ impl Entry {
         format!("{:016x}", bytes.fold(0xcbf2_9ce4_8422_2325, eat))
     }
 
-    /// Returns the note while the job is held back in the store.
+    /// Returns the note for a job that is held back in the store.
     pub fn held_note(&self) -> Vec<u8> {
         [HELD, self.fingerprint().as_bytes()].concat()
     }
 
-    /// Returns what the note says. If the daemon moves a job from a bucket to a list, or loses it on the way, it counts
-    /// as the same job: its body holds the due time, and changes whenever the due time changes.
+    /// Returns what the note says. If the daemon moves a job from a bucket to a list, or loses it on the way, the entry
+    /// still counts as the same job. This is safe, because the body contains the due time, and changes whenever the due
+    /// time changes.
     pub fn noted(&self, notify_ms: Option<i64>) -> EntryNote {
         let Some(noted) = self.noted.as_deref() else { return EntryNote::Nothing };
         let (state, print) = match noted.strip_prefix(HELD) {
@@ -169,7 +171,7 @@ fn milliseconds(seconds: f64) -> Option<i64> {
     (!ms.is_nan() && ms <= LATEST_MS as f64).then_some(ms.max(0.0) as i64)
 }
 
-/// Splits a name into topic and id. An id may hold `:`, a topic does not.
+/// Splits a name into topic and id. An id may contain `:`, but a topic does not.
 pub fn split(name: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = name.iter().position(|b| *b == b':')?;
     Some((&name[..at], &name[at + 1..]))

@@ -20,10 +20,10 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// About how many entries a page has. (Redis may return more.)
 const PAGE: usize = 256;
 
-/// How many names are asked for at once.
+/// How many names are requested at once.
 const NAMES: usize = 1000;
 
-/// More buckets than this cannot be the PHP daemon's: it has one timer for each bucket.
+/// The PHP daemon cannot have more buckets than this, because it has one timer for each bucket.
 const BUCKETS_MAX: usize = 10_000;
 
 /// How many commands are sent at once.
@@ -245,8 +245,8 @@ impl Source {
         Ok(entries.map(entry).collect())
     }
 
-    /// Returns the scores of names. A name in several buckets has its lowest score, at which the daemon would first
-    /// have found it.
+    /// Returns the scores of names. For a name in several buckets, the lowest score counts, because the daemon would
+    /// find the name first at this score.
     fn scores(&mut self, names: &[&[u8]]) -> Result<Vec<Option<f64>>> {
         let buckets = self.buckets.clone();
         if buckets.is_empty() {
@@ -276,7 +276,7 @@ impl Source {
         Ok(ScanPage::new((next, members.into_iter().map(|(name, _)| name).collect())))
     }
 
-    /// Returns those of the names that have no entry.
+    /// Returns which of the names have no entry.
     pub fn without_entry(&mut self, names: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         let key = self.bodies_key();
         let mut pipe = redis::pipe();
@@ -287,8 +287,8 @@ impl Source {
         Ok(names.into_iter().zip(there).filter(|(_, there)| !there).map(|(name, _)| name).collect())
     }
 
-    /// Notes which store takes the jobs over. Fails if another store is noted, or if the Redis refuses writes. So the
-    /// import knows this before it takes the first job.
+    /// Writes a note about which store takes the jobs over. Fails if another store is noted, or if Redis refuses
+    /// writes. So the import fails before it takes the first job.
     pub fn claim(&mut self, store: &str) -> Result<()> {
         let key = self.notes();
         redis::cmd("HSETNX")
@@ -300,7 +300,7 @@ impl Source {
         self.check_claim(store)
     }
 
-    /// Fails if another store has taken jobs over from here.
+    /// Fails if another store has taken jobs over from this source.
     pub fn check_claim(&mut self, store: &str) -> Result<()> {
         let key = self.notes();
         let noted: Option<String> = self.ask(&key, |c| redis::cmd("HGET").arg(&key).arg(STORE).query(c))?;
@@ -314,7 +314,7 @@ impl Source {
         Ok(())
     }
 
-    /// Returns those of the names that are noted as taken over.
+    /// Returns which of the names are noted as taken over.
     pub fn noted_of(&mut self, names: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         if names.is_empty() {
             return Ok(names);
@@ -342,7 +342,8 @@ impl Source {
         self.ask(&key, |c| redis::cmd("DEL").arg(&key).exec(c))
     }
 
-    /// Writes the notes of jobs that have been taken over or are held back in the store: their names and their notes.
+    /// Writes the notes of jobs that have been taken over or are held back in the store. `taken` has the name and the
+    /// note of each job.
     pub fn note(&mut self, taken: &[(&[u8], Vec<u8>)]) -> Result<()> {
         if taken.is_empty() {
             return Ok(());

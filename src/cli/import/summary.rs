@@ -17,11 +17,11 @@ pub struct ImportSummary {
     pub dry_run: bool,
     /// Jobs seen.
     pub jobs: u64,
-    /// Of these, those in a bucket.
+    /// Of these, the jobs in a bucket.
     pub waiting: u64,
-    /// Those in a ready list.
+    /// The jobs in a ready list.
     pub ready: u64,
-    /// Those in neither.
+    /// The jobs that are in no bucket and in no list.
     pub stranded: u64,
     /// Taken over.
     pub taken: u64,
@@ -29,11 +29,11 @@ pub struct ImportSummary {
     pub already: u64,
     /// Not taken, because dq has a job with that id, which a client has added meanwhile.
     pub kept: u64,
-    /// Left: dq cannot take them as they are.
+    /// Not taken: dq cannot take these jobs as they are.
     pub cannot: u64,
     /// Not taken: the PHP daemon changed these jobs after dq had taken them over. dq still has the older versions.
     pub changed: u64,
-    /// Left: the store did not take them.
+    /// Not taken: the store has returned an error for these jobs.
     pub failed: u64,
     /// Names in a bucket or a list that have no job.
     pub orphaned: u64,
@@ -47,13 +47,14 @@ pub struct ImportSummary {
     pub orphans: Vec<String>,
     /// The nodes of the PHP daemon that were not named. Their jobs are missing.
     pub unnamed_nodes: Vec<String>,
-    /// Why the registry could not be read, so that nobody knows whether all nodes were named. `None`: it was read.
+    /// Why the registry could not be read. Then nobody knows whether all nodes were named. `None`: the registry was
+    /// read.
     pub unread_registry: Option<String>,
-    /// What shows that the PHP daemon runs, or another import.
+    /// The signs that the PHP daemon or another import runs.
     pub running: Vec<String>,
     /// What else the user should look at.
     pub notes: Vec<String>,
-    /// Why the import stopped early. `None`: it did not.
+    /// Why the import stopped early. `None`: it did not stop early.
     pub stopped: Option<String>,
     /// Whether the import stopped for a reason that only the user can remove.
     #[serde(skip)]
@@ -67,7 +68,7 @@ pub struct SkippedJob {
     pub job: String,
     /// Where it is.
     pub at: String,
-    /// Why it was left.
+    /// Why it was not taken over.
     pub reason: String,
 }
 
@@ -90,7 +91,7 @@ impl ImportSummary {
         } += 1;
     }
 
-    /// Names a job that was left. The caller has counted it.
+    /// Adds the name of a job that was not taken over. The caller has counted the job.
     pub fn add_left_job(&mut self, entry: &Entry, at: &str, reason: impl Into<String>) {
         if self.left.len() < NAMED {
             self.left.push(SkippedJob {

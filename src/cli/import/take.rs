@@ -1,7 +1,7 @@
 //! Takes jobs over from a source into the store, batch by batch. The import may be killed between any two steps.
 //!
-//! A job is held back in the store until it is noted at its source. So a job is delivered only if the next run knows
-//! that it was taken over. Otherwise a job could be delivered, leave the store, and be added again.
+//! A job is held back in the store until its source has a note about it. So when a job is delivered, the next run
+//! already knows that the job was taken over. Otherwise a job could be delivered, leave the store, and be added again.
 //!
 //! | step | if killed after it: in the store | noted at the source | the next run |
 //! |---|---|---|---|
@@ -11,7 +11,7 @@
 //! | 3 set its due time | delivered, or pending | `held:` and its fingerprint | finds nothing held back at step 3 |
 //! | 4 note that it is taken over | delivered, or pending | its fingerprint | skips the job |
 //!
-//! Step 3 changes a job only if it is still held back. So it does not undo what a client adds, deletes or changes
+//! Step 3 changes a job only if it is still held back. So step 3 does not undo what a client adds, deletes or changes
 //! meanwhile.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -29,7 +29,7 @@ use store::{Added, HELD_MS, Store, StoreError};
 /// How many jobs are handed to the store at once.
 const BATCH: usize = 256;
 
-/// The import stops after this many batches in a row of which the store took no job.
+/// The import stops if the store takes no job from this many batches in a row.
 const FRUITLESS: u32 = 5;
 
 /// An import that runs.
@@ -39,11 +39,11 @@ pub struct ImportRun {
     /// The topics of which the store has ever had a job. `None`: the store does not say.
     met: Option<HashSet<TopicName>>,
     registered: HashSet<TopicName>,
-    /// The topics that are asked for; empty: all.
+    /// The topics whose jobs are taken over. Empty: all topics.
     only: Vec<TopicName>,
     clock: Clock,
-    /// For each difference in minutes: how many jobs have a `notify_time` that differs by it from their due time. Such
-    /// jobs show that the PHP daemon has another time zone.
+    /// How many jobs have a `notify_time` that differs from their due time, counted for each difference in minutes.
+    /// Such jobs show that the PHP daemon has another time zone.
     zone_errors: BTreeMap<i64, u64>,
     fruitless: u32,
     progress: Progress,
@@ -140,7 +140,7 @@ impl ImportRun {
             let mut cursor = Some(0);
             while let Some(at) = cursor {
                 let page = source.bucket(&bucket, at)?;
-                // The names in the lists are looked at below.
+                // The names in the lists are checked below.
                 let wanted =
                     page.items.into_iter().filter(|name| self.is_selected(name) && !ready.contains_key(name));
                 self.summary.found_orphans(&source.without_entry(wanted.collect())?);
@@ -165,14 +165,14 @@ impl ImportRun {
             return Ok(());
         };
         let passed = self.transfer(source, store.as_mut(), passages);
-        // If no daemon runs, nobody else maintains the store, and its log would grow without end. If this fails, it is
-        // done after the next batch, or by a daemon.
+        // If no daemon runs, nobody else maintains the store, and its log would grow without end. If this call fails,
+        // the store is maintained after the next batch, or by a daemon.
         let _ = store.maintain();
         self.store = Some(store);
         passed
     }
 
-    /// Step 0: reads entries. Returns those that are not taken over yet.
+    /// Step 0: reads entries. Returns the entries that are not taken over yet.
     fn begin(&mut self, source: &Source, entries: Vec<Entry>) -> Result<Vec<JobTransfer>> {
         let mut passages = Vec::new();
         for entry in entries {

@@ -17,7 +17,7 @@ pub(in super::super) struct DelArguments {
 /// Runs `dq del`.
 pub(in super::super) fn run(DelArguments { key }: &DelArguments) -> Result<()> {
     let answer = Api::from_options(&key.at)?.delete(&key.path())?;
-    // A delete that waits in the spool has a body. Otherwise there is none.
+    // The answer has a body only if the delete waits in the spool.
     let is_spooled = answer.json::<Value>().is_ok_and(|answer| answer["spooled"] == true);
     key.done(if is_spooled { "spooled" } else { "deleted" })
 }

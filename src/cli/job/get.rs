@@ -59,7 +59,7 @@ pub(in super::super) fn run(GetArguments { key }: &GetArguments) -> Result<()> {
     Ok(())
 }
 
-/// Shows how the last jobs with this id ended, if dq has kept that.
+/// Shows how the last jobs with this id ended, if dq has kept their records.
 fn show_end(api: &Api, key: &Key) -> Result<()> {
     // The token may lack the scope, or an older daemon may not have this route.
     let Ok(answer) = api.get(&format!("{}/records", key.path())) else { return Ok(()) };

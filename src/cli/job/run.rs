@@ -23,8 +23,8 @@ const OBSTACLES: [&str; 11] = [
 
 /// Deliver a delayed job now
 ///
-/// If something holds the job back, the command says what: its topic is paused or not registered, its receiver fails, or
-/// a limit is reached (rate, max_in_flight). The job is delivered when that is over.
+/// If the job cannot be delivered at once, the command says why: its topic is paused or not registered, its receiver
+/// fails, or a limit is reached (rate, max_in_flight). The job is delivered when this is over.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq run orders 42")]
 pub(in super::super) struct RunArguments {
@@ -45,7 +45,8 @@ pub(in super::super) fn run(RunArguments { key }: &RunArguments) -> Result<()> {
     Ok(())
 }
 
-/// Returns what holds back a job that was made ready. `None`: nothing but the jobs before it, or this is unknown.
+/// Returns why a job that was made ready is not delivered at once. `None`: it only waits for the jobs before it, or the
+/// reason is unknown.
 fn obstacle(api: &Api, key: &Key) -> Option<String> {
     // The job may have been delivered meanwhile, or the token may lack the scope.
     let job: Job = api.get(&key.path()).ok()?.json().ok()?;

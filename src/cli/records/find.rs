@@ -20,8 +20,8 @@ const PAGE: usize = 1000;
 ///
 /// With an id alone, the command shows the job or dead letter with this id in each topic, and how earlier jobs with the
 /// id ended. If no topic has the id, it shows the jobs whose ids begin with this text. With filters, it shows the jobs
-/// that meet all of them; without --state and due times, also the ended jobs. It may take long, because it looks at one
-/// job after the other.
+/// that meet all filters. Without --state and due times, it also shows ended jobs. This may take long, because the
+/// command checks one job after the other.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq find 42
@@ -129,7 +129,7 @@ struct FoundJobsPage {
     #[serde(alias = "records")]
     jobs: Vec<Box<RawValue>>,
     next: Option<String>,
-    /// The nodes that could not be asked.
+    /// The nodes that did not answer.
     #[serde(default)]
     away: Vec<String>,
 }
@@ -192,7 +192,8 @@ fn exactly(api: &Api, id: &str, at: &TargetOptions) -> Result<bool> {
     Ok(true)
 }
 
-/// Prints what the API lists at a path, page by page. Returns how many there are. If there are none, it prints nothing.
+/// Prints the jobs or records that the API lists at a path, page by page. Returns how many there are. Prints nothing if
+/// there are none.
 fn list(
     api: &Api,
     path: &str,

@@ -1,4 +1,4 @@
-//! `dq forget`: erases what is kept of the ended jobs of an id.
+//! `dq forget`: erases the records of the ended jobs with an id.
 
 use anyhow::Result;
 use serde::Deserialize;
@@ -22,7 +22,7 @@ pub(in super::super) struct ForgetArguments {
     key: Key,
 }
 
-/// The job with the id, if it has one.
+/// The job with the id, if there is one.
 #[derive(Debug, Deserialize)]
 struct State {
     state: String,

@@ -1,4 +1,4 @@
-//! `dq records`: what is kept of jobs that have ended.
+//! `dq records`: lists the records of jobs that have ended.
 
 pub(super) mod find;
 pub(super) mod forget;
@@ -22,9 +22,9 @@ const PAGE: usize = 1000;
 
 /// List how jobs ended: the last record of each id; the jobs that ended last come first
 ///
-/// Without a topic, it lists the records of all topics. dq keeps a record for as long as the topic's keep_done says, one
-/// day by default. REASON and ANSWER belong to the last attempt. ANSWER is empty for tokens without the scope read for
-/// the topic.
+/// Without a topic, it lists the records of all topics. dq keeps a record for as long as the topic's keep_done says,
+/// one day by default. REASON and ANSWER belong to the last attempt. ANSWER is empty for tokens without the scope read
+/// for the topic.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq records orders
@@ -57,7 +57,7 @@ pub(super) struct RecordsArguments {
 struct RecordsPage {
     records: Vec<Box<RawValue>>,
     next: Option<String>,
-    /// The nodes that could not be asked.
+    /// The nodes that did not answer.
     #[serde(default)]
     away: Vec<String>,
 }
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &RecordsArguments) -> Result<()> {
                 "{}",
                 if is_first { text.as_str() } else { text.split_once("\r\n").map_or("", |(_, t)| t) }
             );
-            // (An answer of one record may have several lines.)
+            // (The lines are not counted, because the ANSWER of one record may have several lines.)
             shown += answer.header("dq-count").and_then(|n| n.parse::<usize>().ok()).unwrap_or(PAGE);
             cursor = answer.header("dq-next").map(str::to_owned);
             away = answer.header("dq-away").into_iter().map(str::to_owned).collect();

@@ -10,7 +10,7 @@ use super::super::show::{
 };
 use model::job::Attempt;
 
-/// What is kept of a job that has ended.
+/// The record of a job that has ended.
 #[derive(Debug, Deserialize)]
 pub(in super::super) struct Record {
     pub topic: String,
@@ -106,7 +106,8 @@ impl Record {
     }
 }
 
-/// Returns the story of an id: the whole last record, and how earlier jobs with it ended. None: there are no records.
+/// Returns the story of an id: the whole last record, and how earlier jobs with this id ended. None: there are no
+/// records.
 pub(in super::super) fn story(records: &[Record], now_ms: i64) -> Option<String> {
     let (last, before) = records.split_first()?;
     let mut text = last.page(now_ms);

@@ -1,8 +1,8 @@
 //! `dq reserve --exec`: runs a command for each job. Each worker is a thread with one job at a time.
 //!
-//! At SIGTERM or SIGINT the waiting requests are ended: if dq-http-server leases a job for such a request, it hands the
-//! job back. Workers finish the jobs that they have, and report them. If a worker is killed, no job is lost: the job
-//! comes back when its lease ends.
+//! At SIGTERM or SIGINT the waiting requests are ended. If dq-http-server still leases a job for such a request, it
+//! hands the job back. Workers finish the jobs that they have, and report them. If a worker is killed, its job is not
+//! lost. The job can be reserved again when its lease has ended.
 
 use std::io::{Read, Write as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -26,10 +26,11 @@ use host::{Signals, now_ms, wait_readable};
 /// How long a request for a job waits.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// How long after a failure a worker asks again.
+/// How long a worker waits after a failure before it sends the next request.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The shortest and the longest pause between two extensions of a lease, if the client does not set its length.
+/// The shortest and the longest pause between two extensions of a lease, if the client does not set the length of the
+/// lease.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 
 /// A command's output is read for this long after its end. A process that the command started may keep the pipe open.
@@ -46,7 +47,7 @@ pub(super) fn run(at: &TargetOptions, wanted: Wanted, command: &str, workers: u3
     let stop = Arc::new(AtomicBool::new(false));
     let (failed, failures) = channel::<anyhow::Error>();
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
-    // The requests that wait have their own client, because it is shut down before the last reports are sent.
+    // The requests that wait have their own client, because this client is shut down before the last reports are sent.
     let reserves = Arc::new(Api::patient(at, WAIT_MAX + MARGIN)?);
     let (ended, wakes) = std::os::unix::net::UnixStream::pair().context("cannot make a pipe")?;
     for _ in 0..workers {
@@ -156,7 +157,8 @@ impl Worker {
         command.env("DQ_ATTEMPT", job.attempt.to_string()).env("DQ_DUE_MS", job.due_ms.to_string());
         command.env("DQ_TAGS", job.tags.join(",")).env("DQ_HEADERS", json!(job.headers).to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        // A signal from the terminal goes to dq, which lets the command finish.
+        // The command has its own process group. So a signal from the terminal reaches only dq, which lets the command
+        // finish.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.spawn().context("cannot run the command")?;
         std::thread::scope(|scope| {

@@ -24,9 +24,9 @@ const MARGIN: Duration = Duration::from_secs(20);
 /// Reserve jobs of topics whose mode is pull
 ///
 /// Prints the jobs, each with the token by which `dq ack`, `dq nack` and `dq extend` report its outcome. With --exec,
-/// runs a command for each job instead, until SIGTERM or SIGINT. Its stdin is the body. With exit code 0, the job is
-/// done; with other codes, it is tried again. The first bytes of the output are kept with the job. While the command
-/// runs, the lease is extended.
+/// runs a command for each job instead, until SIGTERM or SIGINT. The stdin of the command is the body. With exit code
+/// 0, the job is done. With other exit codes, it is tried again. The first bytes of the output are kept with the job.
+/// While the command runs, the lease is extended.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq reserve orders --wait 30s --json
@@ -50,7 +50,8 @@ pub(super) struct ReserveArguments {
     #[arg(long, value_name = "SPAN", value_parser = humantime::parse_duration)]
     lease: Option<Duration>,
 
-    /// The name of this client, which is shown with the leased jobs. Default: none; with --exec, the host and the process
+    /// The name of this client, which is shown with the leased jobs. Default: none; with --exec, the host and the
+    /// process
     #[arg(long, value_name = "NAME")]
     consumer: Option<String>,
 
@@ -84,7 +85,7 @@ struct Reserved {
 }
 
 impl Reserved {
-    /// Reports the outcome. `token` is that of the job.
+    /// Reports the outcome. `token` is the token of the job.
     fn report(&self, api: &Api, token: &str, verb: &str, more: &[(&str, Value)]) -> Result<Value> {
         report(api, &self.topic, &self.id, verb, token, more)
     }

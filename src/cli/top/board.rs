@@ -1,4 +1,4 @@
-//! What `dq top` shows, without the terminal: the last snapshot, and the rates between it and the one before. Pure.
+//! What `dq top` shows, without the terminal: the last snapshot, and the rates since the snapshot before it. Pure.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -87,7 +87,7 @@ impl Board {
         }
     }
 
-    /// Replaces the snapshot. An error is noted, and the snapshot before it stays.
+    /// Replaces the snapshot. After an error, stores the error and keeps the earlier snapshot.
     pub(super) fn take(&mut self, snapshot: Result<DaemonSnapshot>, at: Instant) {
         match snapshot {
             Ok(snapshot) => {

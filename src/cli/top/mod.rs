@@ -18,10 +18,10 @@ use super::failure::Failure;
 use super::target::{DaemonTarget, TargetOptions};
 use host::{Signals, now_ms};
 
-/// How often the daemon is asked.
+/// The pause between two requests to the daemon.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// How long a signal that ends the program may go unnoticed.
+/// The longest time until the program notices a signal that ends it.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Watch the daemon: topics with their counts and rates, processes, nodes, and what is wrong, once a second
@@ -42,8 +42,8 @@ pub(super) fn run(arguments: &TopArguments) -> Result<()> {
         return Err(Failure::Usage(message.to_owned()).into());
     }
     let target = arguments.at.target()?;
-    // If the daemon does not answer at the beginning, the command is probably wrong, so it fails. Later, the screen
-    // shows that the daemon does not answer.
+    // If the daemon does not answer at the beginning, the command line is probably wrong, so the command fails. Later,
+    // the screen shows that the daemon does not answer.
     let first = DaemonSnapshot::take(&target)?;
     let mut signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT])?;
     let mut board = Board::new(target.address.to_string());
@@ -58,8 +58,8 @@ pub(super) fn run(arguments: &TopArguments) -> Result<()> {
             }
             terminal.draw(|frame| screen::draw(frame, &mut board, now_ms())).context("cannot draw")?;
             if event::poll(TICK).context("cannot read the keys")? {
-                // All keys that wait are handled before the next drawing: they may come faster than the screen is
-                // drawn.
+                // All keys that wait are handled before the next drawing, because keys may come faster than the screen
+                // is drawn.
                 while event::poll(Duration::ZERO).context("cannot read the keys")? {
                     let event = event::read().context("cannot read the keys")?;
                     if handle_key(&mut board, &event) {
@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &TopArguments) -> Result<()> {
     shown.and(restored)
 }
 
-/// Starts a thread that asks the daemon again and again, until the returned receiver is dropped.
+/// Starts a thread that reads the state of the daemon again and again, until the returned receiver is dropped.
 fn watch(target: DaemonTarget) -> Result<Receiver<(Result<DaemonSnapshot>, Instant)>> {
     let (tell, events) = channel();
     let work = move || {
@@ -95,7 +95,7 @@ fn watch(target: DaemonTarget) -> Result<Receiver<(Result<DaemonSnapshot>, Insta
     Ok(events)
 }
 
-/// Handles a key. Returns whether it ends the program.
+/// Handles a key. Returns whether the key ends the program.
 fn handle_key(board: &mut Board, event: &Event) -> bool {
     let Event::Key(key) = event else { return false };
     if key.kind == KeyEventKind::Release {

@@ -15,7 +15,7 @@ use model::status::{DaemonStatus, ProcessState};
 /// The most lines for what is wrong.
 const ALERTS: usize = 3;
 
-/// In a window of at most this many lines, processes and nodes get at most eight lines each.
+/// In a window of up to this many lines, processes and nodes get up to eight lines each.
 const LOW: u16 = 30;
 
 /// Draws the whole screen.
@@ -240,7 +240,7 @@ mod tests {
         board.scroll(3);
         let seen = lines(&mut board, 80, 24);
         assert!(seen[first(&seen)].contains("03"), "{}", seen.join("\n"));
-        // It scrolls to the end and no further.
+        // The list scrolls to the end and no further.
         board.scroll(100);
         let text = lines(&mut board, 80, 24).join("\n");
         assert!(text.contains("-29") && text.contains("-20"), "{text}");

@@ -10,7 +10,7 @@ use super::super::ask::{choose, confirm};
 use super::super::failure::{Failure, Problem};
 use super::super::target::TargetOptions;
 
-/// How long the daemon may take. It answers after half a minute at the latest, even if there is more to do.
+/// How long the daemon may take. The daemon answers within half a minute, even if there is more to do.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Remove a topic from the registry
@@ -86,7 +86,8 @@ pub(super) fn run(at: &TargetOptions, arguments: &TopicsDeleteArguments) -> Resu
     Ok(())
 }
 
-/// Returns the daemon's problem if it says that the topic has jobs and nobody has decided what happens to them.
+/// Returns the daemon's problem if the problem says that the topic has jobs and nobody has decided what happens to
+/// them.
 fn undecided(error: &anyhow::Error) -> Option<&Problem> {
     match error.downcast_ref() {
         Some(Failure::Refused(problem)) if problem.code == "topic_has_jobs" => Some(problem),
@@ -94,7 +95,7 @@ fn undecided(error: &anyhow::Error) -> Option<&Problem> {
     }
 }
 
-/// Removes the topic. Returns how many jobs the last request removed, if the daemon says so.
+/// Removes the topic. Returns how many jobs the last request removed, if the daemon reports this.
 fn remove(api: &Api, name: &str, jobs: Option<JobsDecision>) -> Result<Option<u64>> {
     let own = super::path(name);
     let mut path = match jobs {
@@ -104,7 +105,8 @@ fn remove(api: &Api, name: &str, jobs: Option<JobsDecision>) -> Result<Option<u6
     };
     loop {
         match api.delete(&path) {
-            // A request removes the topic, but not all of very many jobs or records. Further requests remove the rest.
+            // The first request removes the topic. If the topic has very many jobs or records, further requests remove
+            // the rest.
             Err(e) if is_unfinished(&e) => path = format!("{own}?jobs=purge"),
             answer => return answer.map(|answer| purged(&answer)),
         }

@@ -19,9 +19,9 @@ const UNSET: &str = "unset";
 /// The settings that are given on the command line.
 #[derive(Debug, Default)]
 pub(super) struct TopicFields {
-    /// Each with the values of its option.
+    /// Each setting, with the values of its option.
     pub given: Vec<(&'static Setting, Vec<String>)>,
-    /// The names of the settings to set back.
+    /// The names of the settings that go back to their defaults.
     unset: Vec<String>,
 }
 
@@ -54,8 +54,8 @@ impl clap::FromArgMatches for TopicFields {
     }
 }
 
-/// Returns the option for a setting. It has the name of the setting, except for the settings whose values are given in
-/// another form.
+/// Returns the option for a setting. The option has the name of the setting, except if the values are given in another
+/// form.
 fn option(setting: &'static Setting) -> Arg {
     let (name, value, more) = match setting.kind {
         SettingKind::Headers => ("header", "HEADER", Some("Given as \"Name: value\"")),

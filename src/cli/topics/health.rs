@@ -62,7 +62,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Returns an upper bound as text. None: above the last bound.
+/// Returns an upper bound as text. None: the value is above the last bound.
 fn up_to(us: Option<u64>) -> String {
     match us {
         Some(us) => format!("up to {}", short_span(us as f64 / 1000.0)),

@@ -13,8 +13,8 @@ use super::path;
 /// Give a topic a new secret, and print it this one time
 ///
 /// Until --keep is over, callbacks have a signature of the new secret and one of each old secret. So receivers accept
-/// them before and after they get the new secret. Then the old secrets end by themselves. Topics of the configuration
-/// file can be changed only in that file.
+/// the callbacks before and after they get the new secret. When --keep is over, the old secrets end by themselves.
+/// Topics of the configuration file can be changed only in that file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq topics rotate-secret orders

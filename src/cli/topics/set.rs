@@ -97,8 +97,8 @@ pub(super) fn run(at: &TargetOptions, arguments: &TopicsSetArguments) -> Result<
     Ok(())
 }
 
-/// Says how the new callback of a topic is called at once. `None`: the topic has no new callback, or its circuit is
-/// closed.
+/// Returns a hint that says how to call the new callback of a topic at once. `None`: the topic has no new callback, or
+/// its circuit is not open.
 fn open_circuit(changes_callback: bool, answer: &HttpAnswer, name: &str) -> Option<String> {
     let topic: Value = answer.json().ok().filter(|_| changes_callback)?;
     let is_open = topic.get("circuit").and_then(Value::as_str).is_some_and(|circuit| circuit == "open");

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(3600 + 60);
 
 /// Call a topic's callback once now, and show what it answers; no job is stored
 ///
-/// The exit code is 0 if the answer would have accepted a job, and 1 if it would not.
+/// The exit code is 0 if a job would have been accepted with this answer, and 1 if not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq topics test orders\n  dq topics test orders '{\"order\": 42}'")]
 pub(super) struct TopicsTestArguments {

@@ -34,7 +34,8 @@ impl Mailer {
             .port(smtp.port)
             .timeout(Some(smtp.timeout))
             .tls(tls)
-            // The default is an IP address. Some servers check a host name and refuse it, but none checks an address.
+            // The default is an IP address. Some servers check a host name and refuse it, but no server checks an
+            // address.
             .hello_name(ClientId::default());
         if let Some((user, password)) = &smtp.login {
             builder = builder

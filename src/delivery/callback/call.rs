@@ -72,7 +72,8 @@ impl SharedCallState {
         self.ended.notified().await;
     }
 
-    /// Closes connections that have been idle for too long. Returns whether other connections are idle, or may be soon.
+    /// Closes connections that have been idle for too long. Returns whether other connections are idle, or may soon be
+    /// idle.
     pub(super) fn close_idle(&self) -> bool {
         self.idle.purge() || self.flying.load(Ordering::Relaxed) > 0
     }
@@ -136,9 +137,9 @@ impl SharedCallState {
             }
             match line.send(request, until, late).await {
                 Ok((head, body)) => break (line, head, body),
-                // The receiver closed a kept connection while the request was under way. It may do so at any time. The
-                // request is sent again, on a new connection. (The other kept connections may be closed too, so none is
-                // tried. A new connection has served no request, so it is never stale.)
+                // The receiver closed a kept connection while the request was under way. A receiver may do so at any
+                // time. The request is sent again, on a new connection. (The other kept connections may be closed too,
+                // so none of them is tried. A new connection has served no request, so it is never stale.)
                 Err(failed) if failed.is_stale => {
                     (request, may_have_come) = (parts()?.request, true);
                 }

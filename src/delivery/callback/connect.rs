@@ -1,6 +1,6 @@
 //! Connections: made by TCP, and wrapped in TLS for https. A connection also notes two things that hyper does not
-//! report: whether any byte of an answer has arrived, and whether the receiver stopped accepting the request, so that
-//! its answer may already be there.
+//! report: whether any byte of an answer has arrived, and whether the receiver stopped accepting the request. In the
+//! second case, the answer may already be there.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
@@ -18,8 +18,8 @@ use tokio_rustls::client::TlsStream;
 use super::failure::{CallFailure, HEAD_MAX, is_closed};
 use super::tls::Handshake;
 
-/// The maximum number of bytes before the end of an answer's head, with early hints (1xx). Without a limit, a receiver
-/// that sends them without end would keep the thread of all calls busy.
+/// The maximum number of bytes before the end of an answer's head. Early hints (1xx) count too. Without a limit, a
+/// receiver that sends early hints without end would keep the thread of all calls busy.
 const BEFORE_BODY_MAX: usize = 4 * HEAD_MAX;
 
 /// Counts the bytes that a receiver has sent. The connection and the code that waits for an answer share this count.
@@ -57,22 +57,24 @@ enum Stream {
     Secure(Box<TlsStream<TcpStream>>),
 }
 
-/// A connection. If the receiver accepts no more bytes, it may already have answered. That answer is read, and counts.
+/// A connection. If the receiver accepts no more bytes, it may already have answered. In this case, the answer is read
+/// and counts.
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: Stream,
     monitor: Arc<ReadMonitor>,
     takes_no_more: bool,
-    /// Whether something was sent. The connection is not read before that. So hyper takes an answer that arrives early
-    /// for the answer to the request.
+    /// Whether something was sent. The connection is not read before that. So if an answer arrives early, hyper treats
+    /// it as the answer to the request.
     has_spoken: bool,
     /// The task that wanted to read before something was sent.
     reader: Option<Waker>,
 }
 
 impl Socket {
-    /// Connects to the first of these addresses that accepts, and does the TLS handshake. Each address gets its share
-    /// of the time. The last argument: the time that is left for all of this, and the time limit that errors name.
+    /// Connects to the first of these addresses that accepts the connection, and does the TLS handshake. Each address
+    /// gets its share of the time. The last argument has two parts: the time that is left for all of this, and the time
+    /// limit that errors name.
     pub(super) async fn connect(
         addresses: &[IpAddr],
         port: u16,

@@ -64,7 +64,7 @@ impl PooledConnection {
         Ok(Box::new(PooledConnection { sender, driver: Some(driver), monitor, served: false }))
     }
 
-    /// Sends a request, and waits for the head of its answer. `late`: the failure if it does not arrive in time.
+    /// Sends a request, and waits for the head of its answer. `late`: the failure if the head does not arrive in time.
     pub(super) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -125,7 +125,7 @@ impl PooledConnection {
         self.driver.is_some() && !self.sender.is_closed()
     }
 
-    /// Returns whether another request may be sent on it.
+    /// Returns whether another request may be sent on the connection.
     async fn is_good(&mut self) -> bool {
         let Some(driver) = &mut self.driver else { return false };
         let sender = &mut self.sender;
@@ -139,7 +139,7 @@ impl PooledConnection {
 
 /// The idle connections, by scheme, host and port.
 pub(super) struct ConnectionPool {
-    /// The maximum number for one receiver, and for all of them.
+    /// The maximum number of connections for one receiver, and for all receivers together.
     most: (usize, usize),
     lines: Mutex<IdleConnections>,
 }
@@ -162,7 +162,7 @@ impl IdleConnections {
 }
 
 impl ConnectionPool {
-    /// Makes a pool that keeps up to that many connections to each receiver.
+    /// Makes a pool that keeps up to `of_each` connections to each receiver.
     pub(super) fn new(of_each: usize) -> ConnectionPool {
         ConnectionPool { most: (of_each, of_each.saturating_mul(4)), lines: Mutex::default() }
     }

@@ -11,8 +11,8 @@ pub(super) struct CallFailure {
     pub kind: Failure,
     /// The reason, for people.
     pub why: String,
-    /// The connection had served requests before, and ended without an answer to this one. The request may be sent one
-    /// more time, without a pause.
+    /// The connection had served requests before, and ended without an answer to this request. The request may be sent
+    /// one more time, without a pause.
     pub is_stale: bool,
 }
 

@@ -27,7 +27,7 @@ pub enum Verdict {
         kind: Failure,
         /// The reason, for people.
         reason: String,
-        /// The delay that the receiver asks for; none: it asks for none.
+        /// The delay that the receiver asks for; none: it does not ask for a delay.
         retry_after: Option<Duration>,
     },
     /// The receiver has not accepted the job, and the job is not tried again.
@@ -41,10 +41,10 @@ pub enum Verdict {
     Again {
         /// The reason, for people.
         reason: String,
-        /// The delay that the receiver asks for; none: it asks for none.
+        /// The delay that the receiver asks for; none: it does not ask for a delay.
         retry_after: Option<Duration>,
     },
-    /// The receiver has the job, and reports the outcome later, to the URL that it was sent.
+    /// The receiver has the job, and reports the outcome later, to the `dq-ack-url` of the request.
     Later,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Returns whether all of it arrived.
+    /// Returns whether the whole answer arrived.
     pub(super) fn is_whole(&self) -> bool {
         self.end == BodyEnd::Whole
     }

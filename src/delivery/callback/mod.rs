@@ -59,7 +59,7 @@ pub struct Delivery {
     pub stamp_us: i64,
     /// The job's own headers, which replace the topic's headers of the same name. `traceparent` is one of them.
     pub headers: Vec<(String, String)>,
-    /// Where the job goes. None: to the callback of its topic.
+    /// Where the job is sent. None: to the callback of its topic.
     pub destination: Option<Destination>,
     /// The URL where the receiver may report the outcome later. None: it may not report later.
     pub ack_url: Option<String>,
@@ -149,13 +149,13 @@ impl Caller {
         debug_assert!(handed.is_ok(), "the thread of the calls has ended");
     }
 
-    /// Makes one delivery, and waits for its end. This takes at most about as long as the topic's timeout.
+    /// Makes one delivery, and waits for its end. The wait is hardly longer than the topic's timeout.
     pub fn call(&self, topic: &Topic, delivery: &Delivery) -> (Verdict, Attempt) {
         let ended = self.make(topic, delivery, false);
         (ended.verdict, ended.attempt)
     }
 
-    /// Makes a call like a delivery, and tells the receiver that it is a test: `dq-test: 1`.
+    /// Makes a call like a delivery. The header `dq-test: 1` tells the receiver that the call is a test.
     pub fn test(&self, topic: &Topic, delivery: &Delivery) -> CompletedCall {
         self.make(topic, delivery, true)
     }
@@ -183,7 +183,8 @@ impl Caller {
     }
 }
 
-/// Ends the process on a panic: a process that can make no calls is useless. It is then started again.
+/// Ends the process on a panic, because a process that can make no calls is useless. The master then starts a new
+/// process.
 struct ExitOnPanic;
 
 impl Drop for ExitOnPanic {
@@ -194,7 +195,7 @@ impl Drop for ExitOnPanic {
     }
 }
 
-/// Makes calls until nobody can ask for more.
+/// Makes calls until the last sender of calls is dropped.
 async fn make_all(calls: &Arc<SharedCallState>, mut asked: UnboundedReceiver<Vec<Call>>) {
     // The next time to close connections that have been idle for too long; none: there are no idle connections.
     let mut tidy_at: Option<Instant> = None;
@@ -226,7 +227,7 @@ async fn make_one(calls: Arc<SharedCallState>, call: Call) {
     }
 }
 
-/// Reports that calls have ended. This task runs after all tasks that can run when the first call has ended, so calls
+/// Reports that calls have ended. When a call ends, this task runs after all other tasks that can run then. So calls
 /// that end at the same moment are reported together.
 async fn report_ended(calls: Arc<SharedCallState>, some_ended: impl Fn()) {
     loop {

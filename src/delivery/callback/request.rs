@@ -25,8 +25,8 @@ pub(super) struct RequestParts {
 /// Where a request goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Receiver {
-    /// Scheme, host and port of the URL. Requests with the same origin may share connections. A topic that does not check
-    /// certificates has origins of its own.
+    /// Scheme, host and port of the URL. Requests with the same origin may share connections. A topic that does not
+    /// check certificates has origins of its own.
     pub origin: String,
     /// A name or an address, as it is in the URL.
     pub host: String,
@@ -35,8 +35,8 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// Reads the receiver from a URL. `verifies`: whether certificates are checked. None: it has no host or no valid port,
-    /// or its scheme is neither http nor https.
+    /// Reads the receiver from a URL. `verifies`: whether certificates are checked. None: the URL has no host or no
+    /// valid port, or its scheme is not http or https.
     fn from_uri(uri: &Uri, verifies: bool) -> Option<Receiver> {
         let is_secure = match uri.scheme_str()? {
             "https" => true,
@@ -150,8 +150,8 @@ impl RequestParts {
         add_headers(&mut headers, of_job.filter(|(name, _)| topic.may_job_set(name)));
         let method = if body.is_some() { Method::POST } else { Method::GET };
         // The connection already leads to the receiver, so the request has only the rest of the URL as its target. (If
-        // the rest is only a query, hyper writes the path `/` before it. If it is empty, `as_str` gives "/", but hyper
-        // would write nothing. So it is replaced.)
+        // the rest is only a query, hyper writes the path `/` before it. If the rest is empty, `as_str` gives "/", but
+        // hyper would write nothing. So an empty rest is replaced.)
         let target = uri.path_and_query().filter(|target| target.as_str() != "/");
         let target = target.cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
         let mut request = Request::new(Full::from(body.unwrap_or_default()));
@@ -168,11 +168,11 @@ fn host_header(uri: &Uri) -> String {
     authority.rsplit_once('@').map_or(authority, |(_, host)| host).to_owned()
 }
 
-/// Adds headers whose names are not taken yet. `more` may have several with the same name.
+/// Adds headers whose names are not taken yet. `more` may have several headers with the same name.
 fn add_headers<'a>(headers: &mut HeaderMap, more: impl Iterator<Item = (&'a str, &'a str)>) {
     let taken: Vec<HeaderName> = headers.keys().cloned().collect();
     for (name, value) in more.filter(|(name, _)| !is_own_header(name)) {
-        // Invalid headers were refused when they were given.
+        // Invalid headers were refused when somebody set them.
         let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) else {
             continue;
         };
@@ -216,8 +216,8 @@ fn header_text(text: &str, plain: impl Fn(u8) -> bool) -> String {
     out
 }
 
-/// Returns the URL with the fields in its query. A parameter of the URL is left out if a field has its name, as in the PHP
-/// daemon. The other parameters stay as they are.
+/// Returns the URL with the fields in its query. A parameter of the URL is left out if a field has the same name, as in
+/// the PHP daemon. The other parameters stay as they are.
 fn with_query(url: &str, fields: &BodyFields) -> String {
     let url = url.split('#').next().unwrap_or(url);
     let (place, own) = url.split_once('?').unwrap_or((url, ""));
@@ -275,7 +275,7 @@ mod tests {
             "http://h/?a%20b=7&%E4%B8%AD=8&k=9"
         );
         assert_eq!(of("ID=0&id2=3&%69d=4&%=5&%ff=6", r#"{"id":1}"#), "http://h/?ID=0&id2=3&%=5&%ff=6&id=1");
-        // A field that dq itself adds, such as `notify_time`, also replaces a parameter of its name.
+        // A field that dq itself adds, such as `notify_time`, also replaces a parameter with the same name.
         let delivery = delivery("t", "1");
         let topic = Topic {
             method: topic::Method::Get,
@@ -328,7 +328,7 @@ mod tests {
         ] {
             assert_eq!(of(callback, topic::Method::Post, path).as_deref(), Ok(sent));
         }
-        // A field of the body replaces the parameter of its name, whether the URL or the path has the parameter.
+        // A field of the body replaces a parameter with the same name, in the URL and in the path.
         let get = of("http://h/hooks?k=1", topic::Method::Get, "/7?a=2&x=3").unwrap();
         assert!(get.starts_with("http://h:80 h /hooks/7?k=1&x=3&a=1&notify_time="), "{get}");
         for path in ["/../x", "//evil", "/a%2f..", "@evil", "/a b"] {

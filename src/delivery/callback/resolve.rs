@@ -105,7 +105,7 @@ impl CachedResolver {
         }
     }
 
-    /// Returns the addresses of a host that may be called, at least one.
+    /// Returns the addresses of a host that may be called. The list is never empty.
     pub(super) fn allowed(&self, host: &str, within: Option<Duration>) -> Result<Vec<IpAddr>, NoAddress> {
         self.guarded(host, self.addresses(host, within)?)
     }
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn what_the_system_makes_of_a_host_is_what_is_guarded() {
         let cached = CachedResolver::new(rules(Guard::Metadata));
-        // No name is looked up on the network here: the system reads these texts as addresses, and so does the guard.
+        // The system and the guard read these texts as addresses. So no name is looked up on the network here.
         for host in [
             "2852039166",
             "0xa9fea9fe",

@@ -78,7 +78,7 @@ impl Handshake<'_> {
 }
 
 /// Returns the verifier of receivers' certificates. It accepts certificates of the authorities that the host trusts,
-/// and of those in `ca`.
+/// and of the authorities in `ca`.
 fn known_certificates(
     ca: Option<&str>,
     provider: &Arc<CryptoProvider>,

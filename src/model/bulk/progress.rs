@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use super::request::BulkRequest;
 
-/// The number of the leg that looks at records. (All others are legs of [`Walk`](super::Walk).)
+/// The number of the leg that visits records. (All other legs are legs of [`Walk`](super::Walk).)
 pub const RECORDS_LEG: usize = 0;
 
 /// One job that the current step changes: its id, its stamp (Unix microseconds), its due time, and its new due time. A
-/// job without a new due time is deleted. For a dead letter, the due time is the moment of its death, and for a record
-/// the moment when its job ended.
+/// job without a new due time is deleted. For a dead letter, the due time is the moment when it became a dead letter.
+/// For a record, it is the moment when the job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedChange(pub String, pub i64, pub i64, pub Option<i64>);
 
@@ -36,7 +36,7 @@ impl BulkCounts {
     }
 }
 
-/// How far an operation has come. All of it is written in one step, so the plan, the cursor and the counts agree.
+/// How far an operation has come. All fields are written in one step, so the plan, the cursor and the counts agree.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BulkProgress {
@@ -67,7 +67,7 @@ pub enum BulkEnd {
 }
 
 impl BulkEnd {
-    /// Returns the word for it in the API and in the registry.
+    /// Returns the word for the end in the API and in the registry.
     pub fn word(self) -> &'static str {
         match self {
             BulkEnd::Done => "done",

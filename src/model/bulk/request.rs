@@ -23,7 +23,7 @@ pub enum BulkOperation {
         /// The new due time.
         at_ms: i64,
     },
-    /// Its due time changes by this, in milliseconds. Negative: it is due earlier.
+    /// Its due time changes by this number of milliseconds. If the number is negative, the job is due earlier.
     Shift {
         /// The difference.
         by_ms: i64,
@@ -32,7 +32,7 @@ pub enum BulkOperation {
     Spread {
         /// The beginning of the span, Unix milliseconds.
         from_ms: i64,
-        /// Its length in milliseconds.
+        /// The length of the span, in milliseconds.
         over_ms: i64,
     },
     /// A delayed job is due now.
@@ -44,7 +44,7 @@ pub enum BulkOperation {
 }
 
 impl BulkOperation {
-    /// Returns the word for it in the API.
+    /// Returns the word for the operation in the API.
     pub fn word(self) -> &'static str {
         match self {
             BulkOperation::Cancel => "cancel",
@@ -57,7 +57,7 @@ impl BulkOperation {
         }
     }
 
-    /// Returns the states of the jobs that it may change.
+    /// Returns the states of the jobs that the operation may change.
     pub fn states(self) -> &'static [State] {
         match self {
             BulkOperation::Cancel => &[State::Delayed, State::Ready, State::Leased],
@@ -70,13 +70,13 @@ impl BulkOperation {
     }
 }
 
-/// Which jobs are meant. Conditions that are not set are met by all jobs. A replay uses only the conditions about
-/// records. All other operations use only the conditions about jobs. The condition on the beginning of the id is used
-/// for all operations.
+/// Selects jobs. A condition that is not set is true for all jobs. A replay uses only the conditions about records. All
+/// other operations use only the conditions about jobs. The condition on the beginning of the id is used for all
+/// operations.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BulkFilter {
-    /// The states. Empty: all that the operation may change.
+    /// The states. Empty: all states that the operation may change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<State>,
     /// The text that the id begins with.
@@ -120,7 +120,7 @@ impl BulkFilter {
         }
     }
 
-    /// Returns the tag. What is stored was checked when the operation began.
+    /// Returns the tag. The stored text was checked when the operation began.
     fn tag(&self) -> Option<Tag> {
         self.tag.as_deref().and_then(|tag| Tag::new(tag).ok())
     }
@@ -148,6 +148,6 @@ pub struct BulkRequest {
     pub operation: BulkOperation,
     /// Which jobs the operation concerns.
     pub filter: BulkFilter,
-    /// How many jobs a second are changed at most.
+    /// The maximum number of jobs that are changed in a second.
     pub rate: u32,
 }

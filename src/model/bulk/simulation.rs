@@ -1,13 +1,13 @@
-//! Plays operations over a store in memory, with everything that may happen meanwhile: jobs become due, are delivered,
-//! fail and are retried, are deleted and replaced; the process of the operation dies between any two steps. Each job
-//! that was there when the operation began is changed at most once. If nothing else happens to it, it is changed
-//! exactly once.
+//! Plays operations over a store in memory, together with everything that may happen at the same time. Jobs become due,
+//! are delivered, fail and are retried, are deleted and replaced. The process of the operation dies between any two
+//! steps. Each job that was there when the operation began is changed at most once. If nothing else happens to the job,
+//! it is changed exactly once.
 
 use super::*;
 use crate::headers::Headers;
 use crate::job::{State, TopicName};
 
-/// The same numbers for the same seed.
+/// Random numbers, which are always the same for the same seed.
 struct Dice(u64);
 
 impl Dice {
@@ -61,7 +61,7 @@ impl World {
         World { jobs, now_ms: START, dice }
     }
 
-    /// Makes something happen that is not a part of the operation.
+    /// Plays one event that is not a part of the operation.
     fn run_other_event(&mut self) {
         self.now_ms += self.dice.roll(400);
         for job in &mut self.jobs {
@@ -84,7 +84,7 @@ impl World {
             }
             (2, State::Leased) => drop(self.jobs.remove(n)),
             (3, State::Delayed | State::Ready) if retry_ms % 4 == 0 => {
-                // It is replaced.
+                // The job is replaced.
                 job.stamp_us = now_ms * 1000;
                 (job.due_ms, job.state, job.changes, job.tried_ms) = (retry_ms, State::Delayed, 0, None);
             }
@@ -144,7 +144,7 @@ fn play(operation: BulkOperation, seed: u64, calm: bool) -> World {
     let request = BulkRequest { topic, operation, filter: BulkFilter::default(), rate: 1 };
     let walk = Walk::new(&request, seed, START);
     let (mut world, none) = (World::new(seed), Headers::default());
-    // What the registry has: the leg, where the page of the plan ended, and the plan.
+    // What is saved in the registry: the leg, where the page of the plan ended, and the plan.
     let mut saved: (usize, Option<Place>, Vec<PlannedChange>) = (0, None, Vec::new());
     loop {
         let (mut leg, mut cursor, plan) = saved.clone();

@@ -1,8 +1,8 @@
-//! In which order an operation looks at jobs, and what it does with each of them.
+//! The order in which an operation visits jobs, and what it does with each job.
 //!
-//! Because of this order, a job that was changed is in the part that was looked at already, or is recognized by its new
-//! due time. So each job is changed only once, although the operation writes nothing to a job except its due time.
-//! docs/internals/BULK.md has the proof.
+//! Because of this order, a changed job is in the part that was visited already, or the operation recognizes the job by
+//! its new due time. So each job is changed only once, although the operation writes nothing to a job except its due
+//! time. docs/internals/BULK.md has the proof.
 
 use super::request::{BulkOperation, BulkRequest};
 use crate::headers::Headers;
@@ -11,19 +11,19 @@ use crate::job_filter::JobFilter;
 use crate::record::{JobRecord, RecordFilter};
 use crate::rendezvous;
 
-/// By how much the clocks of hosts and nodes may differ. (dq-redis-checker alerts at 50 ms.)
+/// How much the clocks of hosts and nodes may differ. (dq-redis-checker alerts at 50 ms.)
 const CLOCKS_MS: i64 = 1_000;
 
-/// One way through the jobs of one state.
+/// One part of a walk: it visits the jobs of one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leg {
     /// The state.
     pub state: State,
-    /// Whether the jobs are looked at from the last one to the first.
+    /// Whether the jobs are visited from the last to the first.
     pub is_backward: bool,
 }
 
-/// A job that an operation looks at.
+/// A job that an operation visits.
 #[derive(Debug, Clone, Copy)]
 pub struct SeenJob<'a> {
     /// Its id.
@@ -32,7 +32,7 @@ pub struct SeenJob<'a> {
     pub state: State,
     /// Its due time, Unix milliseconds.
     pub due_ms: i64,
-    /// Dead: when it died.
+    /// For a dead letter: when it became a dead letter.
     pub until_ms: Option<i64>,
     /// When it was added, Unix microseconds.
     pub stamp_us: i64,
@@ -49,7 +49,7 @@ pub enum JobDecision {
     Due(i64),
     /// It is deleted, redriven or replayed.
     Take,
-    /// The filter selects it, and it stays as it is.
+    /// The filter selects the job, but the job stays unchanged.
     Skip,
     /// The operation does not concern this job, or the job was counted before.
     Ignore,
@@ -57,7 +57,7 @@ pub enum JobDecision {
     EndOfLeg,
 }
 
-/// An operation's way through the jobs.
+/// The walk of an operation through the jobs.
 #[derive(Debug, Clone)]
 pub struct Walk {
     operation: BulkOperation,
@@ -104,7 +104,7 @@ impl Walk {
         }
     }
 
-    /// Returns a leg. None: there are no more. (A replay has no legs.)
+    /// Returns a leg. None: there are no more legs. (A replay has no legs.)
     pub fn leg(&self, number: usize) -> Option<Leg> {
         self.legs.get(number).copied()
     }
@@ -130,7 +130,7 @@ impl Walk {
             BulkOperation::At { at_ms } => at_ms,
             BulkOperation::Spread { from_ms, over_ms } => self.spread(job.id, from_ms, over_ms),
             BulkOperation::Shift { by_ms } if by_ms > 0 => {
-                // A ready job with a later due time may be one that the operation has changed, and that has become
+                // The operation may already have changed a ready job with a later due time, and the job has become
                 // ready since then.
                 if leg.state == State::Ready && job.due_ms > self.started_ms.saturating_add(by_ms) {
                     return JobDecision::Ignore;
@@ -146,20 +146,20 @@ impl Walk {
             return if is_recognized { JobDecision::Ignore } else { JobDecision::Skip };
         }
         // If an attempt began after the operation did, the operation may have changed the job before that attempt. The
-        // due time of the retry does not show it.
+        // due time of the retry does not show that change.
         if job.tried_ms.is_some_and(|at| at >= self.started_ms - CLOCKS_MS) {
             return JobDecision::Skip;
         }
         JobDecision::Due(to_ms)
     }
 
-    /// Returns true if the operation has nothing more to do in this leg: it concerns neither the delayed jobs with this
-    /// due time, nor those that the leg would visit next.
+    /// Returns true if the operation has nothing more to do in this leg. Then it does not concern the delayed jobs with
+    /// this due time or the jobs that the leg would visit next.
     fn is_behind(&self, leg: Leg, due_ms: i64) -> bool {
         let is_over = match self.operation {
             BulkOperation::At { at_ms } if leg.is_backward => due_ms <= at_ms,
             BulkOperation::At { at_ms } => due_ms >= at_ms,
-            // Jobs that were due when the operation began are looked at among the ready jobs.
+            // Jobs that were due when the operation began are visited among the ready jobs.
             BulkOperation::Shift { by_ms } if by_ms > 0 => due_ms <= self.started_ms,
             _ => false,
         };
@@ -170,14 +170,14 @@ impl Walk {
         is_over || is_out
     }
 
-    /// Returns the due time of a job in a span. It is the same each time.
+    /// Returns the due time of a job in a span. Each call for the same job returns the same time.
     fn spread(&self, id: &str, from_ms: i64, over_ms: i64) -> i64 {
         let hash = rendezvous::hash(&[&self.number.to_le_bytes(), id.as_bytes()]);
         let within = hash % u64::try_from(over_ms.max(1)).unwrap_or(1);
         from_ms.saturating_add(i64::try_from(within).unwrap_or(0)).min(LATEST_MS)
     }
 
-    /// Returns the moment before which the jobs of the wanted records ended, Unix milliseconds. None: begin with the
+    /// Returns a moment, in Unix milliseconds: the jobs of the wanted records ended before it. None: begin with the
     /// last record.
     pub fn records_before(&self) -> Option<i64> {
         self.records.until_ms

@@ -27,7 +27,7 @@ impl Function {
         Function::Strpos,
     ];
 
-    /// Returns the function of that name, in small letters.
+    /// Returns the function with this name, which is in lower case.
     pub(super) fn named(name: &str) -> Option<Function> {
         Function::ALL.into_iter().find(|function| function.name() == name)
     }
@@ -54,7 +54,7 @@ impl Function {
         }
     }
 
-    /// Returns the result. Null where PHP ends with an error, because an argument has the wrong type.
+    /// Returns the result. Null if PHP ends with an error, because an argument has the wrong type.
     pub(super) fn call<'a>(self, arguments: &[Value<'a>]) -> Value<'a> {
         let length = |text: &str| Value::Int(i64::try_from(text.len()).unwrap_or(i64::MAX));
         match (self, arguments) {
@@ -89,8 +89,8 @@ impl Function {
     }
 }
 
-/// Returns where a part first occurs in a text, in bytes. The search begins at an offset. A negative offset counts from
-/// the end of the text. Null where PHP ends with an error: the offset is outside of the text.
+/// Returns the position of the first occurrence of a part in a text, in bytes. The search begins at an offset. A
+/// negative offset counts from the end of the text. Null if PHP ends with an error: the offset is outside of the text.
 fn position<'a>(text: &str, part: &str, offset: i64) -> Value<'a> {
     let length = i64::try_from(text.len()).unwrap_or(i64::MAX);
     let start = if offset < 0 { length.saturating_add(offset) } else { offset };

@@ -97,7 +97,7 @@ impl Expression {
         parse::parse(text, false).map(Expression)
     }
 
-    /// Parses a `re_notify_flag`. As in the PHP daemon, what follows `and` or `or` outside of parentheses has no
+    /// Parses a `re_notify_flag`. As in the PHP daemon, the text after an `and` or `or` outside of parentheses has no
     /// effect.
     pub fn parse_flag(text: &str) -> Result<Expression, ExpressionError> {
         parse::parse(text, true).map(Expression)
@@ -294,7 +294,7 @@ mod tests {
             ("TRUE AND True oR nULL", true),
             ("'it\\'s' == \"it's\" && '\\n' !== \"\\n\" && '{a}' != 'b'", true),
             ("1.5e3 == 1500 && .5 < 1 && 1. == 1", true),
-            // Numbers that are too long to differ as floating-point numbers are compared as strings.
+            // Two numbers are compared as strings if they are so long that they are equal as floating-point numbers.
             ("'12345678901234567890' == '12345678901234567891'", false),
             ("'12345678901234567890' == '12345678901234567890'", true),
         ] {

@@ -34,8 +34,8 @@ impl Precedence {
     }
 }
 
-/// Parses a text. A flag is evaluated as the PHP daemon does it: as `$ret=<text>`. An assignment binds more tightly
-/// than `and` and `or`, so what follows these words outside of parentheses is checked, and has no effect.
+/// Parses a text. A flag is evaluated as in the PHP daemon: as `$ret=<text>`. An assignment binds more tightly than
+/// `and` and `or`. So the text after these words, outside of parentheses, is checked but has no effect.
 pub(super) fn parse(text: &str, is_flag: bool) -> Result<Term, ExpressionError> {
     let mut words = words(text)?;
     // PHP ends a statement with a semicolon.
@@ -76,8 +76,8 @@ impl Parser {
         self.words.get(self.at).map(|(_, word)| word)
     }
 
-    /// Parses the part of the text that an assignment takes: all up to the first `and` or `or`. The rest is also
-    /// parsed, and then dropped.
+    /// Parses the part of the text that belongs to the assignment: everything before the first `and` or `or`. The rest
+    /// is also parsed, and then dropped.
     fn assigned(&mut self) -> Result<Term, ExpressionError> {
         let term = self.term(Precedence::Either, 0)?;
         if matches!(self.peek(), Some(Lexeme::And | Lexeme::Or)) {

@@ -40,7 +40,7 @@ pub(super) enum Lexeme {
     End,
 }
 
-/// The known words, for messages about an unknown one.
+/// The known words, for messages about an unknown word.
 const KNOWN: &str = "known are {status}, {res.member}, numbers, 'texts', lists such as [1, 2], true, false, null, == != === !== < <= > >= % && || ! ( ), \
     and the functions strlen, count, in_array, isset, empty, intval, strpos";
 
@@ -127,7 +127,7 @@ impl Reader {
             (";", Lexeme::End),
             (",", Lexeme::Comma),
             ("%", Lexeme::Percent),
-            // These are refused. The message says what was meant.
+            // The operators that follow are refused. The message says which operator was probably meant.
             ("=>", Lexeme::Null),
             ("=", Lexeme::Null),
             ("&", Lexeme::Null),
@@ -192,7 +192,7 @@ impl Reader {
         }
         let whole = text.bytes().all(|b| b.is_ascii_digit());
         let ends = !self.peek().is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | '.'));
-        // In PHP, 010 is 8, which nobody means.
+        // In PHP, 010 means 8. Nobody wants that, so it is refused.
         let octal = whole && text.len() > 1 && text.starts_with('0');
         match text.parse::<f64>() {
             Ok(float) if ends && !octal => {

@@ -15,7 +15,7 @@ pub(super) enum Value<'a> {
     Text(&'a str),
     /// An array or an object of the answer. In PHP, both are arrays.
     Array(&'a Json),
-    /// An array that stands in the expression.
+    /// An array that is written in the expression.
     List(Vec<Value<'a>>),
 }
 
@@ -78,7 +78,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// `%`, of whole numbers. Null where PHP ends with an error: one of the values is not a number, or the second is 0.
+    /// `%` of whole numbers. Null if PHP ends with an error: one of the values is not a number, or the second value is
+    /// 0.
     pub(super) fn remainder(&self, other: &Value<'_>) -> Value<'a> {
         let whole = |value: &Value<'_>| match value {
             Value::Text(text) if leading_number(text).is_none() => None,
@@ -109,8 +110,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the whole number that PHP's `intval` makes of the value. The base matters only for a text. The number at
-    /// the beginning of the text counts. A base that does not exist gives 0, as in PHP.
+    /// Returns the whole number that PHP's `intval` makes of the value. The base matters only for a text. Only the
+    /// number at the beginning of the text counts. A base that does not exist gives 0, as in PHP.
     pub(super) fn whole_in(&self, base: i64) -> i64 {
         let Value::Text(text) = self else { return self.whole() };
         if base == 10 {
@@ -148,7 +149,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the whole number that a function of PHP gets if this value is its argument. None where PHP ends with an
+    /// Returns the whole number that a function of PHP gets if this value is its argument. None: PHP ends with an
     /// error.
     pub(super) fn argument(&self) -> Option<i64> {
         match self {
@@ -158,7 +159,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns how many items an array has. `is_deep`: the items of its arrays count as well. None: it is not an array.
+    /// Returns how many items an array has. `is_deep`: the items of arrays within the array count as well. None: the
+    /// value is not an array.
     pub(super) fn count(&self, is_deep: bool) -> Option<i64> {
         if !self.is_array() {
             return None;
@@ -168,7 +170,8 @@ impl<'a> Value<'a> {
         i64::try_from(self.len()).ok()?.checked_add(deeper)
     }
 
-    /// Returns whether an array has an item that is equal to a value, or identical. None: it is not an array.
+    /// Returns whether an array has an item that is equal to `wanted` (`is_strict`: identical to it). None: it is not
+    /// an array.
     pub(super) fn has_item(&self, wanted: &Value<'_>, is_strict: bool) -> Option<bool> {
         let is_it = |(_, item): (_, Value<'a>)| {
             if is_strict { item.is_identical(wanted) } else { item.equals(wanted) }
@@ -181,7 +184,7 @@ impl<'a> Value<'a> {
         let number = match self {
             Value::Null => Some(Number::Int(0)),
             Value::Bool(b) => Some(Number::Int((*b).into())),
-            // A number at the beginning is enough for PHP.
+            // PHP accepts a text that begins with a number.
             Value::Text(text) => leading_number(text),
             other => other.number(),
         };
@@ -235,10 +238,10 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the order of the two values. None: neither is greater, and they are not equal.
+    /// Returns the order of the two values. None: no value is greater, and the values are not equal.
     pub(super) fn compare(&self, other: &Value<'_>) -> Option<Ordering> {
         match (self, other) {
-            // A string is compared with null as with an empty string.
+            // When null is compared with a string, null counts as an empty string.
             (Value::Null, Value::Text(b)) => Some("".cmp(b)),
             (Value::Text(a), Value::Null) => Some((*a).cmp("")),
             (Value::Null | Value::Bool(_), _) | (_, Value::Null | Value::Bool(_)) => {
@@ -248,7 +251,8 @@ impl<'a> Value<'a> {
             (a, _) if a.is_array() => Some(Ordering::Greater),
             (_, b) if b.is_array() => Some(Ordering::Less),
             _ => match (self.number(), other.number()) {
-                // Two strings whose numbers are too large to show their difference are compared as strings.
+                // Two strings are compared as strings if their numbers are so large that they are equal as
+                // floating-point numbers.
                 (Some(Number::Float(x)), Some(Number::Float(y)))
                     if x == y
                         && x.abs() >= 9.2e18
@@ -263,7 +267,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Arrays: those of the answer, and those that stand in the expression.
+/// Arrays of the answer, and arrays that are written in the expression.
 impl<'a> Value<'a> {
     fn is_array(&self) -> bool {
         matches!(self, Value::Array(_) | Value::List(_))
@@ -306,8 +310,8 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Compares two arrays. The one with fewer items is smaller. With the same number of items, the first items that differ
-/// decide. If the other array lacks a name, there is no order.
+/// Compares two arrays. The array with fewer items is smaller. With the same number of items, the first items that
+/// differ decide. If `b` lacks a name of `a`, there is no order.
 fn compare_arrays(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
     let by_length = a.len().cmp(&b.len());
     if by_length.is_ne() {
@@ -322,21 +326,21 @@ fn compare_arrays(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
     Some(Ordering::Equal)
 }
 
-/// Returns the number at the beginning of a string. None: it does not begin with one.
+/// Returns the number at the beginning of a string. None: the string does not begin with a number.
 fn leading_number(text: &str) -> Option<Number> {
     let text = text.trim_start_matches(is_space);
     let ends = (1..=text.len()).rev().filter(|end| text.is_char_boundary(*end));
     ends.filter(|end| *end <= NUMBER_MAX).find_map(|end| numeric(&text[..end]))
 }
 
-/// The longest beginning of a string in which a number is looked for, in bytes.
+/// The number of bytes at the beginning of a string in which a number is looked for.
 const NUMBER_MAX: usize = 64;
 
 fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c')
 }
 
-/// Returns the number that a string stands for, by the rules of PHP: white space may surround it, and nothing else.
+/// Returns the number that a string stands for, by the rules of PHP: only white space may surround the number.
 fn numeric(text: &str) -> Option<Number> {
     let text = text.trim_matches(is_space);
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);

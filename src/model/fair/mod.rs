@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use self::share::{may_begin_more, stride, weight};
 use crate::job::{Priority, TopicName};
 
-/// How far a topic that was held back may stay behind the others. It can catch up by this much, which is a hundred jobs
-/// of a normal topic.
+/// The most that a topic may be behind the others after it had to wait. The topic can catch up by this much, which is a
+/// hundred jobs of a normal topic.
 const CREDIT: u64 = 1000;
 
 /// A topic that is served.
@@ -42,7 +42,7 @@ pub struct ServedTopic {
 pub struct LeaseLimit {
     /// The topic.
     pub topic: TopicName,
-    /// At most this many jobs. 0: the lease only reports how many ready jobs the topic has.
+    /// The most jobs that the lease may take. 0: the lease only reports how many ready jobs the topic has.
     pub max: u32,
 }
 
@@ -51,8 +51,8 @@ pub struct LeaseLimit {
 pub enum TopicSearch {
     /// Only the topics that are known to have ready jobs.
     Known,
-    /// Also all other topics, because they may have ready jobs: at most one job from each. The plan takes no jobs from
-    /// topics with limits, and none from topics that may not begin another callback now.
+    /// Also all other topics, because they may have ready jobs. The plan takes at most one job from each of these
+    /// topics. It takes none from a topic that has limits or may not begin another callback now.
     All,
 }
 
@@ -112,7 +112,7 @@ struct Candidate {
 }
 
 impl Fair {
-    /// Makes a planner for these topics, on this many lanes. It knows nothing of the topics yet.
+    /// Makes a planner for these topics on `lanes` lanes. The planner knows nothing about the topics yet.
     pub fn new(lanes: usize, topics: Vec<ServedTopic>) -> Fair {
         let mut fair = Fair {
             topics: Vec::new(),
@@ -129,7 +129,7 @@ impl Fair {
         fair
     }
 
-    /// Serves these topics from now on. Callbacks in flight are still counted, whatever their topic.
+    /// Serves these topics from now on. Callbacks in flight are still counted, for all topics.
     pub fn serve(&mut self, mut topics: Vec<ServedTopic>) {
         topics.sort();
         let before = std::mem::take(&mut self.topics);
@@ -173,9 +173,9 @@ impl Fair {
         self.places.get(topic).map(|place| &self.topics[*place])
     }
 
-    /// Records what a lane reported after a lease: the topics with ready jobs left, and how many. For a topic that was
-    /// asked, the report is complete: the topic has no ready jobs if it is not in `ready`. For any other topic, the
-    /// known number stays unless the report has a new one. Topics that this planner does not serve are ignored.
+    /// Records what a lane reported after a lease: the topics that still have ready jobs, and how many jobs. A topic in
+    /// `asked` that is not in `ready` has no ready jobs. For any other topic, the known number stays until a report has
+    /// a new number. Topics that this planner does not serve are ignored.
     pub fn record_ready<'a>(
         &mut self,
         lane: usize,
@@ -257,8 +257,8 @@ impl Fair {
         stride(weight) * self.tenants[tenant].active.max(1)
     }
 
-    /// Returns whether a topic could begin one more callback if it had `more` additional callbacks in flight, and its
-    /// tenant `more_of_tenant` additional ones.
+    /// Returns whether a topic could begin one more callback if `more` more callbacks of the topic, and
+    /// `more_of_tenant` more callbacks of its tenant, were in flight.
     fn may_begin(
         &self,
         topic: &PlannedTopic,
@@ -278,10 +278,10 @@ impl Fair {
     }
 
     /// Divides `limit` of the `free` workers among the topics that are known to have ready jobs on a lane. With
-    /// [`TopicSearch::All`], the plan also has the other topics. The quotas together may be more than `limit`; the lease stops
-    /// at `limit`, and the topic that is furthest behind its share comes first. `allowed` returns how many callbacks of
-    /// a topic with limits may begin now (none: the topic has no limits). For topics with limits, the plan asks only
-    /// for jobs that are known to be there.
+    /// [`TopicSearch::All`], the plan also has the other topics. The sum of all `max` may be more than `limit`. The
+    /// lease stops at `limit`, and begins with the topic that is furthest behind its share. `allowed` returns how many
+    /// callbacks of a topic may begin now. None: the topic has no limits. For topics with limits, the plan asks only
+    /// for jobs that are known to be ready.
     pub fn plan(
         &mut self,
         lane: usize,
@@ -350,7 +350,7 @@ impl Fair {
         if is_active { pass } else { pass.max(self.now) }
     }
 
-    /// Advances the topics that had no ready jobs or were held back for long. So no topic is far behind its share.
+    /// Advances the topics that had no ready jobs or had to wait for long. So no topic is far behind its share.
     fn catch_up(&mut self, free: u32, allowed: &impl Fn(&TopicName) -> Option<u32>) {
         let mut active: Vec<usize> = self.ready.iter().flat_map(BTreeMap::keys).copied().collect();
         active.sort_unstable();
@@ -681,8 +681,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// The shares are 5 to 3 to 2, however long callbacks take. (With few workers, the threshold divides them
-        /// instead: with 33 workers and two lanes, callbacks of certain lengths are shared 42 to 35 to 23.)
+        /// The shares are 5 to 3 to 2. They do not depend on how long callbacks take. (With few workers, the threshold
+        /// decides instead. For example, with 33 workers, two lanes and callbacks of certain lengths, the shares are 42
+        /// to 35 to 23.)
         #[test]
         fn busy_topics_have_their_shares(workers in 48_u32..100, rounds in prop::collection::vec(any::<u8>(), 1..40), lanes in 1_usize..3) {
             let began = simulate(&ALL, workers, &rounds, lanes);
@@ -717,7 +718,7 @@ mod tests {
             prop_assert!(high > 0 && high == normal && normal == low);
         }
 
-        /// The threshold: a topic begins no callback if it has as many callbacks in flight as there are free workers.
+        /// The threshold: a topic begins a callback only if its callbacks in flight are fewer than the free workers.
         /// The same applies to a tenant with all its topics. The last worker stays free for a topic that has no
         /// callback in flight.
         #[test]

@@ -2,8 +2,8 @@
 
 use crate::job::Priority;
 
-/// Returns the weight of a priority. While one topic of each priority has enough ready jobs, this many of ten jobs
-/// belong to the topic of this priority.
+/// Returns the weight of a priority. While one topic of each priority has enough ready jobs, this number of every ten
+/// jobs belongs to the topic of this priority.
 pub(super) fn weight(priority: Priority) -> u32 {
     match priority {
         Priority::High => 5,
@@ -18,7 +18,7 @@ pub(super) fn stride(weight: u32) -> u64 {
 }
 
 /// The dynamic threshold: returns whether a topic may begin one more callback. `top` is the greatest weight of the
-/// topics that want to begin one.
+/// topics that want to begin a callback.
 pub(super) fn may_begin_more(flying: u32, free: u32, weight: u32, top: u32) -> bool {
     u64::from(flying) * u64::from(top) < u64::from(free) * u64::from(weight)
 }

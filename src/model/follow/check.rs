@@ -1,4 +1,4 @@
-//! Decides whether a client may add what follows its job. Pure.
+//! Decides whether a client may add the jobs that follow its job. Pure.
 
 use super::{StoredFollower, Then};
 use crate::destination::Destination;

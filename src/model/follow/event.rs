@@ -62,8 +62,8 @@ struct Link<'a> {
 }
 
 impl<'a> DoneEvent<'a> {
-    /// Describes the end of a job. None: it did not end by itself, so there is no event. `with_answer`: the event has
-    /// the answers of the receiver.
+    /// Describes the end of a job. None: the job was deleted or replaced, so there is no event. `with_answer`: the
+    /// event has the answers of the receiver.
     pub fn new(record: &'a JobRecord, with_answer: bool) -> Option<DoneEvent<'a>> {
         let kind = match record.ending {
             Ending::Delivered => "job.accepted",

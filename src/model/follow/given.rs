@@ -19,10 +19,10 @@ pub const LIST_MAX: usize = 8;
 /// How many jobs may follow a job in all, including the followers of its followers.
 pub const TREE_MAX: usize = 32;
 
-/// How many jobs a chain may have after its first one.
+/// How many jobs a chain may have after its first job.
 pub const DEPTH_MAX: usize = 8;
 
-/// How many bytes the JSON of all that follows a job may have.
+/// How many bytes the JSON of all jobs that follow a job may have.
 pub const TEXT_MAX: usize = 32 << 10;
 
 /// A mistake in `then`.
@@ -112,7 +112,7 @@ fn follower<'a>(
     let topic = TopicName::new(&topic).map_err(|e| wrong("topic", e.to_string()))?;
     let id = match get("id") {
         None => None,
-        // A number counts as its text, as it does for an add.
+        // A number counts as its text, as in an add.
         Some(raw) if raw.get().starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
             Some(raw.get().to_owned())
         }

@@ -1,7 +1,7 @@
 //! The jobs that follow a job: when a job is accepted, dq adds the jobs in its `then`. Pure.
 //!
 //! [`Then`] is the text that a store keeps with the job. `given` reads what a client sends, `check` says whether the
-//! client may add it, and `event` makes the job of `on_done`. Begin with [`Then::parse`].
+//! client may add these jobs, and `event` makes the job of `on_done`. Begin with [`Then::parse`].
 
 mod check;
 mod event;
@@ -46,12 +46,13 @@ struct StoredFollower<'a> {
     then: Vec<StoredFollower<'a>>,
 }
 
-/// The job that others follow. The ids of its followers are derived from it.
+/// The job that other jobs follow. The ids of its followers are derived from these fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FollowedJob<'a> {
     /// Its topic and id.
     pub key: &'a JobKey,
-    /// When it was added, Unix microseconds. So a job that is added again has followers with other ids.
+    /// When it was added, Unix microseconds. Because of this time, the followers of a job that is added again have
+    /// other ids.
     pub stamp_us: i64,
 }
 
@@ -116,9 +117,9 @@ fn json_of(text: &str) -> Option<String> {
     String::from_utf8(TEXT.decode(text).ok()?).ok()
 }
 
-/// Makes a follower from its text (one of [`Then::texts`]). `ago` is how long ago the job before it was accepted.
-/// `place` is the place of the text in the list. A follower without a delay of its own waits for `delay` of its topic.
-/// None: the text cannot be read.
+/// Makes a follower from its text (one of [`Then::texts`]). `ago` is the time since the job before the follower was
+/// accepted. `place` is the place of the text in the list. A follower without a delay of its own uses `delay` of its
+/// topic. None: the text cannot be read.
 pub fn job_of(
     text: &str,
     source: FollowedJob<'_>,

@@ -5,11 +5,11 @@
 pub enum AddOutcome {
     /// Stored.
     New,
-    /// Stored, and an existing job with its id was replaced.
+    /// Stored, and an existing job with the same id was replaced.
     Replaced,
-    /// An existing job with its id was kept, by `keep`.
+    /// An existing job with the same id was kept, because of `keep`.
     Kept,
-    /// An existing job with its id was kept, by `reject`.
+    /// An existing job with the same id was kept, because of `reject`.
     Exists,
     /// The store did not accept it.
     Failed,

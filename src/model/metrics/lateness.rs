@@ -1,5 +1,5 @@
-//! How late attempts began: the ranges, and percentiles of them. The ranges are so narrow that a percentile is off by a
-//! sixteenth at most, from 1 ms to 7 days.
+//! How late attempts began: the ranges, and percentiles that are computed from them. From 1 ms to 7 days, the ranges
+//! are so narrow that the error of a percentile is at most a sixteenth.
 
 use super::histogram::Histogram;
 
@@ -32,7 +32,8 @@ pub const LATENESS_SHOWN: [u64; 22] = [
 /// The smallest width of a range, in microseconds. It is about a sixteenth of 1 ms. Below 1 ms, ranges are less exact.
 const WIDTH_LEAST: u64 = 60;
 
-/// Returns the bound after this one: a sixteenth higher, or the next one of [`LATENESS_SHOWN`] if that is lower.
+/// Returns the bound after this one: a bound that is a sixteenth higher, or the next bound of [`LATENESS_SHOWN`] if
+/// that bound is lower.
 const fn next_bound(bound: u64, shown: u64) -> u64 {
     let step = if bound / 16 > WIDTH_LEAST { bound / 16 } else { WIDTH_LEAST };
     if bound + step < shown { bound + step } else { shown }
@@ -78,15 +79,15 @@ impl Default for Lateness {
 }
 
 impl Lateness {
-    /// Makes it from the number of attempts in each range. Numbers that are missing are 0.
+    /// Makes a [`Lateness`] from the number of attempts in each range. Numbers that are missing are 0.
     pub fn new(counts: impl IntoIterator<Item = u64>) -> Lateness {
         let mut lateness = Lateness::default();
         lateness.0.iter_mut().zip(counts).for_each(|(mine, count)| *mine = count);
         lateness
     }
 
-    /// Makes it from ranges that have attempts: the upper bound of each, in microseconds, and the number of attempts.
-    /// The bound is none for the range above all bounds.
+    /// Makes a [`Lateness`] from ranges that have attempts: the upper bound of each range, in microseconds, and the
+    /// number of attempts. The range above all bounds has no upper bound.
     pub fn from_ranges(ranges: impl IntoIterator<Item = (Option<u64>, u64)>) -> Lateness {
         let mut lateness = Lateness::default();
         for (bound, count) in ranges {

@@ -29,7 +29,7 @@ use crate::topic::Failure;
 /// topic.
 pub const OTHER: &str = "(other)";
 
-// Where the numbers of a topic are among its cells. New numbers are added at the end: they are 0 in the pages of
+// The positions of a topic's numbers in its cells. New numbers are added at the end: they are 0 in the pages of
 // releases that do not know them.
 const ADDS: usize = 0;
 const DELETES: usize = ADDS + AddOutcome::NAMES.len();
@@ -53,7 +53,7 @@ const NODE_ERRORS: usize = 3;
 const NODE_LATENCY: usize = NODE_ERRORS + Operation::NAMES.len();
 const NODE_CELLS: usize = NODE_LATENCY + Operation::NAMES.len() * Histogram::cells(&STORE_BOUNDS);
 
-/// The numbers of a topic, for additions. Each addition to a number is one instruction.
+/// Adds to the numbers of a topic. Each addition to a number is one instruction.
 #[derive(Debug, Clone, Copy)]
 pub struct TopicCells<'a>(pub Cells<'a>);
 
@@ -82,8 +82,8 @@ impl TopicCells<'_> {
         Histogram::note(self.0, LATENESS, &LATENESS_BOUNDS, late_us);
     }
 
-    /// Counts an attempt of a client that has reserved the job, and how long it took, in microseconds. How late it began
-    /// is counted by [`TopicCells::reserved`].
+    /// Counts an attempt of a client that has reserved the job, and how long it took, in microseconds.
+    /// [`TopicCells::reserved`] counts how late the attempt began.
     pub fn reported(self, outcome: AttemptOutcome, took_us: u64) {
         self.0.add(ATTEMPTS + outcome as usize * CODE_CLASSES.len(), 1);
         Histogram::note(self.0, DURATION, &ATTEMPT_BOUNDS, took_us);
@@ -127,7 +127,7 @@ impl TopicCells<'_> {
     }
 }
 
-/// The numbers of a node, for additions.
+/// Adds to the numbers of a node.
 #[derive(Debug, Clone, Copy)]
 pub struct NodeCells<'a>(pub Cells<'a>);
 
@@ -162,7 +162,7 @@ fn lateness_of(cells: &[u64]) -> Lateness {
     Lateness::from(&Histogram::new(&cells[LATENESS..], &LATENESS_BOUNDS))
 }
 
-/// Returns how many attempts ended with an outcome, whatever the status.
+/// Returns how many attempts ended with an outcome, with any status.
 fn attempts_with(cells: &[u64], outcome: AttemptOutcome) -> u64 {
     let at = ATTEMPTS + outcome as usize * CODE_CLASSES.len();
     cells[at..at + CODE_CLASSES.len()].iter().sum()

@@ -34,15 +34,15 @@ const AT_NODES: usize = 4;
 
 /// The longest name, in words: as long as the name of a topic.
 const NAME_WORDS: usize = 16;
-/// How many words of a row come before its cells: one for the length of the name, and those of the name.
+/// How many words of a row come before its cells: one word for the length of the name, and the words of the name.
 const ROW_HEAD: usize = 1 + NAME_WORDS;
 
 /// How many places of the index are tried for a name. If other names have taken all of these places, the name gets no
 /// row.
 const PROBES: usize = 64;
 
-/// The rows of one kind, of topics or of nodes, and where they are. All values are in words, except the numbers of
-/// rows.
+/// The rows of the topics or the rows of the nodes, and their place in the page. All values are in words, except the
+/// numbers of rows.
 #[derive(Debug, Clone, Copy)]
 struct Table {
     /// The word of the header that says how many rows are in use.
@@ -167,12 +167,14 @@ impl<'a> Page<'a> {
         self.find_row(TOPICS, name).ok().map(|row| self.cells(TOPICS, row))
     }
 
-    /// Returns the numbers of a topic. It gets a row if one is left; otherwise these are the numbers of [`OTHER`].
+    /// Returns the numbers of a topic. A topic without a row gets a row. If no row is left, returns the numbers of
+    /// [`OTHER`].
     pub fn claim_topic(self, name: &str) -> Cells<'a> {
         self.cells(TOPICS, self.claim(TOPICS, name))
     }
 
-    /// Returns the numbers of a node. It gets a row if one is left; otherwise these are the numbers of [`OTHER`].
+    /// Returns the numbers of a node. A node without a row gets a row. If no row is left, returns the numbers of
+    /// [`OTHER`].
     pub fn claim_node(self, name: &str) -> Cells<'a> {
         self.cells(NODES, self.claim(NODES, name))
     }
@@ -250,7 +252,7 @@ impl<'a> Page<'a> {
     }
 
     /// Returns whether a row belongs to a name. A row whose name is not written yet counts as a row of this name,
-    /// because the hash fits: the process that claimed the row died, or is about to write the same name.
+    /// because the hash fits. The process that claimed the row has died, or is about to write the same name.
     fn is_of(self, table: Table, row: usize, name: &str) -> bool {
         let words_of = self.row(table, row);
         match words_of[0].load(Ordering::Acquire) {

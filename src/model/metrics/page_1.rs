@@ -1,6 +1,6 @@
-//! Pages of version 1 of the layout, which the release before this one writes: how many cells a topic had, and which
-//! current cell gets the number of each old cell. Such pages are only read, so that no sum falls at an upgrade. The
-//! only difference is the histogram of lateness, which had 18 ranges.
+//! Pages of version 1 of the layout, which the previous release writes: how many cells a topic had, and which current
+//! cell gets the number of each old cell. Such pages are only read, so that no sum falls at an upgrade. The only
+//! difference is the histogram of lateness, which had 18 ranges.
 
 use super::histogram::Histogram;
 use super::lateness::{LATENESS_BOUNDS, LATENESS_RANGES, range_of};

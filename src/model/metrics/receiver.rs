@@ -1,7 +1,7 @@
 //! What the receiver of a topic did: how attempts ended, how long they took, and which failures there were.
 //!
-//! Not every status has a number of its own, so that the numbers of a topic have a fixed size. The statuses that are not
-//! in [`STATUSES`] are counted by their class.
+//! Only some statuses have a number of their own, so that the numbers of a topic have a fixed size. The statuses that
+//! are not in [`STATUSES`] are counted by their class.
 
 use super::histogram::{ATTEMPT_BOUNDS, Histogram};
 use crate::topic::Failure;
@@ -12,8 +12,8 @@ const KINDS: [Failure; 4] = [Failure::Connect, Failure::Timeout, Failure::Broken
 /// How many classes of statuses there are: `1xx` to `5xx`.
 const CLASSES: usize = 5;
 
-/// The statuses that have a number of their own. New ones are added at the end, because pages and samples know them by
-/// their place.
+/// The statuses that have a number of their own. New statuses are added at the end, because the position of a status in
+/// this list decides the place of its number in pages and samples.
 const STATUSES: [u16; 34] = [
     301, 302, 303, 307, 308, 400, 401, 402, 403, 404, 405, 406, 408, 409, 410, 411, 412, 413, 414, 415, 421,
     422, 423, 425, 429, 451, 500, 501, 502, 503, 504, 520, 522, 524,
@@ -130,8 +130,8 @@ impl ReceiverCounts {
         counts.iter().enumerate().map(|(at, count)| (ATTEMPT_BOUNDS.get(at).copied(), *count))
     }
 
-    /// Returns a percentile of the durations, in microseconds: the upper bound of the range that has it. `part` is 0.5
-    /// for the median. None: there were no attempts, or the duration is above the last bound.
+    /// Returns a percentile of the durations, in microseconds: the upper bound of the range that contains the
+    /// percentile. `part` is 0.5 for the median. None: there were no attempts, or the duration is above the last bound.
     pub fn duration_us(&self, part: f64) -> Option<u64> {
         let all: u64 = self.durations().map(|(_, count)| count).sum();
         let wanted = ((all as f64 * part).ceil() as u64).max(1);
@@ -142,8 +142,8 @@ impl ReceiverCounts {
         })?
     }
 
-    /// Returns the failures and how many attempts each had, the most frequent first. A class stands for its statuses that
-    /// are not counted separately.
+    /// Returns the failures, and how many attempts ended with each failure, the most frequent first. A class stands for
+    /// its statuses that are not counted separately.
     pub fn failures(&self) -> Vec<(Failure, u64)> {
         let counts = self.0[FAILURE..].iter().enumerate().filter(|(_, count)| **count > 0);
         let mut failures: Vec<_> = counts.map(|(place, count)| (failure_at(place), *count)).collect();

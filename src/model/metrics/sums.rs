@@ -17,14 +17,14 @@ pub struct Sums {
     pub deleted: u64,
     /// Jobs that became dead letters.
     pub dead: u64,
-    /// By how much attempts began after their due time, in microseconds: the sum over all attempts.
+    /// The sum over all attempts of the time from the due time to the beginning of the attempt, in microseconds.
     pub late_us: u64,
-    /// The number of attempts that the sum `late_us` is about.
+    /// The number of attempts in the sum `late_us`.
     pub attempts: u64,
 }
 
 impl Sums {
-    /// How many numbers the sums are.
+    /// How many numbers there are.
     pub const COUNT: usize = 7;
 
     /// Returns all numbers, in their order.
@@ -49,13 +49,13 @@ impl Sums {
         self.with(other, u64::wrapping_add)
     }
 
-    /// Returns by how much these sums exceed earlier ones. The numbers of a page never fall, so an older reading adds
-    /// nothing.
+    /// Returns the differences between these sums and earlier sums. The numbers of a page never fall. So if `self` was
+    /// read before `before`, the differences are 0.
     pub fn since(self, before: Sums) -> Sums {
         self.with(before, u64::saturating_sub)
     }
 
-    /// Returns the greater number of each pair, which is the later reading.
+    /// Returns the greater number of each pair, which comes from the later reading.
     pub fn max(self, other: Sums) -> Sums {
         self.with(other, u64::max)
     }
@@ -94,7 +94,7 @@ impl MetricSubject {
 pub struct PageSums {
     /// The number of the page.
     pub page: u64,
-    /// The sums of each subject that has some.
+    /// The sums of each subject that has sums.
     pub sums: Vec<(MetricSubject, Sums)>,
 }
 
@@ -113,7 +113,7 @@ pub struct Day {
 pub struct Statistics(pub BTreeMap<MetricSubject, (Sums, Vec<Day>)>);
 
 impl Statistics {
-    /// Takes a row of a day, or of all time if `day` is empty. Days must come in their order.
+    /// Adds the row of a day, or the row of all time if `day` is empty. The days must be added in their order.
     pub fn take(&mut self, subject: MetricSubject, day: String, sums: Sums) {
         let (totals, days) = self.0.entry(subject).or_default();
         match day.is_empty() {

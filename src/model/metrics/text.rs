@@ -7,7 +7,7 @@ use super::Histogram;
 /// The kind of a family of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
-    /// A number that never falls while what it counts exists. Its name ends in `_total`.
+    /// A number that never falls while the counted thing exists. Its name ends in `_total`.
     Counter,
     /// A current value, which may rise and fall.
     Gauge,
@@ -55,7 +55,7 @@ impl Text {
         self.buckets(labels, histogram, histogram.up_to());
     }
 
-    /// Writes a histogram like [`Text::histogram`], but only with these of its bounds.
+    /// Writes a histogram like [`Text::histogram`], but only with the bounds in `shown`.
     pub(super) fn coarse_histogram(
         &mut self,
         labels: &[(&str, &str)],

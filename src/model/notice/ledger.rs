@@ -1,6 +1,6 @@
 //! The record of alerts: which alerts are open and who got them, how many dead letters there are, and what waits to be
-//! sent. It is stored in a file, so that a process that takes over from another sends nothing twice and leaves nothing
-//! out.
+//! sent. The record is stored in a file. So a process that takes over from another process sends nothing twice and
+//! omits nothing.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use crate::status::Finding;
 #[serde(default)]
 pub struct Ledger {
     open: Vec<OpenAlert>,
-    /// For each page of counters: how many dead letters of each topic it had at the last look. None: nobody has looked
-    /// yet.
+    /// For each page of counters: how many dead letters of each topic the page had when it was last read. None: no page
+    /// was read yet.
     dead: Option<BTreeMap<u64, BTreeMap<String, u64>>>,
     /// What waits to be sent.
     pub outbox: Outbox,
@@ -54,8 +54,8 @@ impl Ledger {
         });
         for notice in found {
             let known = self.open.iter().position(|open| open.notice.is_of(&notice));
-            // If an open alert has no recipients, it is sent as soon as there are some. There is one exception: an
-            // alert of the kind `alerts_not_sent` is not sent later to the recipients that could not be reached.
+            // If an open alert has no recipients, it is sent as soon as there are recipients. There is one exception:
+            // an alert of the kind `alerts_not_sent` is not sent later to the recipients that could not be reached.
             let of_sending = notice.kind == NOT_SENT;
             if known.is_some_and(|at| of_sending || !self.open[at].to.is_empty()) {
                 continue;
@@ -76,8 +76,8 @@ impl Ledger {
     }
 
     /// Returns how many dead letters each topic has got since the last call, according to the pages of counters. The
-    /// first call returns none, because those dead letters were there before. The count of a page that cannot be read
-    /// this time stays known, so none of its dead letters is lost.
+    /// first call returns none, because those dead letters were there before. If a page cannot be read this time, its
+    /// earlier count is kept, so no dead letter is missed.
     pub fn deaths(&mut self, pages: &[PageSums]) -> Vec<(String, u64)> {
         let is_first = self.dead.is_none();
         let known = self.dead.get_or_insert_default();

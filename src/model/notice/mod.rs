@@ -1,5 +1,6 @@
 //! The content of alerts. There are two kinds: problems, which begin and end, and dead letters, which are events. Pure:
-//! this decides what is sent to whom, when, and in which words. The `alert` module of the `delivery` crate sends it.
+//! this module decides what is sent to whom, when, and in which words. The `alert` module of the `delivery` crate sends
+//! the messages.
 
 mod ledger;
 mod outbox;
@@ -57,7 +58,7 @@ pub const KINDS: &[&str] = &[
     NOT_SENT,
 ];
 
-/// An alert names at most this many jobs. For the others, it gives only their number.
+/// The maximum number of jobs that an alert names. For all other jobs, the alert gives only their number.
 pub const JOBS_NAMED: usize = 10;
 
 /// One alert: something that people get a message about.
@@ -91,9 +92,9 @@ pub struct Notice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AlertState {
-    /// It is wrong now.
+    /// The problem exists now.
     Open,
-    /// It was wrong, and is over.
+    /// The problem is over.
     Over,
     /// It is an event, which has no end.
     Event,
@@ -151,12 +152,12 @@ impl Notice {
         }
     }
 
-    /// Makes the alert that reports the end of this one.
+    /// Makes the alert that reports the end of this alert.
     fn over(self, now_ms: i64) -> Notice {
         Notice { state: AlertState::Over, at_ms: now_ms, ..self }
     }
 
-    /// Makes the alert that `count` jobs of a topic became dead letters. `jobs` has those of these jobs that are known.
+    /// Makes the alert that `count` jobs of a topic became dead letters. `jobs` has only the jobs that are known.
     pub fn dead(topic: &str, count: u64, jobs: Vec<DeadJob>, now_ms: i64) -> Notice {
         let since_ms = jobs.iter().map(|job| job.died_ms).min().unwrap_or(now_ms);
         Notice {
@@ -197,8 +198,8 @@ impl Notice {
         subject(self) == subject(other)
     }
 
-    /// Adds another event about the same thing. Returns false if it is about something else, or one of the two is not
-    /// an event.
+    /// Adds another event about the same thing. Returns false if `more` is about something else, or if one of the two
+    /// alerts is not an event.
     fn take_in(&mut self, more: &Notice) -> bool {
         if !(self.state == AlertState::Event && more.state == AlertState::Event && self.is_of(more)) {
             return false;

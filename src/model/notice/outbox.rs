@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Notice, Recipient};
 
-/// How many alerts may wait for one recipient. A further one replaces the oldest.
+/// How many alerts may wait for one recipient. A further alert replaces the oldest alert.
 const WAITING_MAX: usize = 1000;
 
 /// How long dq tries to send a message.
@@ -44,7 +44,7 @@ struct PendingNotices {
     /// How many of these alerts, from the first one, this process is sending now.
     #[serde(skip)]
     sending: usize,
-    /// Since when the first alert that is not being sent has waited.
+    /// When the first alert that is not being sent began to wait.
     first_ms: i64,
     /// When the last message was sent.
     last_ms: Option<i64>,
@@ -124,7 +124,7 @@ impl Outbox {
     }
 
     /// Returns the messages to send now, to the recipients that are reachable. The caller must report the result of
-    /// each with [`Outbox::sent`], [`Outbox::failed`] or [`Outbox::put_off`].
+    /// each message with [`Outbox::sent`], [`Outbox::failed`] or [`Outbox::put_off`].
     pub fn take_due(
         &mut self,
         pace: SendPace,
@@ -149,7 +149,7 @@ impl Outbox {
         }
     }
 
-    /// Records that a message could not be sent. Returns how many alerts are dropped because of it.
+    /// Records that a message could not be sent. Returns how many alerts are dropped because of this failure.
     pub fn failed(&mut self, to: &Recipient, reason: &str, now_ms: i64) -> usize {
         let Some(waiting) = self.pending_for(to) else { return 0 };
         let tried = std::mem::take(&mut waiting.sending);

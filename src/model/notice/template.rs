@@ -1,7 +1,7 @@
 //! The body of a webhook's request: a plain JSON document, or the output of a template. In a template, a value is
 //! written as JSON, including its quotes: `{"text": {{ text }}}`. Ids and reasons in a text come from clients and
-//! receivers. A chat service may read commands in them, such as `<!channel>`, so a template for it uses a filter:
-//! `{{ text | slack }}` or `{{ text | no_tags }}`.
+//! receivers. A chat service may find commands in such a text, for example `<!channel>`. So a template for such a
+//! service uses a filter: `{{ text | slack }}` or `{{ text | no_tags }}`.
 
 use jiff::tz::TimeZone;
 use minijinja::{Environment, UndefinedBehavior};
@@ -14,7 +14,7 @@ use super::{AlertState, DeadJob, Notice};
 const NAME: &str = "webhook.json";
 
 /// A template that needs more steps than this is refused, so that it does not occupy its thread for ever. No useful
-/// template needs that many.
+/// template needs so many steps.
 const FUEL: u64 = 1_000_000;
 
 /// A template that can be rendered.
@@ -75,11 +75,10 @@ pub fn plain(message: &Message, zone: &TimeZone) -> String {
 }
 
 impl Template {
-    /// Parses a template. An error says where it is wrong.
+    /// Parses a template. An error says where the template is wrong.
     pub fn parse(text: &str) -> Result<Template, String> {
         let mut environment = Environment::new();
-        // A mistyped name is an error when the template is parsed. Otherwise the only sign of it would be a gap in an
-        // alert.
+        // A mistyped name is an error when the template is parsed. Otherwise there would be only a gap in an alert.
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_recursion_limit(50);
         environment.set_fuel(Some(FUEL));
@@ -105,7 +104,7 @@ impl Template {
         rendered.map_err(|e| format!("{e:#}"))
     }
 
-    /// Checks that the output is JSON, whatever a message contains.
+    /// Checks that the output is JSON for any content of a message.
     pub fn makes_json(&self) -> Result<(), String> {
         for state in [AlertState::Open, AlertState::Over, AlertState::Event] {
             let made = self.render(&sample(state), &TimeZone::UTC)?;
@@ -163,7 +162,7 @@ mod tests {
             let message = sample(AlertState::Event);
             let made: serde_json::Value =
                 serde_json::from_str(&template.render(&message, &TimeZone::UTC).unwrap()).unwrap();
-            // Somewhere the output contains the whole text, as the filter for this service writes it.
+            // A part of the output is the whole text, in the form that the filter for this service writes.
             fn strings(value: &serde_json::Value, found: &mut Vec<String>) {
                 match value {
                     serde_json::Value::String(text) => found.push(text.clone()),

@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 
 use super::{AlertState, Notice};
 
-/// How many alerts a message describes. For the others, it gives only their number.
+/// How many alerts a message describes. For all other alerts, the message gives only their number.
 const NAMED: usize = 50;
 
 /// The longest reason (also title and id), subject and detail, in characters.

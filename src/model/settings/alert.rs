@@ -42,7 +42,7 @@ pub struct SmtpSettings {
     pub from: String,
     /// How long the server may take to accept the connection, and for each of its answers.
     pub timeout: Duration,
-    /// The authorities that may sign the server's certificate, as PEM. None: those that this host trusts.
+    /// The authorities that may sign the server's certificate, as PEM. None: the authorities that this host trusts.
     pub ca: Option<String>,
 }
 

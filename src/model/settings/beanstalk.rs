@@ -24,7 +24,8 @@ pub struct BeanstalkSettings {
     /// The greatest number of connections that are open at the same time from one address, or from one IPv6 network of
     /// 64 bits.
     pub max_connections_per_source: usize,
-    /// A connection without any traffic for this long is closed, unless it waits for a job or has one.
+    /// A connection without any traffic for this long is closed, unless the connection waits for a job or has reserved
+    /// a job.
     pub idle_timeout: Duration,
     /// The longest body of a job, in bytes.
     pub max_job_size: u32,

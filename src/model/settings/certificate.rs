@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A certificate and its key, in the PEM format.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certificate {
-    /// The certificate, and those that sign it.
+    /// The certificate, and the certificates that sign it.
     pub chain: String,
     /// The key of the certificate.
     pub key: String,

@@ -1,12 +1,12 @@
-//! The files that lie beside a SQLite file of dq: those of SQLite, and the locks of the processes that write to it. This
-//! is the only list of them. Pure.
+//! The files beside a SQLite file of dq: the files of SQLite, and the locks of the processes that write to the SQLite
+//! file. This is the only list of these files. Pure.
 
 use std::path::{Path, PathBuf};
 
 /// SQLite's write-ahead log.
 pub const LOG: &str = "-wal";
 
-/// The memory that the processes share which have the file open.
+/// The memory that is shared by the processes that have the file open.
 const SHARED_MEMORY: &str = "-shm";
 
 /// SQLite's journal. Only files that are not in WAL mode have one.
@@ -18,26 +18,26 @@ pub const GATE: &str = "-gate";
 /// The lock of the process that writes.
 pub const TURN: &str = "-turn";
 
-/// Of the spool: the lock of the timer that sends its changes.
+/// For the spool: the lock of the timer that sends the spool's changes.
 pub const SENDER: &str = "-sender";
 
-/// Of the spool: the note about the daemon that uses it.
+/// For the spool: the note about the daemon that uses the spool.
 pub const SPOOL_OWNER: &str = "-owner";
 
 /// The ends of the names of the files that SQLite makes beside a database. Each belongs to one database.
 pub const LOGS: [&str; 3] = [LOG, SHARED_MEMORY, JOURNAL];
 
-/// The ends of the names of the locks of a file's writers.
+/// The ends of the names of the locks for processes that write to a file.
 pub const TURN_FILES: [&str; 2] = [GATE, TURN];
 
-/// Returns the path of a file beside another one, such as `spool.db-turn`.
+/// Returns the path of a file beside another file, such as `spool.db-turn`.
 pub fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(suffix);
     beside.into()
 }
 
-/// Returns the files of a database: itself, and those that SQLite makes beside it.
+/// Returns the files of a database: the database file itself, and the files that SQLite makes beside it.
 pub fn database_files(path: &Path) -> Vec<PathBuf> {
     std::iter::once("").chain(LOGS).map(|suffix| beside(path, suffix)).collect()
 }

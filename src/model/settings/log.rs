@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct LogSettings {
     /// The form of each line.
     pub format: LogFormat,
-    /// If a file has this many bytes, or more, a further file of the same day is begun.
+    /// If a file has reached this number of bytes, a further file of the same day is begun.
     pub max_size: u64,
     /// How many files of each kind are kept. 0: all.
     pub keep: usize,

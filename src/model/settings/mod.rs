@@ -65,11 +65,12 @@ pub struct Settings {
     pub consume: ConsumeSettings,
     /// Where jobs are stored.
     pub store: StoreSettings,
-    /// The most bytes of the records of ended jobs, of all topics together.
+    /// The maximum size of the records of ended jobs of all topics together, in bytes.
     pub records_max: u64,
-    /// Where the topics that may change at any time are stored. None: there are only those of the configuration file.
+    /// Where the topics that may change at any time are stored. None: there are only the topics of the configuration
+    /// file.
     pub registry: Option<RegistrySettings>,
-    /// Which addresses callbacks may go to, and their TLS.
+    /// The addresses to which callbacks may go, and the TLS of callbacks.
     pub callback: CallbackSettings,
     /// Who gets alerts, and how.
     pub alert: AlertSettings,
@@ -186,7 +187,7 @@ pub enum StoreSettings {
     Embedded {
         /// The file.
         path: PathBuf,
-        /// Adds are refused while the disk of the file has fewer bytes left.
+        /// While the disk of the file has fewer free bytes than this, adds are refused.
         min_free: u64,
     },
     /// Nodes of Redis.
@@ -200,7 +201,7 @@ pub struct RedisSettings {
     pub prefix: String,
     /// How long a node may take to connect, and to answer.
     pub timeout: Duration,
-    /// The number of connections to a node, per process, not counting those that wait for bells.
+    /// The number of connections to a node, per process, without the connections that wait for bells.
     pub pool: u32,
     /// The nodes.
     pub nodes: Vec<NodeSettings>,
@@ -215,14 +216,14 @@ pub struct RedisSettings {
 pub struct SpoolSettings {
     /// The file.
     pub path: PathBuf,
-    /// How many bytes it may have. 0: it takes no new changes, and those that it has are sent.
+    /// How many bytes the file may have. 0: the spool takes no new changes, and the changes that it has are sent.
     pub bytes: usize,
 }
 
 /// The first byte of the file `-turn` beside the spool if nothing waits in the spool. Each batch of requests has to
-/// know whether changes wait, and this byte costs one system call. A process sets it in its turn when nothing waits. It
-/// is cleared before a change is stored. It is also cleared when the spool is opened, because it may be wrong after a
-/// crash of the machine. With any other byte, the spool is read.
+/// know whether changes wait, and to read this byte costs one system call. When nothing waits, a process sets the byte
+/// during its turn. The byte is cleared before a change is stored. It is also cleared when the spool is opened, because
+/// it may be wrong after a crash of the machine. With any other byte, the spool is read.
 pub const NOTHING_WAITS: u8 = b'0';
 
 impl RedisSettings {
@@ -253,7 +254,8 @@ impl fmt::Debug for RedisSettings {
 /// One node.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSettings {
-    /// The name of the node. Jobs find their home by it, so it must stay the same when the address changes.
+    /// The name of the node. The homes of jobs depend on this name, so the name must stay the same when the address
+    /// changes.
     pub name: String,
     /// The server or servers of the node.
     pub at: NodeAddress,
@@ -286,7 +288,7 @@ pub enum NodeAddress {
     },
     /// The masters of a Redis Cluster.
     Cluster {
-        /// The URLs of some of its servers, which name the others.
+        /// The URLs of some servers of the Cluster. These servers name the other servers.
         seeds: Vec<String>,
     },
 }
@@ -294,7 +296,7 @@ pub enum NodeAddress {
 /// Certificates and a key, in the PEM format.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsSettings {
-    /// The authorities that may sign servers' certificates. None: those that this host trusts.
+    /// The authorities that may sign servers' certificates. None: the authorities that this host trusts.
     pub ca: Option<String>,
     /// The certificate that dq presents, and its key.
     pub own: Option<(String, String)>,
@@ -342,7 +344,7 @@ impl fmt::Display for StoreSettings {
     }
 }
 
-/// Which addresses callbacks may go to, and their TLS.
+/// The addresses to which callbacks may go, and the TLS of callbacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallbackSettings {
     /// Which addresses are never called.
@@ -358,8 +360,8 @@ pub struct CallbackSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Guard {
-    /// Link-local addresses (cloud metadata), and multicast, unspecified and reserved ones.
+    /// Link-local (cloud metadata), multicast, unspecified and reserved addresses.
     Metadata,
-    /// The same addresses, and private and loopback ones.
+    /// The same addresses, and also private and loopback addresses.
     Strict,
 }

@@ -37,7 +37,7 @@ impl fmt::Display for RegistrySettings {
         match self {
             RegistrySettings::Sqlite { path } => write!(f, "sqlite:{}", path.display()),
             RegistrySettings::Mysql(server) => f.write_str(&server.name),
-            // Without the nodes: with one node more, it is the same registry.
+            // The nodes are left out, because the registry stays the same when a node is added.
             RegistrySettings::Store(nodes) => write!(f, "store:{}", nodes.prefix),
         }
     }

@@ -4,8 +4,8 @@
 const EMBEDDED: &str = "embedded in ";
 const REDIS: &str = "redis under ";
 
-/// Returns which key of the configuration means another store, and what to do; none: both descriptions mean the same
-/// store. Nodes may be added or removed, but each one keeps its number of shards.
+/// Returns which key of the configuration means another store, and what to do. None: both descriptions mean the same
+/// store. Nodes may be added or removed, but each node keeps its number of shards.
 pub fn refused_store_change(before: &str, after: &str) -> Option<String> {
     if before == after {
         return None;
@@ -40,7 +40,7 @@ pub fn refused_store_change(before: &str, after: &str) -> Option<String> {
     Some(why)
 }
 
-/// Splits a description: the store, and its nodes with what is written about each.
+/// Splits a description: the store, and its nodes with the text about each node.
 fn parts(text: &str) -> (&str, Vec<(&str, &str)>) {
     let mut parts = text.split(", ");
     (parts.next().unwrap_or_default(), parts.filter_map(|part| part.split_once(": ")).collect())

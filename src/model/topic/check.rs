@@ -1,4 +1,4 @@
-//! Checks topics, with the same rules for those of the configuration file and those of the registry.
+//! Checks topics. The rules are the same for topics of the configuration file and topics of the registry.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl InvalidTopic {
 }
 
 impl Topic {
-    /// Checks all values and their combinations. A topic must pass this before it is saved.
+    /// Checks all values and their combinations. A topic must pass this check before it is saved.
     pub fn check(&self) -> Result<(), InvalidTopic> {
         self.check_values()?;
         if self.name.as_str().ends_with(DONE_SUFFIX) {

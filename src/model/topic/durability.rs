@@ -5,19 +5,19 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The most replicas that a level can name.
+/// The maximum number of replicas that a level can name.
 const REPLICAS_MAX: u32 = 100;
 
 /// How safe a change of a job is before it is answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Durability {
-    /// `memory`: the server has it in its memory.
+    /// `memory`: the server has the change in its memory.
     #[default]
     Memory,
-    /// `fsync`: the server has it on its disk.
+    /// `fsync`: the server has the change on its disk.
     Fsync,
-    /// `replicas:2`: this many replicas have it in their memory, too.
+    /// `replicas:2`: this number of replicas also have the change in their memory.
     Replicas(u32),
 }
 

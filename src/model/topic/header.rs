@@ -42,21 +42,21 @@ const GUARDED: [&str; 15] = [
 ];
 
 /// Returns whether two names of headers are the same to a receiver. For CGI and PHP, `_` and `-` are the same, and for
-/// PHP also `.`. For all, upper and lower case are the same. So this function treats all characters except letters and
-/// digits as the same.
+/// PHP also `.`. For all receivers, upper and lower case are the same. So this function treats all characters except
+/// letters and digits as the same.
 pub fn is_same_header(a: &str, b: &str) -> bool {
     a.len() == b.len() && begins_like(a, b)
 }
 
-/// Returns whether a name begins with another one, compared as [`is_same_header`] does.
+/// Returns whether a name begins with another name. The names are compared as in [`is_same_header`].
 fn begins_like(name: &str, prefix: &str) -> bool {
     let folded = |byte: u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' };
     name.len() >= prefix.len() && name.bytes().zip(prefix.bytes()).all(|(a, b)| folded(a) == folded(b))
 }
 
-/// Returns whether a job may set the header with this name only if its topic names it in `job_headers`: a receiver may
-/// trust the header, so a client that may add jobs must not be able to forge it. Names are compared by
-/// [`is_same_header`].
+/// Returns whether the header with this name is guarded: a job may set it only if the topic of the job names it in
+/// `job_headers`. A receiver may trust such a header, so a client that may add jobs must not be able to forge it. Names
+/// are compared by [`is_same_header`].
 pub fn is_guarded_header(name: &str) -> bool {
     begins_like(name, "x-forwarded-") || GUARDED.iter().any(|guarded| is_same_header(name, guarded))
 }

@@ -1,4 +1,4 @@
-//! The hosts that a setting names: those of jobs with URLs of their own (`job_hosts`), and those with limits
+//! The hosts that a setting names: hosts for jobs with URLs of their own (`job_hosts`), and hosts with limits
 //! (`callback.host`). Pure.
 
 use std::net::Ipv6Addr;

@@ -40,18 +40,18 @@ pub enum Mode {
     /// dq calls the callback.
     #[default]
     Push,
-    /// Clients ask for jobs. dq calls no receiver.
+    /// Clients reserve the jobs. dq calls no receiver.
     Pull,
 }
 
-/// What a reserve does with the jobs that it brings.
+/// What a reserve does with the jobs that it returns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnReserve {
-    /// They are leased, and come again unless the client reports that they are done.
+    /// The jobs are leased. A job can be reserved again unless the client reports that the job is done.
     #[default]
     Lease,
-    /// They are done, and removed, before the client gets them.
+    /// The jobs count as done, and are removed before the client gets them.
     Remove,
 }
 
@@ -114,38 +114,40 @@ settings! {
     title: String = String::new(), SettingKind::Text { most: 255 };
     /// Who starts a delivery. `push`: dq calls the callback. `pull`: clients reserve the jobs.
     mode: Mode = Mode::Push, SettingKind::Words(&["push", "pull"]);
-    /// The URL that is called, http or https. With `pull` it may be empty.
+    /// The http or https URL that dq calls. With the mode `pull`, it may be empty.
     callback: String = String::new(), SettingKind::Text { most: 1024 };
     /// The HTTP method of a callback.
     method: Method = Method::Post, SettingKind::Words(&["POST", "GET"]);
-    /// How the body of a job is sent: `json` sends it as it was given, `form` sends a field for each of its keys, as
-    /// the PHP daemon does. `json` needs the method POST.
+    /// How the body of a job is sent. `json`: the body is sent as it was given. `form`: the body is sent as a form,
+    /// with one field for each of its top-level keys, as the PHP daemon does. `json` needs the method POST.
     payload: Payload = Payload::Json, SettingKind::Words(&["json", "form"]);
-    /// The headers of a callback in addition to dq's own.
+    /// The headers that each callback has in addition to dq's own headers.
     headers: BTreeMap<String, String> = BTreeMap::new(), SettingKind::Headers;
-    /// Jobs cannot set some headers, such as `authorization` (docs/CALLBACKS.md has the list). The jobs of the topic
-    /// may set those of them that are named here.
+    /// Jobs cannot set some headers, such as `authorization` (docs/CALLBACKS.md has the list). But the jobs of this
+    /// topic may set the headers that are named here.
     job_headers: Vec<String> = Vec::new(), SettingKind::Texts;
-    /// The hosts that may be in the own `url` of a job of this topic, such as `shop.example:8443`. `*.example.com`
-    /// matches every name with one label before `.example.com`. Empty: jobs have no URLs of their own.
+    /// A job of this topic may have its own `url` only if the host of the `url` is listed here, such as
+    /// `shop.example:8443`. `*.example.com` matches every name with one label before `.example.com`. Empty: jobs cannot
+    /// have their own URLs.
     job_hosts: Vec<String> = Vec::new(), SettingKind::Texts;
     /// The delay of a job that is added without a due time.
     delay: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
     /// The longest time that one whole callback may take.
     timeout: Duration = Duration::from_secs(3),
         SettingKind::Span { least: Duration::from_millis(10), most: HOUR };
-    /// The longest time that the connection of a callback may take to open.
+    /// The longest time that may pass until the connection of a callback is open.
     connect_timeout: Duration = Duration::from_secs(1),
         SettingKind::Span { least: Duration::from_millis(1), most: HOUR };
-    /// Whether the certificate of an https receiver is checked. If not, others may read and change the callbacks.
+    /// Whether the certificate of an https receiver is checked. If it is not checked, an attacker in the network can
+    /// read and change the callbacks.
     tls_verify: bool = true, SettingKind::Switch;
-    /// Which answers of a receiver accept a job: `status` (any of 200 to 299), `non_empty` (any answer with a body,
-    /// the PHP daemon's rule), or an expression over `{status}` and `{res.…}`.
+    /// Which answers of a receiver accept a job. `status`: any status from 200 to 299. `non_empty`: any answer with a
+    /// body, as in the PHP daemon. Any other text is an expression over `{status}` and `{res.…}`.
     success: Success = Success::Status, SettingKind::Success { most: 255 };
     /// An expression. If it is true for a successful answer, the job is delivered again. Empty: never.
     re_notify_flag: String = String::new(), SettingKind::Text { most: 255 };
-    /// The maximum number of attempts of a job when `re_notify_flag` repeatedly asks to deliver it again. After the
-    /// last of these attempts, the job becomes a dead letter. Null: no limit.
+    /// If `re_notify_flag` is true again and again for a job, the job becomes a dead letter after this number of
+    /// attempts. Null: no limit.
     max_notifications: Option<u32> = None, SettingKind::Count { least: 1, most: MILLION };
     /// The delays between attempts: `2n+1` (1, 3, 5 … times `retry_base`), `exponential` (1, 2, 4 … times `retry_base`,
     /// up to `retry_cap`), or a list of durations.
@@ -156,40 +158,44 @@ settings! {
     /// The longest delay of `exponential`.
     retry_cap: Duration = HOUR, SettingKind::Span { least: Duration::from_millis(1), most: LONGEST_RETRY };
     /// The failures after which a job is tried again: `connect`, `timeout`, `broken`, `answer`, statuses such as `503`,
-    /// and `5xx`. Any other failure makes it a dead letter. Empty: all failures.
+    /// and `5xx`. After any other failure, the job becomes a dead letter. Empty: all failures.
     retry_on: Vec<Failure> = Vec::new(), SettingKind::Failures;
     /// How many attempts a job has before it becomes a dead letter.
     max_attempts: u32 = 10, SettingKind::Count { least: 1, most: 1000 };
-    /// How long a receiver that answers later may take. Zero: a receiver must not answer later, and callbacks have no
-    /// `dq-ack-url`.
+    /// How long a receiver that answers later may take to report the outcome. Zero: a receiver must not answer later,
+    /// and callbacks have no `dq-ack-url`.
     answer_later: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
-    /// With `pull`: how long the lease of a reserved job holds, unless the client asks for another time.
+    /// With `pull`: how long the lease of a reserved job lasts, unless the job or the client sets another time.
     ttr: Duration = Duration::from_secs(60), SettingKind::Span { least: LEASES.0, most: LEASES.1 };
-    /// With `pull`: what a reserve does with the jobs that it brings. `lease`: they come again unless the client reports
-    /// that they are done. `remove`: they are done at once, so a job is delivered at most once, and may be lost.
+    /// With `pull`: what happens to jobs that a client reserves. `lease`: a job can be reserved again after its lease,
+    /// unless the client reports that the job is done. `remove`: the jobs count as done, and are removed at once. So a
+    /// job is delivered at most once, and may be lost.
     on_reserve: OnReserve = OnReserve::Lease, SettingKind::Words(&["lease", "remove"]);
-    /// With `pull`: whether a job that a client refused gets the priority 0, which comes first.
+    /// With `pull`: whether a job gets the priority 0 after a client has reported a failure with `nack`. Jobs with the
+    /// priority 0 are reserved first.
     retried_first: bool = false, SettingKind::Switch;
-    /// How long after the due time of a job an attempt may begin. A job can set its own value. After this time, the job
-    /// becomes a dead letter. Zero: there is no such limit.
+    /// An attempt of a job may begin only within this time after the due time. After this time, the job becomes a dead
+    /// letter. A job can set its own value. Zero: there is no such limit.
     expire_after: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
-    /// The most callbacks that run at the same time. With `pull`: the most jobs that are leased. Null: no limit.
+    /// The maximum number of callbacks that run at the same time. With `pull`: the maximum number of jobs that are
+    /// leased at the same time. Null: no limit.
     max_in_flight: Option<u32> = None, SettingKind::Count { least: 1, most: MILLION };
     /// The maximum number of callbacks that begin per second, minute or hour, such as `100/s`, `30/m` or `500/h`. With
-    /// `pull`: the maximum number of jobs that are reserved. Null: no limit.
+    /// `pull`: the maximum number of jobs that are reserved in this time. Null: no limit.
     rate: Option<Rate> = None, SettingKind::Rate { most: MILLION };
-    /// The most jobs that are delayed, ready or leased. More adds are refused. Null: no limit.
+    /// The maximum number of jobs that are delayed, ready or leased. Further adds are refused. Null: no limit.
     max_pending: Option<u32> = None, SettingKind::Count { least: 1, most: 1_000_000_000 };
-    /// The most bytes that all jobs of the topic have together, such as `10MiB`. Dead letters count too. More adds are
+    /// The maximum size of all jobs of the topic together, such as `10MiB`. Dead letters count too. Further adds are
     /// refused. Null: no limit.
     max_bytes: Option<Size> = None, SettingKind::Bytes { least: 1, most: 1 << 50 };
-    /// The most jobs that clients add in a span, such as `100/s`, `30/m` or `500/h`. More adds are refused. Null: no
-    /// limit.
+    /// The maximum number of jobs that clients add per second, minute or hour, such as `100/s`, `30/m` or `500/h`.
+    /// Further adds are refused. Null: no limit.
     add_rate: Option<Rate> = None, SettingKind::Rate { most: MILLION };
-    /// Whose topic it is, such as a department or a customer. Workers are shared fairly by tenant, and then by topic.
-    /// Empty: the topic is a tenant of its own.
+    /// The tenant that owns the topic, such as a department or a customer. The workers are shared fairly among the
+    /// tenants, and then among the topics of each tenant. Empty: the topic is a tenant of its own.
     tenant: String = String::new(), SettingKind::Text { most: 128 };
-    /// After this many failures of the receiver in a row, the circuit opens and the jobs wait. 0: never.
+    /// After this number of failures of the receiver in a row, the circuit of the topic opens, and its jobs wait. 0:
+    /// the circuit never opens.
     breaker_failures: u32 = 20, SettingKind::Count { least: 0, most: MILLION };
     /// How long the jobs wait when the circuit opens for the first time.
     breaker_pause: Duration = Duration::from_secs(10),
@@ -199,7 +205,7 @@ settings! {
     /// have been due for longer than one hour become dead letters (docs/FLOW.md).
     catch_up: CatchUp = CatchUp::All, SettingKind::CatchUp { least: Duration::from_secs(1), most: LONGEST };
     /// How safely dq must store a change of a job of this topic before dq answers the client: `memory`, `fsync` or
-    /// `replicas:1`. Null: as `store.durability` says.
+    /// `replicas:1`. Null: the value of `store.durability`.
     durability: Option<Durability> = None, SettingKind::Durability;
     /// The priority of the topic, compared with other topics: it decides which topics are served first.
     priority: Priority = Priority::Normal, SettingKind::Words(&["high", "normal", "low"]);
@@ -212,18 +218,17 @@ settings! {
     /// The secrets that sign callbacks. Each callback is signed with all of them. They are never shown.
     secrets: Vec<String> = Vec::new(), SettingKind::Secrets;
     /// The first secret always signs callbacks. The other secrets sign only until this moment. Null: all secrets always
-    /// sign. A change of `secrets` alone sets this to null.
+    /// sign. If `secrets` is changed and this setting is not given, this setting becomes null.
     old_secrets_until: Option<Moment> = None, SettingKind::Moment;
     /// How long the record of a job that has ended is kept. Zero: jobs leave no record.
     keep_done: Duration = RecordKeeping::DEFAULT.age, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
-    /// The number of ended jobs whose records are kept. The oldest records are removed first. Zero: jobs leave no
-    /// record.
+    /// How many records of ended jobs are kept. The oldest records are removed first. Zero: jobs leave no record.
     keep_done_jobs: u32 = RecordKeeping::DEFAULT.jobs, SettingKind::Count { least: 0, most: 10 * MILLION };
-    /// Whether records keep body and headers of their jobs, so that a job can be replayed. Bodies of more than 64 KiB
-    /// are not kept.
+    /// Whether a record contains the body and the headers of its job, so that the job can be replayed. A body of more
+    /// than 64 KiB is not kept.
     keep_done_body: bool = RecordKeeping::DEFAULT.with_body, SettingKind::Switch;
-    /// A URL, http or https, that gets an event when a job of the topic has been accepted or has become a dead letter.
-    /// Empty: no events.
+    /// The http or https URL to which dq sends an event when a job of the topic has been accepted or has become a dead
+    /// letter. Empty: no events.
     on_done: String = String::new(), SettingKind::Text { most: 1024 };
     /// Whether the events of `on_done` contain the answer of the receiver.
     on_done_answer: bool = false, SettingKind::Switch;
@@ -237,7 +242,7 @@ pub const LEASES: (Duration, Duration) = (Duration::from_millis(100), HOUR.satur
 /// The largest number of jobs that one reserve may ask for.
 pub const RESERVE_JOBS_MAX: u32 = 100;
 
-/// The greatest value of most numbers.
+/// The greatest value that is allowed for most numbers.
 const MILLION: u32 = 1_000_000;
 
 /// The longest delay between two attempts: a year.
@@ -249,13 +254,13 @@ impl Topic {
         Topic { callback: callback.into(), ..Topic::with_defaults(name) }
     }
 
-    /// Returns how long after the failure of attempt `number` (from 1) of `limit` the next attempt comes. None: no
-    /// attempt is left. `random` is as in [`Retry::delay_after`].
+    /// Returns the delay from the failure of attempt `number` (from 1) to the next attempt. None: no attempt is left,
+    /// because a job has `limit` attempts. `random` is as in [`Retry::delay_after`].
     pub fn again_after(&self, number: u32, limit: u32, random: f64) -> Option<Duration> {
         (number < limit).then(|| self.delay_after(number, random))
     }
 
-    /// Returns the topic that delivers the events of this one. None: it has none.
+    /// Returns the topic that delivers the events of this topic. None: this topic has no events.
     pub(super) fn of_events(&self) -> Option<Topic> {
         if self.on_done.is_empty() {
             return None;
@@ -285,21 +290,23 @@ impl Topic {
     }
 
     /// Returns the moment after which no attempt of a new job begins, in Unix milliseconds. None: there is no such
-    /// moment. `own` is the job's own limit: how long after its due time an attempt may begin. Zero: for ever.
+    /// moment. `own` is the job's own limit: an attempt may begin only within this time after the due time. Zero: at
+    /// any time.
     pub fn expires_ms(&self, own: Option<Duration>, due: Due, now_ms: i64) -> Option<i64> {
         let span = own.unwrap_or(self.expire_after);
         let due_ms = due.resolve(i128::from(now_ms) * 1_000_000);
         (!span.is_zero()).then(|| due_ms.saturating_add(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
     }
 
-    /// Returns the limit of attempts of a job for which `re_notify_flag` asks again. `own` is the job's own limit.
+    /// Returns the limit of attempts of a job for which `re_notify_flag` is true again and again. `own` is the job's
+    /// own limit.
     pub fn notifications_limit(&self, own: Option<u32>) -> u32 {
         own.or(self.max_notifications).unwrap_or(u32::MAX)
     }
 
-    /// Returns the limit of attempts that counts when a lease expires. With `re_notify_flag`, it is not known how many
-    /// of the earlier attempts failed, and how often the flag asked again. So if the flag may ask without a limit, an
-    /// expired lease is never the last attempt of a job.
+    /// Returns the limit of attempts that applies when a lease expires. With `re_notify_flag`, dq does not know how
+    /// many of the earlier attempts failed, and after how many the flag was true. So if the flag may be true without a
+    /// limit, an expired lease is never the last attempt of a job.
     pub fn lease_limit(&self) -> u32 {
         match self.re_notify_flag.is_empty() {
             true => self.max_attempts,
@@ -313,7 +320,8 @@ impl Topic {
     }
 
     /// Sets the fields that `given` names, from their written forms. Null means the default. Other fields keep their
-    /// values. The values are not checked ([`Topic::check`]), only read; a name that is not a setting is ignored.
+    /// values. The values are read, but not checked ([`Topic::check`] does this). A name that is not a setting is
+    /// ignored.
     ///
     /// # Errors
     ///
@@ -345,7 +353,7 @@ impl Topic {
         Ok(())
     }
 
-    /// Returns all settings in their written forms, by name. Those that have no effect are null.
+    /// Returns all settings in their written forms, by name. A setting that has no effect is null.
     pub fn written(&self) -> Map<String, Value> {
         let value = |setting: &Setting| match self.retry.uses(setting.name) {
             true => (setting.write)(self),

@@ -1,4 +1,4 @@
-//! Finds the settings of a topic that dq cannot follow, and what happens to the topic then. Such topics are in a
+//! Finds the settings of a topic that dq cannot use, and says what happens to the topic then. Such topics are in a
 //! registry that other programs write: the console of the PHP daemon, or another release of dq. Pure.
 
 use super::{InvalidTopic, Topic};
@@ -14,16 +14,15 @@ impl InvalidTopic {
 }
 
 impl Topic {
-    /// Returns why the topic is held: no job is added to it and none is delivered, until somebody corrects it. None: it
-    /// is served.
+    /// Returns why the topic is held. No job is added to a held topic, and no job of it is delivered, until somebody
+    /// corrects the setting. None: the topic is served.
     pub fn held(&self) -> Option<String> {
         let flaw = self.flaws().into_iter().find(InvalidTopic::holds)?;
         let decision = if flaw.field == "re_notify_flag" { "edits it or clears it" } else { "edits it" };
         Some(format!("{flaw} (until somebody {decision})"))
     }
 
-    /// Returns which settings of the topic dq cannot follow, and what happens to the topic. None: dq follows all of
-    /// them.
+    /// Returns which settings of the topic dq cannot use, and what happens to the topic. None: the topic is not held.
     pub fn problem(&self) -> Option<String> {
         self.held().map(|why| format!("held: {why}"))
     }

@@ -11,7 +11,7 @@ pub struct RecordKeeping {
     pub jobs: u32,
     /// Whether records keep body and headers.
     pub with_body: bool,
-    /// Whether an event goes out when a job has ended: see `on_done` of a topic.
+    /// Whether an event is sent when a job has ended: see `on_done` of a topic.
     pub with_event: bool,
 }
 

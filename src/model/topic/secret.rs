@@ -1,4 +1,4 @@
-//! The secrets that callbacks are signed with: from the text of a secret to its key. Pure.
+//! The secrets that callbacks are signed with, and how the key of a secret is made from its text. Pure.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const PREFIX: &str = "whsec_";
 /// How many bytes the key of such a secret has, by the specification.
 const KEY: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// How many bytes a secret without this prefix must have at least.
+/// The least number of bytes of a secret without this prefix.
 const TEXT_MIN: usize = 8;
 
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -40,8 +40,8 @@ impl Topic {
         }
     }
 
-    /// Puts a secret before the others. The others go on signing for `keep` from now (at most ten years). If they
-    /// already have a later end, that end stays. With a `keep` of zero, they are removed.
+    /// Puts a new secret before the old secrets. The old secrets continue to sign for `keep` from now (at most ten
+    /// years). If they already have a later end, that end stays. If `keep` is zero, the old secrets are removed.
     pub fn rotate_secret(&mut self, secret: String, keep: Duration, now_ms: i64) {
         self.drop_ended_secrets(now_ms);
         if keep.is_zero() {

@@ -1,5 +1,6 @@
-//! The settings of a topic. Each is declared once, in `settings!`, with its documentation, type, default and bounds.
-//! The configuration file, the API, the registry, the command line and the OpenAPI document follow from that. Pure.
+//! The settings of a topic. Each setting is declared once, in `settings!`, with its documentation, type, default and
+//! bounds. The configuration file, the API, the registry, the command line and the OpenAPI document follow from this
+//! declaration. Pure.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ pub(super) const HOUR: Duration = Duration::from_secs(3600);
 /// The longest span that a topic may have: ten years.
 pub(super) const LONGEST: Duration = HOUR.saturating_mul(24 * 366 * 10);
 
-/// The most entries of a list, and of an object of headers.
+/// The maximum number of entries of a list, or of an object of headers.
 const ENTRIES_MAX: usize = 32;
 
 /// The longest entry of a list, in bytes.
@@ -230,8 +231,8 @@ impl Setting {
         InvalidTopic::new(self.name, format!("{} is not {}", Excerpt(&value), self.wanted()))
     }
 
-    /// Checks that every registry can keep a written value unchanged: its length, and that it holds no control
-    /// character. The values of headers are checked with the topic.
+    /// Checks that every registry can store a written value unchanged: the value is not too long and contains no
+    /// control character. The values of headers are checked with the topic.
     ///
     /// # Errors
     ///

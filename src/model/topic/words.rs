@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Success {
-    /// `status`: any status of 200 to 299.
+    /// `status`: any status from 200 to 299.
     Status,
-    /// `non_empty`: any answer whose body is not empty, whatever its status. The PHP daemon's rule.
+    /// `non_empty`: any answer whose body is not empty, with any status. This is the rule of the PHP daemon.
     NonEmpty,
     /// Any answer for which this expression over `{status}` and `{res.…}` is true.
     When(String),
@@ -38,7 +38,7 @@ impl From<Success> for String {
     }
 }
 
-/// A rate limit: how many jobs in which span. It is written `"100/s"`, `"30/m"`, `"500/h"`, or as a number, which means
+/// A rate limit: a number of jobs in a span. It is written `"100/s"`, `"30/m"`, `"500/h"`, or as a number, which means
 /// jobs in a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RateText", into = "RateText")]
@@ -49,7 +49,7 @@ pub struct Rate {
     pub per: Duration,
 }
 
-/// The written form of a rate: a number for a rate per second, because every release reads that.
+/// The written form of a rate: a number for a rate per second, because every release can read a number.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a rate such as \"100/s\", \"30/m\", \"500/h\"")]
 enum RateText {
@@ -60,7 +60,7 @@ enum RateText {
 const UNITS: [(&str, u64); 3] = [("s", 1), ("m", 60), ("h", 3600)];
 
 impl Rate {
-    /// Makes a rate of this many jobs in a second.
+    /// Makes a rate of `jobs` jobs per second.
     pub const fn per_second(jobs: u32) -> Rate {
         Rate { jobs, per: Duration::from_secs(1) }
     }
@@ -168,9 +168,10 @@ pub enum CatchUp {
     /// `all`: all jobs at once.
     #[default]
     All,
-    /// `spread 10m`: the jobs spread over this span.
+    /// `spread 10m`: the jobs are spread over this span.
     Spread(Duration),
-    /// `skip older than 1h`: a job that has been due for longer becomes a dead letter without an attempt.
+    /// `skip older than 1h`: a job that has been due for longer than this span becomes a dead letter without an
+    /// attempt.
     Skip(Duration),
 }
 
@@ -216,7 +217,7 @@ impl From<CatchUp> for String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Failure {
-    /// `connect`: no connection was made, or none that dq may use.
+    /// `connect`: dq could not open a connection, or may not use the connection.
     Connect,
     /// `timeout`: the whole answer did not come in time.
     Timeout,
@@ -226,12 +227,12 @@ pub enum Failure {
     Answer,
     /// `503`: this status.
     Status(u16),
-    /// `5xx`: any of these hundred statuses. Holds the first digit.
+    /// `5xx`: any status with the same first digit. Holds the first digit.
     Class(u16),
 }
 
 impl Failure {
-    /// Returns whether this failure is, or includes, the other one.
+    /// Returns whether this failure is equal to the other failure, or includes it.
     pub fn covers(self, other: Failure) -> bool {
         match (self, other) {
             (Failure::Class(class), Failure::Status(status)) => status / 100 == class,

@@ -33,7 +33,7 @@ pub(super) trait Written: Sized {
 }
 
 impl Written for Duration {
-    /// A part of a millisecond counts as a whole one: the registries keep milliseconds.
+    /// A part of a millisecond counts as a whole millisecond, because the registries keep milliseconds.
     fn read(value: &Value) -> Option<Duration> {
         let span = match value {
             Value::Number(seconds) => match seconds.as_u64() {

@@ -1,5 +1,6 @@
-//! The commands, and how a line becomes one. Names are compared as beanstalkd compares them: a line belongs to the first
-//! command of the table whose name it begins with. So `statsx` is a wrong `stats`, and `quitter` is a `quit`.
+//! The commands, and how a line becomes a command. Names are compared as in beanstalkd: a line belongs to the first
+//! command in the table whose name is the beginning of the line. So `statsx` is a wrong `stats`, and `quitter` is a
+//! `quit`.
 
 use super::number::{strtol, strtoul, unsigned, unsigned_32};
 use super::response::BeanstalkResponse;
@@ -17,7 +18,7 @@ pub enum BeanstalkCommand {
     Use(TubeName),
     /// Lease a job of the watched tubes, and wait for it without a limit.
     Reserve,
-    /// Lease a job of the watched tubes, and wait for at most this long. None: without limit.
+    /// Lease a job of the watched tubes. The number is the longest time to wait. None: there is no limit.
     ReserveWithTimeout(Option<u32>),
     /// Lease this job.
     ReserveJob(u64),
@@ -53,7 +54,7 @@ pub enum BeanstalkCommand {
     PeekDelayed,
     /// Show the first buried job of the used tube.
     PeekBuried,
-    /// Make at most this many jobs of the used tube ready: buried ones, or if there are none, delayed ones.
+    /// Make jobs of the used tube ready, up to this number. These are buried jobs or, if there are none, delayed jobs.
     Kick(u32),
     /// Make this buried or delayed job ready.
     KickJob(u64),
@@ -69,7 +70,7 @@ pub enum BeanstalkCommand {
     ListTubeUsed,
     /// The tubes that jobs are leased from.
     ListTubesWatched,
-    /// Lease no new job of a tube for this long.
+    /// Lease no new job of a tube for some time.
     PauseTube {
         /// The tube.
         tube: TubeName,
@@ -87,7 +88,7 @@ pub struct Put {
     pub priority: u32,
     /// How long the job is delayed.
     pub delay_s: u32,
-    /// How long a lease of it lasts: at least 1, because 0 counts as 1.
+    /// How long a lease of the job lasts. The value is at least 1, because 0 counts as 1.
     pub ttr_s: u32,
     /// Any bytes.
     pub body: Vec<u8>,
@@ -105,7 +106,7 @@ pub enum CommandError {
     /// The body exceeds the limit. It was skipped.
     #[error("JOB_TOO_BIG")]
     JobTooBig,
-    /// No CRLF follows the body. The body and the two bytes that stand there instead were skipped.
+    /// No CRLF follows the body. The body and the next two bytes were skipped.
     #[error("EXPECTED_CRLF")]
     ExpectedCrlf,
 }
@@ -126,9 +127,9 @@ impl From<CommandError> for BeanstalkResponse<'_> {
 pub(super) enum Line {
     /// A whole command.
     Command(BeanstalkCommand),
-    /// A put. Its body, of `size` bytes and a CRLF, follows. The body of `put` is empty so far.
+    /// A put. Its body follows: `size` bytes and a CRLF. The body in `put` is still empty.
     Body { put: Put, size: u32 },
-    /// A put that is too big. This many bytes follow, which are skipped.
+    /// A put that is too big. `skipped` is the number of bytes that follow and are skipped.
     TooBig { skipped: u64 },
 }
 
@@ -204,7 +205,7 @@ fn last_id(rest: &mut &[u8]) -> Option<u64> {
     unsigned(rest, u64::MAX).filter(|_| rest.is_empty())
 }
 
-/// Reads a timeout. The number is cut to 32 bits, as in beanstalkd, and a negative one means no limit.
+/// Reads a timeout. The number is cut to 32 bits, as in beanstalkd. A negative number means that there is no limit.
 fn timeout(rest: &[u8]) -> Option<Option<u32>> {
     strtol(rest).map(|seconds| u32::try_from(seconds as i32).ok())
 }

@@ -1,9 +1,9 @@
-//! Reads the commands of one connection from its bytes, however they are cut.
+//! Reads the commands of one connection from its bytes. The bytes may be cut anywhere.
 
 use super::command::{BeanstalkCommand, CommandError, LINE_MAX, Line, Put, parse};
 use crate::bounded::BoundedBuffer;
 
-/// What a connection has sent so far. It holds at most a line, or a body of the greatest size that is allowed.
+/// What a connection has sent so far. This is at most one line, or one body of the greatest size that is allowed.
 #[derive(Debug)]
 pub struct BeanstalkDecoder {
     max_job_size: u32,
@@ -14,23 +14,23 @@ pub struct BeanstalkDecoder {
 enum State {
     /// The part of a line that has arrived. Empty: no line has begun.
     Line(Vec<u8>),
-    /// The line is longer than [`LINE_MAX`]. Its rest is skipped. True: its last byte so far is a CR.
+    /// The line is longer than [`LINE_MAX`]. The rest of the line is skipped. True: the last byte so far is a CR.
     LongLine { after_cr: bool },
     /// The body of a put, of `size` bytes and a CRLF.
     Body { put: Put, size: usize, bytes: BoundedBuffer },
-    /// The body of a put that is too big: bytes that are still to come.
+    /// The body of a put that is too big. The number is how many bytes are still to come.
     Skipping(u64),
 }
 
 impl BeanstalkDecoder {
-    /// Makes the decoder of a new connection. A body has at most `max_job_size` bytes; 65535 in beanstalkd, unless its
-    /// option `-z` says otherwise.
+    /// Makes the decoder of a new connection. A body has at most `max_job_size` bytes. In beanstalkd, this is 65535, or
+    /// the value of its option `-z`.
     pub fn new(max_job_size: u32) -> BeanstalkDecoder {
         BeanstalkDecoder { max_job_size, state: State::Line(Vec::new()) }
     }
 
     /// Reads the next command, and moves `input` to the first byte after it. None: `input` is used up, and the next
-    /// command is not complete. The decoder keeps what it read of it.
+    /// command is not complete. The decoder keeps the part of the command that it has read.
     pub fn decode(&mut self, input: &mut &[u8]) -> Option<Result<BeanstalkCommand, CommandError>> {
         while !input.is_empty() {
             let (state, result) = match std::mem::replace(&mut self.state, State::Line(Vec::new())) {
@@ -47,13 +47,13 @@ impl BeanstalkDecoder {
         None
     }
 
-    /// Whether nothing of a further command has arrived.
+    /// Returns true if no part of a further command has arrived.
     pub fn is_empty(&self) -> bool {
         matches!(&self.state, State::Line(line) if line.is_empty())
     }
 
-    /// Returns the bytes that another decoder must read first, if it continues in the place of this one. None: this
-    /// decoder skips a part of the input, and keeps nothing of it.
+    /// Another decoder may continue in the place of this decoder. Returns the bytes that the other decoder must read
+    /// first. None: this decoder skips a part of the input, and keeps nothing of it.
     pub fn unread(&self) -> Option<Vec<u8>> {
         match &self.state {
             State::Line(line) => Some(line.clone()),

@@ -8,9 +8,10 @@
 //! | [`Document`] | a list or a dictionary of a response | its YAML, and back |
 //! | [`JobStats`], [`TubeStats`], [`ServerStats`] | typed statistics | a [`Document`], and back |
 //!
-//! `tests/beanstalk/conversations.txt` is a table of conversations. A test plays it against a real beanstalkd, and the
-//! codec reads and writes it too. beanstalkd never ends some lines: it looks at the first CR only, and loses a CRLF
-//! that lies across byte 224. This decoder ends such lines, so that no client hangs.
+//! `tests/beanstalk/conversations.txt` is a table of conversations. A test runs these conversations against a real
+//! beanstalkd. The codec reads and writes them too. beanstalkd never finds the end of some lines. It checks only the
+//! first CR, and misses a CRLF that lies across byte 224. This decoder finds the end of such lines, so that no client
+//! hangs.
 
 mod command;
 mod decoder;

@@ -1,9 +1,9 @@
 //! Numbers, as beanstalkd reads them. Most of them are strict ([`unsigned`]). `kick` and `reserve-with-timeout` read
-//! theirs by C's `strtoul` and `strtol` ([`strtoul`], [`strtol`]), which accept signs, white space, and any text after
-//! the digits.
+//! their numbers with C's `strtoul` and `strtol` ([`strtoul`], [`strtol`]). These functions accept signs, white space,
+//! and any text after the digits.
 
-/// Reads a number of at most `max`, and moves `text` to the first byte after it. Blanks may precede it; a sign may not.
-/// None: there is no digit, or the number is too large.
+/// Reads a number of at most `max`, and moves `text` to the first byte after it. Blanks may stand before the number,
+/// but a sign may not. None: there is no digit, or the number is too large.
 pub(super) fn unsigned(text: &mut &[u8], max: u64) -> Option<u64> {
     let begin = text.iter().take_while(|byte| **byte == b' ').count();
     let (magnitude, rest) = digits(&text[begin..])?;
@@ -16,14 +16,15 @@ pub(super) fn unsigned_32(text: &mut &[u8]) -> Option<u32> {
     unsigned(text, u64::from(u32::MAX))?.try_into().ok()
 }
 
-/// Reads a number of 64 bits. A negative one is taken modulo 2^64. None: there is no digit, or it is too large.
+/// Reads a number of 64 bits. A negative number is converted modulo 2^64. None: there is no digit, or the number is too
+/// large.
 pub(super) fn strtoul(text: &[u8]) -> Option<u64> {
     let (is_negative, text) = sign(text);
     let magnitude = digits(text)?.0?;
     Some(if is_negative { magnitude.wrapping_neg() } else { magnitude })
 }
 
-/// Reads a signed number of 64 bits. No digit counts as 0. None: it does not fit.
+/// Reads a signed number of 64 bits. Without a digit, the result is 0. None: the number does not fit.
 pub(super) fn strtol(text: &[u8]) -> Option<i64> {
     let (is_negative, text) = sign(text);
     let Some((magnitude, _)) = digits(text) else { return Some(0) };
@@ -41,7 +42,8 @@ fn sign(text: &[u8]) -> (bool, &[u8]) {
     }
 }
 
-/// Reads digits. Returns the number (None: more than 64 bits), and the rest. None: no digit.
+/// Reads digits. Returns the number and the rest. The number is None if it has more than 64 bits. The result is None if
+/// there is no digit.
 fn digits(text: &[u8]) -> Option<(Option<u64>, &[u8])> {
     let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if count == 0 {

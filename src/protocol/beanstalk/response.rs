@@ -29,9 +29,9 @@ pub enum BeanstalkResponse<'a> {
         /// Its body.
         body: Cow<'a, [u8]>,
     },
-    /// To `watch` and `ignore`: this many tubes are watched.
+    /// To `watch` and `ignore`: the number of tubes that are watched.
     Watching(u64),
-    /// To `kick`: this many jobs were made ready.
+    /// To `kick`: the number of jobs that were made ready.
     Kicked(u64),
     /// A list or a dictionary.
     Ok(Document),
@@ -57,7 +57,7 @@ pub enum BeanstalkResponse<'a> {
     TimedOut,
     /// To `put`: the server takes no new jobs.
     Draining,
-    /// The command is wrong. See [`CommandError`](super::CommandError), also for the next three.
+    /// The command is wrong. [`CommandError`](super::CommandError) explains this response and the next three.
     BadFormat,
     /// There is no such command.
     UnknownCommand,

@@ -1,4 +1,4 @@
-//! Reads responses, as a client does. A server needs it only to check what it writes.
+//! Reads responses, as a client does. A server needs this only to check its own responses.
 
 use std::borrow::Cow;
 

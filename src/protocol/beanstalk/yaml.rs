@@ -1,9 +1,10 @@
-//! The lists and dictionaries of responses. beanstalkd writes a small part of YAML: `---`, and one entry a line.
+//! The lists and dictionaries of responses. beanstalkd writes a small part of YAML: `---`, and then one entry per line.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// A list or a dictionary. Its entries are as they are written, with their quotation marks, if they have any.
+/// A list or a dictionary. Its entries have the form in which they are written. If an entry has quotation marks, they
+/// are included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Document {
     /// `- entry`

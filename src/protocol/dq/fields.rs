@@ -1,6 +1,6 @@
 //! The fields of a request, or of a job in a `madd`, as they were sent. Each field is parsed by itself later, so that a
-//! refusal can name it. dq ignores unknown fields, as the PHP daemon does. But it refuses an add if a name probably
-//! means a known field that is missing: if dq ignored `delay_seconds`, the job would be delivered at once.
+//! refusal can name it. dq ignores unknown fields, as the PHP daemon does. But dq refuses an add if a name probably
+//! means a known field that is missing. For example, if dq ignored `delay_seconds`, the job would be delivered at once.
 
 use std::fmt;
 
@@ -230,7 +230,7 @@ const DEEDS: [&str; 16] = [
 const MOMENTS: [&str; 7] = ["at", "due", "eta", "schedule", "scheduled", "trigger", "when"];
 
 /// Returns the field that is meant by another system's name for a due time or a delay. A name for another moment, such
-/// as `created_at` or `expire_at`, is the client's own.
+/// as `created_at` or `expire_at`, is the client's own field.
 fn meant_time(words: &[String]) -> Option<&'static str> {
     let (first, rest) = words.split_first()?;
     let (first, second) = (first.as_str(), rest.first().map(String::as_str));

@@ -1,6 +1,6 @@
-//! The PHP daemon's protocol. A frame is a length and that many bytes of JSON. There are two framings; the first byte
-//! of a connection shows which one it uses. Requests and answers are as the PHP daemon's clients send and expect them.
-//! What dq adds is optional.
+//! The PHP daemon's protocol. A frame is a length in bytes, and then JSON of this length. There are two framings; the
+//! first byte of a connection shows which one it uses. Requests and answers have the form that clients of the PHP
+//! daemon send and expect. Everything that dq adds is optional.
 //!
 //! | framing | length | clients |
 //! |---|---|---|
@@ -33,7 +33,7 @@ impl Refusal {
     }
 }
 
-/// The answer to a request. `data` is `[]` if there is none, as in the PHP daemon.
+/// The answer to a request. `data` is `[]` if there is no data, as in the PHP daemon.
 #[derive(Debug, Serialize)]
 pub struct Answer<'a, D: Serialize> {
     code: u8,
@@ -57,7 +57,7 @@ pub struct DueAnswer {
 }
 
 impl From<i64> for DueAnswer {
-    /// Makes it from a due time in Unix milliseconds.
+    /// Makes both forms from a due time in Unix milliseconds.
     fn from(due_ms: i64) -> DueAnswer {
         DueAnswer { due: json_time::rfc3339(due_ms), due_ms }
     }

@@ -35,7 +35,7 @@ pub struct Add {
     pub priority: JobPriority,
     /// `replace`, `reject` or `keep`.
     pub on_conflict: OnConflict,
-    /// The job's own limit of attempts. None: the topic's.
+    /// The job's own limit of attempts. None: the limit of the topic.
     pub max_attempts: Option<u32>,
     /// The job's own headers (which are added to those of the topic), its destination, its tags, and its followers.
     pub headers: Headers,
@@ -48,11 +48,11 @@ pub struct Add {
 pub struct Reserve {
     /// The topics, in the order of preference, as they were sent. At least one.
     pub topics: Vec<TopicName>,
-    /// How many jobs at most.
+    /// The maximum number of jobs.
     pub max: u32,
     /// How long the client waits if there is no job.
     pub wait: Duration,
-    /// How long the leases hold. None: as long as the topic of the job says.
+    /// How long the leases last. None: as long as the topic of the job says.
     pub lease: Option<Duration>,
     /// The name of the client.
     pub consumer: Option<String>,
@@ -86,7 +86,7 @@ pub enum ReportKind {
     },
     /// The client needs more time.
     Extend {
-        /// How long the lease holds from now on. None: as long as the topic says.
+        /// How long the lease lasts from now on. None: as long as the topic says.
         lease: Option<Duration>,
     },
 }

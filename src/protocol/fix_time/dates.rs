@@ -8,7 +8,7 @@ fn date(year: impl Into<Option<i64>>, month: i64, day: i64) -> Word {
     Word::Date(Date { year: year.into(), month: Some(month), day: Some(day) })
 }
 
-/// `2026-12-01`, `2026/12/1`. A time may follow a `t`.
+/// `2026-12-01`, `2026/12/1`. A `t` and a time may follow.
 pub(super) fn date_iso(s: &mut Scanner<'_>) -> Option<Word> {
     let year = s.digits(4, 4)?;
     let separator = s.one_of("-/")?;

@@ -1,12 +1,13 @@
-//! Parses `fix_time`, the due time as clients of the PHP daemon write it: in the forms that PHP's `strtotime` reads.
+//! Parses `fix_time`. This is the due time as clients of the PHP daemon write it, in the forms that PHP's `strtotime`
+//! reads.
 //!
-//! A text is a series of words, such as a date, a time of day and `+1 day`. `rules` has the forms of a `word`, `written`
-//! collects what the words say, and `moment` finds the moment that they mean. `tests/it/as_php.rs` compares the results
-//! with those of PHP.
+//! A text is a series of words, such as a date, a time of day and `+1 day`. `rules` has the forms of a `word`.
+//! `written` collects the meanings of the words. `moment` computes the moment from them. `tests/it/as_php.rs` compares
+//! the results with those of PHP.
 //!
 //! Forms that `strtotime` reads in a surprising way, such as a number of ten digits, are refused. No crate reads these
-//! forms correctly: crates that claim it misread common ones (`2026-12-01 12.30`), and PHP's own library is written in
-//! C.
+//! forms correctly. Crates that claim to do so misread common forms (`2026-12-01 12.30`). PHP's own library is written
+//! in C.
 
 mod dates;
 mod moment;
@@ -31,7 +32,7 @@ const LENGTH_MAX: usize = 100;
 /// The clock and the time zone of the server.
 #[derive(Clone, Copy)]
 pub struct LocalClock<'a> {
-    /// The zone of dates without one.
+    /// The zone of dates for which the text gives no zone.
     pub zone: &'a TimeZone,
     /// Returns the time in Unix milliseconds. It is called only if there is a `fix_time`.
     pub now_ms: fn() -> i64,
@@ -75,7 +76,7 @@ mod tests {
         assert_eq!(due_in("now", &TimeZone::UTC), minutes(0));
         assert_eq!(due_in("+1 week 2 days", &TimeZone::UTC), minutes(9 * 24 * 60));
         assert_eq!(due_in("-1 day", &TimeZone::UTC), minutes(0), "a past moment means now");
-        // A day of a zone may have 23 hours.
+        // In some zones, a day may have 23 hours.
         let berlin = TimeZone::get("Europe/Berlin").unwrap();
         let before_change = LocalClock { zone: &berlin, now_ms: || 1_774_710_000_000 };
         assert_eq!(due("+1 day", before_change), minutes(23 * 60));

@@ -1,4 +1,4 @@
-//! Computes the moment that a text means from what its words say.
+//! Computes the moment that a text means, from the meanings of its words.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use model::job::{Due, LATEST_MS};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 
-/// The calendar repeats itself after 400 years, which are this many days. So dates beyond jiff's last year are possible.
+/// The number of days in 400 years. The calendar repeats itself after this time, so dates beyond jiff's last year are
+/// possible.
 const CYCLE_DAYS: i64 = 146_097;
 
 const EPOCH: jiff::civil::Date = jiff::civil::date(1970, 1, 1);
@@ -33,8 +34,8 @@ pub(super) fn due(written: &Written, clock: LocalClock<'_>) -> Option<Due> {
         Some(Zone::Offset(seconds)) => TimeZone::fixed(jiff::tz::Offset::from_seconds(*seconds as i32).ok()?),
     };
     let now_ms = (clock.now_ms)();
-    // As in PHP, if the text gives no date, the current date in the server's zone is used, even if the text names
-    // another zone.
+    // If the text gives no date, the current date in the server's zone is used, as in PHP. This is so even if the text
+    // names another zone.
     let now = Timestamp::from_millisecond(now_ms).ok()?.to_zoned(clock.zone.clone()).datetime();
     let at_ms = to_unix_ms(wall_time(written, now)?, &zone)?.checked_add(written.seconds * 1000)?;
     if is_shift_alone(written) {
@@ -62,8 +63,8 @@ fn wall_time(written: &Written, now: DateTime) -> Option<WallTime> {
         TimeOfDay::Unknown if written.date.is_none() => ms_of_day(now),
         TimeOfDay::Unknown | TimeOfDay::Midnight => 0,
     };
-    // `24:00` and a day that the month does not have belong to the next day or month. This is resolved before anything
-    // is counted from them.
+    // `24:00` and a day that the month does not have belong to the next day or month. These values are corrected before
+    // anything is counted from them.
     let day = first_of_month(year, month)? + day - 1 + ms / DAY_MS;
     ms %= DAY_MS;
     let (year, month, day) = civil(day + weekday_shift(written, day))?;
@@ -83,7 +84,7 @@ fn ms_of_day(now: DateTime) -> i64 {
     seconds * 1000 + i64::from(now.millisecond())
 }
 
-/// Returns how many days after this day the wanted day of the week is. Negative: it is before this day.
+/// Returns the number of days from this day to the wanted day of the week. Negative: the wanted day is before this day.
 fn weekday_shift(written: &Written, day: i64) -> i64 {
     let Some((weekday, rule)) = written.weekday else { return 0 };
     let present = weekday_of(day);
@@ -98,12 +99,12 @@ fn weekday_shift(written: &Written, day: i64) -> i64 {
     }
 }
 
-/// Returns how many days after this day the next day of this name is. 0: it is that day.
+/// Returns the number of days from this day to the next day of the week `weekday`. 0: this day itself is such a day.
 fn until_weekday(day: i64, weekday: i64) -> i64 {
     (weekday - weekday_of(day)).rem_euclid(7)
 }
 
-/// Returns the day of the week of a day, from Sunday, which is 0.
+/// Returns the day of the week of a day. Sunday is 0.
 fn weekday_of(day: i64) -> i64 {
     // 1970-01-01 was a Thursday.
     (day + 4).rem_euclid(7)
@@ -130,15 +131,15 @@ fn civil(days: i64) -> Option<(i64, i64, i64)> {
 }
 
 /// Returns the moment in Unix milliseconds at which the zone's clock shows a time. If the clock skips the time, the
-/// result is later by as many minutes as the clock skips. If the clock shows the time twice, the result is the second
-/// one, so that no job is early. (PHP takes the first or the second one, depending on the zone.)
+/// result is later by the time that the clock skips. If the clock shows the time twice, the result is the second one,
+/// so that no job is early. (PHP takes the first or the second one, depending on the zone.)
 fn to_unix_ms(wall: WallTime, zone: &TimeZone) -> Option<i64> {
     let ms = wall.days.checked_mul(DAY_MS)?.checked_add(wall.ms)?;
     let local =
         EPOCH.to_datetime(jiff::civil::Time::midnight()).checked_add(jiff::SignedDuration::from_millis(ms));
     match local.ok().and_then(|local| zone.to_ambiguous_zoned(local).later().ok()) {
         Some(found) => Some(found.timestamp().as_millisecond()),
-        // The last days that jiff knows, and all later ones: the offset does not change any more.
+        // This is one of the last days that jiff knows, or a later day. The offset does not change any more.
         None if ms > 0 => Some(ms - i64::from(zone.to_offset(Timestamp::MAX).seconds()) * 1000),
         None => None,
     }

@@ -30,7 +30,7 @@ pub(super) const MONTHS: [(&str, i64); 24] = [
     ("december", 12),
 ];
 
-/// The days of the week, from Sunday, which is 0.
+/// The days of the week. Sunday is 0.
 pub(super) const WEEKDAYS: [(&str, i64); 18] = [
     ("sun", 0),
     ("sunday", 0),
@@ -92,7 +92,7 @@ pub(super) const ORDINALS: [(&str, i64); 12] = [
     ("twelfth", 12),
 ];
 
-/// Which one of a unit: the one before, this one, the one after.
+/// Words that choose a unit: -1 is the unit before the present one, 0 is the present one, 1 is the unit after it.
 pub(super) const WHICH: [(&str, i64); 4] = [("last", -1), ("previous", -1), ("this", 0), ("next", 1)];
 
 /// Abbreviations of zones, with their seconds east of UTC. As in PHP, `cst` is Central Standard Time (UTC-6), and not

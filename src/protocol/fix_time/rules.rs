@@ -1,5 +1,5 @@
-//! The forms of a word. At each place, the form that reads the most characters counts. If several forms read as many,
-//! the first in the list counts.
+//! The forms of a word. At each place, the form that reads the most characters counts. If several forms read the same
+//! number of characters, the first form in the list counts.
 
 use jiff::tz::TimeZone;
 
@@ -154,7 +154,7 @@ fn shift(s: &mut Scanner<'_>) -> Option<Word> {
     unit(s, count)
 }
 
-/// How many, in words. Also returns whether the word is an ordinal number.
+/// Reads a number in words. Also returns whether the word is an ordinal number.
 fn which(s: &mut Scanner<'_>) -> Option<(i64, bool)> {
     let mut ordinal = *s;
     let found = match ordinal.word(&ORDINALS) {

@@ -1,6 +1,6 @@
 //! Reads the parts of a word: digits, names, and the characters between them.
 
-/// What is left of a text, in lower case.
+/// The part of a text that is not read yet, in lower case.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scanner<'a> {
     pub rest: &'a str,
@@ -13,7 +13,7 @@ impl<'a> Scanner<'a> {
         taken
     }
 
-    /// Reads as many of these characters as follow. They are ASCII.
+    /// Reads characters as long as they are in `set`. All characters of `set` are ASCII.
     pub(super) fn while_in(&mut self, set: &str) -> &'a str {
         let end = self.rest.find(|c| !set.contains(c)).unwrap_or(self.rest.len());
         self.skip(end)

@@ -1,4 +1,4 @@
-//! What one word of a text can say.
+//! The possible meanings of one word of a text.
 
 use jiff::tz::TimeZone;
 
@@ -28,7 +28,7 @@ pub(super) enum Unit {
     Month,
 }
 
-/// Which day is meant by the name of a day of the week.
+/// How dq chooses the day that the name of a day of the week means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WeekdayRule {
     /// The first one that is today or later.
@@ -39,7 +39,7 @@ pub(super) enum WeekdayRule {
     OfThisWeek,
 }
 
-/// A day at the edge of the month, or counted within it.
+/// The first or last day of a month, or a day of the week that is counted within the month.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DayOfMonth {
     First,
@@ -69,7 +69,7 @@ pub(super) enum Word {
     Date(Date),
     Time(Time),
     DateTime(Date, Time),
-    /// This many days after the first of January of a year.
+    /// A year, and a number of days after its first of January.
     DayOfYear(i64, i64),
     /// Four digits: a time of day or, if they follow a time, a year.
     FourDigits(i64),
@@ -91,11 +91,11 @@ pub(super) enum Word {
         weekday: i64,
     },
     DayOfMonth(DayOfMonth),
-    /// All shifts so far go into the past.
+    /// All shifts before this word are shifts into the past.
     Ago,
     /// Unix milliseconds.
     Unix(i64),
 }
 
-/// The greatest number of one unit that a text may give. With it, no calculation overflows.
+/// The greatest number of one unit that a text may give. Up to this number, no calculation overflows.
 pub(super) const COUNT_MAX: i64 = 1_000_000_000;

@@ -1,4 +1,4 @@
-//! Collects what the words of a text say, before it is known which moment this is.
+//! Collects the meanings of the words of a text. Later, `moment` computes the moment from them.
 
 use super::rules;
 use super::scanner::Scanner;
@@ -7,7 +7,7 @@ use super::word::{COUNT_MAX, Date, DayOfMonth, Time, Unit, WeekdayRule, Word, Zo
 /// The time of day of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum TimeOfDay {
-    /// The text does not say. With a date it is midnight, otherwise the present time.
+    /// The text gives no time of day. With a date, the time is midnight. Otherwise it is the present time.
     #[default]
     Unknown,
     /// A word such as `today` means midnight, unless a time follows.
@@ -24,14 +24,14 @@ pub(super) struct Written {
     pub months: i64,
     pub days: i64,
     pub seconds: i64,
-    /// A day of the week, from Sunday, which is 0.
+    /// A day of the week. Sunday is 0.
     pub weekday: Option<(i64, WeekdayRule)>,
     pub day_of_month: Option<DayOfMonth>,
     pub unix_ms: Option<i64>,
 }
 
 impl Written {
-    /// Reads a text in lower case. None: it has no known form, or says something twice.
+    /// Reads a text in lower case. None: the text has no known form, or says something twice.
     pub(super) fn read(text: &str) -> Option<Written> {
         let (mut written, mut scanner, mut words) = (Written::default(), Scanner { rest: text }, 0);
         while !scanner.rest.is_empty() {
@@ -46,7 +46,7 @@ impl Written {
         let is_zone_of_nothing =
             written.zone.is_some() && written.date.is_none() && written.time == TimeOfDay::Unknown;
         let fits = written.unix_ms.is_none() || words == 1;
-        // PHP adds other shifts to such a day in ways that nobody expects. dq refuses them.
+        // PHP adds other shifts to a day of the month in ways that nobody expects. dq refuses such shifts.
         let is_one_day = written.day_of_month.is_none() || {
             // A shift by months (`next month`) is accepted only if the text names no month. Otherwise it would be added
             // to that month.

@@ -3,7 +3,7 @@
 use super::request::GmqRequest;
 use crate::bounded::BoundedBuffer;
 
-/// What a connection has sent so far of a request.
+/// The part of a request that a connection has sent so far.
 #[derive(Debug)]
 pub struct GmqDecoder {
     buffer: BoundedBuffer,
@@ -11,7 +11,7 @@ pub struct GmqDecoder {
     scan: Scan,
 }
 
-/// Why a connection is closed: what follows cannot be understood.
+/// Why a connection is closed. The bytes that follow cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The request begins with another byte than `{`.
@@ -25,7 +25,7 @@ pub enum DecodeError {
     Malformed(String),
 }
 
-/// Where in a JSON value the last byte was.
+/// The place of the last byte in a JSON value.
 #[derive(Debug, Default)]
 struct Scan {
     depth: usize,
@@ -61,7 +61,7 @@ impl GmqDecoder {
         GmqDecoder { buffer: BoundedBuffer::new(max_request), max_request, scan: Scan::default() }
     }
 
-    /// Returns how many bytes of an incomplete request it holds.
+    /// Returns how many bytes of an incomplete request the decoder has.
     pub fn held(&self) -> usize {
         self.buffer.len()
     }

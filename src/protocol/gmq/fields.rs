@@ -1,5 +1,5 @@
-//! The values of a request, as gmq-redis reads them. gmq-redis takes only strings. dq also takes a number, and uses its
-//! digits as the string. The messages about wrong types are those of Go.
+//! The values of a request, as gmq-redis reads them. gmq-redis accepts only strings. dq also accepts a number, and uses
+//! its digits as the string. The messages about wrong types are those of Go.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Why a call is refused, as its response says it.
+/// Why a call is refused, in the words of its response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CallError(pub String);
@@ -65,7 +65,7 @@ impl<'de, const N: usize> Visitor<'de> for Members<'de, N> {
     }
 }
 
-/// Returns the first parameter of a call. None: there is none, and Go takes an empty value.
+/// Returns the first parameter of a call. None: there is no parameter, and Go uses an empty value.
 pub(super) fn first_parameter(params: Option<&RawValue>) -> Result<Option<&RawValue>, CallError> {
     let missing = || CallError("jsonrpc: request body missing params".to_owned());
     let list = list(params.ok_or_else(missing)?, "[1]interface {}")?;

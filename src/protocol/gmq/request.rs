@@ -12,7 +12,7 @@ use super::fields::{Members, first_parameter, list, object, seconds, text};
 /// The most topics that one pop may name.
 pub const POP_TOPICS_MAX: usize = 256;
 
-/// A request, right or wrong. Both have a response.
+/// A request, right or wrong. A wrong request gets a response too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GmqRequest {
     /// What the response repeats.
@@ -47,7 +47,7 @@ pub enum Call {
 pub struct Push {
     /// The topic.
     pub topic: TopicName,
-    /// The id. gmq-redis has one space of ids for all topics.
+    /// The id. In gmq-redis, an id is unique among the jobs of all topics.
     pub id: JobId,
     /// Any text.
     pub body: String,

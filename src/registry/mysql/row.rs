@@ -1,4 +1,4 @@
-//! Converts rows of `dq_topic`, as the PHP daemon and dq write them, to topics, and topics to such rows.
+//! Converts rows of `dq_topic` to topics, and topics to rows. The PHP daemon and dq write such rows.
 
 use std::time::Duration;
 
@@ -238,8 +238,8 @@ fn texts_as_before(texts: [(&'static str, &String); 5], before: Option<&Columns>
 }
 
 /// Returns a topic as the values of [`INSERT`] and [`UPDATE`]. Fields that another release has written are kept.
-/// `max_attempts`: the limit for rows that set no limit. If the topic has this limit, a row that sets no limit still
-/// sets none.
+/// `max_attempts`: the limit for rows that set no limit. If the topic has exactly this limit, a row that set no limit
+/// before still sets none.
 pub(super) fn values(topic: &Topic, before: Option<&PhpTopicRow>, max_attempts: u32) -> Result<Values> {
     let before = before.and_then(|row| row.columns.as_ref().ok());
     let spec = before.and_then(|columns| columns.spec.as_deref());

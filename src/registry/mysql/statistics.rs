@@ -1,5 +1,5 @@
-//! The statistics in MySQL: dq's own, and those of the PHP daemon in `dq_stat`, which its console shows. Each piece is
-//! one transaction, so that it is added once or not at all.
+//! The statistics in MySQL: dq's own statistics, and the statistics of the PHP daemon in `dq_stat`, which the PHP
+//! console shows. They are added in pieces. Each piece is one transaction, so that it is added once or not at all.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -120,7 +120,7 @@ fn run(tx: &mut Transaction<'_>, sql: &str, values: Vec<Value>) -> Result<()> {
     tx.exec_drop(sql, Params::Positional(values)).map_err(RegistryError::from)
 }
 
-/// Adds to the PHP daemon's numbers, for the topics and nodes that have an id there.
+/// Adds to the PHP daemon's numbers, for the topics and nodes that have an id in its tables.
 fn add_to_php(tx: &mut Transaction<'_>, day: &str, news: &[(&MetricSubject, Sums)]) -> Result<()> {
     // If rows have the same name, the first one counts.
     let topics: Vec<(i64, String)> = tx.query("SELECT id, topic FROM dq_topic ORDER BY id DESC")?;

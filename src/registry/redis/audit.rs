@@ -5,8 +5,8 @@ use crate::Result;
 use model::audit::{Entry, KEPT};
 use store::{SharedTables, TableChange};
 
-/// The table whose version guards the audit log and the operations on many jobs: an operation ends in one step with its
-/// entry.
+/// The table whose version guards the audit log and the operations on many jobs: the end of an operation and its entry
+/// in the log are written in one step.
 pub(super) const LOG: &str = "registry:log";
 
 /// The entries, by number.

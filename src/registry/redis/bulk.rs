@@ -103,7 +103,8 @@ pub(super) fn begin(
     running.push(number);
     let mut changes =
         vec![set_field(number, &field)?, set(LOG, LAST, number.to_string()), set_running(&running)];
-    // Each operation that begins lets one fall out of those that are kept. If that one still runs, it goes when it ends.
+    // Only the last `KEPT` operations are kept, so a new operation removes an old one. If the old one still runs, it is
+    // removed when it ends.
     if let Some(old) = number.checked_sub(KEPT as u64).filter(|old| !running.contains(old)) {
         changes.push(remove(ROWS, old.to_string()));
     }

@@ -1,5 +1,6 @@
-//! The registry in tables on a node of the store, for hosts that share Redis. Each change is read, worked out here, and
-//! written only if nobody has changed the same table in the meantime. Otherwise it is worked out again.
+//! The registry in tables on a node of the store, for hosts that share Redis. For each change, dq reads the table,
+//! computes the change here, and writes it only if nobody has changed the same table in the meantime. Otherwise dq
+//! starts the change again.
 //!
 //! docs/internals/REGISTRY.md has the tables and fields, and the rules by which all hosts find the node.
 
@@ -32,8 +33,8 @@ const TOPIC: &str = "topic:";
 /// The beginning of the fields that are tokens and accounts. The value is JSON.
 const TOKEN: &str = "token:";
 
-/// How often a change is worked out again at most, because somebody else was faster. Each time, somebody has made a
-/// change.
+/// The limit of tries for one change. A try fails if somebody else was faster, so each failed try means that another
+/// change was made.
 const TRIES: usize = 100;
 
 /// A handle to the tables.
@@ -78,7 +79,7 @@ impl RedisRegistry {
         topics: &[Topic],
         tokens: &[Token],
     ) -> Result<(RedisRegistry, bool)> {
-        // The revision begins anywhere, so that another registry in the place of this one is noticed.
+        // The first revision is a random number, so that processes notice if another registry replaces this one.
         let version = fastrand::u64(1..1_000_000_000_000);
         let topic = |topic: &Topic| {
             set(
@@ -108,7 +109,7 @@ impl RedisRegistry {
     }
 
     /// Makes a change. `work` reads what it needs, and returns the changes and the result. If somebody has changed the
-    /// guarding table in the meantime, `work` runs again.
+    /// table `guard` in the meantime, `work` runs again.
     fn change<T>(
         &mut self,
         guard: &'static str,
@@ -212,7 +213,7 @@ fn token_field(name: &TokenName) -> String {
     format!("{TOKEN}{}", name.stored())
 }
 
-/// Returns the topic's field, and what stands there.
+/// Returns the text in the topic's field. None: there is no such field.
 fn topic_text(tables: &SharedTables, name: &TopicName) -> Result<Option<String>> {
     one_field(tables, TABLE, &topic_field(name))
 }

@@ -34,7 +34,7 @@ fn days(tables: &SharedTables) -> Result<Vec<String>> {
     Ok(tables.table(DAYS)?.map(|(_, days)| days.into_keys().collect()).unwrap_or_default())
 }
 
-/// Reads seven numbers with spaces between. Nothing: they are all 0.
+/// Reads seven numbers that are separated by spaces. None: all numbers are 0.
 fn sums(text: Option<&str>) -> Result<Sums> {
     let mut numbers = [0; Sums::COUNT];
     for (place, word) in numbers.iter_mut().zip(text.unwrap_or_default().split_ascii_whitespace()) {
@@ -100,7 +100,7 @@ pub(super) fn carry(
     Ok((changes, count))
 }
 
-/// Returns the changes that note a day, and remove the oldest one if there are too many.
+/// Returns the changes that note a day, and that remove the oldest day if there are too many.
 fn keep_day(tables: &SharedTables, day: &str) -> Result<Vec<TableChange>> {
     let known = days(tables)?;
     if known.iter().any(|known| known == day) {

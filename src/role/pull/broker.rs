@@ -1,19 +1,19 @@
 //! Decides who waits for what, what is leased from which lane, and who gets the jobs. Pure: the input is events and the
-//! present moment, and the output is orders for the lanes and answers to clients. `simulation` drives it.
+//! present moment, and the output is orders for the lanes and answers to clients. `simulation` drives the broker.
 //!
-//! A topic is hot on a lane if it may have ready jobs there: a client has just come, the bell rang, or the last lease
-//! call did not take all of its jobs. Only hot topics are leased. After each event, the caller calls [`Broker::act`],
-//! and carries out its orders.
+//! A topic is hot on a lane if the topic may have ready jobs there. This is so after a client has come, after the bell
+//! rang, or if the last lease call did not take all jobs of the topic. Only hot topics are leased. After each event,
+//! the caller calls [`Broker::act`], and carries out its orders.
 //!
 //! | event | what follows |
 //! |---|---|
 //! | a client comes | its topics are hot on all lanes |
 //! | the bell rings | the topic is hot on that lane, if somebody waits for it |
-//! | a lease brings jobs | the clients that it was for get them, in the order in which they came; what is left is handed back |
+//! | a lease brings jobs | its clients get them in the order of their arrival; the other jobs are handed back |
 //! | a client with a name gets jobs | its lane is asked to note the name with the leases |
-//! | a client leaves | its place is free; jobs of a lease under way go to others of that lease, or are handed back |
+//! | a client leaves | its place is free; jobs that come later go to other clients of the lease, or are handed back |
 //! | a lease fails | its topics stay hot, and the lane pauses |
-//! | a lane does not answer | the clients that wait for it are free for other lanes; a late answer is used or handed back |
+//! | a lane does not answer | its clients are free for other lanes; a late answer is used or handed back |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -28,12 +28,12 @@ use store::{Permit, PermitRequest, Ring, StoreError};
 /// How long a client whose time is over still waits for a lease that is under way.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 
-/// How often the broker checks the topics that clients wait for although no bell rang: a process may have died before
-/// it rang.
+/// How often the broker checks the topics that clients wait for, without a ring. A process may have died before it rang
+/// the bell.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// The pause before dq asks for the jobs of a topic again, after a limit kept its ready jobs from being leased: the
-/// first pause and the longest one.
+/// If a limit prevents the lease of ready jobs, dq pauses before it asks for jobs of this topic again. These are the
+/// first pause and the longest pause.
 const HELD: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 
 /// A client that waits.
@@ -67,7 +67,7 @@ pub(super) struct Broker {
     pub(super) rates: Rates,
     pub(super) home_of: HomeOf,
     pub(super) look_at: Instant,
-    /// The lane that is planned first: the one after the last lane that got calls. So all lanes get their turn, even if
+    /// The lane that is planned first. It follows the lane that got calls last. So all lanes get their turn, even if
     /// one of them always has jobs.
     pub(super) first_lane: usize,
     pub(super) drains: bool,
@@ -95,7 +95,7 @@ impl Broker {
         }
     }
 
-    /// Takes a client that reserves.
+    /// Adds a client that reserves.
     pub(super) fn reserve(&mut self, id: u64, reserve: Reserve, now: Instant) {
         if self.waiters.is_empty() {
             self.look_at = now + LOOK;
@@ -128,7 +128,7 @@ impl Broker {
         true
     }
 
-    /// Uses these topics from now on. Clients that wait only for topics without pull get an empty answer.
+    /// Uses these topics from now on. A client gets an empty answer if none of its topics is a pull topic any more.
     pub(super) fn serve(&mut self, topics: Topics) {
         self.topics = topics;
         let is_pulled = |topic: &TopicName| self.topics.is_pulled(topic.as_str());
@@ -163,7 +163,7 @@ impl Broker {
         }
     }
 
-    /// Notes that a lease of a topic was settled, so that there may be room for another one.
+    /// Notes that a lease of a topic was settled. There may now be room for another lease.
     pub(super) fn settled(&mut self, topic: &TopicName) {
         self.held.remove(topic);
     }
@@ -176,8 +176,8 @@ impl Broker {
         }
     }
 
-    /// Takes the answers of a lane to the calls of its last order, or the error that kept the lane from making any
-    /// call.
+    /// Takes the answers of a lane to the calls of its last order. If the lane could make no call, takes the error
+    /// instead.
     pub(super) fn leased(
         &mut self,
         number: usize,
@@ -270,8 +270,8 @@ impl Broker {
         }
     }
 
-    /// Gives removed jobs to any clients that wait for their topics. These jobs were removed when they were reserved,
-    /// so they cannot be handed back.
+    /// Gives removed jobs to any clients that wait for the topics of these jobs. These jobs were removed when they were
+    /// reserved, so they cannot be handed back.
     fn give_removed(&mut self, jobs: &mut Vec<Reserved>) {
         while let Some(first) = jobs.iter().find(|job| job.ticket.is_none()) {
             let topic = first.leased.key.topic.clone();
@@ -327,7 +327,7 @@ impl Broker {
         }
     }
 
-    /// Returns when [`Broker::act`] must be called again, if no event comes before.
+    /// Returns when [`Broker::act`] must be called again, if no event comes earlier.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         if self.waiters.is_empty() {
             return None;

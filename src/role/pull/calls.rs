@@ -1,4 +1,4 @@
-//! What a lane is asked for, what it answers, and what is known of it.
+//! The orders to a lane, its answers, and what the broker knows about the lane.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -11,7 +11,8 @@ use store::{LeaseRequest, PermitRequest, ReadyCounts, Settlement, StoreError};
 /// How long clients wait for a lane that does not answer before they are free for other lanes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often the store is asked for the rings of a topic. This must be well before the store forgets the last request.
+/// How often the store is asked for the rings of a topic. This must be much shorter than the time after which the store
+/// forgets the last request.
 pub(super) const REGISTER: Duration = Duration::from_secs(20);
 
 /// The most jobs of one lease call, and the most lease calls of one order.
@@ -27,7 +28,7 @@ pub(super) enum LaneOrder {
     Permits(Vec<PermitRequest>),
     /// Hand back leases that nobody uses.
     HandBack(Vec<Settlement>),
-    /// Note the clients that have the leases.
+    /// Note which clients have the leases.
     Name(Vec<Settlement>),
 }
 
@@ -36,7 +37,7 @@ pub(super) enum LaneOrder {
 pub(super) struct CallAnswer {
     pub jobs: Vec<Reserved>,
     pub left: ReadyCounts,
-    /// The topics of jobs that were leased and that no client gets, because they have expired.
+    /// The topics of leased jobs that no client gets, because these jobs have expired.
     pub expired: BTreeSet<TopicName>,
 }
 
@@ -45,15 +46,15 @@ pub(super) struct CallAnswer {
 pub(super) struct LeaseCall {
     pub(super) wanted: Vec<LeaseRequest>,
     pub(super) limit: usize,
-    /// How long its clients want the leases to hold. None: as long as each job, or its topic, says.
+    /// How long the clients want the leases to last. None: as long as each job, or its topic, says.
     pub(super) lease: Option<Duration>,
     /// Whether the leases end with the process.
     pub(super) is_owned: bool,
-    /// The topics whose jobs are done and removed before a client gets them.
+    /// The topics whose jobs are settled as done, and so removed, before a client gets the jobs.
     pub(super) removed: BTreeSet<TopicName>,
 }
 
-/// A call under way, and the clients that it is for, in the order in which they came.
+/// A call under way, and its clients in the order of their arrival.
 #[derive(Debug)]
 pub(super) struct PlannedCall {
     pub(super) call: LeaseCall,

@@ -1,10 +1,10 @@
-//! What happens to jobs between their lease and their client: expired ones become dead letters, and those of topics that
-//! say `on_reserve = "remove"` are done.
+//! What happens to jobs after their lease, and before a client gets them. Expired jobs become dead letters. Jobs of
+//! topics with `on_reserve = "remove"` are settled as done.
 //!
 //! | the process dies | expired job | job that is removed |
 //! |---|---|---|
 //! | before the settlement | it comes back at its deadline, and has expired then too | it comes back at its deadline |
-//! | after it | it is a dead letter | it is gone, and no client got it: at most once, as the topic says |
+//! | after the settlement | it is a dead letter | it is gone, and no client got it: the topic says at most once |
 
 use std::collections::BTreeSet;
 
@@ -20,11 +20,12 @@ use telemetry::counters::Counters;
 /// How many times a call leases again, if all jobs that it got had expired.
 const ROUNDS: usize = 32;
 
-/// The answer of the attempt that is recorded of a job that was removed when it was reserved.
+/// The answer in the recorded attempt of a job that was removed when it was reserved.
 const REMOVED: &str = "removed when it was reserved";
 
 /// Leases jobs. Expired jobs become dead letters. Returns the other jobs, and the topics of the expired jobs. If all
-/// jobs have expired, leases again, up to `ROUNDS` times. So a client that does not wait gets the jobs behind them.
+/// jobs have expired, leases again, up to `ROUNDS` times. So a client that does not wait gets the jobs behind the
+/// expired jobs.
 pub(super) fn lease_unexpired(
     store: &mut dyn Store,
     call: &LeaseCall,
@@ -82,7 +83,7 @@ pub(super) fn remove(store: &mut dyn Store, jobs: &mut Vec<Leased>, topics: &BTr
     jobs.retain(|job| !is_removed(job) || matches!(results.next(), Some(Ok(Settled::Done))));
 }
 
-/// Counts how late jobs were reserved, and the attempts of those that are done.
+/// Counts how late jobs were reserved, and the attempts of the removed jobs, which are done.
 pub(super) fn count(counters: &Counters, jobs: &[Leased], removed: &BTreeSet<TopicName>) {
     for job in jobs {
         let of_topic = counters.topic(job.key.topic.as_str());

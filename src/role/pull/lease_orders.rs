@@ -1,5 +1,5 @@
-//! The settlements that the broker makes for leases that it has got from the store. They hand back the jobs that no
-//! client uses. For each other job, they note which client has it. Pure, except for the log.
+//! The settlements that the broker makes for leases that it has got from the store. Some of them hand back the jobs
+//! that no client uses. The others note in each lease which client has the job. Pure, except for the log.
 
 use super::{Client, Reserve, Reserved};
 use model::job::JobKey;

@@ -1,15 +1,14 @@
-//! Serves clients that reserve jobs of pull topics. A reserve that finds no job waits here. While it waits, the store
-//! is asked for its jobs only when a bell rings, when permits come, and once in ten seconds in case a ring was lost.
+//! Serves clients that reserve jobs of pull topics. A reserve that finds no job waits here. While a reserve waits, the
+//! store is asked for jobs only when a bell rings, when permits come, and every ten seconds in case a ring was lost.
 //!
-//! `broker` decides, and is pure: who waits for what, and who gets the jobs. `plan` decides what the lanes are asked
-//! for. `threads` has the threads: one that owns the broker, and for each lane of the store one that talks to it and
-//! one that listens to its bell. The threads of the lanes begin with the first reserve, so a process that gets no
-//! reserve has only the thread of the broker. `crate::settling` says what a client's ack, nack or extend means for the
-//! lease.
+//! `broker` decides who waits for what, and who gets the jobs. It is pure. `plan` decides what the lanes are asked for.
+//! `threads` has the threads. One thread owns the broker. Each lane of the store has two: one talks to the lane, and
+//! one listens to its bell. The threads of the lanes begin with the first reserve, so a process that gets no reserve
+//! has only the thread of the broker. `crate::settling` says what a client's ack, nack or extend means for the lease.
 //!
 //! A lease made here has no owner. It ends when it is settled, or at its deadline. A job that was leased for a client
-//! that is gone is handed back. If that fails, it comes back at the deadline. A client whose leases must end with its
-//! connection asks for owned leases. This process owns them, so a timer hands them back if the process dies.
+//! that is gone is handed back. If this fails, the job comes back at the deadline. A client whose leases must end with
+//! its connection asks for owned leases. This process owns them, so a timer hands them back if the process dies.
 
 mod broker;
 mod calls;
@@ -43,13 +42,13 @@ pub const MAX_WAIT: Duration = Duration::from_secs(60);
 pub struct Reserve {
     /// The topics, in the order of preference.
     pub topics: Vec<TopicName>,
-    /// How many jobs at most.
+    /// The maximum number of jobs.
     pub max: u32,
     /// How long the leases hold. None: as long as the job or its topic says.
     pub lease: Option<Duration>,
-    /// Whether this process owns the leases, so that they end with it.
+    /// Whether this process owns the leases. Owned leases end with the process.
     pub is_owned: bool,
-    /// The client, if it has named itself. Its leases show this.
+    /// The client, if it has named itself. Its leases show the client.
     pub client: Option<Client>,
     /// Until when the client waits if there is no job for it.
     pub until: Instant,
@@ -60,7 +59,7 @@ pub struct Reserve {
 pub struct Client {
     /// Its name, which [`Reserver::is_name`](store::Reserver::is_name) has checked.
     pub name: String,
-    /// Its address. Empty: it came over the Unix socket.
+    /// Its address. Empty: the client came over the Unix socket.
     pub address: String,
 }
 
@@ -79,7 +78,7 @@ pub enum NotPulled {
     /// No topic has this name.
     #[error("topic {0} is not registered")]
     Unknown(TopicName),
-    /// None of the topics has jobs that clients may reserve. Holds the first topic, and the reason.
+    /// None of the topics has jobs that clients may reserve. Contains the first topic, and the reason.
     #[error("jobs of topic {0} cannot be reserved: {1}")]
     Other(TopicName, String),
 }

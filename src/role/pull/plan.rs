@@ -11,7 +11,7 @@ use model::topic::{OnReserve, Topic};
 use store::LeaseRequest;
 
 impl Broker {
-    /// Asks for permits of topics with a rate, and gives back those that are not used.
+    /// Asks for permits of topics with a rate, and gives back unused permits.
     pub(super) fn ask_permits(&mut self, now: Instant) {
         let limited = |topic: &TopicName| self.topics.get(topic.as_str()).and_then(|known| known.rate);
         let mut topics: BTreeSet<TopicName> = self.rates.topics().into_iter().collect();
@@ -80,8 +80,8 @@ impl Broker {
         self.orders.push((number, LaneOrder::Lease { register, calls: orders }));
     }
 
-    /// Plans the calls of an order, for the clients in their order. Clients with one topic and the same lease share a
-    /// call. A client with several topics has a call of its own, because its order of preference counts.
+    /// Plans the calls of an order. The clients that came first are served first. Clients with one topic and the same
+    /// lease share a call. A client with several topics has a call of its own, because its order of preference counts.
     fn calls(&mut self, number: usize, now: Instant) -> Vec<PlannedCall> {
         let may_lease = |topic: &&TopicName| self.may_lease(topic, now) && self.permits(topic) != Some(0);
         let hot: BTreeSet<TopicName> = self.lanes[number].hot.iter().filter(may_lease).cloned().collect();
@@ -188,7 +188,7 @@ impl Broker {
 }
 
 impl Lane {
-    /// Whether the lane is expected to answer soon: it neither fails nor hangs.
+    /// Whether the lane is expected to answer soon: it does not fail and does not hang.
     fn answers(&self, now: Instant) -> bool {
         let hangs = self.under_way.as_ref().is_some_and(|under_way| under_way.is_given_up);
         !hangs && self.failing.as_ref().is_none_or(|(until, _)| *until <= now)

@@ -1,5 +1,5 @@
-//! The permits of pull topics with a `rate`. The home of a topic grants them to consumers and to
-//! this process, by the same rule. Pure.
+//! The permits of pull topics with a `rate`. The home of a topic grants them to consumers and to this process, by the
+//! same rule. Pure.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use model::job::TopicName;
 use model::topic::Rate;
 use store::{Permit, PermitRequest};
 
-/// How long to wait before the next question for permits, if a question failed, or was refused without a time for the
-/// next one.
+/// How long to wait before the next question for permits. It is used if a question failed, or if the refusal had no
+/// time for the next question.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// The permits of one topic.
@@ -48,7 +48,7 @@ impl Rates {
         asked.is_some_and(|asked| now < asked + PATIENCE)
     }
 
-    /// Takes permits for a lease.
+    /// Uses permits for a lease.
     pub(super) fn take(&mut self, topic: &TopicName, jobs: u32) {
         if let Some(permits) = self.0.get_mut(topic) {
             permits.hand = permits.hand.saturating_sub(jobs);
@@ -103,15 +103,15 @@ impl Rates {
         permits.again = (granted < ask.want).then(|| now + again.unwrap_or(AGAIN));
     }
 
-    /// Returns when to look at the permits of a topic again: when it may ask for more, or when an answer is overdue. None:
-    /// there is no such moment after `now`.
+    /// Returns when to check the permits of a topic again. At this time more permits may be asked for, or an answer is
+    /// overdue. None: there is no such moment after `now`.
     pub(super) fn again(&self, topic: &TopicName, now: Instant) -> Option<Instant> {
         let permits = self.0.get(topic)?;
         let both = [permits.again, permits.asked.map(|asked| asked + PATIENCE)];
         both.into_iter().flatten().filter(|at| *at > now).min()
     }
 
-    /// Returns the topics of which this process has permits, or knows when to ask for them.
+    /// Returns the topics for which this process has permits, or knows when to ask for permits.
     pub(super) fn topics(&self) -> Vec<TopicName> {
         self.0.keys().cloned().collect()
     }

@@ -1,5 +1,5 @@
 //! Runs the broker against a simulated store of two lanes, with clients that come and go, lanes that fail and hang, and
-//! bells that ring. Each seed is another course of events.
+//! bells that ring. Each seed gives another sequence of events.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ pub(super) struct World {
     pub(super) orders: usize,
     /// Whether all lanes answer soon. Then the order of preference holds over all lanes.
     pub(super) is_calm: bool,
-    /// For each client: the lanes and topics that have had no ready job at some moment since it came.
+    /// For each client: the lanes and topics that have had no ready job at some moment since the client came.
     pub(super) without: HashMap<u64, HashSet<(usize, TopicName)>>,
 }
 
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// Checks that a client did not get a job while a lane had one of a topic that it prefers.
+    /// Checks that a client did not get a job while a lane had a job of a topic that the client prefers.
     fn check_order(&self, id: u64, reserve: &Reserve, jobs: &[Reserved]) {
         let without = &self.without[&id];
         for job in jobs.iter().filter(|_| self.is_calm) {
@@ -231,7 +231,7 @@ impl World {
         }
     }
 
-    /// What is ready or leased, and for what the clients wait.
+    /// Describes what is ready or leased, and which topics the clients wait for.
     fn left(&self) -> Vec<String> {
         let lane = |lane: &Shard| format!("{:?} {:?} {:?}", lane.ready, lane.leased, lane.order);
         let waiting = self.clients.values().map(|(reserve, _)| format!("{:?}", reserve.topics));

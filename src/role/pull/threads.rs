@@ -1,6 +1,6 @@
-//! The threads that serve reserves: one that owns the broker, and two for each lane of the store: one asks the lane,
-//! and one listens to its bell. The lanes' threads begin with the first reserve. All wait without polling; the broker
-//! checks once in ten seconds whether a ring was lost.
+//! The threads that serve reserves. One owns the broker. Each lane of the store has two: one asks the lane, and one
+//! listens to its bell. The lanes' threads begin with the first reserve. No thread polls, but the broker checks every
+//! ten seconds whether a ring was lost.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -20,10 +20,10 @@ use model::ticket::{Ticket, TicketSecret};
 use model::topic::Topics;
 use store::{BellKind, Leased, OwnerTag, Permit, PermitRequest, Ring, Settlement, Store, StoreError};
 
-/// How long a secret that was read is used before it is read again.
+/// How long a secret is used before it is read again.
 const SECRET_KEPT: Duration = Duration::from_secs(60);
 
-/// How long after a failure the thread begins to listen to the bell again.
+/// The pause after a failure, before the thread listens to the bell again.
 const HANG_AGAIN: Duration = Duration::from_secs(1);
 
 /// Delivers an answer. Returns the jobs if the client is gone.
@@ -63,8 +63,8 @@ impl Drop for Waiting {
 }
 
 impl Pull {
-    /// Starts the thread of the broker. `store` opens the lanes when they are needed. `owner` owns the leases of clients
-    /// that ask for owned ones. None: there are no such clients.
+    /// Starts the thread of the broker. `store` opens the lanes when they are needed. `owner` owns the leases of
+    /// clients that ask for owned leases. None: there are no such clients.
     pub fn start(store: StoreOpener, topics: Topics, owner: Option<Owner>) -> std::io::Result<Pull> {
         let (events, received) = channel();
         let is_gone = Arc::new(AtomicBool::new(false));
@@ -81,7 +81,7 @@ impl Pull {
         Ok(Pull { events, owner, next: Arc::default(), is_gone })
     }
 
-    /// Reserves. `deliver` gets the answer, on another thread, and returns it if nobody takes it.
+    /// Reserves jobs. `deliver` gets the answer on another thread. It returns the answer if nobody takes it.
     pub fn reserve(
         &self,
         reserve: Reserve,
@@ -265,7 +265,7 @@ struct LaneThread {
     number: usize,
     opener: StoreOpener,
     store: Option<Box<dyn Store>>,
-    /// The name under which permits are asked for. It holds no leases.
+    /// The name under which permits are asked for. It owns no leases.
     permits_owner: OwnerTag,
     /// The owner of owned leases.
     lease_owner: Option<Arc<Owner>>,
@@ -383,7 +383,7 @@ impl LaneThread {
         Ok(CallAnswer { jobs: jobs.into_iter().map(reserved).collect(), left: batch.left, expired })
     }
 
-    /// Settles leases. If that fails, they end at their deadlines, as all leases do.
+    /// Settles leases. If this fails, the leases end at their deadlines, as all leases do.
     fn settle(&mut self, settlements: &[Settlement], what: &str) {
         let failed = match self.open() {
             Ok(()) => self.store().settle(settlements).into_iter().find_map(Result::err),

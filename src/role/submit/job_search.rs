@@ -19,7 +19,7 @@ const STEP: Duration = Duration::from_millis(100);
 const READ: [usize; 2] = [25, 400];
 const SMALL: usize = 256 << 10;
 
-/// With more topics, the jobs of all topics are counted first, so that empty lists need not be read.
+/// If a search has more topics than this, dq first counts the jobs of all topics. Then it need not read empty lists.
 const COUNTED: usize = 4;
 
 /// Which jobs a request shows.
@@ -27,9 +27,9 @@ const COUNTED: usize = 4;
 pub struct JobQuery {
     /// The topics, in the order of their names.
     pub topics: Vec<SearchedTopic>,
-    /// Which of their jobs.
+    /// Which jobs of these topics.
     pub filter: JobFilter,
-    /// Where the page before ended.
+    /// Where the previous page ended.
     pub cursor: Option<JobCursor>,
     /// The maximum number of jobs.
     pub limit: usize,
@@ -40,9 +40,9 @@ pub struct JobQuery {
 pub struct JobCursor {
     /// The topic that was searched.
     pub topic: TopicName,
-    /// Which of its lists.
+    /// Which list of this topic.
     pub state: State,
-    /// The store's cursor in this list. None: it was not read yet.
+    /// The store's cursor in this list. None: the list was not read yet.
     pub place: Option<String>,
 }
 
@@ -87,8 +87,8 @@ pub(super) fn find(store: &mut dyn Store, query: &JobQuery) -> Result<FoundJobs>
     Ok(found)
 }
 
-/// Returns the lists that are left to read, beginning with the one in the cursor. Lists that are known to be empty are
-/// left out, except the one in the cursor.
+/// Returns the lists that must still be read, beginning with the list of the cursor. Lists that are known to be empty
+/// are left out, except the list of the cursor.
 fn lists_of<'a>(store: &mut dyn Store, query: &'a JobQuery) -> Result<Vec<(&'a SearchedTopic, State)>> {
     let JobQuery { topics, filter, cursor, .. } = query;
     let first = cursor.as_ref().map(|at| (&at.topic, at.state as u8));
@@ -138,7 +138,7 @@ impl JobSearchStep<'_> {
         is_full || self.found.looked_at >= LOOKS || Instant::now() >= self.until
     }
 
-    /// Searches a list of the store. Returns where to continue in it. None: it is searched to its end.
+    /// Searches a list of the store. Returns where to continue in the list. None: the list was searched to its end.
     fn list(&mut self, topic: &SearchedTopic, state: State, place: Option<String>) -> Result<Option<String>> {
         let mut place = match (place, state, self.query.filter.due_since_ms) {
             (None, State::Delayed, Some(since_ms)) => Some(self.store.delayed_from(&topic.name, since_ms)?),
@@ -172,8 +172,7 @@ impl JobSearchStep<'_> {
         }
     }
 
-    /// Reads the next jobs of a list. The page must have room for all of them that the filter selects, so no more are
-    /// read.
+    /// Reads the next jobs of a list. The filter selects no more of these jobs than the page has room for.
     fn read(
         &mut self,
         topic: &TopicName,

@@ -18,16 +18,16 @@ use store::{Added, Deleted, Result, Settled, Settlement, Store, StoreError};
 /// The maximum number of adds, deletes or settlements in one transaction.
 const GROUP: usize = 256;
 
-/// Answers are given to the server when they have this many bytes together.
+/// The server gets answers when their total size reaches this number of bytes.
 const PIECE: usize = 256 << 10;
 
-/// Answers are given to the server when the first of them has waited for this long.
+/// The server gets answers when the first of them has waited for this time.
 const PIECE_TIME: Duration = Duration::from_millis(1);
 
-/// With this many unanswered requests, nothing more is read from clients.
+/// The maximum number of unanswered requests. At this number, nothing more is read from clients.
 const UNANSWERED_MAX: usize = 20_000;
 
-/// With this many bytes of unanswered requests, nothing more is read from clients.
+/// The maximum size of the unanswered requests, in bytes. At this size, nothing more is read from clients.
 const BYTES_MAX: usize = 64 << 20;
 
 struct LaneQueue<A: RequestSource> {
@@ -112,7 +112,7 @@ impl<A: RequestSource> LaneSubmitter<A> {
         self.unanswered > 0 && self.moved_at.elapsed() >= STORE_TIMEOUT
     }
 
-    /// Returns when the store should have answered; none: it has nothing to answer.
+    /// Returns when the store should have answered. None: the store has nothing to answer.
     pub(super) fn due_by(&self) -> Option<Instant> {
         (self.unanswered > 0).then(|| self.moved_at + STORE_TIMEOUT)
     }
@@ -159,7 +159,7 @@ type AddResponder<A> = (Origin<A>, Responder<Result<Added>, <A as RequestSource>
 /// The origin of a settlement, and the function that makes its response.
 type SettleResponder<A> = (Origin<A>, Responder<Result<Settled>, <A as RequestSource>::Response>);
 
-/// Settlements that share a transaction, each of another job.
+/// Settlements that share a transaction. Each is for a different job.
 struct SettleGroup<A: RequestSource> {
     keys: HashSet<JobKey>,
     settlements: Vec<Settlement>,
@@ -235,7 +235,7 @@ impl<A: RequestSource> Worker<A> {
         }
     }
 
-    /// Waits for requests; none: the server is gone.
+    /// Waits for requests. None: the server is gone.
     fn next(&self) -> Option<Vec<QueuedRequest<A>>> {
         let mut queue = lock(&self.shared.queue);
         while queue.requests.is_empty() {
@@ -253,7 +253,7 @@ impl<A: RequestSource> Worker<A> {
             return;
         }
         let mut done = lock(&self.shared.done);
-        // If earlier answers were not taken yet, the server was already woken for them, and takes these too.
+        // If earlier answers were not taken yet, the server was already woken for them, and takes these answers too.
         let is_first = done.is_empty();
         done.extend(answers);
         drop(done);
@@ -274,7 +274,7 @@ impl<A: RequestSource> Worker<A> {
                     }
                 }
                 Add::Many(many, respond) => {
-                    // The earlier adds of its sequence must come first.
+                    // The earlier adds of the same sequence must come first.
                     self.add_group(&mut group, &mut jobs);
                     let mut added: Vec<Result<Added>> = Vec::new();
                     for some in many.chunks(GROUP) {
@@ -332,7 +332,7 @@ impl<A: RequestSource> Worker<A> {
                     group.respond.push(((ticket, bytes), respond));
                 }
                 Err(response) => {
-                    // The earlier requests of its sequence are answered first.
+                    // The earlier requests of the same sequence are answered first.
                     self.settle_group(&mut group);
                     self.finish(vec![(ticket, response, bytes)]);
                 }

@@ -1,5 +1,5 @@
-//! Requests about dead letters: finds those that a filter picks, in steps of limited time, and counts, redrives or
-//! removes dead letters.
+//! Requests about dead letters. Finds the letters that a filter picks, in steps of limited time. Also counts, redrives
+//! and removes dead letters.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ const STEP: Duration = Duration::from_millis(300);
 /// What is done with dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadLetterTask {
-    /// Count how many letters a redrive would find: one for each id, and none for an id whose job is live. If all
-    /// letters are selected, it is the number of letters.
+    /// Count how many letters a redrive would find. This is one letter for each id, and none for an id with a live job.
+    /// If all letters are selected, the result is the number of letters.
     CountForRedrive,
     /// Count how many letters a purge would find.
     CountForPurge,
@@ -33,7 +33,7 @@ pub enum DeadLetterTask {
 pub struct FoundDeadLetters {
     /// The letters.
     pub letters: Vec<DeadLetter>,
-    /// Where to continue; none: all letters were checked.
+    /// Where to continue. None: all letters were checked.
     pub next: Option<String>,
     /// The nodes that could not be asked.
     pub away: Vec<String>,
@@ -67,7 +67,7 @@ impl<'a> DeadLetterSearch<'a> {
         Instant::now() >= self.until
     }
 
-    /// Reads the next letters after that place, and returns those that the filter picks, up to `most`. There may be
+    /// Reads the next letters after `cursor`. Returns up to `most` letters that the filter picks. The page may have
     /// none.
     pub(super) fn next(&mut self, cursor: Option<&str>, most: usize) -> Result<JobsPage> {
         let mut read = self.read;
@@ -93,7 +93,7 @@ impl<'a> DeadLetterSearch<'a> {
     }
 }
 
-/// Finds up to `limit` letters that a filter picks, or those that are found within a step.
+/// Finds up to `limit` letters that a filter picks. Finds fewer if the time of a step is over.
 pub(super) fn find(
     store: &mut dyn Store,
     topic: &TopicName,

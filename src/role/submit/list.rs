@@ -1,4 +1,4 @@
-//! A page of jobs for somebody who reads it. It is short if the jobs are large.
+//! A page of jobs for a person who reads it. The page is short if the jobs are large.
 
 use super::letters::{DeadLetterSearch, size};
 use model::job::{State, TopicName};
@@ -8,7 +8,7 @@ use store::{JobsPage, Result, Store};
 /// How many jobs a listing asks the store for at a time.
 const PAGE: usize = 50;
 
-/// With this many bytes of jobs, a page is full.
+/// A page is full when its jobs have this number of bytes.
 pub(super) const PAGE_BYTES: usize = 2 << 20;
 
 /// A part of a topic's jobs in one state.
@@ -18,7 +18,7 @@ pub struct Listing {
     pub topic: TopicName,
     /// The state.
     pub state: State,
-    /// For dead letters: only those that this filter picks. A page may have none, although more pages follow.
+    /// For dead letters: only the letters that this filter picks. A page may be empty, although more pages follow.
     pub filter: Option<Filter>,
     /// The cursor that the previous page gave.
     pub cursor: Option<String>,
@@ -26,8 +26,8 @@ pub struct Listing {
     pub limit: usize,
 }
 
-/// Returns a page of jobs. It is read in pieces, so that large bodies do not fill the memory. If a filter picks dead
-/// letters, the page holds those that are found within a step.
+/// Returns a page of jobs. It is read in pieces, so that large bodies do not fill the memory. With a filter, the page
+/// has the dead letters that one step finds.
 pub(super) fn list(
     store: &mut dyn Store,
     Listing { topic, state, filter, cursor, limit }: Listing,

@@ -30,8 +30,8 @@ use store::{Lanes, Result, Store};
 /// more requests until it answers.
 pub const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// If this many requests, or bytes of requests, wait for earlier requests of their sequence, nothing more is read from
-/// clients.
+/// The maximum number of requests, and of their bytes, that wait for earlier requests of their sequence. At one of
+/// these limits, nothing more is read from clients.
 const WAITING_MAX: usize = 20_000;
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
@@ -65,7 +65,7 @@ pub struct Submitter<A: RequestSource> {
     /// for the store, another one collects a batch.
     ways: usize,
     /// The threads of each lane, one lane after the other. If there are several lanes, one more thread is for requests
-    /// to all of them together.
+    /// to all lanes together.
     threads: Vec<LaneSubmitter<A>>,
     /// With several lanes: the requests in progress, by sequence. A request to all lanes keeps its place in the
     /// sequence.
@@ -134,7 +134,7 @@ impl<A: RequestSource> Submitter<A> {
         lane.map_or(self.threads.len() - 1, |lane| lane * self.ways + way)
     }
 
-    /// Takes a request of that many bytes. It goes to the store at the next flush.
+    /// Takes a request. `bytes` is its length. The request goes to the store at the next flush.
     pub fn hand_in(
         &mut self,
         ticket: A::Ticket,
@@ -166,7 +166,7 @@ impl<A: RequestSource> Submitter<A> {
         Ok(())
     }
 
-    /// Notes that a request of a sequence was answered, and hands the requests that have waited for it to the store
+    /// Notes that a request of a sequence was answered. The requests that have waited for this answer go to the store
     /// threads.
     fn answered(&mut self, number: u64) {
         let Some(mut sequence) = self.sequences.remove(&number) else { return };
@@ -208,7 +208,7 @@ impl<A: RequestSource> Submitter<A> {
             || bytes >= WAITING_BYTES_MAX
     }
 
-    /// Returns when the store should have answered; none: it has nothing to answer.
+    /// Returns when the store should have answered. None: the store has nothing to answer.
     pub fn due_by(&self) -> Option<Instant> {
         self.threads.iter().filter_map(LaneSubmitter::due_by).min()
     }

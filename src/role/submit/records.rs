@@ -26,7 +26,7 @@ const TOPICS: usize = 100;
 pub struct SearchedTopic {
     /// Its name.
     pub name: TopicName,
-    /// Whether the reader may see what receivers answered. If not, answers are neither searched nor shown.
+    /// Whether the reader may see what receivers answered. If not, answers are not searched and not shown.
     pub sees_answers: bool,
 }
 
@@ -35,9 +35,9 @@ pub struct SearchedTopic {
 pub struct RecordQuery {
     /// The topics, in the order of their names.
     pub topics: Vec<SearchedTopic>,
-    /// Which of their records.
+    /// Which records of these topics.
     pub filter: RecordFilter,
-    /// Where the page before ended.
+    /// Where the previous page ended.
     pub cursor: Option<RecordCursor>,
     /// The maximum number of records.
     pub limit: usize,
@@ -46,18 +46,18 @@ pub struct RecordQuery {
 /// Where a page of records ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordCursor {
-    /// The first topic of those that are searched together.
+    /// The first of the topics that are searched together.
     pub first: TopicName,
-    /// The first topic after them. None: they are the last topics.
+    /// The first topic after these topics. None: these topics are the last.
     pub behind: Option<TopicName>,
-    /// The last record that was looked at: its `order_ms`, its topic, its id. None: none of these topics was searched yet.
+    /// The last record that was looked at: its `order_ms`, its topic, its id. None: these topics were not searched yet.
     pub last: Option<(i64, TopicName, JobId)>,
 }
 
 /// A page of records.
 #[derive(Debug, Default)]
 pub struct FoundRecords {
-    /// The records. Those that ended last come first.
+    /// The records. The record of the job that ended last comes first.
     pub records: Vec<JobRecord>,
     /// Where to continue. None: all records were looked at.
     pub next: Option<RecordCursor>,
@@ -67,7 +67,7 @@ pub struct FoundRecords {
     pub away: Vec<String>,
 }
 
-/// What is read of one topic, the last record first.
+/// The records that were read of one topic, the latest record first.
 struct RecordStream<'a> {
     topic: &'a SearchedTopic,
     read: VecDeque<JobRecord>,
@@ -106,7 +106,7 @@ fn without_answers(record: &mut JobRecord) {
     record.attempts_log.iter_mut().for_each(|attempt| attempt.answer.clear());
 }
 
-/// Returns the cursor of the store for a topic, for a search that continues after this record.
+/// Returns the store's cursor for a topic. With it, a search continues after the record `last`.
 fn start(
     store: &mut dyn Store,
     topic: &TopicName,
@@ -182,7 +182,8 @@ pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRe
     Ok(found)
 }
 
-/// Returns the topics from the topic `first` of the cursor on. If the cursor has a topic `behind`, they end before it.
+/// Returns the topics that follow, beginning with the cursor's `first`. If the cursor has a `behind`, the topics end
+/// before it.
 fn topics_from<'a>(topics: &'a [SearchedTopic], cursor: Option<&RecordCursor>) -> &'a [SearchedTopic] {
     let Some(cursor) = cursor else { return topics };
     let begin = topics.partition_point(|topic| topic.name < cursor.first);
@@ -204,7 +205,7 @@ pub(super) fn of_id(store: &mut dyn Store, key: &JobKey, sees_answers: bool) -> 
 pub struct FoundId {
     /// The topic.
     pub topic: SearchedTopic,
-    /// The job. If there is none, the latest dead letter.
+    /// The job, or the latest dead letter if there is no job.
     pub job: Option<View>,
     /// The records of jobs that ended.
     pub records: Vec<JobRecord>,
@@ -217,11 +218,11 @@ pub struct FoundIds {
     pub found: Vec<FoundId>,
     /// How many topics were asked.
     pub looked_at: usize,
-    /// The topics that could not be asked, because the node where they would have this id does not answer.
+    /// The topics that could not be asked, because the node that would have this id does not answer.
     pub away: Vec<TopicName>,
 }
 
-/// Looks for an id in topics, as many as one request may ask.
+/// Looks for an id in topics. Stops when the time of a step is over.
 pub(super) fn find_id(store: &mut dyn Store, topics: Vec<SearchedTopic>, id: &JobId) -> Result<FoundIds> {
     let (begun, mut all) = (Instant::now(), FoundIds::default());
     for topic in topics {

@@ -1,5 +1,5 @@
-//! The log lines about requests that the store refused: the first one at once, then at most one a second, with the
-//! number of further refusals. (Clients get an error for each refusal.) Pure.
+//! The log lines about requests that the store refused. The first line comes at once. Then there is at most one line a
+//! second, with the number of further refusals. (Clients get an error for each refusal.) Pure.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct UnreportedRefusals {
     told_at: Option<Instant>,
     untold: usize,
-    /// The text of the last refusals, and how many requests they were.
+    /// The text of the last refusals, and the number of refused requests.
     last: Option<(String, usize)>,
 }
 

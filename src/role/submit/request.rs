@@ -19,7 +19,7 @@ use store::{
     LimitQuery, LimitUse, OwnerTag, Result, Settled, Settlement, Store, View,
 };
 
-/// A request to the store. Its answer becomes a response of type `R`, on the thread that asks the store: so a long
+/// A request to the store. Its answer becomes a response of type `R` on the thread that asks the store. So a long
 /// response delays no other client.
 pub struct StoreRequest<R>(pub(super) Work<R>);
 
@@ -32,8 +32,8 @@ pub(super) type JobResponder<T, R> = Box<dyn FnOnce(&JobKey, T) -> R + Send>;
 /// Asks the store, and makes the response.
 pub(super) type StoreQuestion<R> = Box<dyn FnOnce(&mut dyn Store) -> R + Send>;
 
-/// Makes a settlement, and the function that makes the response from the store's answer. `Err`: the response, because
-/// there is nothing to settle.
+/// Makes a settlement, and the function that makes the response from the store's answer. `Err`: there is nothing to
+/// settle, and this is the response.
 pub(super) type SettlementMaker<R> =
     Box<dyn FnOnce(&mut dyn Store) -> Result<(Settlement, Responder<Result<Settled>, R>), R> + Send>;
 
@@ -60,7 +60,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Returns the job; none: it is not known yet, or there are several.
+    /// Returns the job. None: the job is not known yet, or there are several jobs.
     fn key(&self) -> Option<&JobKey> {
         match self {
             Target::Job(key) => Some(key),
@@ -115,7 +115,7 @@ impl<R: 'static> StoreRequest<R> {
         StoreRequest::about(key, |store, key| store.get(key), respond)
     }
 
-    /// Shows a job. If there is none, its records, as [`StoreRequest::records`] does.
+    /// Shows a job. If there is no job, shows the records of the id, as [`StoreRequest::records`] does.
     pub fn get_or_records(
         key: JobKey,
         sees_answers: bool,
@@ -162,7 +162,7 @@ impl<R: 'static> StoreRequest<R> {
         StoreRequest::other(Target::AllLanes, move |store| respond(job_search::find(store, &query)))
     }
 
-    /// Looks for an id in these topics, or in as many of them as can be asked within a step.
+    /// Looks for an id in these topics. Stops when the time of a step is over.
     pub fn find_id(
         topics: Vec<SearchedTopic>,
         id: JobId,
@@ -197,7 +197,8 @@ impl<R: 'static> StoreRequest<R> {
         StoreRequest::about(key, move |store, key| store.change(key, &change), respond)
     }
 
-    /// Leases a delayed or ready job, although others may come before it. `max_attempts` is as in [`store::LeaseRequest`].
+    /// Leases a delayed or ready job, even if other jobs come before it. `max_attempts` is as in
+    /// [`store::LeaseRequest`].
     pub fn lease_job(
         key: JobKey,
         hold: Duration,
@@ -222,7 +223,7 @@ impl<R: 'static> StoreRequest<R> {
     }
 
     /// Settles the lease that a ticket proves. A ticket that is not proved yet is checked at the lane that it names, so
-    /// that a forged one delays no other lane.
+    /// that a forged ticket delays no other lane.
     pub fn report(
         tickets: Tickets,
         found: TicketReport,
@@ -250,8 +251,8 @@ impl<R: 'static> StoreRequest<R> {
         StoreRequest::other(Target::AllLanes, move |store| respond(list(store, listing)))
     }
 
-    /// Names the dead letters that a filter picks, up to `limit`. If the search takes long, the answer has those that
-    /// one step has found, and says where to continue: the next request passes that `cursor`.
+    /// Returns up to `limit` dead letters that a filter picks. If the search takes long, the answer has the letters
+    /// that one step has found, and a cursor. The next request passes this `cursor` to continue.
     pub fn find(
         topic: TopicName,
         filter: Filter,
@@ -264,8 +265,8 @@ impl<R: 'static> StoreRequest<R> {
         })
     }
 
-    /// Looks at jobs that an operation on many jobs would change, for a limited time. The answer says how far this
-    /// went, and how many jobs of this step would be changed.
+    /// For a limited time, looks at the jobs that an operation on many jobs would change. The answer has the progress
+    /// after this step, and the number of jobs of this step that would be changed.
     pub fn look_at_many(
         request: BulkRequest,
         started_ms: i64,
@@ -335,8 +336,8 @@ impl<R: 'static> StoreRequest<R> {
         StoreRequest::other(Target::AllLanes, move |store| respond(store.purge(&topic, state, limit)))
     }
 
-    /// Counts, redrives or removes dead letters of a topic: up to `limit` of them, or all of the ids if ids are given.
-    /// For large numbers, the server asks in several steps, so that other requests get their turn.
+    /// Counts, redrives or removes dead letters of a topic: up to `limit` letters, or the letters of all ids if ids are
+    /// given. For large numbers, the server asks in several steps, so that other requests get their turn.
     pub fn dead_letters(
         topic: TopicName,
         which: DeadLetterSelection,
@@ -361,7 +362,7 @@ impl<R> StoreRequest<R> {
         }
     }
 
-    /// Returns the lane of the request; none: all lanes together.
+    /// Returns the lane of the request. None: all lanes together.
     pub(super) fn lane(&self, lanes: &Lanes) -> Option<usize> {
         match &self.0 {
             Work::Add(Add::Many(jobs, _)) => {

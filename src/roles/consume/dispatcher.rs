@@ -2,10 +2,10 @@
 //! the other processes must know. Pure: the input is events and the present moment, and the output is orders for the
 //! lanes and callbacks. `simulation` drives several dispatchers against a simulated store.
 //!
-//! The dispatcher never waits, and never talks to a store or a receiver. The caller passes on every event, then calls
-//! [`ConsumerState::act`], carries out the orders, and waits until [`ConsumerState::next`] or the next event. `lane_state` is
-//! what the dispatcher knows about one lane. `exchange` has the leases and their answers. `held_back` has the reasons
-//! why ready jobs wait.
+//! The dispatcher never waits, and never talks to a store or a receiver. The caller passes on every event, and then
+//! calls [`ConsumerState::act`]. It carries out the orders, and waits until [`ConsumerState::next`] or the next event.
+//! `lane_state` is what the dispatcher knows about one lane. `exchange` has the leases and their answers. `held_back`
+//! has the reasons why ready jobs wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,9 +37,9 @@ pub(super) struct RunningCallback {
     /// The lane that the job was leased from.
     pub lane: usize,
     pub began: Instant,
-    /// The index of its host, if that has limits.
+    /// The index of its host, if this host has limits.
     pub host: Option<usize>,
-    /// How late it began, and why, if it began late.
+    /// How late the callback began, and why. None: it began in time.
     pub late: Option<LateStart>,
 }
 
@@ -54,13 +54,13 @@ impl RunningCallback {
 /// topic are logged.
 pub(super) type HomeOf = Box<dyn Fn(&str) -> usize>;
 
-/// What one consumer knows, and what it has decided and not ordered yet.
+/// What one consumer knows, and its decisions that are not ordered yet.
 pub(super) struct ConsumerState {
     pub(super) topics: Topics,
     pub(super) lanes: Vec<LaneState>,
     /// How many callbacks may be in flight.
     concurrency: u32,
-    /// The jobs whose callbacks run, by their leases.
+    /// The callbacks that run, by the tokens of their leases.
     pub(super) in_flight: HashMap<Token, RunningCallback>,
     pub(super) fair: Fair,
     pub(super) limits: Limits,
@@ -125,7 +125,7 @@ impl ConsumerState {
     /// Takes no new work from now on.
     pub(super) fn drain(&mut self) {
         if !std::mem::replace(&mut self.drains, true) {
-            // The bells then wake other processes that wait, and not this one.
+            // Then the bells wake only other processes that wait.
             for number in 0..self.lanes.len() {
                 self.lanes[number].bell = BellState::TakenDown;
                 self.order(number, LaneOrder::Deaf);
@@ -232,8 +232,8 @@ impl ConsumerState {
             for number in 0..self.lanes.len() {
                 self.begin_exchange(number, now);
             }
-            // A lease uses up permits, so this asks for more. If permits come at once, or if workers become free
-            // because jobs are postponed, the loop begins again and uses them.
+            // A lease uses up permits, so this process asks for more. The loop begins again if permits come at once, or
+            // if workers become free because jobs are postponed.
             if !self.ask_permits(now) && !self.decide_held(now) {
                 break;
             }
@@ -259,11 +259,11 @@ impl ConsumerState {
         }
     }
 
-    /// Returns when [`ConsumerState::act`] must be called again. It was last called at `now`, so the time is later than
-    /// that.
+    /// Returns when [`ConsumerState::act`] must be called again. The last call was at `now`, so the returned time is
+    /// later.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         let lanes = self.lanes.iter().filter_map(|lane| lane.next(self.drains, now));
-        // If the host of a topic refuses permits, the topic asks for none of its own.
+        // If the host of a topic refuses permits, the topic asks for no permits of its own.
         let waits_for_host =
             |topic: &TopicName| !self.hosts.may_begin(topic, now) && self.limits.may_begin(topic, now);
         let wants = |topic: &TopicName| if waits_for_host(topic) { 0 } else { self.wanted_callbacks(topic) };
@@ -272,7 +272,7 @@ impl ConsumerState {
         lanes.chain(self.limits.next(wants)).chain(hosts).min()
     }
 
-    /// Returns when the callbacks and exchanges in progress should have ended: the earliest of these times.
+    /// Returns the earliest time at which a callback or an exchange in progress should have ended.
     pub(super) fn overdue_at(&self) -> Option<Instant> {
         let exchanges = self.lanes.iter().filter_map(|lane| match &lane.exchange {
             Exchange::UnderWay(exchange) => Some(exchange.since + EXCHANGE),
@@ -312,7 +312,7 @@ impl ConsumerState {
         self.concurrency.saturating_sub(self.in_flight.len() as u32 + self.hosts.waiting())
     }
 
-    /// Returns how many more callbacks of a topic would begin without its limits.
+    /// Returns how many more callbacks of a topic would begin if it had no limits.
     pub(super) fn wanted_callbacks(&self, topic: &TopicName) -> u32 {
         if self.drains { 0 } else { self.fair.wanted_callbacks(topic, self.free()) }
     }

@@ -122,8 +122,8 @@ pub(super) fn receiver_failed(verdict: &Verdict) -> bool {
     }
 }
 
-/// Returns the attempt that is recorded when a job becomes a dead letter because it has been due for longer than its
-/// topic allows. `None` if the job gets its callback.
+/// Returns the attempt to record if a job has been due for longer than its topic allows. The job then becomes a dead
+/// letter. `None` if the job gets its callback.
 pub(super) fn too_old(topic: &Topic, leased: &Leased) -> Option<Attempt> {
     let CatchUp::Skip(most) = topic.catch_up else { return None };
     let late = leased.late();

@@ -26,7 +26,7 @@ impl Exchange {
 }
 
 impl ConsumerState {
-    /// Orders the next exchange of a lane, if one is due and none is under way.
+    /// Orders the next exchange of a lane, if it is due and no exchange is under way.
     pub(super) fn begin_exchange(&mut self, number: usize, now: Instant) {
         let (free, share) = (self.free(), self.lanes.len() as u32);
         let lane = &mut self.lanes[number];
@@ -35,7 +35,7 @@ impl ConsumerState {
             return;
         }
         let settle = lane.take_settlements(now);
-        // A lane that hangs must not hold all free workers.
+        // A lane that hangs must not occupy all free workers.
         let limit = free.div_ceil(share).min(lane::BATCH as u32);
         let lease = leases.then(|| self.plan_lease(number, free, limit, now));
         let wanted = lease.iter().flat_map(|lease| &lease.1).cloned().collect();
@@ -45,7 +45,7 @@ impl ConsumerState {
         self.order(number, order);
     }
 
-    /// Plans a lease of up to `limit` jobs: which topics it asks for, and for how many jobs of each.
+    /// Plans a lease of up to `limit` jobs: which topics it asks for, and the number of jobs for each topic.
     fn plan_lease(
         &mut self,
         number: usize,
@@ -113,8 +113,8 @@ impl ConsumerState {
                 };
                 lane.exchange = Exchange::Paused { until: now + pause };
                 self.holds.note_store_down(number, now + pause);
-                // The jobs that the lease should have brought are searched for again. Until then no permits are held
-                // for them.
+                // The lane searches again for the jobs that the lease should have brought. Until then no permits are
+                // held for these jobs.
                 lane.search(TopicSearch::All);
                 if batch.jobs.is_empty() {
                     self.fair.forget(number);
@@ -145,9 +145,9 @@ impl ConsumerState {
         }
     }
 
-    /// Takes a job that was leased. Its callback begins, unless it is too old or its host is at its limit.
+    /// Takes a job that was leased. Its callback begins, unless the job is too old or its host is at the limit.
     fn take_job(&mut self, number: usize, lease: &LeaseUnderWay, leased: Leased, now: Instant) {
-        // The lease keeps the topic as it was when it was ordered, even if the topic has changed or is gone.
+        // The lease has the topic as it was when the lease was ordered, even if the topic has changed or is gone since.
         let Some((topic, _)) = lease.asked.get(&leased.key.topic) else { return };
         if let Some(attempt) = expired(&leased).or_else(|| too_old(topic, &leased)) {
             return self.skip(number, topic, leased, attempt, now);
@@ -169,8 +169,8 @@ impl ConsumerState {
         self.in_flight.insert(callback.leased.token.clone(), callback);
     }
 
-    /// Learns from the answer of a lease what is left on the lane, and decides whether this process or others search
-    /// for it.
+    /// Learns from the answer of a lease which jobs are left on the lane. Decides whether this process or other
+    /// processes search for them.
     fn note_left(
         &mut self,
         number: usize,
@@ -194,10 +194,10 @@ impl ConsumerState {
         let without_worker = rung.iter().filter(|topic| self.wanted_callbacks(topic) == 0);
         let mut others: BTreeSet<TopicName> = without_worker.cloned().chain(unasked).collect();
         others.extend(left.into_iter().map(|(topic, _)| topic));
-        // Which of these topics are for this process? First those that the lease asked for. If their limits hold them
-        // back, the limits hold back the other processes too, and this process asks for permits without a ring. Then,
-        // while workers are left, those that the limits allow. If the lease did not ask for all topics, also the rest:
-        // the next lease may ask for them.
+        // Which of these topics are for this process? First, the topics that the lease asked for. Second, while workers
+        // are left, the topics with limits. If the limits hold them back, the limits hold back the other processes too,
+        // and this process asks for permits without a ring. Third, also while workers are left, the other topics, if
+        // the lease did not ask for all topics. The next lease may ask for them.
         let is_ours = |topic: &TopicName| {
             asked.contains_key(topic)
                 || (allowed(&self.limits, &self.hosts, topic).is_some() || asks == TopicSearch::Known)

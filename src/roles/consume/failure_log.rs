@@ -1,4 +1,4 @@
-//! Bounds how many failed attempts are logged, so that receivers that fail fast do not fill the disk. Pure, except for
+//! Limits how many failed attempts are logged, so that receivers that fail fast do not fill the disk. Pure, except for
 //! the log.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 const LINES_OF_TOPIC: u32 = 100;
 const LINES: u32 = 1000;
 
-/// The lines of the present minute, and the failures that got none.
+/// The lines of the present minute, and the failures without a line.
 #[derive(Debug, Default)]
 pub(super) struct FailureLog {
     since: Option<Instant>,

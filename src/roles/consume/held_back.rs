@@ -17,8 +17,9 @@ use role::expiry::expired_at;
 use store::{CircuitOpening, Leased, Outcome, Permit, PermitRequest, Settlement, StoreError};
 
 impl ConsumerState {
-    /// Asks the homes of topics and hosts with limits for the permits that are needed, and tells them which are no
-    /// longer used. Returns whether this process has granted some to itself, which a lease can use at once.
+    /// Asks the homes of topics and hosts with limits for the permits that are needed, and gives back the permits that
+    /// are no longer used. Returns whether this process has granted permits to itself. A lease can use these permits at
+    /// once.
     pub(super) fn ask_permits(&mut self, now: Instant) -> bool {
         let workers = if self.drains { (0, 0) } else { (self.free(), self.idle_workers()) };
         let (fair, hosts) = (&self.fair, &mut self.hosts);
@@ -106,8 +107,8 @@ impl ConsumerState {
         }
     }
 
-    /// Notes that a circuit was opened on a lane. Only the answer of the topic's home is logged: several processes may
-    /// see the same failure, but only the first one gets the answer that the circuit is newly open.
+    /// Notes that a circuit was opened on a lane. Only the answer of the topic's home is logged. Several processes may
+    /// see the same failure, but only the first process gets the answer that the circuit is newly open.
     pub(super) fn note_opened(
         &mut self,
         lane: usize,
@@ -116,8 +117,8 @@ impl ConsumerState {
     ) {
         let CircuitOpening { topic, pause, opens, reason } = opening;
         let reason = Excerpt(reason);
-        // The jobs on this lane wait while the circuit is open. The next lease reports until when, and this process may
-        // be the one that gets the probe.
+        // The jobs on this lane wait while the circuit is open. The next lease reports until when they wait. This
+        // process may also get the probe.
         self.lanes[lane].search(TopicSearch::All);
         if pause.is_zero() {
             return;
@@ -145,8 +146,8 @@ impl ConsumerState {
 
     /// Notes which circuits are open on a lane, and when each of them lets its next job through.
     pub(super) fn note_waiting(&mut self, lane: usize, waiting: Vec<(TopicName, Duration)>, now: Instant) {
-        // The lane has reported about all topics that the lease asked for. For the other topics, its earlier report
-        // still holds.
+        // The lane has reported about all topics that the lease asked for. For the other topics, its earlier report is
+        // still valid.
         for (topic, wait) in
             waiting.into_iter().filter(|(topic, _)| self.topics.get(topic.as_str()).is_some())
         {
@@ -156,7 +157,7 @@ impl ConsumerState {
         }
     }
 
-    /// Decides on the jobs that wait for permits of their hosts. Returns whether some wait no longer.
+    /// Decides on the jobs that wait for permits of their hosts. Returns whether some of these jobs no longer wait.
     pub(super) fn decide_held(&mut self, now: Instant) -> bool {
         let waiting = self.hosts.waiting();
         for decision in self.hosts.decide(now) {
@@ -196,7 +197,8 @@ impl ConsumerState {
         self.lanes[lane].add_settlement(Settlement { key, token, outcome, attempt: None }, now);
     }
 
-    /// Gives back the permit of a leased job that gets no callback now. If the job is a probe, the next job may be one.
+    /// Gives back the permit of a leased job that gets no callback now. If the job is a probe, the next job may be the
+    /// probe.
     fn release(&mut self, lane: usize, topic: &Topic, leased: &Leased, why: &str) {
         self.limits.record_end(&topic.name, false);
         if let Some(opens) = leased.probe {

@@ -1,6 +1,6 @@
 //! Remembers what held jobs back, so that an attempt that begins late can say why. Pure.
 //!
-//! It has one entry for each topic and each lane, so its size has a limit.
+//! The log has one entry for each topic and each lane, so its size has a limit.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ const BREATH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct HoldLog {
     started: Instant,
-    /// Since when no worker was free, and when this was last seen. A worker that was free for less than [`BREATH`] does
-    /// not end this.
+    /// Since when no worker was free, and the last time when no worker was free. A worker that was free for less than
+    /// [`BREATH`] does not count.
     workers_busy: Option<(Instant, Instant)>,
-    /// For each lane: its store failed, and until this time it was not asked again.
+    /// For each lane: the time until which its store was not asked again after a failure.
     store_down: Vec<Option<Instant>>,
     topics: BTreeMap<TopicName, (LateReason, Instant)>,
 }
@@ -33,7 +33,7 @@ impl HoldLog {
         self.topics.retain(|topic, _| is_served(topic));
     }
 
-    /// Notes that a limit or a circuit held jobs of a topic back until then.
+    /// Notes that a limit or a circuit held jobs of a topic back until `until`.
     pub(super) fn note_topic(&mut self, topic: &TopicName, reason: LateReason, until: Instant) {
         self.topics.insert(topic.clone(), (reason, until));
     }
@@ -44,7 +44,7 @@ impl HoldLog {
         self.workers_busy = Some((since.map_or(now, |(since, _)| since), now));
     }
 
-    /// Notes that the store of a lane failed, and is not asked until then.
+    /// Notes that the store of a lane failed, and is not asked before `until`.
     pub(super) fn note_store_down(&mut self, lane: usize, until: Instant) {
         self.store_down[lane] = Some(until);
     }

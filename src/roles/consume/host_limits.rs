@@ -4,8 +4,8 @@
 //! A job may have a URL of its own, so its host is known only when it is leased. While the home of the host is asked
 //! for a permit, the job waits here, and a worker stays free for it. When the host is at its limit, its jobs are handed
 //! back with a later due time, so that the jobs of other hosts come next. A job is postponed to the time when the jobs
-//! before it should have begun. So the work is bounded, whatever the backlog. If all jobs of a topic go to one host,
-//! permits are asked for before a lease instead.
+//! before it should have begun. So the work is limited, even if the backlog is large. If all jobs of a topic go to one
+//! host, permits are asked for before the lease.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use store::{Leased, Permit, PermitRequest};
 /// The shortest time by which a job is postponed.
 const POSTPONED_MIN: Duration = Duration::from_millis(20);
 
-/// How long callbacks to a host are assumed to take, until the first one has ended.
+/// The assumed duration of callbacks to a host, until the first callback has ended.
 const FIRST_GUESS: Duration = Duration::from_millis(200);
 
 /// A job that is leased, and whose callback has not begun.
@@ -35,7 +35,7 @@ pub(super) struct HeldJob {
     /// The topic as it was when the lease was ordered.
     pub topic: Arc<Topic>,
     pub leased: Leased,
-    /// The index of its host, if that has limits.
+    /// The index of its host, if this host has limits.
     pub host: Option<usize>,
 }
 
@@ -59,20 +59,20 @@ struct Host {
     waiting: VecDeque<HeldJob>,
     /// When the job that was postponed last should begin.
     slot: Instant,
-    /// About how long its callbacks take.
+    /// The approximate duration of its callbacks.
     took: Duration,
 }
 
 impl Host {
-    /// Returns how many more callbacks would begin, with that many workers. `most` returns how many callbacks of a
-    /// topic may begin by the topic's own limits.
+    /// Returns how many more callbacks would begin with `free` workers. `most` returns how many callbacks of a topic
+    /// may begin by the topic's own limits.
     fn wanted_callbacks(&self, free: u32, fair: &Fair, most: impl Fn(&TopicName) -> Option<u32>) -> u32 {
         let of_topic = |topic| fair.wanted_callbacks(topic, free).min(most(topic).unwrap_or(u32::MAX));
         self.waiting.len() as u32 + self.topics.iter().map(of_topic).sum::<u32>()
     }
 
-    /// Returns by how long the next job is postponed, if the host grants permits again at `from`. If this would be
-    /// longer than the longest time, the result is a random time between half of the longest time and the longest time.
+    /// Returns the time by which the next job is postponed, if the host grants permits again at `from`. If this would
+    /// be longer than `POSTPONED_MAX`, the result is a random time between half of `POSTPONED_MAX` and `POSTPONED_MAX`.
     fn postpone(&mut self, from: Instant, now: Instant) -> Duration {
         // Half of the time after which one of the callbacks should end, because callbacks may get faster.
         let of_calls = self.limit.max_in_flight.map(|most| self.took / most / 2);
@@ -134,8 +134,8 @@ impl HostLimits {
         self.hosts.iter().position(|host| host.limit.host.matches(&uri))
     }
 
-    /// Returns how many callbacks of a topic may begin, as far as it depends on its host. None: its host has no limits,
-    /// or its jobs may have different hosts.
+    /// Returns how many callbacks of a topic its host allows to begin. None: its host has no limits, or its jobs may
+    /// have different hosts.
     pub(super) fn allowed(&self, topic: &TopicName) -> Option<u32> {
         self.by_topic.get(topic).and_then(|host| self.limits.allowed(&self.hosts[*host].name))
     }
@@ -172,7 +172,7 @@ impl HostLimits {
         Some(HostDecision::Postpone(job, wait))
     }
 
-    /// Returns what happens to the jobs about which there are answers now.
+    /// Returns what happens to the waiting jobs for which the answers have come.
     pub(super) fn decide(&mut self, now: Instant) -> Vec<HostDecision> {
         let hosts: Vec<usize> =
             (0..self.hosts.len()).filter(|host| !self.hosts[*host].waiting.is_empty()).collect();
@@ -212,7 +212,7 @@ impl HostLimits {
     ) -> (Vec<PermitRequest>, Vec<TopicName>) {
         let (hosts, mut granted) = (&self.hosts, Vec::new());
         let find = |name: &LimitName| hosts.iter().find(|host| host.name == *name);
-        // A topic with limits of its own asks for as many permits of its host as it has permits itself.
+        // A topic with limits of its own asks its host for no more permits than the topic itself has.
         let wants = |name: &LimitName| {
             find(name)
                 .map_or(0, |host| host.wanted_callbacks(free, fair, |topic| topic_limits.allowed(topic)))
@@ -226,8 +226,8 @@ impl HostLimits {
         (asks, granted)
     }
 
-    /// Takes the answer to a question, if it is about a host. Returns the topics whose jobs may begin now. None: it is
-    /// about a topic.
+    /// Takes the answer to a question, if the question is about a host. Returns the topics whose jobs may begin now.
+    /// None: the question is about a topic.
     pub(super) fn answered(
         &mut self,
         ask: &PermitRequest,
@@ -260,8 +260,8 @@ impl HostLimits {
         })
     }
 
-    /// Whether this process has nothing left to do: no job waits here, and each home knows that this process holds no
-    /// permits, or the home cannot be reached.
+    /// Whether this process has nothing left to do. This is so if no job waits here, and if each home that can be
+    /// reached knows that this process holds no permits.
     pub(super) fn is_drained(&self) -> bool {
         self.waiting() == 0 && self.limits.is_drained()
     }

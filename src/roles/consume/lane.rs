@@ -1,5 +1,5 @@
-//! One lane of the store, on a thread of its own, so that a node that hangs or is down holds up only its own jobs. The
-//! thread settles, leases and hands back as the main loop orders, and reports when the lane's bell rings.
+//! One lane of the store. Each lane has its own thread, so that a node that hangs or is down delays only its own jobs.
+//! The thread settles, leases and hands back when the main loop orders this. It reports when the lane's bell rings.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,13 +19,13 @@ use store::{
     Settlement, Store, StoreError, TopicRing,
 };
 
-/// The most jobs of one lease or settlement, so that others have their turn at the store.
+/// The most jobs of one lease or settlement, so that other processes get their turn at the store.
 pub(super) const BATCH: usize = 256;
 
-/// How long a secret that was read is used before it is read again.
+/// How long a secret is used before it is read again.
 const SECRET_KEPT: Duration = Duration::from_secs(60);
 
-/// How long after a failure the secret is read again.
+/// The pause after a failure, before the secret is read again.
 const SECRET_AGAIN: Duration = Duration::from_secs(5);
 
 /// An order of the main loop to a lane.
@@ -41,7 +41,7 @@ pub(super) enum LaneOrder {
     Listen(bool),
     /// Take the bell down.
     Deaf,
-    /// Hand back all leases that are still held.
+    /// Hand back all leases that this process still has.
     HandBack,
     /// Ask for permits of topics that have their home on this lane.
     Permits(Vec<PermitRequest>),
@@ -207,8 +207,9 @@ impl LaneWorker {
     }
 
     fn wait(&mut self) -> Result<()> {
-        // A lane that does not listen need not wait for its bell. There is one exception. A bell may lose rings, and may
-        // have rung for this process alone just before it stopped listening. Nobody else would hear that ring.
+        // A lane that does not listen need not wait for its bell. There is one exception: a bell that loses rings. It
+        // may have rung for this process alone, just before the lane stopped listening. Nobody else would hear that
+        // ring.
         let bell = self.bell.as_ref().filter(|bell| self.listens || bell.loses_rings());
         let fds: Vec<BorrowedFd<'_>> =
             std::iter::once(self.wake_reader.as_fd()).chain(bell.map(|bell| bell.as_fd())).collect();
@@ -296,8 +297,8 @@ impl LaneWorker {
                 self.secret_read = Some(Instant::now());
                 self.inbox.put(self.number, LaneReport::Secret(secret));
             }
-            // Until the secret is known, receivers cannot answer later. It is read again after a while, and not with
-            // each lease.
+            // Until the secret is known, receivers cannot answer later. The secret is read again after a while, and not
+            // with each lease.
             Err(e) => {
                 self.secret_read = Instant::now().checked_sub(SECRET_KEPT - SECRET_AGAIN);
                 log::debug!("cannot read the secret of tickets: {e}");

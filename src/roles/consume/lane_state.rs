@@ -1,5 +1,5 @@
 //! What the dispatcher knows of one lane: what must be settled and asked for there, and when. Pure: the present moment
-//! is an argument, and what the lane must do is the result.
+//! is an argument, and the result says what the lane must do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use store::{Settlement, TopicRing};
 
 /// How long outcomes gather while other callbacks run, so that they are settled together.
 ///
-/// Also how long a lane does not listen to its bell while it knows that more jobs are ready. When it knows of none, it
-/// leases at once after a ring.
+/// Also how long a lane does not listen to its bell while it knows that more jobs are ready. When it knows of no ready
+/// jobs, it leases at once after a ring.
 const GATHER: Duration = Duration::from_millis(1);
 
 /// While the last lease has left work behind, the lane does not listen to its bell. It finds topics with new ready jobs
-/// by leases that ask for all topics (surveys), and the store also reports some of these topics. A survey takes longer
-/// with more topics, so surveys get a tenth of the time: after each survey, the lane waits for this many times the
-/// duration of the survey.
+/// by surveys, which are leases that ask for all topics. The store also reports some of these topics. A survey takes
+/// longer with more topics, so surveys get a tenth of the time. After each survey, the lane waits for the duration of
+/// the survey, multiplied by this number.
 const SURVEY_SHARE: u32 = 9;
 
 /// The longest wait between two surveys.
@@ -31,7 +31,7 @@ const SURVEY: Duration = Duration::from_millis(100);
 /// How long after a failure the lane tries again to take back leases whose answers never came.
 const TAKE_BACK: Duration = Duration::from_millis(200);
 
-/// How often this process tells other processes of jobs that it may not take itself.
+/// How often this process tells other processes about jobs that it may not take.
 const PASS_ON: Duration = Duration::from_secs(1);
 
 /// What the dispatcher knows of a lane.
@@ -40,7 +40,7 @@ pub(super) struct LaneState {
     pub exchange: Exchange,
     /// What the next lease asks for. `None`: as far as is known, a lease would bring nothing.
     search: Option<Search>,
-    /// When the last lease ended, if it left work behind as far as is known.
+    /// When the last lease ended. `None`: as far as is known, it left no work behind.
     backlog: Option<Instant>,
     pub bell: BellState,
     /// Since the last lease: the topics for which the bell rang, and those whose circuit has let a job through.
@@ -58,8 +58,8 @@ pub(super) struct LaneState {
     /// The topics whose ready jobs wait because the circuit is open, and when each circuit lets a job through. No bell
     /// rings at that time.
     circuits: BTreeMap<TopicName, Instant>,
-    /// The topics that have ready jobs here that this process may not take, and when they were last passed on to
-    /// others.
+    /// The topics whose ready jobs here this process may not take, and when each topic was last passed on to other
+    /// processes.
     passed_on: BTreeMap<TopicName, Instant>,
     /// The rings for topics of other hosts that were given back.
     pub passing: PassedTopics,
@@ -81,17 +81,17 @@ pub(super) enum Exchange {
 #[derive(Debug)]
 pub(super) struct ExchangeUnderWay {
     pub since: Instant,
-    /// The lease that is a part of it.
+    /// The lease in this exchange.
     pub lease: Option<LeaseUnderWay>,
 }
 
 /// A lease that is not answered yet.
 #[derive(Debug)]
 pub(super) struct LeaseUnderWay {
-    /// How many jobs it may bring. This many workers are kept free for it.
+    /// How many jobs it may bring. The same number of workers is kept free for it.
     pub limit: u32,
-    /// The topics that it asks for, as they were when it was ordered, and for how many jobs of each it asks. With 0, it
-    /// only asks how many jobs are ready.
+    /// The topics that the lease asks for, as they were when it was ordered. Each has the number of jobs that the lease
+    /// asks for. With 0, the lease only asks how many jobs are ready.
     pub asked: BTreeMap<TopicName, (Arc<Topic>, u32)>,
     /// Whether it asks only for known topics, or for all.
     pub asks: TopicSearch,
@@ -104,7 +104,7 @@ pub(super) struct LeaseUnderWay {
 struct Search {
     /// `All`: it is not known which topics have ready jobs.
     asks: TopicSearch,
-    /// The bell rang for it. Such a lease does not wait for outcomes to gather.
+    /// Whether the bell rang for the jobs. If so, the lease does not wait for outcomes to gather.
     is_rung: bool,
 }
 
@@ -228,17 +228,17 @@ impl LaneState {
         self.circuits.insert(topic, lets_through);
     }
 
-    /// Returns until when the lane waits for more outcomes, to settle them together. `None` if there are none, or if it
-    /// does not wait. If there are as many outcomes as callbacks that still run, the lane does not wait: one half is
-    /// settled while the other half is in flight. A ring ends the wait only if the lane knows of no other work. A lease
-    /// that leaves work behind rings as well, so a busy lane gets rings all the time.
+    /// Returns until when the lane waits for more outcomes, to settle them together. `None` if there are no outcomes,
+    /// or if the lane does not wait. It does not wait when the number of outcomes reaches the number of callbacks that
+    /// still run. So one half is settled while the other half is in flight. A ring ends the wait only if the lane knows
+    /// of no other work. A lease that leaves work behind rings as well, so a busy lane gets rings all the time.
     fn gathering_deadline(&self) -> Option<Instant> {
         let is_rung = self.search.is_some_and(|search| search.is_rung) && self.backlog.is_none();
         let waits = !is_enough(self.unsettled.len(), self.flying) && !is_rung;
         self.gathers_since.filter(|_| waits).map(|since| since + GATHER)
     }
 
-    /// Decides whether the lane listens to its bell. A process that knows of work needs no ring: it does not listen, so
+    /// Decides whether the lane listens to its bell. A process that knows of work needs no ring. It does not listen, so
     /// that another process gets the ring. `is_free`: the process could take work. Returns the decision if it changes.
     pub(super) fn listen(&mut self, is_free: bool, now: Instant) -> Option<bool> {
         // During an exchange there is no decision, because the answer to the exchange may reverse it.
@@ -256,12 +256,12 @@ impl LaneState {
         (listens != before).then_some(listens)
     }
 
-    /// Whether the last lease has just left work behind. The next one comes by itself.
+    /// Whether the last lease has just left work behind. The next lease then needs no ring.
     fn is_resting(&self, now: Instant) -> bool {
         self.backlog.is_some_and(|since| since + GATHER > now)
     }
 
-    /// Returns when this lane must be looked at again, after all that is due has been done.
+    /// Returns when something is due on this lane again. Everything that is due now must have been done.
     pub(super) fn next(&self, drains: bool, now: Instant) -> Option<Instant> {
         let idle = match self.exchange {
             Exchange::UnderWay(_) => [None; 3],
@@ -276,9 +276,9 @@ impl LaneState {
         idle.into_iter().flatten().chain(self.circuits.values().copied()).chain(passes_on).min()
     }
 
-    /// Takes note of topics that this process may not lease and other processes may. Returns the topics that are new
-    /// in this list: only these are passed on. If all were passed on, two processes that may not lease a topic would
-    /// pass it to each other without end.
+    /// Notes topics that other processes may lease, and this process may not. Returns the topics that are new in the
+    /// list. Only these topics are passed on. If all were passed on, two processes that may not lease a topic would
+    /// pass the topic to each other without end.
     pub(super) fn pass_on(
         &mut self,
         topics: BTreeSet<TopicName>,
@@ -292,8 +292,8 @@ impl LaneState {
         fresh
     }
 
-    /// Returns two things: the topics to announce again, because the other processes may have been busy; and the rings
-    /// to give back again.
+    /// Returns the topics to announce again, because the other processes may have been busy. Also returns the rings to
+    /// give back again.
     pub(super) fn pass_on_again(&mut self, now: Instant) -> (Vec<TopicName>, Vec<TopicRing>) {
         let mut topics = Vec::new();
         if self.passed_on.values().any(|at| *at + PASS_ON <= now) {

@@ -1,9 +1,9 @@
 //! dq-consume: leases ready jobs, calls their callbacks, and settles the leases.
 //!
 //! The `dispatcher` decides, and is pure. Each lane of the store has a thread that talks to it (`lane`), and one thread
-//! makes all calls (`workers`). The main loop, here, passes on what they report, and has the decisions carried out.
-//! While calls run, their outcomes gather and are settled together. A lease never takes more jobs than there are free
-//! workers, so that no job waits here while another consumer is idle.
+//! makes all calls (`workers`). The main loop in this file passes their reports to the dispatcher, and passes the
+//! decisions back to them. While calls run, their outcomes gather and are settled together. A lease never takes more
+//! jobs than there are free workers, so that no job waits here while another consumer is idle.
 //!
 //! This crate never stores or promotes a job. Begin with [`run`], then `dispatcher`.
 
@@ -40,13 +40,13 @@ use model::ticket::TicketSecret;
 use role::{Context, Drain, LiveTopics};
 use store::{BellKind, OwnerTag};
 
-/// How much longer a lease holds than its callback may take: for slow name resolution, and for settling.
+/// The time that a lease lasts beyond the timeout of its callback. It is for slow name resolution, and for settling.
 const LEASE_MARGIN: Duration = Duration::from_secs(15);
 
 /// How long an exchange with the store may take.
 const EXCHANGE: Duration = Duration::from_secs(15);
 
-/// The leases of callbacks that still run are handed back this long before the end of a drain.
+/// How long before the end of a drain the leases of running callbacks are handed back.
 const LAST_CALL: Duration = Duration::from_millis(500);
 
 /// Runs the role.
@@ -58,7 +58,7 @@ pub fn run(mut context: Context) -> Result<()> {
 
 struct Consumer {
     topics: LiveTopics,
-    /// `None` once no leases are held in its name.
+    /// `None` when this owner has no leases any more.
     owner: Option<Owner>,
     dispatcher: ConsumerState,
     lanes: Vec<ConsumedLane>,
@@ -66,7 +66,7 @@ struct Consumer {
     /// Readable when the inbox has reports.
     reported: UnixStream,
     workers: Workers,
-    /// The address under which receivers that answer later reach the HTTP API.
+    /// The address of the HTTP API for receivers that answer later.
     public_url: Option<String>,
 }
 
@@ -175,7 +175,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Ends the process, after it has handed back what is still held.
+    /// Hands back the leases that are left, and then ends the process.
     fn end(&mut self, drain: Drain) -> Result<()> {
         if self.dispatcher.is_drained() {
             // Some lease calls may have no answer, and their leases may not be taken back yet. Then the file of the

@@ -19,14 +19,14 @@ const RENEW: Duration = Duration::from_secs(10);
 /// How long this process waits for an answer before it decides alone.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// After a missing answer: how long this process decides alone before it asks the home again.
+/// How long this process decides alone after a missing answer, before it asks the home again.
 const ALONE: Duration = Duration::from_secs(1);
 
 /// How long permits are kept while no jobs can be leased for them.
 const KEPT: Duration = Duration::from_secs(1);
 
-/// After a refusal, permits are asked for again after this time: the first pause and the longest pause. Nobody reports
-/// when the callbacks of other processes end.
+/// The first and the longest pause after a refusal, before permits are asked for again. A pause is needed because
+/// nobody reports when the callbacks of other processes end.
 const REFUSED: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 
 /// A topic or a host that has limits.
@@ -43,14 +43,14 @@ struct Limit {
     reserved: u32,
     /// Permits that were granted and not used. They are given back to the rate.
     unused: u32,
-    /// How many permits this process holds, as far as its home knows.
+    /// How many permits this process holds, as far as the home knows.
     known_held: u32,
     renew: Instant,
     asked: Option<Instant>,
     /// Permits are not asked for before this moment.
     again: Option<Instant>,
     refusals: u32,
-    /// Until then this process decides alone.
+    /// This process decides alone until this moment.
     alone: Option<Instant>,
     /// How much of the rate is spent while this process decides alone (see [`RateSteps`]).
     spent_us: f64,
@@ -85,7 +85,8 @@ impl Limit {
         self.unused += std::mem::take(&mut self.hand);
     }
 
-    /// Whether there is nothing to report to the home: it knows how many permits are held, and none is left unused.
+    /// Whether there is nothing to report to the home: the home knows how many permits are held, and no permit is left
+    /// unused.
     fn is_even(&self) -> bool {
         (self.max_in_flight.is_none() || self.known_held == self.held())
             && (self.rate.is_none() || self.unused == 0)
@@ -110,7 +111,7 @@ impl Limit {
         self.take(granted, now);
         if granted < want && self.again.is_none() {
             self.again = Some(now + REFUSED.0);
-            // So the end of a callback in this process ends this pause at once.
+            // With this number, the end of a callback in this process ends the pause at once.
             self.refusals = 1;
         }
     }
@@ -143,7 +144,7 @@ impl Limits<LimitName> {
     }
 
     /// Returns when permits of a host are asked for again. None: they may be asked for now, as far as this process
-    /// knows, or some are there already.
+    /// knows, or this process has some already.
     pub(super) fn refused_until(&self, host: &LimitName, now: Instant) -> Option<Instant> {
         let limit = self.topics.get(host)?;
         limit.again.filter(|again| limit.hand == 0 && *again > now)
@@ -155,12 +156,12 @@ impl Limits {
         Limits { epoch: now, may_go_alone, topics: BTreeMap::new() }
     }
 
-    /// From now on, applies the limits of these topics. For a topic that had no limits before, `in_flight` returns how
+    /// Applies the limits of these topics from now on. For a topic that had no limits before, `in_flight` returns how
     /// many of its callbacks run.
     pub(super) fn serve(&mut self, topics: &Topics, now: Instant, in_flight: impl Fn(&TopicName) -> u32) {
         for topic in topics.iter() {
             if topic.max_in_flight.is_none() && topic.rate.is_none() {
-                // The home forgets after a while what this process held.
+                // After a while, the home forgets which permits this process held.
                 self.topics.remove(&topic.name);
                 continue;
             }
@@ -215,7 +216,7 @@ where
         }
     }
 
-    /// Records that the lease for `reserved` permits brought this many jobs, whose callbacks begin.
+    /// Records that the lease for `reserved` permits brought `jobs` jobs. Their callbacks begin.
     pub(super) fn leased(&mut self, topic: &N, reserved: u32, jobs: u32) {
         if let Some(limit) = self.topics.get_mut::<str>(topic.borrow()) {
             // A lease that was ordered before the topic had limits had no permits.
@@ -239,9 +240,9 @@ where
         }
     }
 
-    /// Returns the questions that must be asked now. `wanted_callbacks` returns how many more callbacks of a topic
-    /// would begin without its limits; `could` returns the same number for the case that the leases under way bring
-    /// nothing. `granted` is called with each topic that gets permits without asking.
+    /// Returns the questions that must be asked now. `wants` returns how many more callbacks of a topic would begin
+    /// without its limits. `could` returns the same number for the case that the leases under way bring nothing.
+    /// `granted` is called with each topic that gets permits without asking.
     pub(super) fn asks(
         &mut self,
         now: Instant,
@@ -291,7 +292,7 @@ where
         asks
     }
 
-    /// Takes the home's answer; `None` if it could not be asked. Returns whether callbacks may begin now.
+    /// Takes the home's answer. `None`: the home could not be asked. Returns whether callbacks may begin now.
     pub(super) fn answered(&mut self, ask: &PermitRequest, permit: Option<Permit>, now: Instant) -> bool {
         let Some(limit) = self.topics.get_mut(ask.name.as_str()) else { return false };
         let asked = limit.asked.take();
@@ -309,7 +310,7 @@ where
         limit.renew = now + RENEW;
         if self.may_go_alone && asked.is_some_and(|since| since + PATIENCE <= now) {
             // The answer came too late: meanwhile this process has decided alone. The home gets another report of what
-            // it holds.
+            // this process holds.
             limit.unused += granted;
             limit.alone = None;
             return false;

@@ -1,7 +1,7 @@
-//! Rings for topics that this host does not serve. A ring may reach only one of the listening processes, and this
-//! process may never take the topic. It gives the ring back, so that another process gets it. If nobody uses the ring,
-//! it comes back. The process then keeps it longer each time before it gives it back again. Otherwise the ring would
-//! go round without end between processes that do not serve its topic. Pure.
+//! Rings for topics that this host does not serve. A ring may reach only one of the listening processes, and that
+//! process may not serve the topic. Such a process gives the ring back, so that another process gets it. If nobody uses
+//! the ring, it comes back. The process then keeps the ring longer each time before it gives the ring back again.
+//! Otherwise the ring would go round without end between processes that do not serve its topic. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ impl LastPassed {
 }
 
 impl PassedTopics {
-    /// Takes rings that are for others. Returns those that must be given back now.
+    /// Takes rings that are for other processes. Returns the rings that must be given back now.
     pub(super) fn heard(&mut self, rings: Vec<TopicRing>, now: Instant) -> Vec<TopicRing> {
         let mut back = Vec::new();
         for ring in rings {
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_ring_that_nobody_heeds_is_kept_ever_longer_whoever_has_it() {
-        // Simulates a store that gives the ring in turn to several hosts, none of which serves its topic.
+        // Simulates a store that gives the ring to several hosts in turn. None of these hosts serves its topic.
         for hosts in 1..5 {
             let mut all: Vec<PassedTopics> = (0..hosts).map(|_| PassedTopics::default()).collect();
             let (mut now, mut held, mut passed) = (Instant::now(), None, vec![0; 30]);

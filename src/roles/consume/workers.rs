@@ -114,7 +114,7 @@ impl WorkerQueue {
         lock(&self.finished).push(FinishedCallback { token, verdict, attempt });
     }
 
-    /// Wakes the main loop if `finished` has something and it has not been woken yet.
+    /// Wakes the main loop if `finished` is not empty and the loop has not been woken yet.
     fn wake_main_loop(&self) {
         if lock(&self.finished).is_empty() || self.is_woken.swap(true, Ordering::SeqCst) {
             return;
@@ -145,8 +145,8 @@ impl WorkerQueue {
     }
 }
 
-/// Returns when an attempt could begin at the earliest, in Unix microseconds: at its due time, or when the job was
-/// added, if that was later. A retry is always due after the add, so it counts from its own due time.
+/// Returns the earliest time when an attempt could begin, in Unix microseconds. This is its due time, or the time when
+/// the job was added, if that is later. A retry is always due after the add, so it counts from its own due time.
 fn expected_us(leased: &Leased) -> i64 {
     leased.due_ms.saturating_mul(1000).max(leased.stamp_us)
 }

@@ -91,14 +91,13 @@ impl Permissions {
     }
 }
 
-/// The caller, and the token or account that proved it.
+/// The caller, and the token or account that proved who the caller is.
 type Identity = (Caller, Option<Token>);
 
 /// The header that the console's page sends with each change.
 const CSRF: HeaderName = HeaderName::from_static("dq-csrf");
 
-/// Returns the values of all cookies of a name. A cookie left over from another path may stand before the one that
-/// counts.
+/// Returns the values of all cookies of a name. An old cookie of another path may stand before the valid cookie.
 fn cookies<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str> {
     let all = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
     all.flat_map(|cookies| cookies.split(';')).filter_map(move |one| {
@@ -244,7 +243,7 @@ fn forbidden(caller: &Caller, need: RequiredAccess<'_>) -> Response {
     let detail = format!("{caller} has no scope {need}, which this needs");
     let mut response = Problem::new(StatusCode::FORBIDDEN, "forbidden", detail).into_response();
     let challenge = format!("Bearer realm=\"dq\", error=\"insufficient_scope\", scope=\"{need}\"");
-    // The topic is as the path names it, so it may hold any character.
+    // The topic comes from the path, so it may contain any character.
     let challenge = challenge.replace(|c: char| !c.is_ascii_graphic() && c != ' ', "?");
     if let Ok(challenge) = HeaderValue::try_from(challenge) {
         response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
@@ -258,8 +257,8 @@ async fn topic(parts: &mut Parts) -> Option<String> {
     params.iter().next().map(|(_, topic)| topic.to_owned())
 }
 
-/// Passes a request on if its caller may make it and if there is a free place for it. The answer says whether the
-/// caller had a token ([`PassedAccess`]).
+/// Passes on a request if its caller may make the request, and if there is a free place for it. The answer says whether
+/// the caller had a token ([`PassedAccess`]).
 pub(super) async fn let_in<F: Future<Output = Response>>(
     access: &Access,
     request: Request,
@@ -313,7 +312,7 @@ async fn let_in_by<F: Future<Output = Response>>(
         *has_token = true;
         parts.extensions.get::<ConnectionProof>().inspect(|proof| proof.record());
     }
-    // A path that does not exist has no rule. A caller with a valid token gets its 404.
+    // A path that does not exist has no rule. A caller with a valid token gets the answer 404.
     if let (Some(rule), Some(token)) = (rule, &token) {
         let topic = topic(&mut parts).await.unwrap_or_default();
         if let Some(need) = rule.need(&topic)
@@ -325,8 +324,8 @@ async fn let_in_by<F: Future<Output = Response>>(
     let holder = Holder::new(&caller, peer);
     let places = if rule == Some(RouteRule::Ticket) { &access.tickets } else { &access.requests };
     let place = places.take(holder.clone(), 1);
-    // Root and the daemon's own user get in even when all places are taken, so that someone can look at an overloaded
-    // daemon.
+    // Root and the daemon's own user get an answer even when all places are taken, so that someone can look at an
+    // overloaded daemon.
     if place.is_none() && !matches!(caller, Caller::Local(_)) {
         let detail = format!(
             "{} requests are being answered, or half of that many for this client (http.max_requests)",

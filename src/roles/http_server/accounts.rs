@@ -113,7 +113,8 @@ async fn list(State(api): State<Api>) -> Result<Json<Value>, Problem> {
     Ok(Json(serde_json::json!({ "accounts": accounts })))
 }
 
-/// Makes an account, or changes the password and role of one. A new password ends the sessions of the account.
+/// Makes an account, or changes the password and the role of an existing account. A new password ends the sessions of
+/// the account.
 #[utoipa::path(put, path = "/v1/accounts/{name}", tag = "tokens", operation_id = "put_account",
     params(schema::TokenPath), request_body(content = NewAccount, content_type = "application/json"),
     responses((status = 204, description = "The account has this password now"), schema::ChangeProblems))]

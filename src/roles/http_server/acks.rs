@@ -53,7 +53,7 @@ pub(super) struct AckRequest {
     delay: Option<Span>,
     /// Only with `nack`: the reason. Its first 200 characters are kept with the job.
     reason: Option<String>,
-    /// Only with `extend`, and required there: how much longer the receiver may take, from now on. The topic's
+    /// Only with `extend`, and required there: how long the receiver may still take, from now on. The topic's
     /// `answer_later` remains the limit.
     #[schema(schema_with = schema::span, required = false)]
     by: Option<Span>,
@@ -195,8 +195,8 @@ impl Api {
         self.lanes.of_token(&Token(shown.token().into())).ok_or_else(no_ticket)
     }
 
-    /// Checks a ticket, and returns it. The store never sees a forged ticket. It is only asked for the secret of the
-    /// lane.
+    /// Checks a ticket, and returns it. The store never sees a forged ticket. The store is only asked for the secret of
+    /// the lane.
     async fn ticket(&self, lane: usize, shown: &PresentedTicket) -> Result<Ticket, Problem> {
         match self.tickets.proved(lane, shown) {
             Ok(ticket) => return Ok(ticket),
@@ -219,8 +219,8 @@ impl Api {
         }
     }
 
-    /// Settles the lease that a ticket proves. `reserved` is the job that a client has reserved and names. None: a
-    /// receiver reports, which answers later.
+    /// Settles the lease that a ticket proves. `reserved` is the job that a client has reserved and names. None: the
+    /// report is from a receiver that answers later.
     pub(super) async fn settle(
         &self,
         (lane, shown): (usize, PresentedTicket),
@@ -239,7 +239,7 @@ impl Api {
 
 /// Reports the outcome of an attempt that is answered later.
 ///
-/// The URL is the one in the `dq-ack-url` header of the callback. It needs no token.
+/// The URL is in the `dq-ack-url` header of the callback. The request needs no token.
 #[utoipa::path(post, path = "/v1/ack/{ticket}", tag = "jobs", operation_id = "settle_attempt",
     params(("ticket" = String, Path, description = "The ticket in `dq-ack-url`."), schema::IdempotencyKey),
     request_body(content = Option<AckRequest>, content_type = "application/json"),

@@ -1,14 +1,14 @@
 //! The settings of a topic that only administrators change: its limits, its share of the workers, the check of
-//! certificates, and the hosts of its jobs. A caller that may only manage the topic must not change them. Otherwise it
-//! could remove the limits that were set for it. It could also read the headers of callbacks, by sending them to its
-//! own host, or let others on the network read them.
+//! certificates, and the hosts of its jobs. A caller that may only manage the topic must not change them. Otherwise the
+//! caller could remove the limits that were set for it. It could also send callbacks to its own host and read their
+//! headers, or let others on the network read the headers.
 
 use super::api::Reader;
 use super::problem::Problem;
 use model::scope::RequiredAccess;
 use model::topic::{Setting, Topic, Topics};
 
-/// The names of these settings.
+/// The names of the settings that only administrators change.
 const NAMES: [&str; 7] =
     ["tenant", "priority", "max_pending", "max_bytes", "add_rate", "tls_verify", "job_hosts"];
 
@@ -17,10 +17,10 @@ const TOPICS_MAX: usize = 1000;
 
 /// What a caller may do with these settings.
 pub(super) enum AdminSettings {
-    /// The caller is an administrator, and changes them.
+    /// The caller is an administrator, and may change the settings.
     Changed,
-    /// The caller must leave them as they are. A new topic of the caller belongs to this tenant, so that many topics of
-    /// one caller do not have a greater share of the workers than one topic.
+    /// The caller must leave the settings as they are. A new topic of the caller belongs to this tenant. So many topics
+    /// of one caller do not get a greater share of the workers than one topic.
     Kept {
         /// The name of the caller's token.
         tenant: String,

@@ -1,5 +1,5 @@
-//! The first steps of every request. Each request gets an id. Where no token is needed, a request must not come from a
-//! web page of another site.
+//! The first steps of every request. Each request gets an id. If no token is needed, a request must not come from a web
+//! page of another site.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
@@ -35,9 +35,9 @@ pub(super) async fn with_id<F: Future<Output = Response>>(
     response
 }
 
-/// Makes a request id that is unique in this process, and almost certainly elsewhere. The id mixes random bits of the
-/// process with a counter. The mixing function is the finisher of splitmix64: different numbers always have different
-/// results. Random bits for each request would cost one system call for each.
+/// Makes a request id. It is unique in this process, and almost certainly unique among all processes. The id mixes
+/// random bits of the process with a counter. The mixing function is the finisher of splitmix64: different numbers
+/// always have different results. Random bits for each request would cost one system call per request.
 fn made_id() -> String {
     static FIRST: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)));
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -49,11 +49,11 @@ fn made_id() -> String {
 }
 
 /// The host names that requests without a token may use. A person whose browser reaches dq may open any web page, and
-/// this page can send requests to dq: under a host name of its own (DNS rebinding), or from its own origin. The browser
-/// reports both in `Host` and `Origin`.
+/// this page can send requests to dq. It sends them under its own host name (DNS rebinding), or from its own origin.
+/// The browser reports the host name in `Host`, and the origin in `Origin`.
 #[derive(Debug)]
 pub(super) struct Hosts {
-    /// The scheme that the origin of a page of this host begins with.
+    /// The scheme at the beginning of the origin of this host's pages.
     scheme: &'static str,
     /// If set, any address and this name are accepted in addition to loopback. None: only loopback.
     wide: Option<String>,
@@ -75,7 +75,7 @@ impl Hosts {
             None if !is_loopback(&host) => {
                 return Err(format!("host is {host:?}, and not \"localhost\" or a loopback address"));
             }
-            // An address is accepted: DNS rebinding needs a name.
+            // An address is accepted, because DNS rebinding needs a name.
             Some(name)
                 if !is_loopback(&host)
                     && address(&host).is_none()

@@ -1,5 +1,5 @@
-//! The routes of alerts: the channels, and the test, which sends a message at once and returns the result. A test
-//! message is not gathered with others, and not sent again.
+//! The routes of alerts. They show the channels, and test the channels with a message. A test message is sent at once,
+//! and the answer has the result. It is not gathered with other messages, and it is not sent again.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -64,7 +64,8 @@ struct MailChannel<'a> {
     host: &'a str,
     port: u16,
     from: &'a str,
-    /// The addresses that get mail about everything. For a topic, the addresses in its `alert` get it, too.
+    /// The addresses that get mail about everything. The addresses in `alert` of a topic also get the mail about this
+    /// topic.
     recipients: &'a [String],
 }
 
@@ -74,9 +75,9 @@ struct MailChannel<'a> {
 struct WebhookChannel<'a> {
     name: &'a str,
     host: String,
-    /// The kinds of alerts that it gets. An empty list means all.
+    /// The kinds of alerts that the webhook gets. An empty list means all.
     kinds: &'a [String],
-    /// The topics whose alerts it gets. An empty list means all.
+    /// The topics whose alerts the webhook gets. An empty list means all.
     topics: &'a [String],
 }
 
@@ -112,7 +113,7 @@ async fn channels_shown(State(api): State<Api>) -> ApiResponse {
     ApiResponse::new(StatusCode::OK, &shown)
 }
 
-/// Who gets the test message. Without both fields: everyone that the configuration names.
+/// Who gets the test message. Without both fields: all recipients in the configuration.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = TestAlert, example = json!({"webhook": "ops"}))]
@@ -153,8 +154,8 @@ enum Channel {
     Webhook(AlertWebhook),
 }
 
-/// Sends a test message to one address or webhook, or to all that the configuration names. The status is 200 even if a
-/// message cannot be sent.
+/// Sends a test message to one address or webhook, or to all recipients in the configuration. The status is 200 even if
+/// a message cannot be sent.
 #[utoipa::path(post, path = "/v1/alerts/test", tag = "daemon", operation_id = "test_alerts",
     params(schema::IdempotencyKey), request_body(content = Option<AlertTestRequest>, content_type = "application/json"),
     responses((status = 200, body = AlertTestResponse, description = "The result of each message"), schema::ChangeProblems))]

@@ -1,4 +1,4 @@
-//! What all routes share: their state, and what they take from a request.
+//! What all routes share: their state, and the parts that they read from a request.
 
 use std::convert::Infallible;
 use std::ops::Deref;
@@ -64,7 +64,7 @@ pub(super) struct Parts {
     pub tickets: Tickets,
     /// Serves clients that reserve jobs.
     pub pull: Pull,
-    /// Limits how many clients reserve jobs at the same time: each one takes a place.
+    /// Limits how many clients reserve jobs at the same time. Each client takes a place.
     pub reserves: Pool,
     pub live: LiveCache,
     pub hosts: Arc<Hosts>,
@@ -106,7 +106,7 @@ impl Api {
         self.settings.topics.iter().any(|topic| topic.name == *name)
     }
 
-    /// Returns the topic, if the store offers the durability level that it asks for.
+    /// Returns the topic, if the store offers the durability level that the topic asks for.
     pub(super) fn can_give(&self, topic: Topic) -> Result<Topic, Problem> {
         match topic.durability.and_then(|level| self.settings.store.lacks(level)) {
             Some(problem) => Err(Problem::field("durability", format!("durability: {problem}"))),
@@ -133,7 +133,7 @@ impl Reader {
         self.permissions.as_ref().is_some_and(|permissions| permissions.permits(need))
     }
 
-    /// The source of ids for jobs without one, if the request has an Idempotency-Key.
+    /// The source of ids for jobs without an id, if the request has an Idempotency-Key.
     pub(super) fn id_source(&self, headers: &HeaderMap) -> Result<Option<IdSource>, Problem> {
         Ok(replays::key_of(headers)?.map(|key| IdSource::new(self.caller.as_ref(), key)))
     }

@@ -18,7 +18,7 @@ use model::job::{JobId, JobKey, TopicName};
 use model::record::JobRecord;
 use store::{Added, Changed, Deleted, JobsPage, Result, StoreError, View};
 
-/// The characters that stand in a path without percent-encoding.
+/// The characters that are percent-encoded in a path: all except letters, digits, `-`, `_`, `.` and `~`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The answer for a client.
@@ -84,7 +84,7 @@ impl ApiResponse {
         ApiResponse { etag: Some(format!("\"{revision}\"")), ..self }
     }
 
-    /// Adds the path of what was made as the `Location`.
+    /// Adds the path of the new job or topic as the `Location`.
     pub(super) fn at(self, location: String) -> ApiResponse {
         ApiResponse { location: Some(location), ..self }
     }

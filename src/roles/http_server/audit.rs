@@ -1,5 +1,5 @@
-//! The audit log: each change through the API is recorded in the registry, with the caller who made it. Also the route
-//! that shows the log.
+//! The audit log: each change through the API is recorded in the registry, with the caller who made it. The file also
+//! has the route that shows the log.
 //!
 //! An entry is written after the change and before the answer. The answer waits for the registry for at most
 //! [`PATIENCE`]. If the registry does not answer, the entry goes to the log of the process.
@@ -28,15 +28,16 @@ use host::now_ms;
 use model::audit::Entry;
 use model::excerpt::Excerpt;
 
-/// How many entries a page has by default, and at most.
+/// The default and the maximum number of entries in a page.
 const LIMITS: [usize; 2] = [50, 500];
 
 /// Whose requests are recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AuditActor {
-    /// Those of all callers.
+    /// The requests of all callers.
     All,
-    /// Only those of people. Clients with tokens add and change jobs all the time, which is not recorded.
+    /// Only the requests of people. Clients with tokens add and change jobs all the time, so their requests are not
+    /// recorded.
     People,
 }
 
@@ -75,7 +76,7 @@ const NOTED: &[(&str, &str, &str, AuditActor)] = &[
 pub(super) struct AuditNote {
     /// True if nothing was changed.
     pub is_nothing: bool,
-    /// The target of the change. None: the parameters of the path name it.
+    /// The target of the change. None: the target is in the parameters of the path.
     pub target: Option<String>,
     pub detail: String,
     pub jobs: Option<usize>,
@@ -96,11 +97,11 @@ async fn target(parts: &mut Parts) -> String {
     values.join("/")
 }
 
-/// How long an answer waits for its entry, at most.
+/// The maximum time that an answer waits for its entry.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Runs a request, and records what it changed. Both continue when the client goes away, so that each change has its
-/// entry.
+/// Runs a request, and records what it changed. The request and the recording continue when the client goes away, so
+/// that each change has its entry.
 pub(super) async fn record_changes<F: Future<Output = Response> + Send + 'static>(
     registrar: &Registrar,
     request: Request,
@@ -136,7 +137,7 @@ async fn note(registrar: Registrar, entry: Entry) {
     }
 }
 
-/// Returns the entry for an answered request. None: it changed nothing.
+/// Returns the entry for an answered request. None: the request changed nothing.
 fn entry(response: &Response, caller: Caller, action: &str, target: String) -> Option<Entry> {
     let AuditNote { is_nothing, target: to, detail, jobs } =
         response.extensions().get::<AuditNote>().cloned().unwrap_or_default();

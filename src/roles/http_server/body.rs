@@ -1,5 +1,5 @@
 //! Reads the bodies of requests. All bodies share one limit of memory, and no client can take more than its share of
-//! it.
+//! the memory.
 
 use std::error::Error as _;
 use std::time::Duration;

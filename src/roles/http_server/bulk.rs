@@ -1,5 +1,5 @@
-//! The routes of operations on many jobs: begin one, count what it would change, show them, stop one. The work itself
-//! is done by `bulk_runner`.
+//! The routes of operations on many jobs. They begin, show and stop operations, and count what an operation would
+//! change. `bulk_runner` does the work itself.
 
 use std::time::{Duration, Instant};
 
@@ -28,10 +28,10 @@ use model::json_time;
 use model::scope::RequiredAccess;
 use role::submit::StoreRequest;
 
-/// How many operations a page has by default, and at most.
+/// The default and the maximum number of operations in a page.
 const LIMITS: [usize; 2] = [50, 200];
 
-/// How long a dry run counts, and how many jobs it looks at, at most.
+/// The maximum time that a dry run counts, and the maximum number of jobs that it looks at.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOKS: u64 = 1_000_000;
 
@@ -54,10 +54,10 @@ struct BulkPath {
 #[into_params(parameter_in = Query)]
 #[allow(dead_code)]
 struct BulkQuery {
-    /// The most operations of the page, 50 by default.
+    /// The maximum number of operations in the page, 50 by default.
     #[param(minimum = 1, maximum = 200, required = false)]
     limit: u32,
-    /// The `next` of the page before.
+    /// The value of `next` in the page before.
     #[param(required = false)]
     cursor: String,
 }
@@ -66,10 +66,10 @@ struct BulkQuery {
 #[derive(Serialize, ToSchema)]
 #[schema(as = BulkDryRun)]
 pub(super) struct DryRun {
-    /// Among the jobs that were looked at: the number that the operation would change.
+    /// The number of jobs that the operation would change, among the jobs that were looked at.
     matched: u64,
-    /// Among the jobs that were looked at: the number that the filter selects, but that the operation would leave as
-    /// they are.
+    /// The number of jobs that the filter selects but the operation would not change, among the jobs that were looked
+    /// at.
     skipped: u64,
     looked_at: u64,
     /// Whether all jobs were looked at. If not, the operation may change more than `matched`.
@@ -84,7 +84,7 @@ pub(super) struct BulkResponse {
     topic: String,
     /// `cancel`, `reschedule`, `run`, `redrive` or `replay`.
     operation: &'static str,
-    /// `reschedule`: the new due time, or the beginning of the span. Null for the others.
+    /// `reschedule`: the new due time, or the beginning of the span. Null for the other operations.
     #[schema(required = true)]
     at: Option<String>,
     /// `reschedule`: the difference in milliseconds.
@@ -94,7 +94,7 @@ pub(super) struct BulkResponse {
     #[schema(required = true)]
     spread_ms: Option<i64>,
     filter: BulkFilterResponse,
-    /// How many jobs a second are changed at most.
+    /// The maximum number of jobs changed per second.
     rate: u32,
     /// `running`, `stopping`, `done`, `stopped` or `failed`.
     state: &'static str,
@@ -107,13 +107,13 @@ pub(super) struct BulkResponse {
     /// How many jobs this operation may or may not have changed. A process died or the store did not answer, so the
     /// step was done again. By then, something else had changed these jobs.
     unclear: u64,
-    /// What a running operation waits for, or why it failed. Null: nothing.
+    /// What a running operation waits for, or why the operation failed. Null: it waits for nothing, and has not failed.
     #[schema(required = true)]
     error: Option<String>,
     started_ms: i64,
     #[schema(required = true)]
     ended_ms: Option<i64>,
-    /// Who began it.
+    /// Who began the operation.
     by: String,
 }
 
@@ -251,7 +251,7 @@ async fn begin(
     Ok(shown.at(format!("/v1/jobs/bulk/{number}")).noting(noted))
 }
 
-/// Returns what is done to which jobs, for the audit log.
+/// Returns the operation and its filter, for the audit log.
 fn summary(request: &BulkRequest) -> String {
     let filter = serde_json::to_string(&request.filter).unwrap_or_default();
     let operation = serde_json::to_string(&request.operation).unwrap_or_default();
@@ -291,7 +291,7 @@ async fn list(
     Ok(ApiResponse::new(StatusCode::OK, &BulkPage { operations, next }))
 }
 
-/// Shows an operation: how far it has come, or how it ended.
+/// Shows an operation: its progress, or how it ended.
 #[utoipa::path(get, path = "/v1/jobs/bulk/{number}", tag = "jobs", operation_id = "get_bulk", params(BulkPath),
     responses((status = 200, body = BulkResponse, description = "The operation"), schema::FindProblems))]
 async fn show(
@@ -303,7 +303,7 @@ async fn show(
     Ok(ApiResponse::new(StatusCode::OK, &BulkResponse::new(row)))
 }
 
-/// Stops an operation. What it has changed stays changed. The operation ends after its present step.
+/// Stops an operation. The changes that it has made stay. The operation ends after its present step.
 #[utoipa::path(post, path = "/v1/jobs/bulk/{number}/stop", tag = "jobs", operation_id = "stop_bulk",
     params(BulkPath, schema::IdempotencyKey),
     responses((status = 202, body = BulkResponse, description = "The operation stops soon, or has ended"), schema::ChangeProblems))]
@@ -342,7 +342,7 @@ impl Api {
             .ok_or_else(not_found)
     }
 
-    /// Counts what an operation would change, in steps, so that others get their turn.
+    /// Counts what an operation would change. It counts in steps, so that other requests get their turn.
     async fn count_bulk(&self, request: BulkRequest) -> Result<DryRun, Problem> {
         let (until, started_ms) = (Instant::now() + PATIENCE, now_ms());
         let (mut progress, mut matched) = (BulkProgress::default(), 0);

@@ -56,14 +56,14 @@ pub(super) struct BulkBody<'a> {
     /// `reschedule` only: the difference to the old due time.
     #[schema(schema_with = shift, required = false)]
     by: Option<Shift>,
-    /// `reschedule` only: the jobs are spread over a span of this length, which begins now or `at`.
+    /// `reschedule` only: the jobs are spread over a span of this length. The span begins now, or at the time `at`.
     #[schema(schema_with = schema::span, required = false)]
     spread: Option<Span>,
     /// Which jobs of the topic. If it is missing: all jobs that the operation can change.
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Option<Filter>, nullable = false)]
     filter: Option<&'a RawValue>,
-    /// How many jobs a second are changed at most. Default: 5000. The highest value is 20000.
+    /// The maximum number of jobs changed per second. Default: 5000. The highest value is 20000.
     #[schema(schema_with = schema::rate, required = false)]
     rate: Option<ChangeRate>,
     /// If true, the jobs are only counted.
@@ -72,7 +72,7 @@ pub(super) struct BulkBody<'a> {
     dry_run: Option<bool>,
 }
 
-/// How many jobs a second are changed: a number, or a rate that is a whole number of jobs a second.
+/// How many jobs are changed per second. It is given as a number, or as a rate with a whole number of jobs per second.
 struct ChangeRate(u32);
 
 impl<'de> Deserialize<'de> for ChangeRate {
@@ -89,8 +89,9 @@ impl<'de> Deserialize<'de> for ChangeRate {
     }
 }
 
-/// Selects the jobs that meet all of its conditions. A null is refused. `replay` takes `id_prefix`, `tag` and the
-/// conditions from `outcome` on, which are about records. All other operations take the conditions up to `due_until`.
+/// Selects the jobs that meet all conditions of the filter. A null is refused. `replay` accepts `id_prefix`, `tag`, and
+/// the conditions about records: `outcome`, `since`, `until`, `status`, `text`. All other operations accept `state`,
+/// `id_prefix`, `tag`, `due_since` and `due_until`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = BulkFilter, example = json!({"state": "delayed", "id_prefix": "shop7-"}))]
@@ -119,8 +120,7 @@ pub(super) struct Filter {
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<schema::EndingWord>, nullable = false)]
     outcome: Option<OutcomeName>,
-    /// The job ended at this moment or later: RFC 3339, Unix milliseconds, or a span such as `2h`, which means that long
-    /// ago.
+    /// The job ended at this moment or later: RFC 3339, Unix milliseconds, or a span before now, such as `2h`.
     #[serde(default, deserialize_with = "given")]
     #[schema(schema_with = ended, required = false)]
     since: Option<When>,
@@ -205,8 +205,8 @@ text_value!(When, i64, MOMENT, |raw| when(&text_of(raw).unwrap_or_else(|| raw.to
 text_value!(Status, u16, STATUS, status);
 
 impl Filter {
-    /// Returns the names of the conditions that are set: first those that only records have, then those that only jobs
-    /// have.
+    /// Returns the names of the conditions that are set. The first list has the conditions of records only, and the
+    /// second list has the conditions of jobs only.
     fn given(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         let names = |all: &[(&'static str, bool)]| -> Vec<&'static str> {
             all.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name).collect()

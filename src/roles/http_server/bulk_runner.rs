@@ -1,9 +1,10 @@
-//! Runs operations on many jobs. The registry keeps each operation, and says which process may run it, and until when.
-//! One thread looks for operations that nobody runs, and starts a thread for each, with handles of its own.
+//! Runs operations on many jobs. The registry stores each operation, with the process that may run it and the end of
+//! this claim. One thread looks for operations that no process runs. For each of these operations, it starts a thread
+//! with its own handles.
 //!
 //! A step applies the plan that the registry has, and looks at the next page of jobs. Then it writes counts, cursor and
-//! the next plan with one change of the registry. So a process may die at any point: another process applies the plan
-//! again, which changes no job twice. docs/internals/BULK.md has the table of what may happen between the steps.
+//! the next plan with one change of the registry. So a process may die at any point. Another process then applies the
+//! plan again, and no job is changed twice. docs/internals/BULK.md has the table of what may happen between the steps.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,7 +22,8 @@ use role::bulk::Bulk;
 use role::{Context, StoreOpener, TroubleLog, lock};
 use store::{Store, StoreError};
 
-/// How long a process may run an operation without writing its progress. After that, another process goes on with it.
+/// How long a process may run an operation without writing its progress. After that, another process continues the
+/// operation.
 const CLAIM: Duration = Duration::from_secs(10);
 
 /// How often a process looks for operations that nobody runs.
@@ -53,7 +55,7 @@ struct State {
 }
 
 impl Signals {
-    /// Waits until this process ends, or until the time `until`. Returns whether it ends.
+    /// Waits until this process ends, or until the time `until`. Returns whether this process ends.
     fn sleep(&self, until: Instant) -> bool {
         let mut state = lock(&self.state);
         while !state.is_closing {
@@ -66,7 +68,7 @@ impl Signals {
         true
     }
 
-    /// Waits until there may be an operation to run. Returns whether this process goes on.
+    /// Waits until there may be an operation to run. Returns false if this process ends.
     fn wait(&self, at_most: Duration) -> bool {
         let until = Instant::now() + at_most;
         let mut state = lock(&self.state);
@@ -111,7 +113,7 @@ impl BulkRunner {
         self.0.changed.notify_all();
     }
 
-    /// Says that this process ends. Its operations go on elsewhere.
+    /// Says that this process ends. Other processes continue its operations.
     pub(super) fn close(&self) {
         lock(&self.0.state).is_closing = true;
         self.0.changed.notify_all();
@@ -144,11 +146,11 @@ impl Drop for RunningThread {
     }
 }
 
-/// Why an operation does not go on in this thread.
+/// Why an operation stops in this thread.
 enum Pause {
     /// It has ended, or another process has it.
     Over,
-    /// It goes on after a while.
+    /// It continues after a while.
     Waits(String),
     /// This process ends.
     Closing,
@@ -166,7 +168,7 @@ impl Shared {
         registry::open_known(self.settings.registry.as_ref().ok_or_else(none)?, &self.settings.run_dir)
     }
 
-    /// Looks for operations that nobody runs, and starts a thread for each.
+    /// Looks for operations that no process runs, and starts a thread for each operation.
     fn dispatch(&self) {
         let (mut open, mut trouble, mut wait) = (None, TroubleLog::default(), Duration::ZERO);
         while self.signals.wait(wait) {
@@ -223,7 +225,7 @@ struct Run {
     bulk: Bulk,
     /// Whether the plan may have been applied before.
     is_again: bool,
-    /// When another process may go on with the operation.
+    /// The time from which another process may continue the operation.
     claimed_until: Instant,
 }
 
@@ -233,7 +235,7 @@ impl Run {
         Run { shared, bulk, row, runner, is_again: true, claimed_until: Instant::now() + CLAIM }
     }
 
-    /// Runs the operation until it ends, waits, or goes on elsewhere.
+    /// Runs the operation until it ends, must wait, or is continued by another process.
     fn run(mut self) {
         let mut registry = match self.shared.open_registry() {
             Ok(registry) => registry,
@@ -260,7 +262,7 @@ impl Run {
         }
     }
 
-    /// Runs one step after the other. Returns why it does not go on.
+    /// Runs one step after the other. Returns why the operation stops here.
     fn steps(&mut self, store: &mut dyn Store, registry: &mut dyn Registry) -> Pause {
         loop {
             let begun = Instant::now();
@@ -280,7 +282,7 @@ impl Run {
     }
 
     fn step(&mut self, store: &mut dyn Store, registry: &mut dyn Registry) -> Result<(), Pause> {
-        // If this process was held up for too long, another process may run the operation now.
+        // If this process was delayed for too long, another process may run the operation now.
         if Instant::now() >= self.claimed_until {
             return Err(Pause::Over);
         }
@@ -324,7 +326,7 @@ impl Run {
         }
     }
 
-    /// Writes counts, cursor and the next plan. Until that is done, the next plan is not applied.
+    /// Writes counts, cursor and the next plan. The next plan is not applied before this write is done.
     fn save(&mut self, registry: &mut dyn Registry, next: BulkProgress) -> Result<(), Pause> {
         let before = std::mem::replace(&mut self.row.progress, next);
         let begun = Instant::now();

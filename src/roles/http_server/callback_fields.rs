@@ -1,5 +1,5 @@
 //! The fields of a job that are stored with its headers: `headers`, `path`, `url`, `tags` and `then`. The first three
-//! shape its callbacks, and are checked against the job's topic.
+//! change the callbacks of the job, and are checked against the job's topic.
 
 use serde_json::value::RawValue;
 
@@ -25,13 +25,13 @@ pub(super) fn tags(texts: Option<Vec<String>>) -> Result<Tags, Problem> {
     Tags::new(texts.unwrap_or_default()).map_err(wrong)
 }
 
-/// Returns what follows a job. (Whether the caller may add it is checked by [`may_follow`].)
+/// Returns the jobs that follow a job. ([`may_follow`] checks whether the caller may add them.)
 pub(super) fn then(raw: Option<&RawValue>) -> Result<Then, Problem> {
     let Some(raw) = raw else { return Ok(Then::default()) };
     Then::parse(raw.get()).map_err(|e| Problem::field(&e.field, e.to_string()))
 }
 
-/// Checks that a caller may add what follows its job.
+/// Checks that a caller may add the jobs that follow its job.
 pub(super) fn may_follow(
     headers: &Headers,
     topics: &Topics,
@@ -72,7 +72,8 @@ pub(super) fn destination(
     }
 }
 
-/// Returns the destination after a change of a job. None: it stays as it is. A field that is null is `Some(None)`.
+/// Returns the destination after a change of a job. None: the destination stays as it is. A field that is null is
+/// `Some(None)`.
 pub(super) fn changed_destination(
     path: Option<Option<String>>,
     url: Option<Option<String>>,

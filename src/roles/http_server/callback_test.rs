@@ -1,5 +1,6 @@
-//! The test of a callback: calls a topic's callback once, at once, by the rules for jobs, and returns the result. A
-//! test is not a job: nothing is stored, counted or retried. A header tells the receiver that it is a test.
+//! The test of a callback. It calls a topic's callback once, immediately, by the rules for jobs, and returns the
+//! result. A test is not a job, so nothing is stored, counted or retried. A header tells the receiver that the request
+//! is a test.
 
 use std::io;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use model::topic::Topic;
 /// How many tests run at the same time.
 const MOST: usize = 4;
 
-/// The longest timeout of a test, whatever the topic's timeout is.
+/// The longest timeout of a test, even if the topic's timeout is longer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long the DNS lookup of a callback's host may take when a topic is saved.
@@ -88,7 +89,7 @@ pub(super) struct CallbackTestResponse {
     duration_ms: u64,
     /// The first characters of the answer. Empty for a caller without the scope `read` for the topic.
     answer: String,
-    /// Why the receiver did not accept the job. Null if it did.
+    /// Why the receiver did not accept the job. Null if the receiver accepted it.
     #[schema(required = true)]
     error: Option<String>,
     url: String,

@@ -22,7 +22,7 @@ use model::job::TopicName;
 use model::strict_json::UniqueFields;
 use model::topic::Topic;
 
-/// At most this many problems are looked for, because each unknown field of a body would be a problem.
+/// The maximum number of problems that are looked for, because each unknown field of a body would be a problem.
 const PROBLEMS_MAX: usize = 32;
 
 /// How many attempts the timetable shows. The last attempt is shown in any case.
@@ -41,7 +41,7 @@ struct WrongField {
     detail: String,
 }
 
-/// When an attempt is made at the earliest, if all attempts before it fail at once.
+/// The earliest time of an attempt, if all attempts before it fail at once.
 #[derive(Serialize, ToSchema)]
 struct AttemptAt {
     attempt: u32,
@@ -62,7 +62,7 @@ struct CheckedTopic {
     gives_up_after_ms: Option<u64>,
 }
 
-/// Returns the topic that a body describes, if nothing is wrong with it.
+/// Returns the topic that a body describes, if the topic has no problem.
 fn topic(json: &[u8]) -> Result<Topic, Problem> {
     let parts = TopicPatch::read(json)?;
     parts.new_topic(parts.name(None)?)
@@ -84,7 +84,7 @@ fn deciding_fields(field: &str) -> &'static [&'static str] {
     }
 }
 
-/// Returns all problems of a topic. Each field is checked by itself, so that one problem does not hide another.
+/// Returns all problems of a topic. Each field is checked separately, so that one problem does not hide another.
 fn problems(given: &GivenFields<'_>, json: &[u8]) -> (Vec<WrongField>, Option<Topic>) {
     let stand_in = |text| serde_json::from_str::<&RawValue>(text).expect("a JSON text");
     let alone = |(field, value): (&String, &&RawValue)| {
@@ -141,7 +141,7 @@ async fn check_topic(State(api): State<Api>, JsonBody(json): JsonBody) -> Result
     if let Some(Err(problem)) = topic.clone().map(|topic| api.can_give(topic)) {
         problems.push(wrong(problem));
     }
-    // A host name is not looked up here: the console asks this route while somebody types.
+    // A host name is not looked up here, because the console calls this route while somebody types.
     let rules = Rules::new(&api.settings.callback);
     if let Some(why) = topic.as_ref().and_then(|topic| rules.denies_literal(&topic.callback)) {
         problems.push(WrongField { field: Some("callback".to_owned()), detail: format!("callback: {why}") });

@@ -1,11 +1,11 @@
 //! Connections: how connections are served, and how they end.
 //!
 //! A dq-http-server that is replaced by a new one answers one more request on each connection. This answer has
-//! `Connection: close`, so that no client finds a connection closed just when it sends a request. A connection that
-//! stays idle for too long meanwhile is closed, as HTTP allows at any time.
+//! `Connection: close`, so that no connection is closed just when its client sends a request. A connection that stays
+//! idle for too long meanwhile is closed, as HTTP allows at any time.
 //!
-//! A connection is also closed if no caller on it soon proves who it is (with a token, a session or a ticket). Where
-//! nobody needs a proof, any request is enough.
+//! A connection is also closed if no caller on it soon proves who it is (with a token, a session or a ticket). If
+//! callers need no proof, any request is enough.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -46,14 +46,14 @@ const LAST_REQUESTS: Duration = Duration::from_secs(5);
 /// How long a drain waits for requests that are being answered. The store may need its full timeout for them.
 const LAST_ANSWERS: Duration = STORE_TIMEOUT.saturating_add(Duration::from_secs(5));
 
-/// How many bytes of a request's head a connection can hold. `limits` allows fewer: it refuses a longer head with an
-/// answer that says why. A body is read in parts of this length.
+/// The size of a connection's buffer for the head of a request, in bytes. `limits` allows fewer bytes, and refuses a
+/// longer head with an answer that says why. A body is read in parts of this length.
 const HEAD_MAX: usize = 64 << 10;
 
-/// How long a new connection may take until a caller on it has proved who it is.
+/// The time in which a caller on a new connection must prove who it is.
 const PROOF_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How much longer, after that, a request may take on a connection without a proof.
+/// How much longer than [`PROOF_PATIENCE`] a request may take on a connection without a proof.
 const UNPROVED_REQUEST: Duration = Duration::from_secs(10);
 
 /// The sockets that accept connections.
@@ -66,7 +66,7 @@ pub(super) struct Listeners {
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// An accepted connection, with its address if it came to the port.
+/// An accepted connection, with the client's address if the client connected to the port.
 pub(super) enum AcceptedStream {
     Tcp(TcpStream, IpAddr),
     Unix(UnixStream),
@@ -160,12 +160,13 @@ impl Connections {
 pub(super) struct ConnectionProof(Arc<AtomicBool>);
 
 impl ConnectionProof {
-    /// Notes that a caller has proved who it is.
+    /// Records that a caller has proved who it is.
     pub(super) fn record(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for the time `patience`. If a caller on the connection has proved who it is by then, this never returns.
+    /// Waits for the time `patience`. If a caller on the connection has proved who it is by then, the function never
+    /// returns.
     async fn missing_after(&self, patience: Duration) {
         tokio::time::sleep(patience).await;
         if self.0.load(Ordering::Relaxed) {
@@ -264,9 +265,9 @@ impl ConnectionTask {
 /// The deadlines of a drain.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DrainState {
-    /// Until when another request is accepted on a kept connection.
+    /// The time until which a kept connection accepts another request.
     requests_until: Instant,
-    /// Until when answers may be finished.
+    /// The time until which answers may be finished.
     answers_until: Instant,
 }
 

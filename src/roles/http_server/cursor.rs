@@ -1,4 +1,5 @@
-//! Cursors of listings. The store's own cursor may hold any text; clients get it in characters that every URL allows.
+//! Cursors of listings. The store's own cursor may have any text. Clients get the cursor in characters that every URL
+//! allows.
 
 use std::fmt::Write;
 

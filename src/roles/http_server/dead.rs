@@ -33,7 +33,7 @@ use store::DeadLetterSelection;
 /// How many dead letters one step of the store handles.
 const STEP: usize = 500;
 
-/// How many dead letters one request handles by default, and at most.
+/// The default and the maximum number of dead letters that one request handles.
 const LIMITS: [u32; 2] = [1000, 100_000];
 
 /// The values of `rate`, as messages name them.
@@ -45,14 +45,15 @@ const RATE_MAX: u32 = 999_999;
 /// How many ids one request may name.
 const IDS_MAX: usize = 1000;
 
-/// How long after its start a request may begin another step.
+/// A request may begin another step until this time after its start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(redrive)).routes(routes!(purge))
 }
 
-/// Which dead letters are selected. Without `ids` and `filter`, and without a body: all of the topic, up to the limit.
+/// Which dead letters are selected. Without `ids` and `filter`, or without a body, all dead letters of the topic are
+/// selected, up to the limit.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = DeadSelection, example = json!({"limit": 100, "dry_run": true}))]
@@ -65,7 +66,7 @@ pub(super) struct PurgeRequest<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Option<DeadFilter>, nullable = false)]
     filter: Option<&'a RawValue>,
-    /// The most dead letters to handle, 1000 by default. It does not limit `ids`.
+    /// The maximum number of dead letters to handle, 1000 by default. It does not limit `ids`.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 100000)]
     limit: Option<DeadLetterLimit>,
     /// If true, the dead letters are only counted.
@@ -79,7 +80,7 @@ pub(super) struct PurgeRequest<'a> {
 #[serde(deny_unknown_fields)]
 #[schema(as = Redrive, example = json!({"filter": {"status": 503}, "rate": "50/s"}))]
 pub(super) struct RedriveRequest<'a> {
-    /// Selects dead letters by their ids: the latest of each id.
+    /// Selects dead letters by their ids: the latest dead letter of each id.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<Vec<String>>, max_items = 1000, nullable = false)]
     ids: Option<Ids>,
@@ -87,14 +88,15 @@ pub(super) struct RedriveRequest<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Option<DeadFilter>, nullable = false)]
     filter: Option<&'a RawValue>,
-    /// The most dead letters to handle, 1000 by default. It does not limit `ids`.
+    /// The maximum number of dead letters to handle, 1000 by default. It does not limit `ids`.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 100000)]
     limit: Option<DeadLetterLimit>,
     /// If true, the dead letters are only counted.
     #[serde(default, deserialize_with = "given")]
     #[schema(nullable = false)]
     dry_run: Option<bool>,
-    /// The pace: the jobs are `delayed`, and due one after the other. If it is missing, all are due at the same time.
+    /// The pace: the jobs are `delayed`, and due one after the other. If it is missing, all jobs are due at the same
+    /// time.
     #[schema(schema_with = schema::rate, required = false)]
     rate: Option<RedriveRate>,
     /// The delay until the first job is due. If it is missing, the first job is due now.
@@ -102,10 +104,10 @@ pub(super) struct RedriveRequest<'a> {
     delay: Option<Span>,
 }
 
-/// How many dead letters a request handles at most.
+/// The maximum number of dead letters that a request handles.
 type DeadLetterLimit = Count<1, { LIMITS[1] }>;
 
-/// The ids of dead letters. A null is refused: a client that has no ids to name must not select all dead letters.
+/// The ids of dead letters. A null is refused, so that a client without ids does not select all dead letters.
 #[derive(Debug)]
 struct Ids(Vec<String>);
 
@@ -131,8 +133,8 @@ impl<'de> Deserialize<'de> for RedriveRate {
 /// The result of a redrive.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Redriven {
-    /// How many dead letters are selected, whatever the limit. Without `ids` and `filter`, this count includes dead
-    /// letters whose id is now used by a new job. These are not redriven.
+    /// How many dead letters are selected, without regard to the limit. Without `ids` and `filter`, this count includes
+    /// dead letters whose id is now used by a new job. These dead letters are not redriven.
     matched: usize,
     /// How many dead letters were made ready or, with a `rate` or `delay`, delayed.
     redriven: usize,
@@ -143,7 +145,7 @@ pub(super) struct Redriven {
 /// The result of a purge.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Purged {
-    /// How many dead letters are selected, whatever the limit.
+    /// How many dead letters are selected, without regard to the limit.
     matched: usize,
     /// How many were removed.
     purged: usize,
@@ -154,8 +156,8 @@ pub(super) struct Purged {
 /// How far the search with a filter got.
 #[derive(Default, Serialize, ToSchema)]
 pub(super) struct Looked {
-    /// True if one request could not search all dead letters. Then `matched` counts only matches among those that it
-    /// searched. Send the request again.
+    /// True if one request could not search all dead letters. Then `matched` counts only the matches among the searched
+    /// dead letters. Send the request again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     more: bool,
@@ -165,7 +167,7 @@ pub(super) struct Looked {
     away: Vec<String>,
 }
 
-/// What a request asks for, checked.
+/// A request after the check of its fields.
 struct DeadLetterRequest {
     ids: Option<Vec<JobId>>,
     filter: Option<Filter>,
@@ -277,7 +279,7 @@ impl Api {
         Ok((matched, done, Looked::default()))
     }
 
-    /// Like `handle_dead`, for the dead letters that match a filter. It searches them in steps.
+    /// Like `handle_dead`, but for the dead letters that match a filter. It searches the dead letters in steps.
     async fn handle_selected(
         &self,
         topic: &TopicName,
@@ -341,8 +343,8 @@ async fn list(
     api.list(reader, Listing { topic, state: JobState::Dead, filter: queried.filter(), cursor, limit }).await
 }
 
-/// Makes dead letters ready again, with their attempts reset. With `delay` they become due later, and with `rate` one
-/// after the other.
+/// Makes dead letters ready again, with their attempts reset. With `delay`, they become due later. With `rate`, they
+/// become due one after the other.
 #[utoipa::path(post, path = "/v1/topics/{topic}/dead/redrive", tag = "dead letters", operation_id = "redrive_dead",
     params(schema::TopicPath, schema::IdempotencyKey), request_body(content = Option<RedriveRequest>, content_type = "application/json"),
     responses((status = 200, body = Redriven, description = "How many were selected and redriven"), schema::ChangeProblems))]

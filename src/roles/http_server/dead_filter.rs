@@ -27,7 +27,7 @@ pub(super) const STATUS: &str = "an HTTP status";
 /// What a tag must be, in the words of an error message.
 const TAG: &str = "a tag";
 
-/// Reads a moment in Unix milliseconds. A span means that long ago.
+/// Reads a moment in Unix milliseconds. A span, such as `2h`, means a time before now.
 pub(super) fn when(text: &str) -> Option<i64> {
     match humantime::parse_duration(text) {
         // (`0` is a span for this parser.)
@@ -42,7 +42,7 @@ pub(super) fn when(text: &str) -> Option<i64> {
 /// form of RFC 3339.
 pub(super) fn moment_at(text: &str) -> Option<i64> {
     let at = match text.parse::<i64>() {
-        // No job died before 1973: the number is something else, such as Unix seconds or a year.
+        // No job died before 1973, so a smaller number is something else, such as Unix seconds or a year.
         Ok(at) => (at >= json_time::FIRST_MS).then_some(at)?,
         Err(_) => text.parse::<jiff::Timestamp>().ok()?.as_millisecond(),
     };
@@ -99,7 +99,7 @@ pub(super) fn filter(raw: &RawValue) -> Result<Filter, Problem> {
         status: parsed.status.map(|ReceiverStatus(status)| status),
         tag: parsed.tag.map(|JobTag(tag)| tag),
     };
-    // An empty filter is refused: a client without conditions must not select all dead letters.
+    // An empty filter is refused, so that a client without conditions does not select all dead letters.
     if filter == Filter::default() {
         return Err(wrong("filter", raw, "an object with a condition (leave it out to select all)"));
     }
@@ -153,8 +153,8 @@ fn moment() -> Schema {
         .into()
 }
 
-/// Selects the dead letters that match all of its fields. At least one field is required. A null is refused, because it
-/// may stand for a condition whose value the client does not have.
+/// Selects the dead letters that match all fields of the filter. At least one field is required. A null is refused,
+/// because it may stand for a condition whose value the client does not have.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = DeadFilter, example = json!({"died_after": "2h", "status": 503}), min_properties = 1)]
@@ -192,11 +192,11 @@ pub(super) struct DeadFilter {
 #[into_params(parameter_in = Query)]
 #[allow(dead_code)]
 pub(super) struct DeadQuery {
-    /// The most dead letters of the page, 50 by default. A page of large jobs is shorter. With a filter, a page may
-    /// also be shorter or empty.
+    /// The maximum number of dead letters in the page, 50 by default. A page of large jobs is shorter. With a filter, a
+    /// page may also be shorter or empty.
     #[param(minimum = 1, maximum = 1000, required = false)]
     limit: u32,
-    /// The `next` of the page before.
+    /// The value of `next` in the page before.
     #[param(required = false)]
     cursor: String,
     /// Only dead letters whose id begins with this text.
@@ -205,8 +205,7 @@ pub(super) struct DeadQuery {
     /// Only dead letters whose id contains this text.
     #[param(required = false)]
     id_contains: String,
-    /// Only jobs that died at this moment or later: RFC 3339, Unix milliseconds, or a span such as `2h`, which means
-    /// that long ago.
+    /// Only jobs that died at this moment or later: RFC 3339, Unix milliseconds, or a span before now, such as `2h`.
     #[param(required = false)]
     died_after: String,
     /// Only jobs that died before this moment.

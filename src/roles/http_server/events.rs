@@ -36,16 +36,17 @@ const FRESH: Duration = Duration::from_millis(900);
 /// How long the sources of the state may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The percentiles of lateness cover the attempts of this long, up to the last reading of the counters.
+/// The percentiles of lateness cover the attempts in this time before the last reading of the counters.
 const RECENT: Duration = Duration::from_secs(10);
 
-/// How long one stream lasts. Then the browser connects again, and is checked again.
+/// How long one stream lasts. Then the browser connects again, and its access is checked again.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// A stream ends when its client reads nothing for this long.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// How many clients may follow at once. For each client, all topics are compared with the last event each second.
+/// How many clients may get events at the same time. For each client, all topics are compared with the last event each
+/// second.
 const LISTENERS: usize = 64;
 static SEATS: Semaphore = Semaphore::const_new(LISTENERS);
 
@@ -58,9 +59,10 @@ struct LiveTopic {
     leased: u64,
     dead: u64,
     oldest_ready_ms: Option<i64>,
-    /// The bytes of its jobs, dead letters included. Null: they are not counted.
+    /// The bytes of the topic's jobs, dead letters included. Null: they are not counted.
     bytes: Option<u64>,
-    /// How many jobs clients add in a period of `add_rate`. Null: the topic has none, or this is not known.
+    /// How many jobs clients add in a period of `add_rate`. Null: the topic has no `add_rate`, or the number is not
+    /// known.
     add_rate_used: Option<u64>,
     /// Null: the store does not answer.
     paused: Option<bool>,
@@ -76,7 +78,8 @@ struct LiveState {
     at_ms: i64,
     topics: BTreeMap<TopicName, LiveTopic>,
     away: Vec<String>,
-    /// The counters as they were last read, and when, in Unix milliseconds. None: they were never read.
+    /// The time of the last reading of the counters, in Unix milliseconds, and the counters. None: they were never
+    /// read.
     counted: Option<(i64, Arc<Totals>)>,
     /// How late the attempts of the last seconds began, in microseconds: the median and the 99th percentile. None:
     /// there were no attempts, or there is no earlier reading of the counters.
@@ -116,13 +119,13 @@ impl LiveCache {
     }
 }
 
-/// The readings of the last seconds: when each one was made, in Unix milliseconds, and how late all attempts until then
-/// were.
+/// The readings of the last seconds. Each has its time, in Unix milliseconds, and the lateness of all attempts until
+/// this time.
 #[derive(Default)]
 struct RecentLateness(VecDeque<(i64, Lateness)>);
 
 impl RecentLateness {
-    /// Takes a reading. Returns the median and the 99th percentile since the reading that was made [`RECENT`] earlier.
+    /// Adds a reading. Returns the median and the 99th percentile since the reading that was made [`RECENT`] earlier.
     fn take(&mut self, at_ms: i64, lateness: Lateness) -> Option<(u64, u64)> {
         let recent_ms = RECENT.as_millis() as i64;
         // The newest reading that is at least `RECENT` old is kept, unless it is older than twice `RECENT`. (If no
@@ -144,8 +147,8 @@ impl RecentLateness {
     }
 }
 
-/// Gathers the state. Counters that cannot be read now keep their last values: zeros would look like a restart of the
-/// counting.
+/// Gathers the state. Counters that cannot be read now keep their last values, because zeros would look like a restart
+/// of the counting.
 async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> LiveState {
     let until = Instant::now() + PATIENCE;
     let settings = Arc::clone(&api.settings);
@@ -206,7 +209,7 @@ async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> LiveState {
     }
 }
 
-/// What a client gets: the whole state at first, then what changed since the last event.
+/// An event. The first event has the whole state. A later event has the changes since the event before.
 #[derive(Serialize)]
 struct LiveEvent<'a> {
     at_ms: i64,
@@ -219,7 +222,8 @@ struct LiveEvent<'a> {
     away: &'a [String],
     late_p50_us: Option<u64>,
     late_p99_us: Option<u64>,
-    /// When the sums and the lateness were read. A client computes rates from it. Null if they were never read.
+    /// When the sums and the lateness were read. A client computes rates from this time. Null if the counters were
+    /// never read.
     counted_at_ms: Option<i64>,
     sums: Option<Sums>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -379,7 +383,7 @@ mod tests {
         let mut all = Lateness::default();
         let mut percentiles = None;
         for second in 0..60 {
-            // In the first half all attempts are an hour late, and later none is.
+            // In the first half, all attempts are an hour late. Later, no attempt is late.
             let bound_us = if second < 30 { 3_600_000_000 } else { 1000 };
             all.join(&Lateness::from_ranges([(Some(bound_us), 5)]));
             percentiles = recent.take(1000 * second, all.clone());

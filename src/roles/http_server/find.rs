@@ -34,7 +34,7 @@ struct IdQuery {
     /// The whole id.
     #[param(min_length = 1, max_length = 256, example = "42")]
     id: String,
-    /// The `next` of the answer before.
+    /// The value of `next` in the answer before.
     #[param(required = false)]
     cursor: String,
 }
@@ -44,7 +44,7 @@ struct IdQuery {
 struct FoundInTopic<'a> {
     #[schema(value_type = String)]
     topic: &'a TopicName,
-    /// The job. If there is none, the latest dead letter. Null: there is neither.
+    /// The job, or its latest dead letter if there is no job. Null: there is no job and no dead letter.
     #[schema(required = true)]
     job: Option<JobResponse<'a>>,
     /// The records of jobs that ended, the latest first.
@@ -58,7 +58,7 @@ struct FoundEverywhere<'a> {
     found: Vec<FoundInTopic<'a>>,
     /// How many topics were asked.
     looked_at: usize,
-    /// The value of `cursor` to ask the topics that are left. Null: all topics were asked.
+    /// The value of `cursor` to ask the remaining topics. Null: all topics were asked.
     #[schema(required = true)]
     next: Option<String>,
     /// The topics that could not be asked, because the node where they would store this id does not answer.
@@ -67,8 +67,8 @@ struct FoundEverywhere<'a> {
     away: Vec<TopicName>,
 }
 
-/// Finds an id in all registered topics whose jobs the caller may see: the job, or else its latest dead letter, and the
-/// records of jobs that ended. Each topic is asked once. A request asks up to 1,000 topics.
+/// Finds an id in all registered topics whose jobs the caller may see: the job (or its latest dead letter, if there is
+/// no job), and the records of jobs that ended. Each topic is asked once. A request asks up to 1,000 topics.
 #[utoipa::path(get, path = "/v1/find", tag = "jobs", operation_id = "find_id", params(IdQuery),
     responses((status = 200, body = FoundEverywhere, description = "What the topics have of the id"), schema::FindProblems))]
 async fn find(

@@ -44,8 +44,8 @@ impl FollowedTopics {
         Ok(())
     }
 
-    /// Waits until there may be changes, and publishes them. If there never are any, waits forever. The future may be
-    /// dropped while it waits.
+    /// Waits until there may be changes, and publishes them. If changes are impossible, waits forever. The future may
+    /// be dropped while it waits.
     pub(super) async fn follow(&mut self) -> io::Result<()> {
         let Some(changes) = &self.changes else { return std::future::pending().await };
         let mut readable = changes.readable().await?;

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 
-/// How many minutes are counted one by one, and then how many hours.
+/// The number of minutes that are counted one by one, and the number of hours after them.
 const MINUTES: i64 = 10;
 const HOURS: i64 = 24;
 
@@ -49,18 +49,19 @@ struct Bucket {
 #[schema(as = Forecast)]
 struct ForecastResponse {
     now_ms: i64,
-    /// The next ten minutes one by one, then hours, up to a day from now. The first minute includes the overdue jobs.
+    /// The next ten minutes, one bucket each. Then hours, up to a day from now. The first minute includes the overdue
+    /// jobs.
     buckets: Vec<Bucket>,
     /// How many jobs are due later. Null if not all jobs were counted.
     #[schema(required = true)]
     later: Option<u64>,
-    /// True if not all jobs were counted: the embedded store counts at most a million, in the order of their due times.
-    /// So the last buckets are too low.
+    /// True if not all jobs were counted. The embedded store counts at most a million jobs, in the order of their due
+    /// times. So the last buckets are too low.
     capped: bool,
 }
 
-/// The thread that asks the store for forecasts of some topics between some moments. It is a separate thread, so that a
-/// long count does not delay requests.
+/// The thread that asks the store for forecasts. A question has the topics, and the moments between which jobs are
+/// counted. The thread is separate, so that a long count does not delay requests.
 pub(super) struct Forecasts(QuestionThread<store::Result<store::Forecast>, (Vec<TopicName>, Vec<i64>)>);
 
 impl Forecasts {

@@ -28,7 +28,7 @@ use store::StoreError;
 /// How long the store may take to answer. After that, it counts as not ready.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The name of a node's part begins with this text. Then follows the name of the node.
+/// The name of a node's part is this text, followed by the name of the node.
 const NODE: &str = "node ";
 
 /// The state of a part that is not ok, for a caller that may not read more.
@@ -83,8 +83,8 @@ struct Ready {
 }
 
 impl Ready {
-    /// Returns the part of the answer for a caller that may not read the state of the daemon. It has no name, address
-    /// or path.
+    /// Returns the short answer for a caller that may not read the state of the daemon. It has no name, address or
+    /// path.
     fn in_brief(self) -> Ready {
         let mut parts = BTreeMap::new();
         for (part, state) in self.parts {

@@ -26,7 +26,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(get_history))
 }
 
-/// What happened in a span of time on this host, with all topics or with one.
+/// What happened in a span of time on this host, for all topics or for one topic.
 #[derive(Serialize, ToSchema)]
 #[schema(as = HistoryPoint)]
 struct Point {
@@ -42,10 +42,10 @@ struct Point {
     /// How late attempts began, on average. Null if there were no attempts.
     #[schema(required = true)]
     late_mean_us: Option<u64>,
-    /// Half of the attempts began at most this late. Null if there were no attempts, and for a single topic.
+    /// Half of the attempts began with this lateness or less. Null if there were no attempts, and for a single topic.
     #[schema(required = true)]
     late_p50_us: Option<u64>,
-    /// 99 % of the attempts began at most this late. Null if there were no attempts, and for a single topic.
+    /// 99 % of the attempts began with this lateness or less. Null if there were no attempts, and for a single topic.
     #[schema(required = true)]
     late_p99_us: Option<u64>,
 }
@@ -77,8 +77,8 @@ impl Point {
 }
 
 impl Api {
-    /// Returns how many jobs clients add in one period of each topic's `add_rate`, on this host. Topics for which this
-    /// is not known are missing.
+    /// Returns how many jobs clients add in one period of each topic's `add_rate`, on this host. Topics whose number is
+    /// not known are missing.
     pub(super) async fn add_rates(&self) -> BTreeMap<TopicName, u64> {
         let topics = self.topics.borrow().clone();
         if topics.iter().all(|topic| topic.add_rate.is_none()) {

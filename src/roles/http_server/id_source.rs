@@ -7,7 +7,7 @@ use super::input;
 use super::problem::Problem;
 use model::job::JobId;
 
-/// Makes ids for jobs without an id, from an Idempotency-Key. So a repeated add finds its job again, and keeps it.
+/// Makes ids for jobs without an id, from an Idempotency-Key. So a repeated add finds its job again, and keeps the job.
 pub(super) struct IdSource {
     digest: String,
 }

@@ -22,10 +22,10 @@ use model::quota::Quota;
 use model::topic::{LEASES, Topic, Topics};
 use store::{Change, Lanes};
 
-/// The most jobs that one batch may hold.
+/// The maximum number of jobs in one batch.
 pub(super) const BATCH_MAX: usize = 10_000;
 
-/// How many jobs a listing shows by default, and at most.
+/// The default and the maximum number of jobs that a listing shows.
 pub(super) const LIMITS: [usize; 2] = [50, 1000];
 
 /// Returns the problem of a field with a value that is not `wanted`. A password or secret is not repeated.
@@ -71,11 +71,11 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], Problem> {
     Ok(random)
 }
 
-/// For a job without an id, dq makes ids until one has a home that is not known to be down, but at most this many. With
-/// half of the nodes down, about one such job in a million still gets an id whose home is down.
+/// How many ids dq tries for a job without an id, to find an id whose home is not known to be down. If half of the
+/// nodes are down, about one such job in a million still gets an id whose home is down.
 const ID_TRIES: usize = 20;
 
-/// Makes an id for a job without one. Prefers an id whose home is not known to be down.
+/// Makes an id for a job without an id. Prefers an id whose home is not known to be down.
 fn id_that_is_taken(topic: &TopicName, lanes: &Lanes) -> Result<JobId, Problem> {
     for _ in 1..ID_TRIES {
         let key = JobKey { topic: topic.clone(), id: made_id()? };
@@ -86,7 +86,7 @@ fn id_that_is_taken(topic: &TopicName, lanes: &Lanes) -> Result<JobId, Problem> 
     made_id()
 }
 
-/// Makes an id for a job without one: a UUID of version 7, so that such jobs are in the order in which they came.
+/// Makes an id for a job without an id. It is a UUID of version 7, so such jobs sort in the order of their arrival.
 fn made_id() -> Result<JobId, Problem> {
     JobId::new(Uuid::now_v7().to_string()).map_err(|e| Problem::invalid("id", &e))
 }
@@ -96,8 +96,8 @@ fn made_id() -> Result<JobId, Problem> {
 #[serde(deny_unknown_fields)]
 #[schema(as = NewJob, example = json!({"id": "42", "delay": "30m", "body": {"order": 42}}))]
 pub(super) struct NewJobRequest<'a> {
-    /// Unique in its topic, at most 256 bytes. A number counts as its text. If it is missing, dq makes one, from the
-    /// Idempotency-Key if given.
+    /// Unique in its topic, at most 256 bytes. A number counts as its text. If the id is missing, dq makes an id, from
+    /// the Idempotency-Key if there is one.
     #[schema(schema_with = schema::id, required = false)]
     id: Option<IdText>,
     /// Any JSON value.
@@ -135,7 +135,7 @@ pub(super) struct NewJobRequest<'a> {
 }
 
 /// An id: a text, or a number as it was written. PHP sends a number if the application used one. A number with an
-/// exponent is refused, because the application may have written it without one. (The TCP port does the same.)
+/// exponent is refused, because the application may have written no exponent. (The TCP port does the same.)
 struct IdText(String);
 
 impl<'de> Deserialize<'de> for IdText {
@@ -165,8 +165,8 @@ fn due(delay: Option<Span>, run_at: Option<Moment>) -> Result<Option<Due>, Probl
     }
 }
 
-/// Reads a new job of a topic. A job without an id gets one from `ids`, if there is an Idempotency-Key. `place` is its
-/// place in a batch.
+/// Reads a new job of a topic. A job without an id gets an id from `ids`, if there is an Idempotency-Key. `place` is
+/// the place of the job in a batch.
 pub(super) fn job(
     json: &[u8],
     topic: &Topic,
@@ -215,7 +215,7 @@ fn ttr(given: Option<Span>) -> Result<Option<Duration>, Problem> {
     }
 }
 
-/// Refuses an add to a topic that takes no new jobs.
+/// Refuses an add to a topic that accepts no new jobs.
 pub(super) fn takes_jobs(topics: &Topics, name: &TopicName) -> Result<(), Problem> {
     match topics.refusal(name.as_str()) {
         None => Ok(()),
@@ -246,7 +246,7 @@ pub(super) struct NewJobsRequest<'a> {
 
 /// Reads the jobs of a batch, each by itself.
 ///
-/// Jobs without an id get one from the Idempotency-Key. So a batch that was stored only in part may be sent again.
+/// Jobs without an id get an id from the Idempotency-Key. So a batch that was stored only in part may be sent again.
 pub(super) fn batch(
     json: &[u8],
     topic: &Topic,
@@ -347,8 +347,8 @@ pub(super) fn listing(query: &str) -> Result<Listing, Problem> {
     Ok(Listing { state, cursor, limit })
 }
 
-/// Reads from a query where a page begins and how long it is. `limits` holds the default length and the longest. Every
-/// other known parameter goes to `other`.
+/// Reads from a query where a page begins and how long it is. `limits` has the default length and the maximum length.
+/// Every other known parameter is passed to `other`.
 pub(super) fn page_with(
     query: &str,
     known: &[&str],
@@ -383,7 +383,7 @@ pub(super) fn topic(name: &str) -> Result<TopicName, Problem> {
     TopicName::new(name).map_err(|e| Problem::invalid("topic", &e))
 }
 
-/// Returns the topic that a query names, if it names one. The query may name nothing else.
+/// Returns the topic that a query names, if there is one. The query may have no other parameter.
 pub(super) fn only_topic(query: &str) -> Result<Option<TopicName>, Problem> {
     parameters(query, &["topic"])?.first().map(|(_, value)| topic(value)).transpose()
 }

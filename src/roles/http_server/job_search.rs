@@ -36,8 +36,8 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 #[into_params(parameter_in = Query)]
 #[allow(dead_code)]
 struct JobSearchQuery {
-    /// Only jobs in this state. Several states have commas between them, such as `delayed,ready`. Without it: pending
-    /// jobs and dead letters.
+    /// Only jobs in this state. Several states are separated by commas, such as `delayed,ready`. Without this
+    /// parameter: pending jobs and dead letters.
     #[param(required = false, pattern = "^(delayed|ready|leased|dead)(,(delayed|ready|leased|dead))*$")]
     state: String,
     /// Only jobs whose id begins with this text.
@@ -58,10 +58,10 @@ struct JobSearchQuery {
     /// The form of the answer. Without it, the header `Accept` decides.
     #[param(inline, required = false)]
     format: schema::FormatWord,
-    /// The most jobs of the page, 50 by default. A page may be shorter or empty.
+    /// The maximum number of jobs in the page, 50 by default. A page may be shorter or empty.
     #[param(minimum = 1, maximum = 1000, required = false)]
     limit: u32,
-    /// The `next` of the page before.
+    /// The value of `next` in the page before.
     #[param(required = false)]
     cursor: String,
 }
@@ -70,13 +70,13 @@ struct JobSearchQuery {
 #[derive(Serialize, ToSchema)]
 #[schema(as = FoundJobs)]
 struct FoundJobList<'a> {
-    /// The jobs, by topic, then by state. Delayed jobs are sorted by due time, ready jobs by priority and due time, leased
-    /// jobs by deadline, dead letters by when they died.
+    /// The jobs, by topic, then by state. Delayed jobs are sorted by due time, ready jobs by priority and due time,
+    /// leased jobs by deadline, dead letters by the time of their death.
     jobs: Vec<JobResponse<'a>>,
     /// The value of `cursor` for the next page. Null: this is the last page.
     #[schema(required = true)]
     next: Option<String>,
-    /// Whether all jobs were looked at. If not, `next` leads to the others.
+    /// Whether all jobs were looked at. If not, `next` leads to the remaining jobs.
     complete: bool,
     /// How many jobs were looked at for this page. A filter may have left out most of them.
     looked_at: usize,
@@ -110,7 +110,7 @@ impl JobParameters {
         Ok(JobParameters { cursor, limit, ..wanted })
     }
 
-    /// Takes a parameter other than those of the page.
+    /// Sets a parameter other than `limit` and `cursor`.
     fn set(&mut self, name: &str, value: &str) -> Result<(), Problem> {
         let wrong = |wanted| Problem::field(name, format!("{name} is {:?}, and not {wanted}", short(value)));
         let filter = &mut self.filter;
@@ -148,8 +148,8 @@ fn read_cursor(words: &str) -> Option<JobCursor> {
 }
 
 /// Lists the jobs of all registered topics whose jobs the caller may see: pending jobs and dead letters, by topic and
-/// state. A request looks at a limited number of jobs, and `next` leads to the others. A job whose state changes
-/// meanwhile may be listed twice or not at all. Jobs that wait in the spool of a host are not listed.
+/// state. A request looks at a limited number of jobs, and `next` leads to the remaining jobs. A job whose state
+/// changes meanwhile may be listed twice or not at all. Jobs that wait in the spool of a host are not listed.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", operation_id = "search_jobs", params(JobSearchQuery),
     responses((status = 200, description = "A page of jobs", content(
         (FoundJobList = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"))), schema::FindProblems))]

@@ -27,7 +27,8 @@ pub(super) struct JobResponse<'a> {
     id: &'a str,
     #[schema(value_type = schema::StateWord)]
     state: State,
-    /// When the next attempt is due (leased: the current one; dead letter: the last one), Unix milliseconds.
+    /// When the next attempt is due, Unix milliseconds. For a leased job: the current attempt. For a dead letter: the
+    /// last attempt.
     due_ms: i64,
     /// For a leased job: when its lease ends. For a dead letter: when it died. Unix milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,12 +48,12 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     max_attempts: Option<u32>,
-    /// How long the lease of the job holds in milliseconds, if the client that reserves it names no time. If it is
-    /// missing, `ttr` of the topic applies.
+    /// How long the lease of the job lasts, in milliseconds, if the client that reserves the job names no time. If it
+    /// is missing, `ttr` of the topic applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     ttr_ms: Option<u64>,
-    /// After this moment no attempt of the job begins, Unix milliseconds.
+    /// No attempt of the job begins after this moment, Unix milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     expires_ms: Option<i64>,
@@ -81,7 +82,7 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<schema::Follower>, required = false)]
     then: Vec<Box<RawValue>>,
-    /// The job that this one follows.
+    /// The job that this job follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     after: Option<JobLink<'a>>,
@@ -91,7 +92,7 @@ pub(super) struct JobResponse<'a> {
     log: Cow<'a, [Attempt]>,
     #[schema(value_type = Value)]
     body: &'a RawValue,
-    /// Why the job waits. It is missing in lists, and if the job is leased or a dead letter.
+    /// Why the job waits. The field is missing in lists, and if the job is leased or a dead letter.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Waiting>, nullable = false)]
     waiting: Option<WaitingResponse>,
@@ -101,12 +102,12 @@ pub(super) struct JobResponse<'a> {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Consumer)]
 pub(super) struct ConsumerResponse<'a> {
-    /// The name that it gave itself.
+    /// The name that the client gave itself.
     name: &'a str,
-    /// The address that it came from. Null: the Unix socket.
+    /// The address of the client. Null: the Unix socket.
     #[schema(required = true)]
     address: Option<&'a str>,
-    /// When it got the job, Unix milliseconds.
+    /// When the client got the job, Unix milliseconds.
     since_ms: i64,
 }
 
@@ -255,7 +256,7 @@ pub(super) enum OutcomeWord {
     Spooled,
 }
 
-/// The result of a removal that waits in this host's spool, in place of an add of the job that waited there.
+/// The result of a removal that waits in this host's spool. It replaces an add of the job that waited there.
 #[derive(Serialize, ToSchema)]
 pub(super) struct SpooledDeletion {
     /// Always true.
@@ -287,7 +288,7 @@ pub(super) struct DoneAdd<'a> {
     pub job: AddedJob<'a>,
 }
 
-/// A job of a batch that was refused. `status` is the one that an add of this job alone would have.
+/// A job of a batch that was refused. `status` is the status that an add of this job alone would have.
 #[derive(Serialize, ToSchema)]
 pub(super) struct RefusedAdd {
     #[serde(flatten)]

@@ -141,7 +141,7 @@ async fn show(
     let (ask, named) = (key.clone(), key);
     let ask = |reply: Reply<_>| StoreRequest::get(ask, move |_, found| reply.with(found));
     let Some(mut view) = api.store_client.ask(0, ask).await?? else {
-        // It may have ended.
+        // The job may have ended.
         let ask = |reply: Reply<_>| {
             StoreRequest::get_or_records(named.clone(), sees_answers, move |_, found| reply.with(found))
         };

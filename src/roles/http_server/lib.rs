@@ -1,8 +1,8 @@
 //! dq-http-server: the HTTP API on its port and on a Unix socket, the console, and the metrics.
 //!
-//! Handlers never block: they reach the store through its threads (`store_client`), and the registry through another
-//! one (`registrar`). The table in `route_rule` says which scope a route needs, and `access` checks it. A route that is
-//! not in the table needs `admin`.
+//! Handlers never block. They use the store through its threads (`store_client`), and the registry through another
+//! thread (`registrar`). The table in `route_rule` says which scope a route needs, and `access` checks the scope. A
+//! route that is not in the table needs `admin`.
 //!
 //! Begin with [`run`], then `api` (what handlers share) and `jobs` (the routes of jobs). `/openapi.json` is made from
 //! the handlers' own declarations.
@@ -260,7 +260,7 @@ async fn no_route(uri: Uri) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "no_route", format!("there is nothing at {}", uri.path()))
 }
 
-/// Answers a request whose path exists, but not with its method.
+/// Answers a request whose path exists, but does not allow the method of the request.
 async fn no_method(method: Method, uri: Uri) -> Problem {
     let detail = format!("{method} is not allowed at {}", uri.path());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_method", detail)
@@ -365,7 +365,7 @@ async fn enter(listeners: Option<&Listeners>) -> std::io::Result<AcceptedStream>
     }
 }
 
-/// Waits until a time. If there is none, it waits forever.
+/// Waits until a time. If there is no time, it waits forever.
 async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,

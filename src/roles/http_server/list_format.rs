@@ -42,9 +42,9 @@ impl ListFormat {
         ListFormat::from_accept(&accept.join(",")).unwrap_or(ListFormat::Json)
     }
 
-    /// Returns the format that an `Accept` header prefers (RFC 9110, 12.5.1): the one with the highest weight. If
-    /// several have this weight: the one that the header names most exactly, or, among these, first. None: the header
-    /// accepts none of the formats.
+    /// Returns the format that an `Accept` header prefers (RFC 9110, 12.5.1). This is the format with the highest
+    /// weight. Among formats of equal weight, the format that the header names most exactly wins, and after that, the
+    /// format that it names first. None: the header accepts no format.
     fn from_accept(accept: &str) -> Option<ListFormat> {
         let ranges: Vec<MediaRange> = accept.split(',').map(MediaRange::parse).collect();
         let mut best: Option<(ListFormat, Preference)> = None;
@@ -57,8 +57,8 @@ impl ListFormat {
         best.map(|(format, _)| format)
     }
 
-    /// Makes the answer. `page` is the whole list as JSON, `rows` are its parts. JSON says where the search ended. The
-    /// other forms have this in headers.
+    /// Makes the answer. `page` is the whole list as JSON, `rows` are its parts. The JSON says where the search ended.
+    /// In the other forms, headers say where it ended.
     pub(super) fn response<T: Serialize, const N: usize>(
         self,
         page: &impl Serialize,
@@ -96,12 +96,12 @@ impl MediaRange {
         let mut parts = text.split(';').map(|part| part.trim().to_ascii_lowercase());
         let kind = parts.next().unwrap_or_default();
         let weight = parts.find_map(|part| part.strip_prefix("q=").map(str::to_owned));
-        // A weight that is not a number counts as if it were not there.
+        // A weight that is not a number is ignored.
         let weight = weight.and_then(|weight| weight.trim().parse::<f32>().ok()).filter(|w| !w.is_nan());
         MediaRange { kind, weight: (weight.unwrap_or(1.0).clamp(0.0, 1.0) * 1000.0).round() as u16 }
     }
 
-    /// Returns how exactly the range names a type. None: it does not.
+    /// Returns how exactly the range names a type. None: the range does not name the type.
     fn precision(&self, content_type: &str) -> Option<u8> {
         let kind = content_type.split(';').next().unwrap_or_default();
         let group = kind.split('/').next().unwrap_or_default();
@@ -135,7 +135,7 @@ impl Preference {
     }
 }
 
-/// The columns of a table, and what the cells of a row are.
+/// The columns of a table, and the function that makes the cells of a row.
 pub(super) struct TableForm<T, const N: usize> {
     pub columns: [&'static str; N],
     pub cells: fn(&T) -> [String; N],

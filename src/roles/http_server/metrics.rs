@@ -1,6 +1,6 @@
 //! `/metrics`: what all processes of this host have counted, how many jobs the store has, and the state of the
-//! processes. Each source may hang, so each is asked by a separate thread. The page leaves out what does not arrive in
-//! time.
+//! processes. Each source may hang, so a separate thread asks each source. The page leaves out data that does not
+//! arrive in time.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +36,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// How many questions may wait for one thread.
 const WAITING_MAX: usize = 256;
 
-/// A thread that answers questions which may block. `Q` is the type of a question, `T` that of an answer.
+/// A thread that answers questions which may block. `Q` is the type of a question, and `T` is the type of an answer.
 pub(super) struct QuestionThread<T, Q = ()>(SyncSender<(Q, oneshot::Sender<T>)>);
 
 impl<T: Send + 'static, Q: Send + 'static> QuestionThread<T, Q> {
@@ -47,7 +47,7 @@ impl<T: Send + 'static, Q: Send + 'static> QuestionThread<T, Q> {
         let (ask, asked) = sync_channel::<(Q, oneshot::Sender<T>)>(WAITING_MAX);
         role::vital_thread(name, move || {
             while let Ok((question, to)) = asked.recv() {
-                // A question whose asker has stopped waiting needs no answer.
+                // If nobody waits for the answer any more, the question needs no answer.
                 if !to.is_closed() {
                     let _ = to.send(work(question));
                 }
@@ -56,7 +56,7 @@ impl<T: Send + 'static, Q: Send + 'static> QuestionThread<T, Q> {
         Ok(QuestionThread(ask))
     }
 
-    /// Asks the thread. If it cannot answer, the receiver gets an error.
+    /// Sends a question to the thread. If the thread cannot answer, the receiver gets an error.
     pub(super) fn ask(&self, question: Q) -> oneshot::Receiver<T> {
         let (to, answer) = oneshot::channel();
         let _ = self.0.try_send((question, to));
@@ -68,7 +68,8 @@ pub(super) async fn by<T>(until: Instant, answer: oneshot::Receiver<T>) -> Optio
     tokio::time::timeout_at(until, answer).await.ok()?.ok()
 }
 
-/// What a node reports: how many jobs it has, and its circuits that are not closed. Or why it does not report.
+/// What a node reports: its numbers of jobs, its circuits that are not closed, its outbox. An error: why it does not
+/// report.
 pub(super) type NodeCounts = Result<(Vec<Counts>, Vec<CircuitView>, OutboxState), String>;
 
 /// The sources of metrics. It is cheap to clone.
@@ -221,7 +222,7 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     ([(CONTENT_TYPE, kind)], text.end()).into_response()
 }
 
-/// Writes which topics are paused. If the store does not say so, there are no samples.
+/// Writes which topics are paused. If the store does not report the pauses, there are no samples.
 fn write_pauses(text: &mut Text, topics: &BTreeMap<TopicName, Counts>, held: &HeldTopics) {
     text.family("dq_topic_paused", MetricKind::Gauge, "Whether the topic is paused: 1 or 0.");
     for topic in topics.keys() {
@@ -273,7 +274,7 @@ fn write_jobs(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
     }
 }
 
-/// Writes how much the topics hold, and how much they may hold.
+/// Writes how many bytes the topics have, and the limits of their jobs and bytes.
 fn write_limits(text: &mut Text, counts: &BTreeMap<TopicName, Counts>, topics: &Topics) {
     let bytes = "Bytes of a topic's jobs, dead letters included, on the nodes that answer and count them.";
     text.family("dq_topic_bytes", MetricKind::Gauge, bytes);
@@ -297,7 +298,7 @@ fn write_limits(text: &mut Text, counts: &BTreeMap<TopicName, Counts>, topics: &
     }
 }
 
-/// Writes how fast clients add jobs to the topics with an `add_rate`, and how fast they may.
+/// Writes how fast clients add jobs to the topics with an `add_rate`, and how fast they may add jobs.
 fn write_add_rates(text: &mut Text, used: &BTreeMap<TopicName, u64>, topics: &Topics) {
     let limited = || topics.iter().filter_map(|topic| Some((&topic.name, topic.add_rate?)));
     let help = "How many jobs clients may add to a topic in a second: add_rate.";

@@ -38,19 +38,20 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 pub(super) struct Node {
     /// The name of the node. The embedded store is one node, `embedded`.
     name: String,
-    /// Whether it answers and can be used. `detail` says why not.
+    /// Whether the node answers and can be used. If not, `detail` says why.
     answers: bool,
-    /// `home`: the node has jobs. `joining`, `leaving`: jobs are being moved to it, or away from it. `outside`: it has
-    /// no jobs. `unknown`: no node has reported yet which nodes have jobs.
+    /// `home`: the node has jobs. `joining`: jobs are being moved to it. `leaving`: its jobs are being moved away.
+    /// `outside`: it has no jobs. `unknown`: no node has reported yet which nodes have jobs.
     part: &'static str,
-    /// True if its data is older than that of the other nodes. It is not used until `dq nodes move` has looked at it.
+    /// True if the node's data is older than the data of the other nodes. The node is not used until `dq nodes move`
+    /// has checked it.
     is_older: bool,
     /// The highest durability that the node can promise alone: `fsync` (a change is on its disk before it is answered)
     /// or `memory`. Null if the node does not report it.
     #[schema(required = true)]
     durability: Option<String>,
-    /// How many replicas follow the node. For a Cluster: how many follow the master that has the fewest. Null if the
-    /// node does not report it, or can have none.
+    /// How many replicas the node has. For a Cluster: the number of replicas of the master that has the fewest. Null if
+    /// the node does not report the number, or cannot have replicas.
     #[schema(required = true)]
     replicas: Option<u64>,
     /// How many jobs are delayed. Null if the node does not report it.
@@ -65,7 +66,7 @@ pub(super) struct Node {
     /// What is wrong with the node, or what is in progress.
     #[schema(required = true)]
     detail: Option<String>,
-    /// What the servers of the node report. It is missing if they do not answer in time.
+    /// What the servers of the node report. The field is missing if the servers do not answer in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     servers: Option<Vec<Server>>,
@@ -135,7 +136,7 @@ pub(super) struct FoundSchema {
     /// The name of the process, for `process_restarting`.
     #[schema(required = true)]
     process: Option<String>,
-    /// Whether acknowledged jobs may be lost because of it.
+    /// Whether acknowledged jobs may be lost because of the problem.
     loses_jobs: bool,
     detail: String,
     since_ms: i64,
@@ -267,7 +268,7 @@ async fn alerts(State(api): State<Api>) -> Result<ApiResponse, Problem> {
     Ok(ApiResponse::new(StatusCode::OK, &Alerts { alerts }))
 }
 
-/// Runs work that may wait for a disk or another process, with the path of `run_dir`, on a separate thread.
+/// Runs `work` on a separate thread, with the path of `run_dir`. The work may wait for a disk or another process.
 pub(super) async fn on_thread<T: Send + 'static>(
     api: &Api,
     work: impl FnOnce(&std::path::Path) -> T + Send + 'static,

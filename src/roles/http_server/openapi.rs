@@ -51,8 +51,8 @@ pub(super) fn beginning() -> OpenApi {
         .build()
 }
 
-/// Returns the document as JSON. utoipa describes a body that may be left out as one that may also be null. This is
-/// wrong, so the `null` is removed here.
+/// Returns the document as JSON. utoipa describes an optional body as a body that may also be null. This is wrong, so
+/// the `null` is removed here.
 pub(super) fn to_json(document: &OpenApi) -> serde_json::Result<Vec<u8>> {
     let mut json = serde_json::to_value(document)?;
     let paths = json.get_mut("paths").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut);

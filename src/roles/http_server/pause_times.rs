@@ -1,5 +1,5 @@
-//! When a topic was paused, by the audit log. So an attempt that began late can name the pause: a consumer does not see
-//! pauses, and reports an unknown reason.
+//! When a topic was paused, by the audit log. With this, the log of a late attempt can name the pause. A consumer does
+//! not see pauses, so it reports an unknown reason.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const ENTRIES: usize = 1000;
 struct PauseTimes(Vec<(i64, i64)>);
 
 impl PauseTimes {
-    /// `entries`: those of the topic, the latest first. A repeated pause or resume changes nothing.
+    /// `entries` are the entries of the topic, the latest first. A repeated pause or resume changes nothing.
     fn new(entries: &[Entry]) -> PauseTimes {
         let mut times = Vec::new();
         let mut begin = None;
@@ -35,7 +35,7 @@ impl PauseTimes {
         PauseTimes(times)
     }
 
-    /// Returns whether the topic was paused when the attempt was due, or between that and its begin.
+    /// Returns whether the topic was paused when the attempt was due, or between its due time and its begin.
     fn explains(&self, attempt: &Attempt) -> bool {
         let late_ms = attempt.late.map_or(0, |late| i64::try_from(late.ms).unwrap_or(i64::MAX));
         let due_ms = attempt.at_ms.saturating_sub(late_ms);
@@ -48,7 +48,8 @@ fn has_unknown_reason(attempt: &Attempt) -> bool {
 }
 
 impl Api {
-    /// Returns the latest entries of the audit log about a topic, the latest first. None if the registry does not answer.
+    /// Returns the latest entries of the audit log about a topic, the latest first. If the registry does not answer,
+    /// there are no entries.
     pub(super) async fn audit_of_topic(&self, name: &TopicName) -> Vec<Entry> {
         let asked = self.registrar.ask(|registry| registry.audit(None, ENTRIES));
         let Ok(Ok(entries)) = tokio::time::timeout(PATIENCE, asked).await else { return Vec::new() };

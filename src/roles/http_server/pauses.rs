@@ -1,4 +1,4 @@
-//! The routes that pause and resume a topic. Only the store keeps the pause: after the answer, no lease is given.
+//! The routes that pause and resume a topic. Only the store has the pause. After the answer, no lease is given.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 impl Api {
-    /// Returns which topics' jobs are held back, if the store answers in time.
+    /// Returns the paused topics and the circuits that are not closed, if the store answers in time.
     pub(super) async fn paused(&self) -> HeldTopics {
         let ask = |reply: Reply<_>| StoreRequest::held_back(|held| reply.with(held));
         let asked = tokio::time::timeout(PATIENCE, self.store_client.ask(0, ask)).await;
@@ -64,7 +64,7 @@ async fn pause(
     api.set_pause(name, true).await
 }
 
-/// Resumes a topic. Its jobs are delivered again. If its circuit is open, it closes.
+/// Resumes a topic. Its jobs are delivered again. If its circuit is open, the circuit closes.
 #[utoipa::path(post, path = "/v1/topics/{topic}/resume", tag = "topics", operation_id = "resume_topic",
     params(schema::TopicPath, schema::IdempotencyKey),
     responses((status = 204, description = "The topic is not paused"), schema::ChangeProblems))]

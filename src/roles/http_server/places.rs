@@ -1,4 +1,5 @@
-//! The places of a TCP port: which clients may connect, and how many at the same time.
+//! The places of a TCP port. They decide which clients may connect, and how many connections there are at the same
+//! time.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +32,7 @@ impl Places {
         self.name
     }
 
-    /// Returns a place for a client. None: it may not connect, and the log says why.
+    /// Returns a place for a client. None: the client may not connect, and the log says why.
     pub(super) fn admit(&mut self, ip: IpAddr) -> Option<Place> {
         match self.find(ip) {
             Ok(place) => Some(place),
@@ -58,7 +59,7 @@ impl Places {
     }
 }
 
-/// The place of a connection of a port. It is free again when this is dropped.
+/// The place of a connection of a port. The place is free again when this value is dropped.
 pub(super) struct Place {
     open: Arc<Mutex<OpenConnections>>,
     source: ClientSource,

@@ -7,7 +7,7 @@ use super::access::{Caller, Peer};
 use model::failure_limiter::ClientSource;
 use role::lock;
 
-/// Who has a share of a pool. It is an extension of each request that access control has let in.
+/// Who has a share of a pool. The holder is an extension of each request that access control has accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Holder {
     /// A caller that has proved who it is.
@@ -27,7 +27,7 @@ impl Holder {
     }
 }
 
-/// A limited amount, and who holds how much of it. It is cheap to clone.
+/// A limited amount, and how much of the amount each holder has. It is cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     most: usize,
@@ -41,7 +41,7 @@ struct HeldMemory {
     by_holder: HashMap<Holder, usize>,
 }
 
-/// A part of a pool. It is given back when it is dropped.
+/// A part of a pool. The part goes back to the pool when it is dropped.
 #[derive(Debug)]
 pub(super) struct PoolPart {
     pool: Pool,
@@ -55,7 +55,8 @@ impl Pool {
         Pool { most, share, held: Arc::default() }
     }
 
-    /// Takes `amount` from the pool, if it is free. It counts for the share of `holder`. None: it counts for no share.
+    /// Takes `amount` from the pool, if it is free. The amount counts for the share of `holder`. None: it counts for no
+    /// share.
     pub(super) fn take(&self, holder: Option<Holder>, amount: usize) -> Option<PoolPart> {
         let mut part = PoolPart { pool: self.clone(), holder, amount: 0 };
         part.grow(amount).then_some(part)
@@ -73,7 +74,7 @@ impl Pool {
 }
 
 impl PoolPart {
-    /// Takes this much more from the pool. Returns whether it was free.
+    /// Takes `amount` more from the pool. Returns whether the amount was free.
     pub(super) fn grow(&mut self, amount: usize) -> bool {
         let mut held = lock(&self.pool.held);
         if held.all + amount > self.pool.most {

@@ -27,7 +27,7 @@ pub(super) struct Problem {
     pub detail: String,
     /// The reason, for programs, such as `bad_field`.
     code: &'static str,
-    /// The field of the body, the query or the path that is wrong.
+    /// The wrong field of the body, the query or the path.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     field: Option<Box<str>>,
@@ -35,13 +35,13 @@ pub(super) struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<RecordResponse<'static>>, nullable = false)]
     ended: Option<Box<RawValue>>,
-    /// After how many seconds the client may try again.
+    /// The number of seconds after which the client may try again.
     #[serde(skip)]
     #[schema(ignore)]
     wait: Option<u32>,
 }
 
-/// What the log says about a problem, of bounded length. It is an extension of the answer.
+/// The text of limited length with which the log describes a problem. It is an extension of the answer.
 #[derive(Debug, Clone)]
 pub(super) struct Reason(pub String);
 

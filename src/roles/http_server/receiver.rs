@@ -38,7 +38,7 @@ struct OverQuery {
 #[schema(as = ReceiverHealth)]
 struct HealthResponse {
     topic: String,
-    /// The span that was asked for.
+    /// The requested span.
     over: &'static str,
     /// When the counting began, Unix milliseconds. It can be later than the beginning of the span `over`.
     since_ms: i64,
@@ -53,13 +53,14 @@ struct HealthResponse {
     /// `accepted` divided by `accepted` and `failed` together. Null if both are 0.
     #[schema(required = true)]
     success_rate: Option<f64>,
-    /// Half of the attempts took at most this long. Null if there were no attempts, or if this is more than a minute.
+    /// Half of the attempts took this time or less. Null if there were no attempts, or if the time is more than a
+    /// minute.
     #[schema(required = true)]
     p50_us: Option<u64>,
-    /// 90 % of the attempts took at most this long.
+    /// 90 % of the attempts took this time or less.
     #[schema(required = true)]
     p90_us: Option<u64>,
-    /// 99 % of the attempts took at most this long.
+    /// 99 % of the attempts took this time or less.
     #[schema(required = true)]
     p99_us: Option<u64>,
     /// How long the attempts took.
@@ -68,7 +69,8 @@ struct HealthResponse {
     errors: Vec<FailureCount>,
 }
 
-/// How many attempts took this long: at most the time of this range, and longer than that of the range before.
+/// How many attempts took a time in this range: more than `up_to_us` of the range before, and not more than its own
+/// `up_to_us`.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 struct DurationRange {
     /// Null in the last range, which has no end.

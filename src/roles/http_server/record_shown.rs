@@ -16,7 +16,7 @@ use model::json_time::rfc3339;
 use model::record::{Ending, JobRecord};
 use model::tags::Tags;
 
-/// What is kept of a job that has ended.
+/// The record of a job that has ended.
 #[derive(Serialize, ToSchema)]
 #[schema(as = JobRecord)]
 pub(super) struct RecordResponse<'a> {
@@ -26,13 +26,13 @@ pub(super) struct RecordResponse<'a> {
     /// How the job ended.
     #[schema(value_type = schema::EndingWord)]
     outcome: Ending,
-    /// When the job was added, Unix milliseconds. If it is missing, this is not known.
+    /// When the job was added, Unix milliseconds. If it is missing, the time is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     added_ms: Option<i64>,
-    /// When its last attempt was due, Unix milliseconds. Without an attempt: when its first one was due.
+    /// When its last attempt was due, Unix milliseconds. Without an attempt: when its first attempt was due.
     due_ms: i64,
-    /// When its first attempt began, Unix milliseconds. If it is missing, there was none.
+    /// When its first attempt began, Unix milliseconds. If it is missing, there was no attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     first_attempt_ms: Option<i64>,
@@ -73,7 +73,7 @@ pub(super) struct RecordResponse<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<schema::Follower>, required = false)]
     then: Vec<Box<RawValue>>,
-    /// The job that this one follows.
+    /// The job that this job follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     after: Option<JobLink<'a>>,
@@ -120,12 +120,12 @@ pub(super) fn described(records: &[JobRecord]) -> Vec<RecordResponse<'_>> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = JobRecords)]
 pub(super) struct RecordList<'a> {
-    /// The records. Those of the jobs that ended last come first.
+    /// The records. The records of the jobs that ended last come first.
     pub records: Vec<RecordResponse<'a>>,
     /// The value of `cursor` for the next page. Null: this is the last page.
     #[schema(required = true)]
     pub next: Option<String>,
-    /// Whether all records were looked at. If not, `next` leads to the others.
+    /// Whether all records were looked at. If not, `next` leads to the remaining records.
     pub complete: bool,
     /// How many records were looked at for this page. A filter may have left out most of them.
     pub looked_at: usize,

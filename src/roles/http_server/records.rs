@@ -1,4 +1,4 @@
-//! The routes of records: those of one id, lists with filters, and the removal of the records of an id.
+//! The routes of records. They show the records of one id, list records with filters, and erase the records of an id.
 
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -32,7 +32,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(story, forget)).routes(routes!(list)).routes(routes!(list_all))
 }
 
-/// What is kept of the jobs with one id.
+/// The records of the jobs with one id.
 #[derive(Serialize, ToSchema)]
 struct RecordsOfId<'a> {
     /// The records, the latest first.
@@ -66,8 +66,7 @@ struct RecordsQuery {
     /// Only jobs that have this tag.
     #[param(required = false, min_length = 1, max_length = 64)]
     tag: String,
-    /// Only jobs that ended at this moment or later: RFC 3339, Unix milliseconds, or a span such as `2h`, which means
-    /// that long ago.
+    /// Only jobs that ended at this moment or later: RFC 3339, Unix milliseconds, or a span before now, such as `2h`.
     #[param(required = false)]
     since: String,
     /// Only jobs that ended before this moment.
@@ -76,10 +75,10 @@ struct RecordsQuery {
     /// The form of the answer. Without it, the header `Accept` decides.
     #[param(inline, required = false)]
     format: schema::FormatWord,
-    /// The most records of the page, 50 by default. With a filter, a page may be shorter or empty.
+    /// The maximum number of records in the page, 50 by default. With a filter, a page may be shorter or empty.
     #[param(minimum = 1, maximum = 1000, required = false)]
     limit: u32,
-    /// The `next` of the page before.
+    /// The value of `next` in the page before.
     #[param(required = false)]
     cursor: String,
 }
@@ -211,7 +210,7 @@ async fn forget(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<Api
     Ok(ApiResponse::new(StatusCode::OK, &Erased { erased }).noting(noted))
 }
 
-/// Lists the records of a topic: for each id only the latest one. Records of the jobs that ended last come first.
+/// Lists the latest record of each id of a topic. The records of the jobs that ended last come first.
 #[utoipa::path(get, path = "/v1/topics/{topic}/records", tag = "records", operation_id = "list_topic_records",
     params(schema::TopicPath, RecordsQuery),
     responses((status = 200, description = "A page of records", content(

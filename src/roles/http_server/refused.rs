@@ -1,5 +1,5 @@
-//! The log lines about refused requests: the first one of each source, then one line a minute with the number of
-//! further ones.
+//! The log lines about refused requests. The first refused request of each source gets a line. Then one line a minute
+//! has the number of further requests.
 
 use std::sync::Mutex;
 
@@ -41,7 +41,7 @@ impl RequestLine {
     /// Returns the request and its answer as a text of bounded length.
     fn text(&self, response: &Response, Reason(reason): &Reason, id: &str) -> String {
         let path = self.uri.path();
-        // A proxy may have put a prefix of its own before this path.
+        // A proxy may have added a prefix to this path.
         let path = path.rfind(ACK).map_or_else(|| path.to_owned(), |at| format!("{}{ACK}…", &path[..at]));
         let (method, path) = (Excerpt(&self.method), Excerpt(&path));
         format!("{method} {path}: {} {reason} [{id}]", response.status().as_u16())

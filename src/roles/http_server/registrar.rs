@@ -101,7 +101,7 @@ impl Registrar {
         let asked: Work = Box::new(move |registry| {
             let begin = state.compare_exchange(WAITS, BEGUN, Ordering::AcqRel, Ordering::Acquire);
             if begin.is_err() {
-                // The asker has given up. The connection is as good as before.
+                // The handler has given up. The state of the connection has not changed.
                 return registry.is_ok();
             }
             let answer = registry.and_then(question);

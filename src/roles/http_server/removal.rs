@@ -2,9 +2,9 @@
 //!
 //! Removing a topic with its jobs takes four steps. The topic is paused, so that no job is delivered any more. The
 //! topic is removed from the registry. Its jobs are removed, and then its records. The pause is ended. If the request
-//! is refused, or the process dies before the second step is done, no job is lost. If the process dies later, jobs
-//! remain that nobody delivers. The same request, sent again, removes them. So with `jobs=purge` the route also accepts
-//! a topic that is not registered.
+//! is refused, or the process dies before the second step is done, no job is lost. If the process dies later, jobs may
+//! remain, which nobody delivers. The client can send the same request again to remove them. So with `jobs=purge` the
+//! route also accepts a topic that is not registered.
 
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,8 @@ use model::job::{State as JobState, TopicName};
 use registry::{Expected, Registry, RegistryError};
 use role::submit::StoreRequest;
 
-/// How many jobs one step removes, so that other requests get their turn at the store. The second constant: how long
-/// after its start a request may begin another step.
+/// The maximum number of jobs that one step removes, so that other requests get their turn at the store. The second
+/// constant: a request may begin another step until this time after its start.
 const STEP: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -234,7 +234,7 @@ impl Api {
 }
 
 /// Removes a topic. If it has jobs, `jobs` says what happens to them. `purge` also removes the jobs of a topic that is
-/// not registered. Unless the jobs stay, the records of ended jobs are erased.
+/// not registered. The records of ended jobs are erased, except with `keep`.
 #[utoipa::path(delete, path = "/v1/topics/{topic}", tag = "topics", operation_id = "delete_topic",
     params(schema::TopicPath, RemovalQuery, ("If-Match" = Option<String>, Header, description = "Removes the topic only if it has this revision, in quotes")),
     responses((status = 204, description = "The topic is removed"), (status = 200, body = Removed, description = "The topic and its jobs are removed"),
@@ -248,7 +248,7 @@ async fn delete(
 ) -> Result<ApiResponse, Problem> {
     let decision = decision(query.as_deref().unwrap_or_default())?;
     let condition = Condition::from_headers(&headers)?;
-    // A topic that is not registered may have left jobs. These may be purged even if the topic itself cannot be
+    // A topic that is not registered may have left jobs. These jobs may be purged even if the topic itself cannot be
     // changed.
     if decision != Some(Decision::Purge) || api.topics.borrow().get(name.as_str()).is_some() {
         api.check_writable(&name)?;

@@ -1,6 +1,6 @@
-//! `Idempotency-Key`: a POST that is sent again, because its answer was lost, is not done again. Answers are kept in
-//! memory for ten minutes. For an add without an id, the job's id is made from the key. So such an add is recognized as
-//! long as its job exists.
+//! `Idempotency-Key`: if a client sends a POST again because the answer was lost, the POST is not done again. Answers
+//! are kept in memory for ten minutes. For an add without an id, the job's id is made from the key. So such an add is
+//! recognized as long as its job exists.
 
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::collections::{HashMap, VecDeque};
@@ -31,11 +31,11 @@ const KEY_MAX: usize = 255;
 /// How long an answer is kept.
 const KEPT: Duration = Duration::from_secs(600);
 
-/// How many answers are kept at most.
+/// The maximum number of kept answers.
 const ANSWERS_MAX: usize = 10_000;
 /// The maximum size of all kept answers together, in bytes.
 const BYTES_MAX: usize = 16 << 20;
-/// An answer whose body is longer than this, in bytes, is not kept.
+/// The maximum length of the body of a kept answer, in bytes.
 const ANSWER_MAX: usize = 256 << 10;
 
 /// Returns the key of a request, if it has one.
@@ -51,7 +51,7 @@ pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     }
 }
 
-/// Who makes a request, its path, and its key. A caller never sees the answer to another caller.
+/// The caller of a request, its path, and its key. A caller never sees the answer to another caller.
 type RequestKey = (Option<Caller>, Box<str>, Box<str>);
 
 /// A final answer, which is repeated for the same request.
@@ -207,7 +207,8 @@ async fn replayed(replays: Replays, api: &Api, request: Request, next: Next) -> 
     }
     let begun = RunningRequest { replays: replays.clone(), place, kept: false };
     let request = Request::from_parts(head, Body::from(body));
-    // A client that gives up will ask again. So the request goes on without it, and its answer is kept.
+    // A client that gives up will send the request again. So the request continues without the client, and its answer
+    // is kept.
     let done = tokio::spawn(done(replays, begun, of, next.run(request)));
     done.await.unwrap_or_else(|_| Err(Problem::unavailable("unknown", "the outcome is unknown")))
 }

@@ -29,7 +29,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 struct JobAck {
     /// The `token` of the reserved job.
     token: String,
-    /// What the client says about the result. The first 200 characters are kept as the answer of the attempt.
+    /// A text of the client about the result. The first 200 characters are kept as the answer of the attempt.
     answer: Option<String>,
 }
 
@@ -54,7 +54,7 @@ struct JobNack {
 struct JobExtend {
     /// The `token` of the reserved job.
     token: String,
-    /// How long the lease holds from now on. Default: `ttr` of the job, or of its topic if the job has none.
+    /// How long the lease lasts from now on. Default: `ttr` of the job, or of its topic if the job has none.
     #[schema(schema_with = schema::span, required = false)]
     lease: Option<Span>,
 }
@@ -89,7 +89,7 @@ async fn ack(
     api.settle_reserved(key, &token, report).await
 }
 
-/// Reports that a reserved job could not be done. It is tried again, or becomes a dead letter.
+/// Reports that a reserved job could not be done. The job is tried again, or becomes a dead letter.
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/nack", tag = "jobs", operation_id = "nack_job",
     params(schema::JobPath, schema::IdempotencyKey), request_body = JobNack,
     responses((status = 200, body = AckResponse, description = "What happened to the job"), schema::AckProblems))]

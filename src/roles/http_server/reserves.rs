@@ -36,8 +36,8 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(reserve)).routes(routes!(reserve_of_several))
 }
 
-/// The place of a request: only `http.max_requests` have one at a time. It is an extension of the request. A request
-/// that waits for long gives up its place, and counts against another limit.
+/// The place of a request. At most `http.max_requests` requests have a place at the same time. The place is an
+/// extension of the request. A request that waits for long gives up its place, and counts against another limit.
 #[derive(Debug, Clone)]
 pub(super) struct RequestPlace(Arc<Mutex<Option<PoolPart>>>);
 
@@ -56,13 +56,13 @@ impl RequestPlace {
 #[serde(deny_unknown_fields, default)]
 #[schema(as = Reserve, example = json!({"max": 10, "wait": "30s", "lease": "2m"}))]
 struct ReserveRequest {
-    /// The most jobs of the answer. Default: 1.
+    /// The maximum number of jobs in the answer. Default: 1.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 100)]
     max: Option<Count<1, 100>>,
     /// How long to wait for a job, at most one minute. Default: not at all.
     #[schema(schema_with = schema::span, required = false)]
     wait: Option<Span>,
-    /// How long the lease of each job holds, from 100 milliseconds to one day. Default: `ttr` of the job, or of the
+    /// How long the lease of each job lasts, from 100 milliseconds to one day. Default: `ttr` of the job, or of the
     /// topic if the job has none.
     #[schema(schema_with = schema::span, required = false)]
     lease: Option<Span>,
@@ -79,13 +79,13 @@ struct ReserveOfSeveralRequest {
     /// The topics, in the order of preference.
     #[schema(min_items = 1, max_items = 32)]
     topics: Vec<String>,
-    /// The most jobs of the answer. Default: 1.
+    /// The maximum number of jobs in the answer. Default: 1.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 100)]
     max: Option<Count<1, 100>>,
     /// How long to wait for a job, at most one minute. Default: not at all.
     #[schema(schema_with = schema::span, required = false)]
     wait: Option<Span>,
-    /// How long the lease of each job holds, from 100 milliseconds to one day. Default: `ttr` of the job, or of its
+    /// How long the lease of each job lasts, from 100 milliseconds to one day. Default: `ttr` of the job, or of its
     /// topic if the job has none.
     #[schema(schema_with = schema::span, required = false)]
     lease: Option<Span>,
@@ -162,7 +162,7 @@ impl<'a> ReservedJob<'a> {
     }
 }
 
-/// Where the handler waits for its answer. If the client goes away and jobs were leased for it, they are handed back.
+/// Where the handler waits for its answer. If the client goes away, the jobs that were leased for it are handed back.
 struct AnswerSlot {
     answer: oneshot::Receiver<ReserveAnswer>,
     /// The jobs of the answer, until the handler takes them.
@@ -178,9 +178,9 @@ impl AnswerSlot {
             Ok(jobs) => self.jobs = jobs,
             Err(e) => return Some(Err(e)),
         }
-        // The client may have closed its connection, and tokio may not have looked at the socket since. The runtime has
-        // one thread, which polls all sockets before a task that yields goes on. If the client is gone, this handler is
-        // dropped here, and the jobs go to another client.
+        // The client may have closed its connection, and tokio may not have checked the socket since then. The runtime
+        // has one thread, which polls all sockets before a task that yields continues. If the client is gone, this
+        // handler is dropped here, and the jobs go to another client.
         tokio::task::yield_now().await;
         Some(Ok(std::mem::take(&mut self.jobs)))
     }
@@ -238,7 +238,7 @@ pub(super) fn lease_of(lease: Option<Span>) -> Result<Option<Duration>, Problem>
 }
 
 impl Api {
-    /// Returns those of these topics whose jobs clients may reserve.
+    /// Returns the topics from this list whose jobs clients may reserve.
     fn pulled(&self, topics: Vec<TopicName>) -> Result<Vec<TopicName>, Problem> {
         pull::pulled(&self.topics.borrow(), topics).map_err(|e| match e {
             NotPulled::Unknown(topic) => Problem::unknown_topic(&topic),
@@ -285,7 +285,7 @@ impl Api {
     }
 }
 
-/// Reserves jobs of a topic whose mode is `pull`. If there is none, waits for one.
+/// Reserves jobs of a topic whose mode is `pull`. If there is no job, waits for a job.
 #[utoipa::path(post, path = "/v1/topics/{topic}/reserve", tag = "jobs", operation_id = "reserve_jobs",
     params(schema::TopicPath, schema::IdempotencyKey),
     request_body(content = Option<ReserveRequest>, content_type = "application/json"),
@@ -299,7 +299,7 @@ async fn reserve(
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let ReserveRequest { max, wait, lease, consumer } = typed_body::read_or_empty(&json)?;
-    // The memory of the body is free for others while the client waits.
+    // Other requests can use the memory of the body while the client waits.
     drop(json);
     let reserve = without_topics(max, wait, lease, (consumer, peer))?;
     let topics = api.pulled(vec![topic])?;

@@ -1,5 +1,5 @@
 //! The route that gives a topic a new secret. Its old secrets sign callbacks for some more time, and then end by
-//! themselves: the topic says until when they sign, and each process that signs compares that with its clock.
+//! themselves. The topic has the end of this time, and each process that signs compares the end with its clock.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 #[serde(deny_unknown_fields, default)]
 #[schema(as = SecretRotation, example = json!({"keep": "24h"}))]
 struct RotationRequest {
-    /// How long the old secrets sign callbacks beside the new one. Default: 24h. Zero: they end at once.
+    /// How long the old secrets sign callbacks beside the new secret. Default: 24h. Zero: the old secrets end at once.
     #[serde(deserialize_with = "given")]
     #[schema(schema_with = schema::span, required = false)]
     keep: Option<Span>,
@@ -48,11 +48,11 @@ struct RotationRequest {
 #[schema(as = RotatedSecret)]
 struct RotationResponse<'a> {
     topic: &'a str,
-    /// The new secret. It is shown here, and never again.
+    /// The new secret. It is shown only here.
     secret: &'a str,
     /// How many secrets sign callbacks now.
     secrets: usize,
-    /// Until when the old secrets sign, RFC 3339 in UTC. Null: there are none.
+    /// The time until which the old secrets sign, RFC 3339 in UTC. Null: there are no old secrets.
     old_secrets_until: Option<String>,
 }
 
@@ -65,7 +65,7 @@ fn advice(topic: &Topic) -> String {
     advice[..1].to_uppercase() + &advice[1..]
 }
 
-/// Gives a topic a new secret, and shows it this one time. The old secrets sign for some more time, and then end.
+/// Gives a topic a new secret, and shows it once. The old secrets sign for some more time, and then end.
 #[utoipa::path(post, path = "/v1/topics/{topic}/rotate-secret", tag = "topics", operation_id = "rotate_secret",
     params(schema::TopicPath, schema::IdempotencyKey), request_body = Option<RotationRequest>,
     responses((status = 200, body = RotationResponse, description = "The new secret"), schema::ChangeProblems))]

@@ -1,5 +1,5 @@
-//! What people see about the nodes: what each server reports about itself, or how large the file of the embedded store
-//! is. Each node is asked on a separate thread, and left out if it does not answer in time.
+//! The details of the nodes that people see: what each server reports about itself, or the size of the embedded store's
+//! file. Each node is asked on a separate thread. A node that does not answer in time is left out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -41,10 +41,10 @@ pub(super) struct Server {
     #[schema(required = true)]
     last_save_ok: Option<bool>,
     replicas: u64,
-    /// How long the command TIME took, in milliseconds: the average of the servers of the node.
+    /// The average time that the command TIME took on the servers of the node, in milliseconds.
     #[schema(required = true)]
     latency_ms: Option<f64>,
-    /// Why the server does not report anything. Null if it does.
+    /// Why the server reports nothing. Null if it reports something.
     #[schema(required = true)]
     detail: Option<String>,
 }
@@ -100,8 +100,8 @@ fn probe(lanes: &Lanes, lane: usize) -> Vec<Server> {
     lanes.probe(lane, Probe::Info).into_iter().map(server).collect()
 }
 
-/// Returns the sizes of the embedded store's file. It reads only metadata: a process that opens the file outside SQLite
-/// would drop SQLite's locks when it closes it.
+/// Returns the sizes of the embedded store's file. It reads only metadata, because a process that opens the file
+/// outside SQLite would drop SQLite's locks when it closes the file.
 fn find_store_file(path: &Path) -> Option<StoreFile> {
     let length = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
     let disk = statvfs(path.parent()?).ok()?;
@@ -132,7 +132,7 @@ impl Api {
         servers
     }
 
-    /// Returns the file of the store, if the store is the embedded one.
+    /// Returns the file of the store, if the store is the embedded store.
     pub(super) async fn store_file(&self) -> Option<StoreFile> {
         let settings::StoreSettings::Embedded { path, .. } = &self.settings.store else { return None };
         let path = path.clone();

@@ -1,4 +1,4 @@
-//! The key that signs the sessions of the console, and where it is kept.
+//! The key that signs the sessions of the console, and its file.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -23,7 +23,7 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// Reads the key, and makes it if the configuration names no file. None: there is no console.
+    /// Reads the key. If the configuration names no file, a missing key is made. None: there is no console.
     pub(super) fn load(settings: &Settings) -> Result<Option<Sessions>> {
         let http = &settings.http;
         if !http.console {
@@ -54,7 +54,7 @@ fn read(path: &Path) -> Result<SessionKey> {
     SessionKey::new(bytes).with_context(|| format!("it has {length} bytes, and needs at least {KEY_LEAST}"))
 }
 
-/// Reads the key, or makes one. Another process may make it at the same time.
+/// Reads the key, or makes a key. Another process may make a key at the same time.
 fn read_or_make(path: &Path) -> Result<SessionKey> {
     match read(path) {
         Err(e) if e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == ErrorKind::NotFound) => {}

@@ -22,7 +22,7 @@ use model::scope::RequiredAccess;
 use role::submit::StoreRequest;
 use store::Counts;
 
-/// The most days that are shown.
+/// The maximum number of days that are shown.
 const DAYS_MAX: i64 = 366;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -54,10 +54,10 @@ struct TopicStats {
     ready: u64,
     leased: u64,
     dead: u64,
-    /// The bytes of its jobs, dead letters included. Null: they are not counted.
+    /// The bytes of the topic's jobs, dead letters included. Null: they are not counted.
     bytes: Option<u64>,
     /// How many jobs clients add in a period of the topic's `add_rate`, counted by this host. Null: the topic has no
-    /// `add_rate`, or it is not known yet.
+    /// `add_rate`, or the number is not known yet.
     add_rate_used: Option<u64>,
     /// Whether the topic is paused, so that its jobs wait. Null: the store does not answer.
     paused: Option<bool>,
@@ -75,7 +75,7 @@ struct TopicStats {
     lateness: Option<Vec<LatenessRange>>,
 }
 
-/// A range of lateness, and how many attempts began that late. Ranges without attempts are left out.
+/// A range of lateness, and the number of attempts in this range. Ranges without attempts are left out.
 #[derive(Serialize, ToSchema)]
 struct LatenessRange {
     /// The end of the range, in microseconds. From 1 ms on, a range begins at most a sixteenth below its end. Null: the
@@ -144,8 +144,8 @@ impl Api {
     }
 }
 
-/// Counts the jobs of all topics. With `days`, also shows what happened to them: the sums of all time, and by day. With
-/// `lateness`, also shows how late attempts of this host began.
+/// Counts the jobs of all topics. With `days`, also shows what happened to them: the sums of all time, and the sums of
+/// each day. With `lateness`, also shows how late attempts of this host began.
 #[utoipa::path(get, path = "/v1/stats", tag = "daemon", operation_id = "get_stats",
     params(schema::StatsQuery),
     responses((status = 200, body = Stats, description = "The jobs by topic"), schema::FindProblems))]
@@ -156,7 +156,7 @@ async fn stats(
 ) -> Result<ApiResponse, Problem> {
     let StatsOptions { days, lateness } = StatsOptions::from_query(query.as_deref().unwrap_or_default())?;
     let Some((mut counts, away)) = api.metrics.counts().await else {
-        // The store's own error says why.
+        // The store's own error says why there are no counts.
         let ask = |reply: Reply<_>| StoreRequest::count(|counts| reply.with(counts));
         return api
             .store_client

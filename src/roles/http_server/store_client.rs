@@ -1,7 +1,7 @@
 //! Passes requests of handlers to the store's threads, and the answers back to the handlers.
 //!
-//! Long reads, such as a search through dead letters, have a thread of their own. So adds and settlements do not wait
-//! for them. And each client has only a few long reads at a time, so that others get their turn.
+//! Long reads, such as a search through dead letters, have a separate thread, so adds and settlements do not wait for
+//! them. Each client has only a few long reads at a time, so that other clients get their turn.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -25,8 +25,8 @@ struct HttpRequestSource {
 }
 
 impl RequestSource for HttpRequestSource {
-    /// The sequence of a request. Requests about the same job have the same sequence, so that none overtakes an earlier
-    /// one that hangs. Other requests have no order.
+    /// The sequence of a request. Requests about the same job have the same sequence, so that no request overtakes an
+    /// earlier request that hangs. Other requests have no order.
     type Ticket = u64;
     type Response = Delivery;
 
@@ -105,7 +105,7 @@ impl StoreClient {
     }
 
     /// Hands the requests over to the store's threads, forever. It is a separate task, which runs after the handlers
-    /// that are asking now. So their requests go to the store's threads together, and wake them once.
+    /// that are asking now. So their requests go to the store's threads together, and wake the threads once.
     pub(super) async fn hand_over(self) {
         loop {
             self.asked.notified().await;
@@ -114,7 +114,7 @@ impl StoreClient {
         }
     }
 
-    /// Asks the store, for a request of `bytes` bytes. `make` gets the [`Reply`] to which the answer goes.
+    /// Sends the store a request of `bytes` bytes, and waits for the answer. `make` gets the [`Reply`] for this answer.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -123,7 +123,7 @@ impl StoreClient {
         self.ask_on(&self.submits, bytes, make).await
     }
 
-    /// Asks the store, for a read that may take long. It uses the share of `holder`. None: it is not limited.
+    /// Sends the store a read that may take long. The read uses the share of `holder`. None: the read is not limited.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         holder: Option<Holder>,
@@ -226,7 +226,7 @@ impl StoreClient {
         lock(&self.submits).is_gone() || lock(&self.reads).is_gone()
     }
 
-    /// Returns by when the store should have answered. None: it has nothing to answer.
+    /// Returns the time by which the store should have answered. None: the store has nothing to answer.
     pub(super) fn due_by(&self) -> Option<Instant> {
         [&self.submits, &self.reads].into_iter().filter_map(|submits| lock(submits).due_by()).min()
     }

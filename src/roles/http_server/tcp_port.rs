@@ -1,4 +1,5 @@
-//! A TCP port that does not speak HTTP: accepts connections until this process drains, and reads and writes for them.
+//! A TCP port with a protocol other than HTTP. This file accepts its connections until this process drains, and reads
+//! and writes their bytes.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -60,7 +61,7 @@ pub(super) async fn closed(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-/// Reads what has arrived. Waits until there is something. 0: the client has closed the connection.
+/// Waits until bytes have arrived, and reads them. 0: the client has closed the connection.
 pub(super) async fn read(stream: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         stream.readable().await?;

@@ -28,13 +28,13 @@ use model::scope::{NoScope, Scope};
 use model::token::{Secret, Token, TokenName, TokenProof, Tokens};
 use model::topic::Rate;
 
-/// The most scopes of a token.
+/// The maximum number of scopes of a token.
 const SCOPES_MAX: usize = 100;
 
 /// The longest life of a token that expires.
 const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
-/// How long an answer waits at most until this process uses the change.
+/// The maximum time that an answer waits until this process uses the change.
 const KNOWN_WITHIN: Duration = Duration::from_secs(2);
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -166,7 +166,7 @@ async fn list(State(api): State<Api>) -> Json<Value> {
     Json(serde_json::json!({ "tokens": shown }))
 }
 
-/// Makes a token, and shows its secret this one time.
+/// Makes a token, and shows its secret. The secret is shown only once.
 #[utoipa::path(post, path = "/v1/tokens", tag = "tokens", operation_id = "create_token",
     request_body(content = NewToken, content_type = "application/json"),
     responses((status = 201, body = TokenResponse, description = "The token with its secret"), schema::ChangeProblems))]
@@ -210,7 +210,7 @@ async fn revoke(
 }
 
 impl Api {
-    /// Waits until this process uses a change that was made, for [`KNOWN_WITHIN`] at most.
+    /// Waits at most [`KNOWN_WITHIN`] until this process uses a change that was made.
     pub(super) async fn known(&self, is_known: impl Fn(&Tokens) -> bool) {
         let mut tokens = self.tokens.clone();
         let _ = tokio::time::timeout(KNOWN_WITHIN, tokens.wait_for(|now| is_known(now))).await;

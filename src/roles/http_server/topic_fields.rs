@@ -1,5 +1,5 @@
-//! A topic as clients send it to the API: its settings in their written forms. Each is read by itself, so that a
-//! problem can name it.
+//! A topic as clients send it to the API: its settings in their written forms. Each setting is read separately, so that
+//! a problem can name the setting.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ impl<'a> TopicPatch<'a> {
         RawFields::read(json, &known).map(TopicPatch)
     }
 
-    /// Returns the name from the body or from the path. A name that differs from the path's is an error.
+    /// Returns the name from the body or from the path. A name that differs from the name in the path is an error.
     pub(super) fn name(&self, of_path: Option<&TopicName>) -> Result<TopicName, Problem> {
         let given: Option<String> = self.0.plain("name", "a text")?;
         let given =

@@ -34,7 +34,7 @@ pub(super) struct TopicResponse {
     state: TopicRegistration,
 }
 
-/// What a topic is beside its settings.
+/// What the API shows of a topic besides its settings.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct TopicRegistration {
     source: Source,
@@ -52,8 +52,8 @@ pub(super) struct TopicRegistration {
     /// The topic's circuit. Null while the store does not answer.
     #[schema(required = true)]
     circuit: Option<Circuit>,
-    /// Until when the circuit is open, Unix milliseconds. After that, each shard of the store lets one job through as a
-    /// probe. Null if the circuit is closed, or the store does not answer.
+    /// The time until which the circuit is open, Unix milliseconds. After that, each shard of the store lets one job
+    /// through as a probe. Null if the circuit is closed, or the store does not answer.
     #[schema(required = true)]
     circuit_until_ms: Option<i64>,
     /// The failure that opened the circuit.
@@ -74,7 +74,7 @@ pub(super) enum Circuit {
 }
 
 impl Circuit {
-    /// Reads the store's view. Without one, the circuit is closed.
+    /// Reads the store's view. Without a view, the circuit is closed.
     pub(super) fn from_view(view: Option<&CircuitView>) -> Circuit {
         match view.map(|view| view.state) {
             None => Circuit::Closed,
@@ -88,14 +88,15 @@ impl Circuit {
 pub(super) struct HeldTopics(pub Option<(Vec<TopicName>, Vec<CircuitView>)>);
 
 impl HeldTopics {
-    /// Whether a topic is paused, and its circuit, if that is not closed. None: the store does not answer.
+    /// Returns whether a topic is paused, and its circuit if the circuit is not closed. None: the store does not
+    /// answer.
     pub(super) fn state_of(&self, name: &str) -> Option<(bool, Option<&CircuitView>)> {
         let (paused, circuits) = self.0.as_ref()?;
         let is_paused = paused.iter().any(|paused| paused.as_str() == name);
         Some((is_paused, circuits.iter().find(|view| view.topic.as_str() == name)))
     }
 
-    /// Whether a topic is known to be neither paused nor held back by its circuit.
+    /// Whether it is known that the topic is not paused, and that its circuit is closed.
     pub(super) fn lets_through(&self, name: &TopicName) -> bool {
         matches!(self.state_of(name.as_str()), Some((false, None)))
     }
@@ -105,9 +106,9 @@ impl HeldTopics {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Topics {
     pub topics: Vec<TopicResponse>,
-    /// The entries of the registry that are not usable as topics, and why.
+    /// The entries of the registry that are not usable as topics, with the reasons.
     pub unusable: Vec<String>,
-    /// Why the registry cannot be read. The topics are the last known ones then. Null if the registry answers.
+    /// Why the registry cannot be read. Then `topics` has the last known topics. Null if the registry answers.
     #[schema(required = true)]
     pub away: Option<String>,
 }
@@ -145,7 +146,7 @@ impl TopicResponse {
         self
     }
 
-    /// Adds whether the topic's jobs are held back, if that is known.
+    /// Adds whether the topic is paused and the state of its circuit, if they are known.
     pub(super) fn with(self, held: &HeldTopics) -> TopicResponse {
         let Some((is_paused, view)) = held.state_of(&self.name) else { return self };
         let state = TopicRegistration {

@@ -24,10 +24,10 @@ use model::scope::RequiredAccess;
 use model::topic::Topic;
 use registry::{Expected, Registry, RegistryError, Revision};
 
-/// How long an answer waits at most until this process uses what was written.
+/// The maximum time that an answer waits until this process uses the written topic.
 const SEEN: Duration = Duration::from_secs(2);
 
-/// How many times a change is tried at most, when others change the topic at the same time.
+/// The maximum number of tries for one change, if other changes of the topic happen at the same time.
 pub(super) const TRIES: usize = 5;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -78,7 +78,7 @@ impl Condition {
         self.of.is_none() && !self.absent
     }
 
-    /// Checks the condition. `there` is none if there is no topic. Its inner value: the revision, if that is known.
+    /// Checks the condition. `there` is none if there is no topic. Its inner value is the revision, if it is known.
     pub(super) fn check(
         &self,
         name: &TopicName,
@@ -123,7 +123,7 @@ impl WrittenTopic {
 }
 
 impl Api {
-    /// Returns what a reader is shown of a topic.
+    /// Returns a topic as the reader may see it.
     fn topic_response(
         &self,
         reader: &Reader,
@@ -149,8 +149,8 @@ impl Api {
         Ok(())
     }
 
-    /// Waits until this process knows a topic as it was written, or knows that it is removed. Waits for [`SEEN`] at
-    /// most.
+    /// Waits until this process knows the written topic, or knows that the topic is removed. The wait lasts at most
+    /// [`SEEN`].
     pub(super) async fn seen(&self, name: &TopicName, topic: Option<&Topic>) {
         let mut topics = self.topics.clone();
         let as_written = topics.wait_for(|now| now.get(name.as_str()).map(AsRef::as_ref) == topic);
@@ -159,7 +159,7 @@ impl Api {
         }
     }
 
-    /// Waits until this process knows a topic, for [`SEEN`] at most.
+    /// Waits at most [`SEEN`] until this process knows a topic.
     pub(super) async fn seen_any(&self, name: &TopicName) {
         let mut topics = self.topics.clone();
         let _ = tokio::time::timeout(SEEN, topics.wait_for(|now| now.get(name.as_str()).is_some())).await;
@@ -176,8 +176,8 @@ impl Api {
     }
 }
 
-/// Returns what the registry has under a name, with its revision. None: there is no such entry. `Some(None)`: the entry
-/// is not a usable topic, and its revision is unknown.
+/// Returns the entry of the registry for a name, with its revision. None: there is no such entry. `Some(None)`: the
+/// entry is not a usable topic, and its revision is unknown.
 pub(super) fn found(
     registry: &mut dyn Registry,
     name: &TopicName,
@@ -344,7 +344,7 @@ async fn put(
     Ok(written.response(&reader, &api.paused().await, StatusCode::CREATED, ""))
 }
 
-/// Changes some fields of a topic. A null puts a field back to its default.
+/// Changes some fields of a topic. A null resets a field to its default.
 #[utoipa::path(patch, path = "/v1/topics/{topic}", tag = "topics", operation_id = "change_topic",
     params(schema::TopicPath, ("If-Match" = Option<String>, Header, description = "Changes the topic only if it has this revision, in quotes")),
     request_body = schema::NewTopic,
@@ -375,7 +375,7 @@ async fn patch(
             let before = there.topic.clone();
             let mut topic = there.topic;
             topic.drop_ended_secrets(host::now_ms());
-            // The change may be invalid in combination with the fields that it does not change.
+            // The changed fields may be invalid in combination with the unchanged fields.
             let patched = TopicPatch::read(&json).and_then(|parts| parts.topic(topic));
             let checked = patched.and_then(|topic| checks.can_give(topic)).and_then(|mut topic| {
                 if !sees_credentials {

@@ -40,8 +40,8 @@ pub(super) fn without_place(error: &serde_json::Error) -> String {
     message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message).to_owned()
 }
 
-/// Returns the problem of a body that is not a JSON object, or whose fields are not those of its type. `at` is the
-/// field where the error was found, and whether it was found in a part of its value.
+/// Returns the problem of a body that is not a JSON object, or whose fields do not match its type. `at` has the field
+/// where the error was found. The boolean is true if the error was found in a part of the field's value.
 fn problem(json: &[u8], at: Option<(&str, bool)>, error: &serde_json::Error) -> Problem {
     let fields = match serde_json::from_slice::<UniqueFields<&RawValue>>(json) {
         Ok(UniqueFields(fields)) => fields,
@@ -81,8 +81,8 @@ pub(super) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> 
 pub(super) fn word<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     match Value::deserialize(from)? {
         Value::Null => Ok(None),
-        // For a value that is not a text, the error of serde does not name the valid words. For a wrong text, it does.
-        // So a value that is not a text is read as the empty text.
+        // For a value that is not a text, the error of serde does not name the valid words. For a wrong text, the error
+        // names the valid words. So a value that is not a text is read as the empty text.
         value => {
             let text = value.as_str().unwrap_or_default().to_owned();
             T::deserialize(Value::String(text)).map(Some).map_err(D::Error::custom)

@@ -9,10 +9,10 @@ use axum::response::{IntoResponse, Response};
 use super::pool::{Holder, Pool, PoolPart};
 use super::problem::Problem;
 
-/// An answer of up to this many bytes does not count: each connection has at most one.
+/// The maximum size of an answer that does not count, in bytes. Each connection has at most one answer.
 const SMALL: u64 = 64 << 10;
 
-/// How many bytes the large answers may have together: all of them, and those for one holder.
+/// The maximum size of all large answers together, and of the large answers for one holder, in bytes.
 const LIMITS: (usize, usize) = (64 << 20, 32 << 20);
 
 /// The memory for large answers.
@@ -35,7 +35,7 @@ impl AsRef<[u8]> for HeldBytes {
 /// What is known about the answer before the request is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It only shows something. So it can be replaced by a refusal.
+    /// The answer only shows something, so it can be replaced by a refusal.
     Shows,
     /// It says what was changed, so it is never replaced.
     Changed,
@@ -65,10 +65,10 @@ fn busy(advice: &str) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
 }
 
-/// Returns the answer to a request. It counts in the pool until it is written. An answer that only shows something is
-/// replaced by a refusal if there is no room for it. An answer about a change is kept, and counts even beyond the
-/// limit: then the next batches are refused before they begin. So only batches that were already running can exceed the
-/// limit. The limit of memory for bodies also limits how many these are.
+/// Returns the answer to a request. The answer counts in the pool until it is written. An answer that only shows
+/// something is replaced by a refusal if there is no room for it. An answer about a change is kept, and counts even
+/// beyond the limit. Then the next batches are refused before they begin. So only batches that were already running can
+/// exceed the limit. The limit of memory for bodies also limits the number of running batches.
 pub(super) async fn bound(
     kind: Answer,
     answer: Response,

@@ -1,5 +1,5 @@
-//! Why a job waits, as the API shows it. Gathers what the store, the registry and the counters know; `model::waiting`
-//! decides.
+//! Why a job waits, as the API shows it. This file gathers what the store, the registry and the counters know.
+//! `model::waiting` decides.
 
 use std::path::Path;
 use std::time::Duration;
@@ -70,7 +70,7 @@ impl Api {
         WaitingResponse::new(WaitingReason::all(job, &topic, now_ms()))
     }
 
-    /// Returns what holds back all jobs of a topic.
+    /// Returns the reasons why all jobs of a topic wait.
     async fn topic_reasons(&self, name: &TopicName, reader: &Reader) -> WaitingTopic {
         let held_back = self.paused().await;
         let (is_paused, circuit) = held_back.state_of(name.as_str()).unwrap_or_default();
@@ -101,8 +101,9 @@ impl Api {
         if let Some((counts, _)) = self.metrics.counts().await {
             let own = counts.get(name);
             topic.ready = own.map_or(0, |own| own.ready);
-            // A job that is answered later is leased too, but it counts neither for the limit nor as a busy worker. The
-            // counts do not tell which jobs these are, so the topics that may have some are left out.
+            // A job that is answered later is leased, too. But it does not count for the limit, and it keeps no worker
+            // busy. The counts do not show which jobs are answered later, so the topics that may have such jobs are
+            // left out.
             let topics = self.topics.borrow();
             let callbacks = |name: &TopicName, leased: u64| match topics.get(name.as_str()) {
                 Some(known) if known.answer_later.is_zero() => leased,
@@ -116,8 +117,8 @@ impl Api {
     }
 
     /// Adds the limits of the topic and of the receiver's host, and how far they are used. A job that is not due yet
-    /// does not wait for the limits of its topic. If its topic has `job_hosts`, it may have been postponed because of
-    /// the limits of a host.
+    /// does not wait for the limits of its topic. If its topic has `job_hosts`, the job may have been postponed because
+    /// of the limits of a host.
     async fn add_limits(&self, view: &View, topic: &mut WaitingTopic) {
         let name = &view.key.topic;
         let Ok(known) = self.topic(name) else { return };

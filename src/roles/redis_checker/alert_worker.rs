@@ -1,6 +1,7 @@
 //! Sends alerts to people: about findings that open and close, about dead letters, and about processes that are started
 //! again and again. It runs on a thread of its own, which does not wait for the threads that send. A lock allows one
-//! such worker per `run_dir`. A file in `run_dir` records what was sent, so that the next worker can go on from there.
+//! such worker per `run_dir`. A file in `run_dir` records what was sent, so that the next worker can continue from
+//! there.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -32,7 +33,7 @@ use telemetry::counters;
 /// How often the worker checks whether anything is due.
 const TICK: Duration = Duration::from_millis(500);
 
-/// The shortest and the longest time between two looks at the dead letters and the processes. Between these bounds,
+/// The shortest and the longest time between two checks of the dead letters and the processes. Between these bounds,
 /// `alert.gather` sets the time.
 const LOOK: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
@@ -48,7 +49,7 @@ const CLOCKS: Duration = Duration::from_secs(5);
 /// What the worker shares with the main loop, in both directions.
 #[derive(Default)]
 struct SharedState {
-    /// The findings that are open now. `None`: nobody has looked yet.
+    /// The findings that are open now. `None`: nothing has been checked yet.
     findings: Mutex<Option<Vec<Finding>>>,
     found: Mutex<FoundConditions>,
 }
@@ -124,7 +125,7 @@ impl Alerts {
 struct SavedState {
     ledger: Ledger,
     restarts: Restarts,
-    /// When dead letters were last looked for, in Unix milliseconds.
+    /// When the worker last looked for dead letters, in Unix milliseconds.
     looked_ms: i64,
 }
 
@@ -133,7 +134,8 @@ fn file(run_dir: &Path) -> PathBuf {
 }
 
 impl SavedState {
-    /// Reads what the previous worker has left. If that cannot be read, it starts empty, and alerts may be sent again.
+    /// Reads what the previous worker has left. If the file cannot be read, the state starts empty, and alerts may be
+    /// sent again.
     fn read(run_dir: &Path) -> SavedState {
         let path = file(run_dir);
         let read = match std::fs::read(&path) {
@@ -162,7 +164,7 @@ struct AlertWorker {
     topics: LiveTopics,
     php: SharedPhpMail,
     shared: Arc<SharedState>,
-    /// Held by the worker that sends.
+    /// The worker that sends has this lock.
     lock: Option<File>,
     kept: SavedState,
     /// `kept` is no longer the same as in the file.
@@ -334,8 +336,8 @@ fn dead_jobs(settings: &Settings, topic: &str, since_ms: i64, count: u64) -> Res
     Ok(dead.iter().map(dead_job).collect())
 }
 
-/// Returns what an alert says about a dead letter. It leaves out what the receiver answered. Those who may change the
-/// topic choose who gets its alerts, but they may not be allowed to see answers.
+/// Returns what an alert says about a dead letter. The text leaves out the receiver's answer. A person who may change
+/// the topic chooses who gets its alerts, but is perhaps not allowed to see answers.
 fn dead_job(view: &View) -> DeadJob {
     let last = view.attempts_log.last();
     let reason = match last {

@@ -43,8 +43,8 @@ pub(super) enum Change {
 }
 
 impl Findings {
-    /// Takes over the findings of the previous process. A finding that this process does not look for any more, because
-    /// the configuration has changed, is closed at the first look.
+    /// Takes over the findings of the previous process. If the configuration has changed and this process no longer
+    /// looks for a finding, the finding is closed at the first look.
     pub(super) fn take_up(
         findings: Vec<Finding>,
         now_ms: i64,
@@ -104,7 +104,7 @@ impl Findings {
         changes
     }
 
-    /// Writes the open findings to the file that others read, if they have changed or the file is gone.
+    /// If the open findings have changed, or the file is gone, writes them to the file that other processes read.
     pub(super) fn write(&mut self, run_dir: &Path) -> io::Result<()> {
         let open: Vec<&Finding> = self.open.values().collect();
         let (path, bytes) = (findings_file(run_dir), serde_json::to_vec(&open)?);

@@ -1,7 +1,7 @@
 //! Finds the topics that are late (the oldest ready job has waited for longer than `alert.late_after`), the topics
 //! whose circuits are open, the topics whose jobs nobody delivers (`stranded`), and the topics that have nearly used up
-//! their limits (`quotas`). A thread of its own asks the lanes of the store one after the other. When a lane is down, its
-//! waiting jobs are forgotten. Its paused topics and open circuits stay as it last reported them.
+//! their limits (`quotas`). A thread of its own asks the lanes of the store one after the other. When a lane is down,
+//! its waiting jobs are forgotten. Its paused topics and open circuits stay as last reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ struct LaneReport {
     waiting: WaitingJobs,
     /// The topics that have leased jobs.
     leased: BTreeSet<TopicName>,
-    /// What the topics hold.
+    /// How many jobs and bytes each topic has.
     held: TopicHoldings,
     /// The topics that are paused.
     paused: BTreeSet<TopicName>,
@@ -81,7 +81,7 @@ pub(super) fn watch(context: &mut Context) -> Result<LateFindings> {
             };
             let registered = |name: &str| known.get(name).is_some();
             now.extend(circuits(lanes.iter().map(|(_, report)| &report.open), registered));
-            // Before the registry was read for the first time, it is not known which topics exist.
+            // Until the registry is read for the first time, it is not known which topics exist.
             if topics.is_whole() {
                 let is_leased = |name: &str| lanes.iter().any(|(_, report)| report.leased.contains(name));
                 now.extend(stranded(&waiting, now_ms(), |name| match known.undelivered(name)? {
@@ -117,7 +117,8 @@ fn lane_report(store: &mut dyn Store) -> store::Result<LaneReport> {
     let held = held(&counts);
     let leased = counts.iter().filter(|one| one.leased > 0).map(|one| one.topic.clone()).collect();
     let waiting: WaitingJobs = counts.into_iter().filter_map(of).collect();
-    // A circuit whose pause is over is closed by the next job. Without waiting jobs, it holds nothing back.
+    // If the pause of a circuit is over, the next job closes the circuit. Without waiting jobs, such a circuit delays
+    // nothing.
     open.retain(|circuit| circuit.state == CircuitState::Open || waiting.contains_key(&circuit.topic));
     let open = open.into_iter().map(|circuit| (circuit.topic, circuit.reason)).collect();
     let outbox = store.outbox()?;

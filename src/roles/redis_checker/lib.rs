@@ -166,7 +166,8 @@ fn log_change(change: Change) {
     }
 }
 
-/// Returns what is wrong with the folder. Makes it again, so that findings can be written.
+/// Returns what is wrong with the folder. If something is wrong, makes the folder again, so that findings can be
+/// written.
 fn look_at_run_dir(run_dir: &Path, needs_bells: bool) -> Result<FoundConditions> {
     let what = if !host::has_lock(run_dir) {
         "somebody has removed it, or the files in it. dq takes and delivers jobs, but the commands of dq do not find it: \
@@ -183,7 +184,7 @@ fn look_at_run_dir(run_dir: &Path, needs_bells: bool) -> Result<FoundConditions>
 /// Returns what is wrong with the embedded store.
 fn look_at_store(store: &mut dyn Store) -> FoundConditions {
     let mut found = FoundConditions::new();
-    // Only for the embedded store: nodes are each checked by a watcher.
+    // This check is only for the embedded store. A watcher checks each node.
     if let Err(e) = store.health() {
         found.insert(Condition::StoreFails, e.to_string());
     }
@@ -219,7 +220,7 @@ fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<InspectionResult>>> {
 /// The file of the embedded store.
 struct EmbeddedFile {
     path: PathBuf,
-    /// The folder in which the file that the daemon uses is noted.
+    /// The folder that records which file the daemon uses.
     run_dir: PathBuf,
     /// Adds are refused while the disk has fewer free bytes.
     min_free: u64,
@@ -231,7 +232,8 @@ impl EmbeddedFile {
     }
 }
 
-/// Checks the file by its metadata alone. To open and close it outside SQLite would drop SQLite's locks.
+/// Checks the file by its metadata alone. If the file were opened and closed outside SQLite, SQLite would lose its
+/// locks.
 fn check_file(file: &EmbeddedFile) -> FoundConditions {
     let EmbeddedFile { path, run_dir, min_free } = file;
     let mut found = FoundConditions::new();
@@ -256,8 +258,8 @@ fn check_file(file: &EmbeddedFile) -> FoundConditions {
         let (free, all) =
             (disk.blocks_available() * disk.fragment_size(), disk.blocks() * disk.fragment_size());
         let (bytes, hundredths) = ROOM;
-        // On a small disk, a tenth of the disk is enough free space, even if this is less than `bytes`. The finding comes
-        // before adds are refused.
+        // On a small disk, a tenth of the disk is enough free space, even if this is less than `bytes`. The finding
+        // opens before adds are refused.
         let enough = bytes.min(all / 10).max(all / 100 * hundredths).max(min_free + min_free / 4);
         if free < enough {
             let mut detail =
@@ -281,7 +283,7 @@ mod tests {
     fn a_missing_file_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("dq.db");
-        // The file is held open, so that its inode is not reused for the next one.
+        // The file stays open, so that the next file does not get the same inode.
         let _held = std::fs::File::create(&path).unwrap();
         let _run_dir = host::RunDir::take(dir.path(), Duration::ZERO).unwrap();
         host::use_file(dir.path(), host::file_at(&path).unwrap()).unwrap();

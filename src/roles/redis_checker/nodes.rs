@@ -18,7 +18,7 @@ const ROUND: Duration = Duration::from_secs(1);
 const INFO_EACH: u64 = 10;
 const CONFIG_EACH: u64 = 60;
 
-/// A server that does not answer in this many rounds in a row is down.
+/// A server is down if it does not answer in this number of rounds in a row.
 const MISSES: u32 = 3;
 
 /// A node's clock that differs by more than this from the host's clock is a finding. The time of the network is
@@ -32,8 +32,8 @@ const MEMORY_MAX: u64 = 90;
 #[derive(Debug, Default)]
 struct NodeHealth {
     servers: BTreeMap<String, KnownServer>,
-    /// How many looks in a row have found that this node has an older set than the other nodes. (While a move begins or
-    /// ends, a node may seem older for a moment.)
+    /// The number of checks in a row that found an older set on this node than on the other nodes. (While a move begins
+    /// or ends, a node may seem older for a moment.)
     older: u32,
     /// The node does not answer, and has no jobs: it was forgotten, or is not one of the nodes yet. So nothing about it
     /// is a finding.
@@ -54,7 +54,7 @@ struct KnownServer {
     config: BTreeMap<String, String>,
 }
 
-/// The watchers: one for each node, so that a node that hangs holds up no other.
+/// The watchers: one for each node, so that a node that hangs delays no other node.
 pub(super) struct Watchers {
     answers: Receiver<(String, BTreeMap<NodeCondition, String>)>,
     /// What was last found on each node.
@@ -124,7 +124,7 @@ impl NodeHealth {
         }
         let is_down = self.servers.values().any(|server| server.misses >= MISSES);
         self.is_outside = is_down && lanes.is_outside(lane);
-        // A server may forbid CONFIG, and a server outside a Cluster reports nothing about one.
+        // A server may forbid CONFIG, and a server outside a Cluster reports nothing about a Cluster.
         if round.is_multiple_of(CONFIG_EACH) {
             self.judge(lanes.probe(lane, Probe::Config), |server, config| {
                 server.config.clone_from(config);
@@ -207,7 +207,8 @@ fn number(values: &BTreeMap<String, String>, key: &str) -> u64 {
     values.get(key).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Judges a node's clock. The node read it at some time between the request (`asked`) and the answer (`way` later).
+/// Judges a node's clock. The node read its clock at some time between the request (`asked`) and the answer (`way`
+/// later).
 fn judge_clock(now_us: u64, asked: SystemTime, way: Duration) -> Option<String> {
     let asked_us = asked.duration_since(UNIX_EPOCH).ok()?.as_micros() as i128;
     let off = i128::from(now_us) - asked_us;
@@ -225,7 +226,7 @@ type NodeFindings = Vec<(NodeCondition, Option<String>)>;
 
 /// Returns how many replicas are connected. A client that only fetches a snapshot (`redis-cli --rdb`) is in the list of
 /// replicas for a moment. It names no port and never acknowledges an offset. A replica names its port before it asks
-/// for data; one that has no port (it listens on a Unix socket only) acknowledges an offset once a second.
+/// for data. A replica without a port (it listens on a Unix socket only) acknowledges an offset once a second.
 fn connected_replicas(info: &BTreeMap<String, String>) -> u64 {
     let is_replica = |(key, value): (&String, &String)| {
         let is_listed = key.strip_prefix("slave").is_some_and(|n| n.parse::<u32>().is_ok());
@@ -268,7 +269,7 @@ fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> 
     ]
 }
 
-/// Returns why a node cannot keep jobs as safe as the store and the topics ask. `None`: it can.
+/// Returns why a node cannot keep jobs at the durability level that the store and the topics require. `None`: it can.
 fn judge_durability(capability: &Capability, asked: &[Durability], allows_snapshots: bool) -> Option<String> {
     if capability.keeps_snapshots_only() && !allows_snapshots {
         let unused = "it writes no append-only file, and is not used: set appendonly yes, or store.allow_snapshots = true";

@@ -1,6 +1,6 @@
-//! Publishes what the registry holds. The thread asks the registry each second, and after a nudge, whether it has
-//! changed, and writes the snapshot that all processes of the host follow. It is a thread of its own, because a
-//! database may hold it up.
+//! Publishes what the registry holds. The thread checks each second, and after a nudge, whether the registry has
+//! changed. If so, it writes the snapshot that all processes of the host follow. It is a thread of its own, because a
+//! database may delay it.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -54,11 +54,11 @@ pub(super) fn follow(settings: &Arc<Settings>, php: &SharedPhpMail) -> Result<Re
 struct Follower {
     settings: Arc<Settings>,
     registry: settings::RegistrySettings,
-    /// `None`: it failed, and is opened again.
+    /// `None`: the registry failed, and is opened again.
     open: Option<Box<dyn Registry>>,
     /// The revision that all processes know.
     passed_on: Option<Revision>,
-    /// The snapshot file that was last looked at: its inode, and when it was written.
+    /// The snapshot file at the last check: its inode, and when it was written.
     looked_at: Option<(u64, i64, i64)>,
     /// The log lines that were already written.
     logged: HashSet<String>,
@@ -141,7 +141,7 @@ impl Follower {
             topics: listing.topics.into_iter().map(|registered| registered.topic).collect(),
             tokens: Some(listing.tokens),
         };
-        // After a start the file may already be as it should be. Then no process needs to be woken.
+        // After a start the file may already have the right contents. Then no process needs to be woken.
         let known = Snapshot::read(&self.settings.run_dir).ok().flatten().map(|(known, _)| known);
         if known.as_ref() != Some(&snapshot) {
             snapshot.write(&self.settings.run_dir).context("cannot write the snapshot")?;
@@ -158,7 +158,8 @@ impl Follower {
     }
 
     /// Whether somebody has overwritten the snapshot since the last look. (During a rolling restart, the previous
-    /// release writes it too, without what it does not know.) If so, the contents are checked again.
+    /// release also writes the snapshot, without the parts that it does not know.) If so, the contents are checked
+    /// again.
     fn is_written_over(&mut self) -> bool {
         let Ok(file) = std::fs::metadata(Snapshot::file(&self.settings.run_dir)) else { return false };
         let file = Some((file.ino(), file.mtime(), file.mtime_nsec()));

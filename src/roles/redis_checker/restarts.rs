@@ -9,14 +9,14 @@ use super::condition::Condition;
 use super::findings::FoundConditions;
 use model::status::DaemonStatus;
 
-/// This many restarts within the configured time are too many. The finding closes when the same time has
-/// passed without a restart.
+/// A process with this number of restarts within the configured time is a finding. The finding closes when the same
+/// time has passed without a restart.
 const MOST: usize = 3;
 
 /// The restarts of each slot. They are kept when this process itself restarts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Restarts {
-    /// When the master that reported them was started.
+    /// When the master that reported these restarts was started.
     master_ms: i64,
     slots: BTreeMap<String, SlotRestarts>,
 }

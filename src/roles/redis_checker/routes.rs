@@ -30,7 +30,7 @@ pub(super) struct PhpMailer {
     of_nodes: Vec<String>,
 }
 
-/// Shared with the registry's thread, which writes it.
+/// The mail settings. The registry's thread writes them.
 pub(super) type SharedPhpMail = Arc<Mutex<PhpMail>>;
 
 impl PhpMail {

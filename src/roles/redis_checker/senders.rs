@@ -1,5 +1,5 @@
-//! The threads that send: one for mail, and one for each webhook, so that a server that hangs holds up only its own
-//! messages. Messages for them wait in a short queue, and their results come back.
+//! The threads that send: one for mail, and one for each webhook, so that a server that hangs delays only its own
+//! messages. Messages for a thread wait in a short queue, and the thread reports their results.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, sync_channel};
@@ -98,7 +98,8 @@ fn send_mails(queue: &Receiver<Mail>, report: impl Fn(DeliveryReport)) {
             Some((_, mailer)) => mailer.send(&to, &message),
             None => continue,
         };
-        // If the server does not work, the other waiting mails fail at once, and do not each wait for it.
+        // If the server does not work, the other waiting mails fail at once. Otherwise each of them would wait for the
+        // server.
         let away = sent.as_ref().err().filter(|e| e.is_of_server()).map(ToString::to_string);
         report((Recipient::Mail(to), sent));
         if let Some(why) = away {

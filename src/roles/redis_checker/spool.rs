@@ -1,5 +1,5 @@
-//! Checks this host's spool each second, on a thread of its own, because a disk may hold it up. Pure functions judge
-//! what it reads.
+//! Checks this host's spool each second, on a thread of its own, because a disk may delay it. Pure functions judge what
+//! it reads.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use store::{self, SpoolState, StoreError};
 /// How often the spool is checked.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// A change that has waited for this long is a finding.
+/// A change that has waited for this time is a finding.
 const WAITS_MAX_MS: i64 = 10_000;
 
 /// What is wrong with the spool. `None`: nothing.
@@ -44,7 +44,7 @@ pub(super) fn watch(context: &Context) -> Result<SpoolTrouble> {
 /// Judges the state of a spool.
 struct SpoolJudge<'a> {
     path: &'a Path,
-    /// How many bytes it may have at most.
+    /// The maximum number of bytes of the spool.
     bytes: u64,
     zone: TimeZone,
 }

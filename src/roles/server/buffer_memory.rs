@@ -2,7 +2,7 @@
 //! read. Pure.
 //!
 //! All buffers together have a limit. Beyond it, connections of the client with the most bytes are closed, so that many
-//! connections of one client cannot push out those of another one.
+//! connections of one client cannot push out the connections of another client.
 
 use std::collections::HashMap;
 

@@ -21,10 +21,10 @@ use role::submit::Submitter;
 /// How many bytes are read from one connection before the other connections have their turn.
 pub(super) const TURN: usize = 64 << 10;
 
-/// While a client has not read this many bytes of its answers, nothing is read from it.
+/// While a client has not read this number of bytes of its answers, nothing is read from the client.
 const UNREAD_MAX: usize = 1 << 20;
 
-/// While this many requests of a client are unanswered, nothing is read from it.
+/// While this number of requests of a client is unanswered, nothing is read from the client.
 const OWED_MAX: usize = 1024;
 
 /// The assumed size, in bytes, of the answer to a `get` until the store has answered it.
@@ -281,7 +281,7 @@ impl Connection {
         }
     }
 
-    /// Keeps the store's answer to a request. A request that was given up already has an answer, so the new one is
+    /// Keeps the store's answer to a request. A request that was given up already has an answer, so the new answer is
     /// dropped.
     pub(super) fn answer(&mut self, number: u64, json: Json) {
         let index = number.checked_sub(self.first).and_then(|i| usize::try_from(i).ok());
@@ -338,8 +338,8 @@ impl Connection {
         self.input = Input::Offered;
     }
 
-    /// Takes the connection back after the other process refused it: what has arrived is answered, then the connection
-    /// ends.
+    /// Takes the connection back after the other process refused it. The requests that have arrived are answered, and
+    /// then the connection ends.
     pub(super) fn not_taken(&mut self) {
         debug_assert_eq!(self.input, Input::Offered);
         self.take_last_frame();

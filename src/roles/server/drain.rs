@@ -1,5 +1,6 @@
 //! The drain of a dq-server, and the takeover by the next one. A draining server stops accepting, and passes its
-//! connections on to the next dq-server. If there is none, it answers and closes them.
+//! connections on to the next dq-server. If there is no next dq-server, it answers the requests and closes the
+//! connections.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
@@ -54,7 +55,7 @@ impl Server {
             // This server drains as well.
             self.drain_one(place);
         }
-        // Its inbox may hold requests that no event of its socket will report.
+        // The inbox of the connection may contain requests that no event of its socket will report.
         self.serve(place);
     }
 
@@ -74,7 +75,7 @@ impl Server {
         }
     }
 
-    /// Stops passing connections on. They are drained here, except those that are already offered.
+    /// Stops passing connections on. The connections are drained here, except the connections that are already offered.
     pub(super) fn keep_all(&mut self) {
         self.passing = false;
         let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
@@ -94,8 +95,8 @@ impl Server {
         match offered {
             Some(Ok(())) => {
                 connection.offered();
-                // The answers of the next dq-server are read from time to time, so that it never waits for this side to
-                // read them.
+                // The answers of the next dq-server are read from time to time, so that the next dq-server never waits
+                // for this process.
                 if place.is_multiple_of(64) {
                     self.read_handoff_results();
                 }
@@ -104,7 +105,7 @@ impl Server {
             Some(Err(e)) => {
                 log::warn!("{}: cannot be passed on: {e}", connection.peer);
                 if e.kind() != ErrorKind::InvalidInput {
-                    // The next dq-server would not take the other connections either, and they must not wait for it.
+                    // The next dq-server would not take the other connections either, so these must not wait for it.
                     self.keep_all();
                 }
             }

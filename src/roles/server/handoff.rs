@@ -2,8 +2,8 @@
 //! bytes that were read and not yet parsed, and the answers that are not yet written. A client notices nothing.
 //!
 //! A connection belongs to exactly one process at any moment. After the draining server has offered a connection, it
-//! does nothing with the connection. The next dq-server does nothing with the connection until it has answered that it
-//! takes it. If one of the two processes dies, only the connections that belong to it are lost.
+//! does nothing with the connection. The next dq-server uses the connection only after it has answered that it takes
+//! the connection. If one of the two processes dies, only the connections that belong to it are lost.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -20,8 +20,8 @@ use protocol::dq::Framing;
 /// A connection with more bytes than this (not yet parsed, or not yet written) is not passed on.
 const IN_HAND_MAX: usize = 20 << 20;
 
-/// The first byte of each message. `BEGIN`: a connection with its socket, and as many of its bytes as fit. `MORE`:
-/// further bytes of it.
+/// The first byte of each message. `BEGIN`: the socket of a connection, and the bytes of its state that fit. `MORE`:
+/// further bytes of this state.
 const BEGIN: u8 = b'B';
 const MORE: u8 = b'M';
 
@@ -109,7 +109,7 @@ const TAKEN: u8 = 1;
 const REFUSED: u8 = 0;
 
 /// The side of the draining server. An offered connection belongs to the draining server until the next dq-server
-/// answers that it takes the connection. Until then, neither side does anything with it.
+/// answers that it takes the connection. Until then, the connection is not used.
 #[derive(Debug)]
 pub(super) struct HandoffSender {
     passage: PassSocket,
@@ -160,8 +160,8 @@ impl HandoffSender {
         Ok(())
     }
 
-    /// Returns the answers of the next dq-server, and whether more will come. That server answers before it uses a
-    /// connection. So if it is gone, it has taken none of the connections for which there is no answer.
+    /// Returns the answers of the next dq-server, and whether further answers may arrive. The next dq-server answers
+    /// before it uses a connection. So if it is gone, it has taken no connection without an answer.
     pub(super) fn results(&mut self) -> (Vec<HandoffResult>, bool) {
         let mut results = Vec::new();
         loop {
@@ -263,8 +263,8 @@ impl HandoffReceiver {
         Ok(self.draining.last().map(|draining_server| draining_server.passage.as_fd()))
     }
 
-    /// Returns the connections that have arrived, that `admit` allows, and whose answers are sent. From then on they
-    /// belong to this process alone.
+    /// Returns the arrived connections that `admit` allows and for which the answer is sent. From then on, they belong
+    /// to this process alone.
     pub(super) fn receive(
         &mut self,
         mut admit: impl FnMut(&HandoffState, usize) -> Result<(), String>,
@@ -302,9 +302,9 @@ impl HandoffReceiver {
             };
             let is_answered = draining_server.verdicts.is_empty() || {
                 match draining_server.passage.reply(&draining_server.verdicts) {
-                    // The other side must read first. An event reports when it has.
+                    // The other side must read first. An event reports when it has read.
                     Err(e) if e.kind() == ErrorKind::WouldBlock && open => false,
-                    // A draining server that is gone does nothing with its connections any more.
+                    // A draining server that is gone no longer uses its connections.
                     Ok(()) | Err(_) => true,
                 }
             };

@@ -54,10 +54,11 @@ const PASSAGE: Token = Token(usize::MAX - 5);
 const HANDOFF_SENDER: Token = Token(usize::MAX - 6);
 const TOPICS: Token = Token(usize::MAX - 7);
 
-/// How long a drain waits for clients to take their last answers, once the store has given them.
+/// After the store has given the last answers, a drain waits for this time until the clients have read them.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
-/// The bytes that the buffers of all connections may take together. At least four times the longest frame.
+/// The bytes that the buffers of all connections may take together. If four times the longest frame is more, that limit
+/// applies.
 const BUFFERS_MAX: usize = 32 << 20;
 
 /// Runs the role.
@@ -91,7 +92,7 @@ struct Server {
     tls: Option<Arc<ServerConfig>>,
     /// Receives the connections that a draining server passes on.
     handoff_receiver: HandoffReceiver,
-    /// Passes this server's connections on while it drains. `passing` tells whether it still does.
+    /// Passes this server's connections on while it drains. `passing`: whether it still passes connections on.
     handoff_sender: Option<HandoffSender>,
     passing: bool,
     /// When connections are checked next. This is not later than the first time when a connection has been silent for
@@ -263,7 +264,7 @@ impl Server {
             self.accepting.end();
             if let Err(why) = self.front.admit(peer, &self.open, 0) {
                 self.turned_away += 1;
-                // Many refused connections must not cause as many log lines.
+                // Many refused connections must not fill the log.
                 if self.turned_away.is_power_of_two() {
                     log::warn!("{peer} is turned away: {why} ({} so far)", self.turned_away);
                 }
@@ -362,7 +363,7 @@ impl Server {
         if let Some(mut connection) = self.connections.try_remove(place) {
             connection.free_memory(&mut self.memory);
             self.open.closed(ClientSource::address(connection.peer.ip()));
-            // If this fails, closing the socket also removes it from the poll.
+            // If this fails, the socket leaves the poll when it is closed.
             let _ = self.poll.registry().deregister(&mut connection.socket.stream);
         }
     }

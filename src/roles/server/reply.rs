@@ -17,7 +17,7 @@ pub(super) enum Reply {
 }
 
 impl Reply {
-    /// Returns its length, as far as that is known.
+    /// Returns the length of the answer, as far as it is known.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Reply::Pending { guess, .. } => *guess,

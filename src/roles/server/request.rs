@@ -31,7 +31,7 @@ use telemetry::counters::Counters;
 /// The most jobs of a `madd` in the digits framing. Their shortened answers fit into the longest frame of that framing.
 const MADD_DIGITS_MAX: usize = 200;
 
-/// The longest frame, in bytes, of a client that must show a token and has not done so.
+/// The longest frame, in bytes, of a client that must show a token and has not shown it yet.
 const UNKNOWN_MAX: usize = 64 << 10;
 
 /// How long a client that needs a token may take to show it, from the opening of its connection.
@@ -152,7 +152,7 @@ impl RequestRouter {
         }
     }
 
-    /// Checks a token that the client shows. The connection is then let in for as long as the token is valid.
+    /// Checks a token that the client shows. The connection may then send requests as long as the token is valid.
     fn let_in(&self, shown: &PresentedToken, client: Client<'_>) -> Json {
         if self.settings.server.auth == Auth::None {
             return SUCCESS.into();

@@ -1,8 +1,8 @@
 //! Clients that reserve jobs of pull topics, and report about them (docs/PULL.md). `role::pull` decides who gets which
 //! jobs, on threads of its own. Its answers wait here until the event loop brings them to their connections.
 //!
-//! A reserve begins when all earlier requests of its connection are answered. So an answer with jobs is never held
-//! back while their leases run. docs/internals/PULL.md has the events and states.
+//! A reserve begins when all earlier requests of its connection are answered. So an answer with jobs never waits for
+//! other answers while the leases run. docs/internals/PULL.md has the events and states.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ use role::tickets::{TicketReport, Tickets};
 use role::{StoreOpener, lock};
 use store::{Lanes, RESERVER_NAME_MAX, Reserver, Token};
 
-/// An answer to a reserve. Its jobs are handed back if the client does not get it.
+/// An answer to a reserve. If the client does not get the answer, its jobs are handed back.
 pub(super) struct ReserveAnswered {
     pub ticket: Ticket,
     pub json: Json,
@@ -74,7 +74,8 @@ impl Drop for ReservePlace {
 }
 
 impl Reserves {
-    /// Starts the thread that serves reserves. At most `most` may wait at once, and half as many from one address.
+    /// Starts the thread that serves reserves. Up to `most` reserves may wait at the same time, and up to half of this
+    /// number from one address.
     pub(super) fn start(
         store: StoreOpener,
         topics: Topics,

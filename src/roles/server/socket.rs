@@ -18,7 +18,7 @@ pub(super) struct Socket {
     /// The socket may hold bytes. A read that returns less than the buffer's size has emptied the socket, and an event
     /// reports bytes that come later (epoll(7)). So no further read is needed to learn that the socket is empty.
     readable: bool,
-    /// The socket is read until it has nothing left, because no event will report what it holds now.
+    /// The socket is read until it has nothing left, because no event will report the bytes that it has now.
     to_the_end: bool,
     /// The client has closed its side, or the connection is broken.
     pub is_over: bool,
@@ -31,7 +31,7 @@ pub(super) struct Socket {
 pub(super) enum ReadOutcome {
     /// This many bytes were read.
     Some(usize),
-    /// There is nothing for now.
+    /// There are no bytes for now.
     Nothing,
     /// The client has closed its side.
     End,
@@ -44,7 +44,7 @@ impl Socket {
         Socket { stream, tls, readable: true, to_the_end: false, is_over: false, moved_at: Instant::now() }
     }
 
-    /// Whether the socket encrypts. Its state cannot be passed to another process.
+    /// Whether the socket encrypts. The state of such a socket cannot be passed to another process.
     pub(super) fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }
@@ -102,7 +102,8 @@ impl Socket {
                 Ok(0) => return Ok(ReadOutcome::End),
                 Ok(n) => return Ok(ReadOutcome::Some(n)),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                // The client has closed the connection without saying so in TLS. It may have sent less than it wanted.
+                // The client has closed the connection without the closing message of TLS. It may have sent less than
+                // it wanted.
                 Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(ReadOutcome::End),
                 Err(e) => return Err(e),
             }
@@ -133,7 +134,7 @@ impl Socket {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Encrypts as much of `outbox` as there is room for, and writes what the client takes.
+    /// Encrypts the part of `outbox` for which there is room, and writes what the client accepts.
     fn write_encrypted(&mut self, outbox: &mut Vec<u8>) -> Result<()> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         let mut done = 0;
@@ -155,7 +156,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Writes as much as the client takes, and removes it from `outbox`.
+    /// Writes what the client accepts, and removes these bytes from `outbox`.
     pub(super) fn write(&mut self, outbox: &mut Vec<u8>) -> Result<()> {
         if self.tls.is_some() {
             return self.write_encrypted(outbox);

@@ -22,7 +22,7 @@ pub(super) enum AfterTurn {
 pub(super) enum Input {
     /// They are read.
     Open,
-    /// The daemon drains: bytes that have already arrived are read, and no others.
+    /// The daemon drains: only bytes that have already arrived are read.
     Last,
     /// Another process takes the connection over when the store has answered all of its requests. This process no
     /// longer reads from the connection.
@@ -32,7 +32,8 @@ pub(super) enum Input {
     /// The client has closed its side. The answers to its requests are still sent.
     Shut,
     /// The end of a frame cannot be found. The answers to earlier requests are still sent. Further bytes are discarded
-    /// until the client closes the connection. After the last answer is written, the client must do so before the given
-    /// moment. (To close a socket with unread bytes would reset the connection, and the client could lose that answer.)
+    /// until the client closes the connection. After the last answer is written, the client must close the connection
+    /// before the given moment. (If dq closed a socket with unread bytes, the connection would be reset, and the client
+    /// could lose that answer.)
     Lost(Option<Instant>),
 }

@@ -1,4 +1,4 @@
-//! Closes connections on which nothing moves, and those that take too much memory.
+//! Closes connections on which no byte moves, and connections that take too much memory.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ impl Server {
 
 impl Connection {
     /// Returns when the connection is closed if no byte moves until then, or if its client shows no token in time.
-    /// `proof_patience` is how long the client may take to show it. None: the client needs no token.
+    /// `proof_patience` is how long the client may take to show a token. None: the client needs no token.
     pub(super) fn closes_at(&self, idle: Duration, proof_patience: Option<Duration>) -> Instant {
         let handshake = self.socket.is_handshaking().then_some(HANDSHAKE);
         let unproved_at = proof_patience.filter(|_| self.pass.is_none()).or(handshake);
@@ -84,7 +84,7 @@ impl Connection {
             (_, Some(Reply::Pending { since, .. })) => {
                 (*since).max(self.socket.moved_at) + idle.max(Duration::from_secs(60))
             }
-            // The client waits as long as it asked to.
+            // The client waits for the time that it has asked for.
             (_, Some(Reply::Waiting(waiting))) => {
                 waiting.until.max(self.socket.moved_at) + idle.max(Duration::from_secs(60))
             }

@@ -18,21 +18,21 @@ use model::job::TopicName;
 use role::{TroubleLog, lock};
 use store::{self, Bell, OwnerTag, Store, StoreError};
 
-/// How many jobs move in one step, so that others have their turn at the store in between.
+/// How many jobs move in one step. Between two steps, other processes can use the store.
 const BATCH: usize = 256;
 
-/// The longest sleep. Nothing depends on it. It limits the delay when a wake-up is lost because the process that should
-/// have sent it died.
+/// The longest sleep. Nothing depends on it. It limits the delay if a wake-up is lost because its sender died.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// The longest sleep if the bells of the store may lose a ring: its receiver may die before it acts on the ring. A lost
-/// ring is repeated after this time at the latest.
+/// The longest sleep if the bells of the store may lose a ring. (A ring is lost if its receiver dies before it acts on
+/// the ring.) A lost ring is repeated within this time.
 const SHORTER_SLEEP: Duration = Duration::from_secs(10);
 
 /// How long a step may take.
 const STEP: Duration = Duration::from_secs(15);
 
-/// An owner of leases that is gone. Its file is removed when every lane has handed back what the owner held there.
+/// An owner of leases that is gone. The file of the owner is removed when every lane has handed back the owner's
+/// leases.
 pub(super) type SharedDeadOwner = Arc<Mutex<Option<DeadOwner>>>;
 
 /// The worker of one lane.
@@ -49,7 +49,7 @@ pub(super) struct LaneWorker {
     /// Wakes the thread that adds the jobs that follow other jobs (`outbox`).
     followers: SyncSender<()>,
     trouble: TroubleLog,
-    /// The topics whose jobs are spread after an outage, and over how long.
+    /// The topics whose jobs are spread after an outage, each with the time over which they are spread.
     spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
     /// When the worker began its present step. `None`: it waits.
     busy_since: Arc<Mutex<Option<Instant>>>,
@@ -70,7 +70,7 @@ impl LaneWorkerHandle {
         let _ = std::io::Write::write(&mut &self.wake_writer, &[1]);
     }
 
-    /// Returns by when the worker should have finished its present step.
+    /// Returns the moment by which the worker should finish its present step.
     pub(super) fn due_by(&self) -> Option<Instant> {
         lock(&self.busy_since).map(|since| since + STEP)
     }
@@ -132,7 +132,7 @@ impl LaneWorker {
                     self.arm(next_ms)?;
                     None
                 }
-                // This process has the old file open, so it ends. The next process opens the new one.
+                // This process has the old file open, so it ends. The next process opens the new file.
                 Err(e @ StoreError::Gone(_)) => return Err(e.into()),
                 Err(e @ StoreError::Moving(_)) => Some(Instant::now() + self.trouble.pause_for(&e)),
                 Err(e) => {
@@ -186,7 +186,7 @@ impl LaneWorker {
     /// Waits for the next moment, a bell, or the main loop. After a failure of the store, waits for the next try.
     /// Returns whether the worker continues.
     fn wait(&mut self, until: Instant, failed: bool) -> Result<bool> {
-        // While the store fails, neither the clock nor the bell may wake the worker: nothing could be done.
+        // While the store fails, the clock and the bell must not wake the worker, because it could do nothing.
         let own = if failed { vec![] } else { vec![self.bell.as_fd(), self.clock.as_fd()] };
         let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.wake_reader.as_fd()).chain(own).collect();
         wait_readable(&fds, Some(until))?;
@@ -203,7 +203,7 @@ impl LaneWorker {
         Ok(true)
     }
 
-    /// Arms the timer `clock` for a moment. The timer also fires when the time of the host is set.
+    /// Arms the timer `clock` to fire at this moment. The timer also fires when the time of the host is set.
     fn arm(&self, next_ms: Option<i64>) -> Result<()> {
         // The timer may have fired during this round. The round has already done everything that is due. A read of the
         // timer removes this signal.
@@ -218,7 +218,7 @@ impl LaneWorker {
                 // A time of 0 would switch the clock off.
                 let at = TimeSpec::from(Duration::from_millis(at_ms.max(1) as u64));
                 match self.clock.set(Expiration::OneShot(at), flags) {
-                    // The host's clock was set after the timer was last armed. The timer is armed all the same.
+                    // The host's clock was set after the timer was last armed. The timer is armed anyway.
                     Ok(()) | Err(Errno::ECANCELED) => {}
                     Err(e) => return Err(e).context("cannot set the clock"),
                 }

@@ -4,7 +4,7 @@
 //! over as soon as the lock is free. Each lane of the store has a [`LaneWorker`](lane_worker), and a thread that adds
 //! the jobs of the lane's `outbox`. The main loop watches the owners of leases, and the workers.
 //!
-//! It never makes a callback. Begin with [`run`], then `lane_worker`.
+//! A timer never makes a callback. Begin with [`run`], then `lane_worker`.
 
 mod lane_worker;
 mod leader_lock;
@@ -108,7 +108,7 @@ impl Timer {
             for owner in self.owners.dead().context("cannot look at the owners of leases")? {
                 let tag = OwnerTag(owner.tag.clone());
                 let dead = SharedDeadOwner::new(Mutex::new(Some(owner)));
-                // All references go to the workers. The worker that drops the last one removes the owner's file.
+                // The workers get all references. The worker that drops the last reference removes the owner's file.
                 for (worker, dead) in self.workers.iter().zip(std::iter::repeat_n(dead, self.workers.len())) {
                     worker.hand_back(tag.clone(), dead);
                 }
@@ -141,7 +141,7 @@ impl Timer {
     }
 }
 
-/// Returns the topics whose jobs are spread after an outage, and over how long.
+/// Returns the topics whose jobs are spread after an outage, each with the time over which they are spread.
 fn spread_of(topics: &Topics) -> Vec<(TopicName, Duration)> {
     let span = |topic: &Topic| match topic.catch_up {
         CatchUp::Spread(span) => Some((topic.name.clone(), span)),
@@ -150,8 +150,8 @@ fn spread_of(topics: &Topics) -> Vec<(TopicName, Duration)> {
     topics.iter().filter_map(|topic| span(topic)).collect()
 }
 
-/// Starts a thread for the maintenance of a lane's store, which may take long. It works when it is woken, and after
-/// the time that the store asked for.
+/// Starts a thread for the maintenance of a lane's store, which may take long. The thread works when it is woken, and
+/// after the time that the store asked for.
 fn maintain(mut store: Box<dyn Store>) -> Result<SyncSender<()>> {
     let (wake_sender, wake_receiver) = sync_channel(1);
     let work = move || {

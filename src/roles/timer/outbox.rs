@@ -1,6 +1,6 @@
-//! Adds the jobs that follow from the outbox of one lane. This has a thread of its own, because the jobs may belong to
-//! other nodes, and a node that hangs must not delay promotions. The store finds the entries and makes the adds
-//! (`store::Outbox`). This module says which job follows from an entry.
+//! Adds the jobs that follow from the outbox of one lane. This work has a thread of its own, because the jobs may
+//! belong to other nodes, and a node that hangs must not delay promotions. The store finds the entries and makes the
+//! adds (`store::Outbox`). This module says which job follows from an entry.
 
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -15,8 +15,8 @@ use model::topic::Topics;
 use role::{TroubleLog, lock};
 use store::{OutboxCause, OutboxEntry, Store};
 
-/// Starts the thread. It looks for entries when it is woken, and at the start: an earlier timer may have died before it
-/// was done. It ends when the sender is dropped.
+/// Starts the thread. The thread looks for entries when it is woken. It also looks at the start, because an earlier
+/// timer may have died before it was done. It ends when the sender is dropped.
 pub(super) fn start(mut store: Box<dyn Store>, topics: Arc<Mutex<Topics>>) -> Result<SyncSender<()>> {
     let (sender, receiver) = sync_channel(1);
     role::vital_thread("outbox", move || {

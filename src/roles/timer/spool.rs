@@ -13,7 +13,8 @@ use model::settings::{self, SpoolSettings};
 use role::{self, TroubleLog};
 use store::{SpoolSender, StoreError};
 
-/// How often the thread looks for changes in the spool, and tries again to send them. Other processes put them there.
+/// How often the thread looks for changes in the spool, and tries again to send them. Other processes put the changes
+/// there.
 const EVERY: Duration = Duration::from_millis(200);
 
 /// Starts the thread, which ends when the sender is dropped. `None`: the store has no spool.
@@ -73,7 +74,7 @@ fn send(sender: &mut SpoolSender, ended: &Receiver<()>) {
                 log::debug!("the spool waits: {e}");
                 EVERY
             }
-            // This process has the old file open. The next process opens the new one.
+            // This process has the old file open. The next process opens the new file.
             Err(StoreError::Gone(e)) => {
                 log::error!("{e} was removed or replaced: this process ends");
                 std::process::exit(1);

@@ -1,5 +1,5 @@
 //! Regular work for all topics, on a thread of its own: reports which topics have jobs that nobody delivers, tells the
-//! store what topics keep of ended jobs, and removes dead letters that were kept for as long as their topic says.
+//! store what topics keep of ended jobs, and removes dead letters at the end of the time that their topic sets.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -8,16 +8,16 @@ use anyhow::Result;
 use model::topic::Topics;
 use store::{Store, StoreError};
 
-/// How often the thread looks for dead letters that were kept long enough, and tells the store what topics keep: a node
-/// may have been away, or may be new.
+/// How often the thread looks for dead letters to remove, and tells the store what topics keep. It repeats this,
+/// because a node may have been away, or may be new.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// How long the topics must stay as they are before jobs of topics that are not registered are reported. At the first
-/// start, and after a restore, the topics of the registry come a moment later than those of the configuration file.
+/// How long the topics must stay unchanged before the jobs of unregistered topics are reported. At the first start, and
+/// after a restore, the topics of the registry come a moment later than those of the configuration file.
 const SETTLED: Duration = Duration::from_secs(5);
 
-/// `STEP`: how many dead letters are removed in one step, so that others have their turn at the store. `GO`: how long
-/// one round may remove dead letters.
+/// `STEP`: how many dead letters are removed in one step. Between two steps, other processes can use the store. `GO`:
+/// how long one round may remove dead letters.
 const STEP: usize = 256;
 const GO: Duration = Duration::from_secs(10);
 
@@ -40,7 +40,7 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
                     topics = new;
                     report_at.get_or_insert_with(|| Instant::now() + SETTLED);
                     keep_records(store.as_mut(), &topics, records_max);
-                    // A change of one topic must not cause another search for dead letters right after the last one.
+                    // A change of one topic must not cause another search for dead letters right after the last search.
                     next = next.filter(|at| *at > Instant::now()).or_else(|| Some(Instant::now()));
                 }
                 Err(RecvTimeoutError::Timeout) if report_at.is_some_and(|at| at <= Instant::now()) => {
@@ -85,7 +85,7 @@ fn log_unregistered(store: &mut dyn Store, topics: &Topics) {
     }
 }
 
-/// Removes dead letters that were kept long enough. Those for which there is no time wait for the next round.
+/// Removes dead letters that were kept long enough. If there is no time for some of them, they wait for the next round.
 fn retire(store: &mut dyn Store, topics: &Topics) {
     let until = Instant::now() + GO;
     for topic in topics.iter().filter(|topic| !topic.keep_dead.is_zero()) {

@@ -100,7 +100,7 @@ pub(super) fn over_quota(bytes: [u8; 7]) -> Result<OverQuota, StoreError> {
 /// What is stored of a job. The layout: rank, plus 4 if there is a limit (1 byte), the stamp (7), the limit (4, if
 /// there is one), the body.
 pub(super) struct Record {
-    /// Its level. If the job has a number as its priority, the number is in its notes: see [`priority`].
+    /// The level of the job. If its priority is a number, the number is in the notes of the job: see [`priority`].
     pub level: Priority,
     pub stamp_us: i64,
     pub max_attempts: Option<u32>,
@@ -140,7 +140,7 @@ pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, 
         let attempts = u32::try_from(number(&next()?)?).map_err(|_| unexpected("a count"))?;
         let log = bytes(next()?)?;
         let Record { level, stamp_us, max_attempts, body } = Record::parse(&bytes(next()?)?)?;
-        // A name that cannot be read does not hide the job.
+        // If the name of the reserver cannot be read, the job is still returned.
         let reserver = String::from_utf8(bytes(next()?)?).ok().and_then(|text| Reserver::parse(&text));
         views.push(View {
             is_spooled: false,
@@ -193,7 +193,7 @@ pub(super) fn priority(level: Priority, headers: &[u8]) -> JobPriority {
     number().map_or_else(|| level.into(), JobPriority::from_number)
 }
 
-/// Returns a priority as `change.lua` takes it: a rank, or `p` and a number.
+/// Returns a priority in the form that `change.lua` expects: a rank, or `p` and a number.
 pub(super) fn priority_word(priority: JobPriority) -> String {
     match priority.level() {
         Some(level) => (level as u8).to_string(),
@@ -206,7 +206,7 @@ pub(super) fn headers(text: &[u8]) -> Headers {
     std::str::from_utf8(text).map_or_else(|_| Headers::default(), Headers::trusted)
 }
 
-/// Returns headers as scripts take them. An empty text means that there are none.
+/// Returns headers in the form that scripts expect. An empty text means that there are none.
 pub(super) fn headers_word(headers: &Headers) -> String {
     if headers.is_empty() { String::new() } else { char::from(HEADERS).to_string() + &headers.to_text() }
 }
@@ -217,7 +217,7 @@ pub(super) fn line(attempt: Option<&Attempt>) -> String {
     attempt.and_then(|a| serde_json::to_string(a).ok()).unwrap_or_default()
 }
 
-/// Returns a due time as scripts take it: a span that counts from the shard's now, or a moment.
+/// Returns a due time in the form that scripts expect: a span from the present time of the shard, or a moment.
 pub(super) fn due(due: Due) -> String {
     match due {
         Due::At(at_ms) => at_ms.max(0).to_string(),
@@ -225,8 +225,8 @@ pub(super) fn due(due: Due) -> String {
     }
 }
 
-/// Returns the flags of a job as `add.lua` takes them: rank, what happens when the id is taken, the job's own limit,
-/// attempts that were made before, the number of its priority if the priority is not a level, and headers.
+/// Returns the flags of a job in the form that `add.lua` expects: rank, what happens when the id is taken, the job's
+/// own limit, attempts that were made before, the number of its priority if the priority is not a level, and headers.
 pub(super) fn flags(job: &NewJob) -> String {
     let rule = match job.on_conflict {
         OnConflict::Replace => 'r',
@@ -242,7 +242,7 @@ pub(super) fn flags(job: &NewJob) -> String {
     format!("{rank}{rule}{limit}{attempts}{number}{}", headers_word(&job.headers))
 }
 
-/// Returns the outcome of a lease as `settle.lua` takes it.
+/// Returns the outcome of a lease in the form that `settle.lua` expects.
 pub(super) fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Ack => "a".to_owned(),

@@ -1,10 +1,10 @@
 //! Waits for work without polling. There is one connection to each shard, with one outstanding call, which the server
 //! answers when the bell rings. A thread waits for this answer, and wakes the process that watches the bell.
 //!
-//! A ring goes to one listener only, so that one ring wakes one process, however many wait. So a process listens only
-//! while it could take work. A process that gets a ring for a topic that it may not take passes the ring on, and rests
-//! for a moment before it listens again. Rings for clients that wait for jobs are different: they are entries of a
-//! stream, and reach every listener.
+//! A ring goes to one listener only. So one ring wakes only one process, even if many processes wait. Therefore a
+//! process listens only while it can take work. A process that gets a ring for a topic that it may not take passes the
+//! ring on, and rests for a moment before it listens again. Rings for clients that wait for jobs are different: they
+//! are entries of a stream, and reach every listener.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -23,11 +23,11 @@ use model::job::TopicName;
 /// How long to wait before the bell of a node that is down is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a process does not listen after it has passed on a ring, so that another process gets it.
+/// How long a process does not listen after it has passed on a ring, so that another process gets the ring.
 const REST: Duration = Duration::from_millis(10);
 
-/// The stack of a listener thread. A Cluster has many of them. The part that a thread does not touch costs only address
-/// space.
+/// The size of the stack of a listener thread, in bytes. A Cluster needs many such threads. The part of the stack that
+/// is not used costs only address space.
 const STACK: usize = 256 << 10;
 
 /// A bell over all shards of a node.
@@ -147,7 +147,8 @@ impl Bell for RedisBell {
 /// How long a drop waits for the listeners to end. A server may take that long to answer.
 const LAST_RING: Duration = Duration::from_secs(1);
 
-/// Waits until no listener is left, for at most a second: a ring that came to a listener after that would be lost.
+/// Waits for at most a second until no listener is left. Without this wait, a ring that a listener still gets would be
+/// lost.
 impl Drop for RedisBell {
     fn drop(&mut self) {
         let until = Instant::now() + LAST_RING;

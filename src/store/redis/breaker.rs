@@ -1,8 +1,8 @@
-//! Limits the cost of a node that is down: one timeout now and then, and not one for each request. Pure.
+//! Limits the cost of a node that is down: one timeout from time to time, instead of one for each request. Pure.
 
 use std::time::{Duration, Instant};
 
-/// After a failure of a node: how long dq sends nothing to it.
+/// How long dq sends nothing to a node after the node has failed.
 pub(super) const PAUSE: Duration = Duration::from_millis(500);
 
 /// Whether requests are sent to a node.
@@ -13,14 +13,14 @@ pub(super) enum Breaker {
     Closed,
     /// The node does not answer.
     Open {
-        /// When one request may try it again.
+        /// When one request may try the node again.
         retry_at: Instant,
     },
 }
 
 impl Breaker {
-    /// Returns whether a request may go to the node now. While the breaker is open, one request per pause may go, and
-    /// it tries the node.
+    /// Returns whether a request may go to the node now. While the breaker is open, one request in each pause may go,
+    /// to try the node.
     pub(super) fn admit(&mut self, now: Instant) -> bool {
         match self {
             Breaker::Closed => true,
@@ -32,7 +32,7 @@ impl Breaker {
         }
     }
 
-    /// Lets one more request go now: the previous request got a connection, but did not ask the node.
+    /// Allows one more request now, because the previous request got a connection but was not sent to the node.
     pub(super) fn let_next(&mut self, now: Instant) {
         if let Breaker::Open { retry_at } = self {
             *retry_at = now;

@@ -23,7 +23,7 @@ pub(super) enum ListPosition {
     Away,
 }
 
-/// A page of what one shard lists, and where it ends.
+/// A page of the list of one shard, and the position where the page ends.
 pub(super) struct ShardPage<T> {
     pub items: Vec<T>,
     pub end: ListPosition,
@@ -56,7 +56,7 @@ fn order(view: &View, state: State) -> (i64, i64) {
     }
 }
 
-/// A topic's delayed, ready, leased and dead jobs on a shard, and when the oldest ready job was due.
+/// How many delayed, ready, leased and dead jobs a topic has on a shard, and when its oldest ready job was due.
 pub(super) struct ShardCounts {
     pub counts: [u64; 4],
     oldest_ms: Option<i64>,
@@ -160,7 +160,7 @@ impl RedisStore {
             stands[i] = match returned {
                 _ if returned == read[i] => ends[i].clone(),
                 0 => stands[i].clone(),
-                // The page ends in the middle of what this shard gave.
+                // The page ends in the middle of the jobs that this shard has returned.
                 _ => page(*place, &stands[i], returned)?.end,
             };
         }

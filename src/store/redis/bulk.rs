@@ -18,10 +18,10 @@ const SHARE: usize = 16;
 /// How many bytes follow the id in the name of a dead letter.
 const LETTER: usize = 4;
 
-/// A place in the order of a state's jobs, which is the same on all shards: score and member.
+/// A place in the order of the jobs of a state: score and member. The order is the same on all shards.
 type ListPlace = (i64, Vec<u8>);
 
-/// What one shard lists, with the place of each job, and whether it has more.
+/// The jobs that one shard lists, with the place of each, and whether the shard has more.
 struct ShardListing {
     jobs: Vec<(ListPlace, ListedJob)>,
     has_more: bool,

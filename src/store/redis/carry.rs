@@ -12,7 +12,7 @@ use super::{BYTES, CHUNK};
 use crate::Result;
 use model::job::{JobId, TopicName};
 
-/// When records are copied: how many ids one step handles. Some records may have large bodies.
+/// How many ids one step handles when records are copied. Some records may have large bodies.
 const RECORDS: usize = 16;
 
 /// A live job as `move_take` returns it.

@@ -12,7 +12,7 @@ use model::headers::Headers;
 use model::job::{Due, JobKey, NewJob};
 use model::quota::{OverQuota, QuotaLimit};
 
-/// How often a request is tried in all, if the set of nodes changes meanwhile.
+/// How many times in all a request is tried, if the set of nodes changes meanwhile.
 const TRIES: usize = 4;
 
 /// Returns whether two jobs have the same arguments for the script, apart from their ids and bodies.
@@ -21,8 +21,8 @@ fn are_alike(a: &NewJob, b: &NewJob) -> bool {
     common(a) == common(b) && a.headers == b.headers
 }
 
-/// Adds the arguments of a topic's jobs to a command. Most jobs differ only in id and body, so what they have in common
-/// is sent once. They have the same limits. `shards` is the number of all shards, which share the limits.
+/// Adds the arguments of a topic's jobs to a command. Most jobs differ only in id and body, so their common arguments
+/// are sent once. All these jobs have the same limits. `shards` is the number of the shards that share the limits.
 pub(super) fn add_words(jobs: &[&NewJob], shards: u32, cmd: &mut redis::Cmd) {
     let first = jobs[0];
     cmd.arg(answer::limits(first.quota.as_deref(), shards));
@@ -78,7 +78,7 @@ impl RedisStore {
         out
     }
 
-    /// Adds jobs. One call takes as many as fit into the bytes that a script may hold.
+    /// Adds jobs. The jobs of one call have at most [`BYTES`] bytes together, unless a single job has more.
     pub(super) fn add_all(&self, jobs: &[NewJob]) -> Vec<Result<Added>> {
         let (mut added, mut left) = (Vec::with_capacity(jobs.len()), jobs);
         while !left.is_empty() {
@@ -159,7 +159,7 @@ impl RedisStore {
         Ok(answer::views(&key.topic, values)?.pop())
     }
 
-    /// Deletes jobs. `note` is the reason, which goes into their records. It may be empty.
+    /// Deletes jobs. `note` is the reason, which is written into the records of the jobs. It may be empty.
     pub(super) fn delete_all(&self, keys: &[JobKey], note: &str) -> Vec<Result<bool>> {
         self.run_by_homes(keys, |homes, keys| self.delete_some(homes, keys, note))
     }
@@ -184,7 +184,7 @@ impl RedisStore {
         out
     }
 
-    /// Gives jobs that are held back their due times. A second release of a job does no harm, because the job is not
+    /// Gives their due times to jobs that are held back. A second release of a job does no harm, because the job is not
     /// held back any more.
     pub(super) fn release_all(&self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>> {
         let understand = |[letter]: [u8; 1]| match letter {

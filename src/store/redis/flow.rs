@@ -22,8 +22,8 @@ use model::rendezvous;
 const REASON: usize = 200;
 
 impl Nodes {
-    /// Returns the node that grants the permits of a topic or a receiver's host, by its name. All hosts of dq choose the
-    /// same node, whichever nodes are down.
+    /// Returns the node that grants the permits of a topic or a receiver's host, by its name. All hosts of dq choose
+    /// the same node, whichever nodes are down.
     pub fn home_of(&self, name: &str) -> usize {
         let known = self.known();
         let names = known.as_ref().map_or(&self.names[..], |homes| homes.set.homes());

@@ -8,10 +8,10 @@ use model::job::JobKey;
 #[derive(Debug)]
 pub(super) struct Homes {
     pub set: NodeSet,
-    /// The position of each of [`NodeSet::homes`]. None: the configuration does not name this node.
+    /// The position of each node in [`NodeSet::homes`]. None: the configuration does not name this node.
     nodes: Vec<Option<usize>>,
-    /// The position of each of the set's names. While jobs are moved, these are the homes before the move. Otherwise
-    /// they are the same as `nodes`.
+    /// The position of each node in [`NodeSet::names`]. While jobs are moved, these nodes are the homes before the
+    /// move. Otherwise this list is the same as `nodes`.
     before: Vec<Option<usize>>,
 }
 

@@ -20,13 +20,14 @@ use model::headers::Headers;
 use model::job::{JobKey, LATEST_MS, TopicName};
 use model::job_priority::JobPriority;
 
-/// With at most this many shards, each one is asked for jobs. With more, dq first looks which of them have ready jobs.
+/// The largest number of shards for which dq asks each shard for jobs. With more shards, dq first checks which of them
+/// have ready jobs.
 pub(super) const FEW: usize = 4;
 
-/// How often a lease of a named job is tried in all, if the set of nodes changes meanwhile.
+/// How many times in all dq tries to lease a named job, if the set of nodes changes meanwhile.
 const LEASE_JOB_TRIES: usize = 4;
 
-/// Returns how long a lease holds, in milliseconds, as the script takes it.
+/// Returns how long a lease lasts, in milliseconds, for the script.
 fn hold_ms(want: &LeaseRequest) -> i64 {
     want.hold.as_millis().min(LATEST_MS as u128) as i64
 }
@@ -75,8 +76,7 @@ fn own_deadlines(packed: Option<Value>) -> Result<BTreeMap<u32, i64>> {
 }
 
 impl RedisStore {
-    /// Makes a call that leases up to [`CHUNK`] jobs on one shard. `jobs` are the jobs that this lease has already
-    /// brought.
+    /// Makes a call that leases up to [`CHUNK`] jobs on one shard. `jobs`: the jobs that were leased so far.
     pub(super) fn lease_call(
         &self,
         place: Place,
@@ -101,8 +101,8 @@ impl RedisStore {
         Ok((prefix, call))
     }
 
-    /// Reads the answer of a lease call, and adds its jobs to those that were leased so far. Returns how many were
-    /// leased, which topics have ready jobs left, and which topics wait for their circuit.
+    /// Reads the answer of a lease call, and adds its jobs to `jobs`. Returns how many jobs the call leased, which
+    /// topics have ready jobs left, and which topics wait for their circuit.
     pub(super) fn take_leased(
         &self,
         place: Place,
@@ -124,7 +124,7 @@ impl RedisStore {
             let mut next = || values.next().ok_or_else(|| unexpected("a lease"));
             let topic = answer::topic(next()?)?;
             let deadline_ms = number(&next()?)?;
-            // The shard has added the hold to its own time.
+            // The deadline is the shard's time at the lease, plus the hold.
             let leased_ms = deadline_ms.saturating_sub(hold_of(wanted, &topic));
             while let Some(id) = values.next() {
                 let mut next = || values.next().ok_or_else(|| unexpected("a lease"));
@@ -208,7 +208,7 @@ impl RedisStore {
         places
     }
 
-    /// Leases on some shards, one after the other, as long as there is room.
+    /// Leases jobs on some shards, one shard after the other, up to `limit` jobs in all.
     pub(super) fn lease_on(
         &mut self,
         places: &[Place],
@@ -231,7 +231,7 @@ impl RedisStore {
                     self.note_unanswered(*place, homes, prefix, owner, &answer);
                     self.take_leased(*place, &prefix, wanted, answer?, &mut found.jobs)
                 });
-                // A full answer may have left jobs that are wanted.
+                // If the answer is full, the shard may have more of the wanted jobs.
                 let is_full = matches!(taken, Ok((CHUNK, ..))) && found.jobs.len() < limit;
                 if is_full {
                     continue;
@@ -255,7 +255,7 @@ pub(super) struct LeaseProgress {
 }
 
 impl LeaseProgress {
-    /// Takes the result of a shard's last call.
+    /// Adds the result of the last call to a shard.
     pub(super) fn note(&mut self, answer: Result<(usize, ReadyCounts, WaitingTopics)>) {
         match answer {
             Ok((_, left, closed)) => {
@@ -317,7 +317,7 @@ impl RedisStore {
             attempt,
             due_ms,
             stamp_us: record.stamp_us,
-            // The shard has added the hold to its own time.
+            // The deadline is the shard's time at the lease, plus the hold.
             leased_ms: deadline_ms.saturating_sub(hold_ms),
             deadline_ms,
             max_attempts: record.max_attempts,

@@ -14,7 +14,7 @@ use crate::{DeadLetter, DeadLetterOperation, DeadLetterSelection, DeadLetters, R
 use model::job::{JobId, JobKey, TopicName};
 use model::letters::Pace;
 
-/// How many dead letters one call of a purge names at most: each by its id and the time of its death.
+/// The most dead letters that one call of a purge names. Each is named by its id and the time of its death.
 const LETTERS: usize = 100;
 
 impl RedisStore {
@@ -53,8 +53,8 @@ impl RedisStore {
         self.confirm(topic, self.places()).map(|()| sum)
     }
 
-    /// Redrives the named dead letters. An id means its latest dead letter. If letters are named, not ids, a node that
-    /// is down is skipped; its error is returned only if nothing was redriven.
+    /// Redrives the named dead letters. An id means its latest dead letter. If letters are named instead of ids, a node
+    /// that is down is skipped. Its error is returned only if nothing was redriven.
     fn redrive_named<T>(
         &self,
         topic: &TopicName,
@@ -113,7 +113,8 @@ impl RedisStore {
         Ok(by_place)
     }
 
-    /// Removes some of these letters on one shard. Returns how many, and whether the same call must be made again.
+    /// Removes some of these letters on one shard. Returns how many it removed, and whether the same call must be made
+    /// again.
     fn remove_some(&self, place: Place, topic: &TopicName, letters: &[&DeadLetter]) -> Result<(usize, bool)> {
         let mut call = self.call(Script::PurgeLetters, place);
         call.cmd.arg(topic.as_str());

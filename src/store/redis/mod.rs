@@ -2,7 +2,7 @@
 //! carry its hash tag. Each transition of a job is one script on one shard. Only the name of a job decides where its
 //! home is (rendezvous hashing): first the node, then the shard.
 //!
-//! Calls go out in batches: one call for each shard and operation, one round trip for each node.
+//! Calls are sent in batches: one call for each shard and operation, one round trip for each node.
 
 mod answer;
 mod batch;
@@ -66,13 +66,13 @@ use model::job::TopicName;
 use model::settings;
 use model::ticket::TicketSecret;
 
-/// How many jobs a script touches at most, so that it does not occupy the server for long.
+/// The most jobs that one call of a script touches, so that the script does not occupy the server for long.
 const CHUNK: usize = 256;
 
 /// How many topics one call of a timer's script looks at.
 const TOPICS: usize = 100;
 
-/// How many bytes of big bodies one answer holds.
+/// About how many bytes of big bodies one answer may have.
 const BYTES: usize = 4 << 20;
 
 /// A handle to the store.
@@ -171,8 +171,8 @@ impl RedisStore {
         self.places()
     }
 
-    /// Runs `act` on each shard of this handle. If there is a new set of nodes afterwards, also runs it on the shards
-    /// that have joined.
+    /// Runs `act` on each shard of this handle. If there is a new set of nodes afterwards, also runs `act` on the
+    /// shards that have joined.
     fn at_each_place(&self, mut act: impl FnMut(Place) -> Result<()>) -> Result<()> {
         let mut done = Vec::new();
         loop {
@@ -206,7 +206,7 @@ impl RedisStore {
         for (_, answer) in self.ask_all(self.places().map(call).collect()) {
             if let Err(e) = answer {
                 let level = match e {
-                    // Other code reports a node that is down. When it is back, its jobs are looked at.
+                    // Other code reports a node that is down. When the node is back, dq looks at its jobs.
                     StoreError::NodeDown(_) => log::Level::Debug,
                     _ => log::Level::Warn,
                 };
@@ -238,7 +238,7 @@ impl Maintenance for RedisStore {
         for node in self.lane.map_or(0..self.nodes.count(), |lane| lane..lane + 1) {
             let asked = &self.nodes.nodes[node];
             match asked.ping().and_then(|()| asked.is_usable()) {
-                // One node that can be used is enough: a node that is down holds up its own jobs only.
+                // One node that can be used is enough, because a node that is down delays only its own jobs.
                 Ok(()) => return Ok(()),
                 Err(e) => failed = Err(e),
             }

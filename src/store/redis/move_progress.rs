@@ -2,7 +2,7 @@
 
 use crate::StoreError;
 
-/// The change of the set that is asked for.
+/// The change of the set that the caller wants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MoveRequest {
     /// Nodes that become homes of jobs.
@@ -18,9 +18,9 @@ pub struct MoveRequest {
 /// The progress of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MoveProgress {
-    /// The move begins. It has to look at this many live jobs and dead letters.
+    /// The move begins. The value is the number of live jobs and dead letters to look at.
     Begins(u64),
-    /// This many jobs and dead letters were looked at since the last report.
+    /// The number of jobs and dead letters that were looked at since the last report.
     Searched(u64),
     /// The move begins a new round, because a node stopped answering or another server answers for it.
     Again,

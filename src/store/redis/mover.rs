@@ -1,5 +1,5 @@
 //! Changes the set of nodes: moves jobs to their new homes, or gives a node up. docs/internals/NODES.md has the steps,
-//! the reason for each, and what happens if the mover dies after it.
+//! the reason for each step, and what happens if the mover dies after that step.
 //!
 //! A run may end after any step, and may be started again: it reads all that it needs from the nodes.
 
@@ -13,13 +13,13 @@ use super::round::{Round, RoundEnd};
 use super::set::NodeSet;
 use crate::{Result, StoreError};
 
-/// How long a move waits for a node that stopped answering. Then it begins a new round.
+/// How long a move waits for a node that stopped answering. Then the move begins a new round.
 const PAUSE: Duration = Duration::from_millis(500);
 
 impl Nodes {
-    /// Plans a change, by the sets that the nodes have now. Returns the set that moves jobs, and whether this set does
-    /// all that was asked for. (If an earlier change is unfinished, that one is finished first.) Returns none if there
-    /// is nothing to do.
+    /// Plans a change from the sets that the nodes have now. Returns the set that moves jobs, and whether this set does
+    /// all that the caller wants. (If an earlier change is unfinished, dq finishes it first.) Returns none if there is
+    /// nothing to do.
     fn plan(&self, ask: &MoveRequest) -> Result<Option<(NodeSet, bool)>> {
         let refused = |why: String| Err(StoreError::Unavailable(why));
         let known = |name: &String| self.names.contains(name);
@@ -189,7 +189,7 @@ impl Nodes {
     }
 
     /// Gives up a node that does not answer: the other nodes get a set without it. If jobs are being moved, this move
-    /// is finished without that node. Returns the nodes that have jobs then.
+    /// is finished without that node. Returns the nodes that have jobs afterwards.
     pub fn give_up(&self, name: &str, report_progress: impl FnMut(MoveProgress)) -> Result<Vec<String>> {
         self.learn(None)?;
         if self.known().is_some_and(|homes| homes.is_moving()) {

@@ -16,13 +16,13 @@ use model::job::JobKey;
 use model::rendezvous;
 use model::settings;
 
-/// While jobs are moved, how often a process looks whether the move is over. Until then, it may not change jobs.
+/// How often a process checks whether a move of jobs is over. During the move, the process may not change jobs.
 const LOOK_EACH: Duration = Duration::from_millis(100);
 
-/// How old the known set may be for a caller that looks now and then.
+/// How old the known set may be for a caller that checks the set only from time to time.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 
-/// How often a process looks whether a node that is down was given up. Each look may take as long as a timeout.
+/// How often a process checks whether a node that is down was given up. Each check may take as long as a timeout.
 const GIVEN_UP_EACH: Duration = Duration::from_secs(5);
 
 /// The nodes of a store. All handles of a process share them.
@@ -142,7 +142,7 @@ impl Nodes {
         self.known().map_or_else(|| self.learn(None), Ok)
     }
 
-    /// Returns an error if the configuration does not name all nodes that have jobs, as far as they are known.
+    /// Returns an error if the configuration does not name all known nodes that have jobs.
     pub(super) fn is_fit(&self) -> Result<()> {
         match self.homes()?.configuration_problem() {
             Some(why) => Err(StoreError::Unfit(why)),
@@ -160,7 +160,7 @@ impl Nodes {
         if homes.is_moving() { Err(moving()) } else { Ok(homes) }
     }
 
-    /// Returns whether there is another set by now. A node that is down may then have been given up.
+    /// Returns whether the set has changed. If so, a node that is down may have been given up.
     pub(super) fn is_given_up(&self, homes: &Homes) -> bool {
         let known =
             (self.count() > 1).then(|| self.learn(Instant::now().checked_sub(GIVEN_UP_EACH)).ok()).flatten();
@@ -228,9 +228,9 @@ impl Nodes {
         }
     }
 
-    /// Reads the sets of all nodes that answer, and uses the newest. Does not read them if another thread has read them
-    /// since `not_before`. Also tells each node that answers which pauses it has missed. If no node has a set, the
-    /// first set is made.
+    /// Reads the sets of all nodes that answer, and uses the newest. Does not read the sets if another thread has read
+    /// them since `not_before`. Also sends each node that answers the pauses that the node has missed. If no node has a
+    /// set, makes the first set.
     pub(super) fn learn(&self, not_before: Option<Instant>) -> Result<Arc<Homes>> {
         let called_at = Instant::now();
         let mut learned_at = self.learned_at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -253,8 +253,8 @@ impl Nodes {
         Ok(homes)
     }
 
-    /// Makes the first set, with all nodes of the configuration. If there are several, all must answer and be empty. A
-    /// single node may have jobs.
+    /// Makes the first set, with all nodes of the configuration. If there are several nodes, all of them must answer
+    /// and be empty. A single node may have jobs.
     fn found(&self, reports: &[Result<NodeReport>]) -> Result<()> {
         if let Some((name, Err(e))) = self.names.iter().zip(reports).find(|(_, report)| report.is_err()) {
             return Err(match e {
@@ -312,8 +312,8 @@ impl Nodes {
         answer::optional_text(self.nodes[place.node].run_one(call).map_err(Failure::into_error)?)
     }
 
-    /// Makes calls on one node. If this process has not met the server yet, or the server was silent after they met,
-    /// the sets of all nodes that answer are read first.
+    /// Makes calls on one node. If this process has not met the server yet, or must meet it again after a silence, it
+    /// first reads the sets of all nodes that answer.
     pub(super) fn run(&self, lane: usize, calls: &[Call]) -> Vec<Answer> {
         let mut answers = self.nodes[lane].run(calls);
         // The servers of a Cluster are met one by one.
@@ -371,7 +371,7 @@ impl Nodes {
         ))
     }
 
-    /// Tells each node that answers which pauses it has missed.
+    /// Sends each node that answers the pauses that the node has missed.
     fn agree_on_pauses(&self, reports: &[Result<NodeReport>]) {
         let known = {
             let mut known = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);

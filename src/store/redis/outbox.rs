@@ -1,6 +1,6 @@
 //! Sends the entries of outboxes: from the shard where a job ended (the source) to the homes of the jobs that follow it
 //! (the targets). docs/internals/FOLLOW.md has the rules, and the reason why no entry is lost or taken twice.
-//! `outbox_plan` decides.
+//! `outbox_plan` decides what is sent and removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -24,22 +24,23 @@ use model::job::{NewJob, TopicName};
 const PAGE: usize = 64;
 const PAGE_BYTES: usize = 1 << 20;
 
-/// How many pages of a shard are sent before others have their turn.
+/// How many pages of a shard are sent before the next shard has its turn.
 const PAGES: usize = 8;
 
 /// For how long no other sender may send, after a sender has read entries.
 const ALONE: Duration = Duration::from_secs(2);
 
-/// How long entries that could not be sent wait: the first time, and at most. Each pause is twice the one before.
+/// How long entries wait after they could not be sent: the first pause, and the longest pause. Each pause is twice as
+/// long as the previous one.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
 /// What a handle knows of outboxes.
 pub(super) struct Outboxes {
     /// The name under which this handle sends.
     name: String,
-    /// The shards that have entries that wait, and when to send them again.
+    /// The shards with waiting entries, and when to send these entries again.
     sources: BTreeMap<Place, Waiting>,
-    /// Whether a promotion or an expiry has seen entries since this was last asked.
+    /// Whether a promotion or an expiry has seen entries since this flag was last read.
     pub(super) is_seen: bool,
 }
 
@@ -192,7 +193,7 @@ impl RedisStore {
         }
     }
 
-    /// Reads the marks of targets that are not known. A target that does not answer has no mark.
+    /// Reads the marks that `marks` does not have yet. A target that does not answer has no mark.
     fn read_marks(&self, sender: &str, targets: &[(i64, Place)], marks: &mut BTreeMap<Place, i64>) {
         let unknown: BTreeSet<Place> =
             targets.iter().map(|(_, target)| *target).filter(|target| !marks.contains_key(target)).collect();
@@ -233,9 +234,9 @@ impl RedisStore {
         self.ask_by(source, call).map(drop)
     }
 
-    /// Removes the entries that their targets took under an earlier set of nodes, and notes that entries are sent under
-    /// the present set from now on. No entry is taken under the earlier set any more: the fence of its target refuses
-    /// it. Returns false if a target cannot say yet what it took.
+    /// Removes the entries that their targets took under an earlier set of nodes. Then notes that entries are sent
+    /// under the present set from now on. Targets no longer take entries under the earlier set: their fences refuse
+    /// them. Returns false if it is not known yet what a target took.
     fn settle_earlier_set(
         &self,
         homes: &Homes,
@@ -286,7 +287,7 @@ impl RedisStore {
         Ok(true)
     }
 
-    /// Returns the last entry that a target took under an earlier set. None: the target cannot say it yet.
+    /// Returns the last entry that a target took under an earlier set. None: this is not known yet.
     fn earlier_mark(&self, homes: &Homes, target: Place, sender: &str, last_set: &str) -> Option<i64> {
         let node = &self.nodes.nodes[target.node];
         let calls = [
@@ -299,9 +300,9 @@ impl RedisStore {
             answer.and_then(answer::optional_text).ok()
         };
         match (next(), next(), homes.has(target.node)) {
-            // The shard still has another set. An entry that is still on its way could be taken.
+            // The shard still has another set, so it could take an entry that is still on its way.
             (Some(set), Some(_), true) if set != homes.set.text() => None,
-            // The set was changed while the node was away: the node is forgotten, and so is what it took.
+            // The set was changed while the node was away. So the node is forgotten, with everything that it took.
             (Some(set), Some(_), false) if set == last_set => Some(0),
             (Some(_), Some(mark), _) => Some(mark.parse().unwrap_or(0)),
             // A node outside the set that does not answer is given up.
@@ -323,7 +324,7 @@ impl Outbox for RedisStore {
     fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<SentFollowers> {
         let homes = match self.nodes.open_homes() {
             Ok(homes) => homes,
-            // Until jobs have been moved, nothing is added.
+            // Nothing is added until the move of the jobs is over.
             Err(e @ (StoreError::Moving(_) | StoreError::NodeDown(_))) => {
                 log::debug!("what follows jobs waits: {e}");
                 return Ok(SentFollowers { added: Vec::new(), again: Some(PAUSE.0) });

@@ -13,7 +13,8 @@ use super::script::Script;
 use crate::{OutboxCause, OutboxEntry, OutboxState, Result};
 use model::job::{JobId, JobKey, TopicName};
 
-/// Reads an entry. Returns its number; and the entry, if it can be read. `now_us` is the time of the shard.
+/// Reads an entry. Returns the number of the entry, and the entry itself if it can be read. `now_us` is the time of the
+/// shard.
 pub(super) fn parse_entry(entry: &[u8], now_us: i64) -> Result<(i64, Option<OutboxEntry>)> {
     fn taken<'a>(rest: &mut &'a [u8], n: usize) -> Result<&'a [u8]> {
         let (some, left) = rest.split_at_checked(n).ok_or_else(|| unexpected("an entry of an outbox"))?;

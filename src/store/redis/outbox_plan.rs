@@ -1,9 +1,9 @@
 //! Decides what is sent from an outbox, and what is removed from it. docs/internals/FOLLOW.md has the rules. Pure.
 //!
 //! A target is a shard that gets jobs. It keeps a mark for each source: the number of the last entry that the target
-//! took from the source. A batch for a target has all entries for this target, from the one after its mark to the last
-//! one of the batch. The target takes the batch only if its mark is still the one that the sender has read. So it takes
-//! each entry once.
+//! took from the source. A batch for a target has all entries for this target, from the first entry after its mark to
+//! the last entry of the batch. The target takes the batch only if its mark is still the one that the sender has read.
+//! So it takes each entry once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,9 +59,9 @@ mod tests {
     #[derive(Debug, Clone, PartialEq, Eq, Hash)]
     enum Sender {
         Idle,
-        /// It has read the page. The marks are not read yet.
+        /// The sender has read the page, but not the marks.
         Took(Vec<(i64, u8)>),
-        /// It knows what to do. Batches and removals are still to be sent, in any order of the targets.
+        /// The sender knows what to do. It still has to send batches and removals, in any order of the targets.
         Planned {
             batches: Vec<(u8, i64, i64, Vec<i64>)>,
             done: Vec<i64>,
@@ -71,7 +71,7 @@ mod tests {
     /// The source, two targets, two senders, and what may still happen.
     #[derive(Debug, Clone, PartialEq, Eq, Hash)]
     struct World {
-        /// Number and target of each entry that is there.
+        /// Number and target of each entry that is in the outbox.
         outbox: Vec<(i64, u8)>,
         written: Vec<(i64, u8)>,
         marks: [i64; 2],

@@ -27,8 +27,8 @@ impl RedisStore {
 }
 
 impl Nodes {
-    /// Tells a node which topics are paused or resumed. The first shard comes last, because it is the one that is read
-    /// to see what the node knows.
+    /// Tells a node which topics are paused or resumed. The first shard is written last, because it is read to see
+    /// which pauses the node knows.
     pub(super) fn send_pauses<'a>(
         &self,
         lane: usize,

@@ -35,7 +35,7 @@ impl RedisStore {
         }
     }
 
-    /// Takes the topics at the end of a script's answer: one for each dead letter that it made.
+    /// Keeps the topics at the end of a script's answer. There is one topic for each dead letter that the script made.
     pub(super) fn note_dead_letters(&mut self, topics: &[Value]) -> Result<()> {
         for topic in topics {
             self.dead_topics.push(answer::topic(topic.clone())?);
@@ -147,7 +147,7 @@ impl Promotion for RedisStore {
 
     fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {
         let (_, places) = self.delivering()?;
-        // A shard that is down does not hold up the others. It is asked again later.
+        // A shard that is down does not delay the other shards. It is asked again later.
         let all: Vec<Result<usize>> =
             places.into_iter().map(|place| self.hand_back_at(place, owner)).collect();
         all.into_iter().sum()

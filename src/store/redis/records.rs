@@ -1,4 +1,5 @@
-//! Records of jobs that have ended. The scripts that end jobs write them; here they are read, erased and limited.
+//! Records of jobs that have ended. The scripts that end jobs write the records. The code here reads, erases and limits
+//! them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -60,7 +61,7 @@ fn number_of<const N: usize>(packed: &[u8]) -> Option<(i64, &[u8])> {
     Some((number.iter().fold(0, |n, byte| n << 8 | i64::from(*byte)), rest))
 }
 
-/// Returns, in the words of the scripts, what records a topic keeps. An empty text means the default.
+/// Returns which records a topic keeps, in the words of the scripts. An empty text means the default.
 fn word_of(keeping: &RecordKeeping) -> String {
     match *keeping == RecordKeeping::DEFAULT {
         true => String::new(),
@@ -110,8 +111,8 @@ impl RedisStore {
         }
     }
 
-    /// Erases records. `what`: the arguments of the script after the topic. Returns how many, and whether there are
-    /// more.
+    /// Erases records. `what`: the arguments of the script after the topic. Returns how many it erased, and whether
+    /// there are more.
     fn erase(&self, place: Place, topic: &TopicName, what: &[&str]) -> Result<(usize, bool)> {
         let mut call = self.call(Script::RecordForget, place);
         call.cmd.arg(topic.as_str()).arg(what);
@@ -121,8 +122,8 @@ impl RedisStore {
         }
     }
 
-    /// Makes a shard erase records: those that are too old, or those that must make room (`what`). Returns for how many
-    /// ids it has erased records, and the shortest age that its topics keep.
+    /// Makes a shard erase records. `what`: `old` erases records that are too old, and `room` erases records to make
+    /// room. Returns for how many ids the shard has erased records, and the shortest age that its topics keep.
     fn trim(&self, place: Place, what: &str) -> Result<(usize, Option<Duration>)> {
         let mut call = self.call(Script::RecordTrim, place);
         call.cmd.arg(CHUNK).arg(what);
@@ -144,7 +145,7 @@ impl RedisStore {
         places.into_iter().filter(|place| matches!(self.trim(*place, "room"), Ok((1.., _)))).count() > 0
     }
 
-    /// Tells a shard what topics keep. Settings that the shard knows already are not sent.
+    /// Sends a shard the settings that say what topics keep. Settings that the shard knows already are not sent.
     fn send_keeping(&self, place: Place, wanted: &BTreeMap<&str, String>) -> Result<()> {
         let known = self.nodes.nodes[place.node].plain("HGETALL", place.shard, "keeping");
         let known = array(self.ask(place, known)?).unwrap_or_default();
@@ -209,7 +210,7 @@ impl Records for RedisStore {
     }
 
     fn records_after(&mut self, _: &TopicName, ended_ms: i64, id: Option<&JobId>) -> Result<Option<String>> {
-        // On each shard, records are in the order of their time and id. So one place means the same on all shards.
+        // On each shard, records are in the order of their time and id. So the same position is valid on all shards.
         let behind = ListPosition::Behind(ended_ms.to_string(), id.map_or("", JobId::as_str).into());
         self.cursor_of(self.all_places().map(|place| (place, &behind))).map(Some)
     }

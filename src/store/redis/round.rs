@@ -157,7 +157,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         self.nodes.nodes[place.node].call(script, place.shard, Some(self.set))
     }
 
-    /// Begins a call of the script that writes the set. It runs only on a server that was met at the fence.
+    /// Begins a call of the script that writes the set. The script runs only on a server that was met at the fence.
     fn set_call(&self, place: Place) -> Call {
         Call { to_met: true, ..self.nodes.nodes[place.node].call(Script::Set, place.shard, None) }
     }
@@ -197,7 +197,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         ))))
     }
 
-    /// Returns an error if a node is now another server than when the fence was set.
+    /// Returns an error if the server of a node is not the same as when the fence was set.
     fn are_same(&self, servers: &BTreeMap<Place, (String, u64)>) -> RoundResult<()> {
         for (place, (before, _)) in servers {
             let (now, _) = self.server(*place)?;
@@ -209,7 +209,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         Ok(())
     }
 
-    /// Makes a call that writes, and waits until that many replicas have the change.
+    /// Makes a call that writes, and waits until `replicas` replicas have the change.
     pub(super) fn safely(&self, place: Place, replicas: u64, call: impl Fn() -> Call) -> RoundResult<Value> {
         if replicas == 0 {
             return self.run_one(place, call());
@@ -219,7 +219,8 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
             let mut wait = redis::cmd("WAIT");
             wait.arg(replicas).arg(WAIT.as_millis() as u64);
             let wait = Call::plain(place.shard, wait);
-            // If only the hash was sent, a server that does not know the script would run it only after the wait.
+            // With only the hash of the script, a server that does not know the script would run it only after the
+            // WAIT.
             let mut answers = self.run(place, vec![call().whole(), wait])?;
             let (reached, answer) = (answers.pop().unwrap_or_default(), answers.pop().unwrap_or_default());
             if number(&reached)? >= replicas as i64 {
@@ -235,7 +236,8 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         }
     }
 
-    /// Writes the set that moves jobs, and waits until the replicas have it. They then have all earlier writes too.
+    /// Writes the set that moves jobs, and waits until the replicas have it. The replicas then have all earlier writes
+    /// too.
     fn fence(&self, place: Place, replicas: u64) -> RoundResult<()> {
         let is_home = self.set.names.contains(&self.nodes.names[place.node]);
         let (from, is_home) = (self.goal_from().to_string(), if is_home { "1" } else { "0" });
@@ -254,8 +256,8 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         Ok(number(&self.run_one(place, older)?)? > 0)
     }
 
-    /// Drops those jobs of an older shard whose home, by the old names, is another node: they were moved away before.
-    /// Then removes the mark.
+    /// Drops the jobs of an older shard whose home before this move is another node. An earlier move has moved these
+    /// jobs away. Then removes the mark `older`.
     fn clear(&mut self, place: Place) -> RoundResult<()> {
         for topic in self.nodes.counts_at(place)?.into_keys() {
             for kind in KINDS {
@@ -275,7 +277,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         self.run_one(place, Call { to_met: true, ..unmark }).map(drop)
     }
 
-    /// Moves away the jobs and dead letters whose home is elsewhere.
+    /// Moves away the jobs, dead letters and records whose home is another node.
     fn empty(&mut self, place: Place, replicas: &impl Fn(&Place) -> u64) -> RoundResult<()> {
         for topic in self.nodes.counts_at(place)?.into_keys() {
             for kind in KINDS {

@@ -1,9 +1,9 @@
 //! The scripts. Each transition of a job is one file in `lua/`, and runs as a whole or not at all. The first line of a
-//! script names the parts that it uses. Their texts are put before its own.
+//! script names the parts that it uses. The texts of these parts are put before the text of the script.
 
 use std::sync::LazyLock;
 
-/// The scripts. The file of each one says what it takes and what it returns.
+/// The scripts. The file of each script says which arguments the script gets, and what it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Script {
     Add,
@@ -141,7 +141,7 @@ const PARTS: [(&str, &str); 22] = sources!(
     "views"
 );
 
-/// A script as it is sent to servers, and the hash by which they know it then.
+/// A script in the form in which it is sent to servers, and the hash by which servers then know the script.
 struct LoadedScript {
     text: String,
     hash: String,

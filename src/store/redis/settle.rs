@@ -49,8 +49,8 @@ impl RedisStore {
         self.grouped(Script::Settle, homes, settlements, places, |s| &s.key, &[], words)
     }
 
-    /// Returns the results of settlements at those places. A lease that is unknown there is tried at the home of its
-    /// job.
+    /// Returns the results of settlements from the answers of their shards. A lease that is unknown on its shard is
+    /// tried at the home of its job.
     fn settled(
         &self,
         homes: &Homes,
@@ -89,7 +89,7 @@ impl RedisStore {
 
     /// Settles up to [`CHUNK`] leases, and leases jobs from the first shard in the same round trip. This needs a single
     /// node or lane, 1 to [`CHUNK`] settlements, at most [`FEW`] shards, and a first shard that can be used now.
-    /// Otherwise this returns `None` and settles nothing. (With more shards, dq first looks which of them have ready
+    /// Otherwise this returns `None` and settles nothing. (With more shards, dq first checks which of them have ready
     /// jobs.)
     pub(super) fn exchange_at_once(
         &mut self,

@@ -2,7 +2,7 @@
 //! entry is taken twice or skipped.
 //!
 //! A shard gets the entries in numbered batches, one after the other. The next batch is sent when the shard has
-//! answered the one before. Before a batch is sent, the disk has a note of which entries are in it.
+//! answered the previous batch. Before a batch is sent, the sender writes to the disk which entries are in the batch.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -22,8 +22,8 @@ use model::job::{JobKey, NewJob};
 use model::settings;
 use model::topic::Durability;
 
-/// How long a shard that took nothing is left alone: the first time, and at most. Each pause is twice as long as the
-/// one before.
+/// How long nothing is sent to a shard that took nothing: the first pause, and the longest pause. Each pause is twice
+/// as long as the previous one.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// If a node outside the set has not answered for this long, the batches that were sent to it are sent to the new
@@ -38,14 +38,14 @@ pub struct SpoolSender {
     name: String,
     /// The number of the set under which entries were last sent.
     set: u64,
-    /// All entries up to this one were looked at. Those of them that still wait are for shards that are held up.
+    /// All entries up to this one were examined. Those that still wait are for the shards in `held_up`.
     done_to: i64,
     held_up: BTreeMap<Place, BlockedShard>,
-    /// Since when no server has answered for a batch, by the number of the batch.
+    /// For each batch, by its number: since when no server has answered for it.
     silent: HashMap<i64, Instant>,
 }
 
-/// A shard that took nothing, and is left alone for a while.
+/// A shard that took nothing. Nothing is sent to it for a while.
 #[derive(Debug, Clone, Copy)]
 struct BlockedShard {
     /// The first entry for the shard, or an earlier one.
@@ -129,9 +129,9 @@ impl SpoolSender {
         Ok((sum, left))
     }
 
-    /// Sends a batch once more to the same shard, which takes it now or has taken it before. A batch whose entries have
-    /// all been replaced by later changes is sent too, without entries. After the shard has answered, it refuses the
-    /// copy that was sent first, even if that copy arrives much later. None: the result is not known yet.
+    /// Sends a batch once more to the same shard. The shard takes the batch now, or has taken it before. If later
+    /// changes have replaced all entries of the batch, it is sent without entries. After the shard has answered, it
+    /// refuses the copy that was sent first, even if that copy arrives much later. None: the result is not known yet.
     fn send_again(&self, homes: &Homes, place: Place, batch: &SentBatch, entries: &[Entry]) -> Option<bool> {
         let calls = self.calls(homes, &[(place, batch, entries)]);
         let answer = self.store.ask_all_by(calls).pop()?.1;
@@ -155,9 +155,9 @@ impl SpoolSender {
         };
         self.silent.remove(&batch.number);
         match homes.has(place.node) {
-            // The shard still has the earlier set. A batch that is still on its way could be taken.
+            // The shard still has the earlier set, so it could take a batch that is still on its way.
             true if set != homes.set.text() => None,
-            // The set was changed while the node was away: the node is forgotten, and so is what it took.
+            // The set was changed while the node was away. So the node is forgotten, with everything that it took.
             false if set == batch.set => Some(false),
             _ => Some(last.parse().unwrap_or(0) >= batch.number),
         }
@@ -177,8 +177,8 @@ impl SpoolSender {
             self.held_up.remove(&place);
             let sent = self.send_entries(homes, page, unanswered);
             if sent.is_err() {
-                // The shard may still have entries before `done_to`. Only `held_up` tells where they begin, so it keeps
-                // the shard.
+                // The shard may still have entries before `done_to`. Only `held_up` says where these entries begin, so
+                // the shard stays in it.
                 self.held_up.insert(place, before);
             }
             sum += sent?;
@@ -250,7 +250,7 @@ impl SpoolSender {
             let (mut taken, mut not_taken) = (Vec::new(), Vec::new());
             for (place, (batch, entries)) in places.iter().zip(&batches) {
                 match answers.get(place) {
-                    // All entries of this batch were replaced since they were read, so it was not sent.
+                    // All entries of this batch were replaced after they were read, so the batch was not sent.
                     None => taken.push(batch.number),
                     Some(Ok(_)) => {
                         sum += entries.len();
@@ -270,7 +270,7 @@ impl SpoolSender {
         Ok(sum)
     }
 
-    /// Notes that nothing is sent to a shard for a while, and the first of its entries that is left.
+    /// Notes that nothing is sent to a shard for a while, and which entry of the shard waits first.
     fn block_shard(&mut self, place: Place, entries: &[Entry]) {
         let Some(first) = entries.iter().map(|entry| entry.seq).min() else { return };
         let new = BlockedShard { first, again_at: Instant::now() + PAUSE.0, pause: PAUSE.0 };

@@ -14,7 +14,7 @@ const LOOKS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Nodes {
-    /// Returns the set of nodes that this process knows. None: it has read none from any node yet.
+    /// Returns the set of nodes that this process knows. None: the process has not read a set from any node yet.
     pub fn set_state(&self) -> Option<SetState> {
         self.known().map(|homes| SetState {
             number: homes.set.number,
@@ -30,8 +30,8 @@ impl Nodes {
 
     /// Returns the state of each node.
     pub fn states(&self) -> Vec<NodeState> {
-        // The set is read first, so that the nodes' own reports are not older than it. A set that is newer counts at
-        // once: after a move, the known one may be a second old.
+        // The set is read first, so that the nodes' own reports are not older than it. A newer set in the reports
+        // counts at once, because after a move the known set may be a second old.
         let _ = self.learn(Instant::now().checked_sub(FRESH));
         let reports = self.reports();
         if let Some(set) = latest(&reports)
@@ -77,7 +77,7 @@ impl Nodes {
         })
     }
 
-    /// Returns whether a node is outside the newest set: it has no jobs. False if no set is known.
+    /// Returns whether a node is outside the newest set, and so has no jobs. False if no set is known.
     pub fn is_outside(&self, node: usize) -> bool {
         let known = self.learn(Instant::now().checked_sub(FRESH)).ok().or_else(|| self.known());
         known.is_some_and(|homes| !homes.has(node))
@@ -103,7 +103,7 @@ pub enum Part {
     Home,
     /// Jobs are being moved to this node, and it will be a home.
     Joining,
-    /// Its jobs are being moved away.
+    /// The jobs of this node are being moved away.
     Leaving,
     /// The configuration names this node, but it is not in the set.
     Outside,
@@ -129,14 +129,15 @@ impl Part {
 pub struct NodeState {
     /// The name of the node.
     pub name: String,
-    /// Whether it answers.
+    /// Whether the node answers.
     pub answers: bool,
     /// The role of the node in the set.
     pub part: Part,
-    /// The data of the node is older than that of the others. It is not used before `dq nodes move` has looked at it.
+    /// Whether the data of the node is older than the data of the others. The node is not used until `dq nodes move`
+    /// has been run.
     pub is_older: bool,
     /// Why dq does not use the node, although it answers.
     pub unusable: Option<StoreError>,
-    /// What the node can promise. None: it does not report it.
+    /// What the node can promise. None: the node does not report this.
     pub capability: Option<Capability>,
 }

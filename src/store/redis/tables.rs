@@ -18,19 +18,19 @@ use crate::{Result, StoreError};
 use model::settings;
 use model::topic::Durability;
 
-/// The first table. A node has this table if it has the tables. No other node has it.
+/// The first table. The node that has the tables has this table. No other node has this table.
 const FIRST: &str = "registry";
 
 /// The field with the version of a table.
 const VERSION: &str = "version";
 
-/// The field of the first table with the name of the node to which the tables are being moved.
+/// A field of the first table: the name of the node to which the tables are being moved.
 const MOVES_TO: &str = "moves_to";
 
-/// The key, on the nodes that do not have the tables, with the name of the node that has them.
+/// A key on the nodes that do not have the tables: the name of the node that has the tables.
 const HINT: &str = "tables_on";
 
-/// How many fields one command writes or reads at most.
+/// The most fields that one command writes or reads.
 const FIELDS: usize = 1000;
 
 /// A handle to the shared tables.
@@ -42,11 +42,11 @@ pub struct SharedTables {
 
 /// What a node says about the tables.
 struct TablesReport {
-    /// The first table is here.
+    /// Whether the first table is on this node.
     is_here: bool,
-    /// The node to which they are being moved.
+    /// The node to which the tables are being moved.
     moves_to: Option<String>,
-    /// The node that has them, as this node was told.
+    /// The node that has the tables, as far as this node knows.
     hint: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl SharedTables {
     /// The first table.
     pub const FIRST: &str = FIRST;
 
-    /// Finds the tables. None: no node has them, and none is known to have had them.
+    /// Finds the tables. None: no node has the tables, and no node knows of a node that had them.
     pub fn find(settings: &settings::RedisSettings) -> Result<Option<SharedTables>> {
         let nodes = Nodes::from_settings(settings)?;
         let reports = reports(&nodes);
@@ -87,9 +87,9 @@ impl SharedTables {
         Ok(Some(tables))
     }
 
-    /// Makes the tables, on the home of jobs whose name comes first, or on this node. All nodes must answer, and none may
-    /// have tables. The first table gets these changes in the same step. Also returns whether it was this process that
-    /// made them; otherwise another process was faster, and the tables are that one's.
+    /// Makes the tables on the node `on`. Without `on`, makes them on the home of jobs whose name comes first. All
+    /// nodes must answer, and none may have tables. The first table gets `changes` in the same step. Also returns
+    /// whether this process made the tables. If not, another process was faster and has made them.
     pub fn create(
         settings: &settings::RedisSettings,
         on: Option<&str>,
@@ -175,8 +175,8 @@ impl SharedTables {
         Ok(fields)
     }
 
-    /// Makes changes if the guarding table still has this version (none: it is not there). The version becomes the next
-    /// one. Returns false if there is another version; nothing was changed then.
+    /// Makes changes if the guarding table still has this version (None: the table is not there), and increases the
+    /// version by 1. If the table has another version, changes nothing and returns false.
     pub fn write(&self, guard: &str, version: Option<u64>, changes: &[TableChange]) -> Result<bool> {
         self.write_next(guard, version, Some(version.unwrap_or(0) + 1), changes)
     }
@@ -218,8 +218,8 @@ impl SharedTables {
         StoreError::Unavailable(format!("the registry is not on node {} any more", self.node()))
     }
 
-    /// Moves the tables to another node. `others`: all tables but the first. A run may end after any step, and may be
-    /// started again, also beside another run. Returns the handle to the tables on that node.
+    /// Moves the tables to another node. `others`: all tables but the first. A run may end after any step. It may be
+    /// started again, even while another run works. Returns the handle to the tables on that node.
     pub fn move_to(self, name: &str, others: &[String]) -> Result<SharedTables> {
         let goal = SharedTables::at(&self.nodes, position(&self.nodes, name)?);
         reports(&self.nodes).into_iter().collect::<Result<Vec<_>>>()?;
@@ -243,8 +243,8 @@ impl SharedTables {
         Ok(goal)
     }
 
-    /// With a goal: refuses changes from now on. Without: takes changes again. Returns the version of the first table,
-    /// which stays.
+    /// With a goal, changes are refused from now on. Without a goal, changes are allowed again. Returns the version of
+    /// the first table, which does not change.
     fn mark(&self, goal: Option<&str>) -> Result<u64> {
         let (table, field) = (FIRST.to_owned(), MOVES_TO.to_owned());
         let mark = match goal {
@@ -259,8 +259,8 @@ impl SharedTables {
         }
     }
 
-    /// Writes a whole table, as long as this node does not have the first table: a slow run must not write over the
-    /// tables that another run has finished.
+    /// Writes a whole table if this node does not have the first table yet. So a slow run does not overwrite the tables
+    /// that another run has finished.
     fn fill(&self, table: &str, fields: BTreeMap<String, String>, version: Option<u64>) -> Result<()> {
         let set = |(field, value)| TableChange::Set { table: table.to_owned(), field, value };
         let drop = TableChange::Drop { table: table.to_owned() };
@@ -287,7 +287,8 @@ impl SharedTables {
         self.run(&calls).into_iter().try_for_each(|answer| answer.map(drop))
     }
 
-    /// Tells the other nodes where the tables are. A node that does not answer is told when the tables are next found.
+    /// Tells the other nodes where the tables are. A node that does not answer learns this the next time that a process
+    /// finds the tables.
     fn tell_the_others(&self, reports: &[Result<TablesReport>]) {
         for (node, report) in reports.iter().enumerate().filter(|(node, _)| *node != self.place.node) {
             if report.as_ref().is_ok_and(|report| report.hint.as_deref() != Some(self.node())) {

@@ -1,11 +1,11 @@
 //! Takes back the leases of lease calls whose answers never came. The server may have run such a call, or may still run
 //! it: the call can be in the buffer of a connection that was given up. No callback is made for the leased jobs, so
-//! they go back to ready, and their attempts do not count.
+//! they become ready again, and their attempts do not count.
 //!
 //! Each call has its own prefix, with which its tokens begin. `take_back.lua` ends the leases with that prefix, and
 //! leaves a mark by which `lease.lua` refuses the call. The scripts of a shard run one after the other. If the call ran
-//! before `take_back.lua`, its leases are found. If it runs later, it finds the mark. So nothing of the call is left
-//! once `take_back.lua` has answered, and that script may be repeated.
+//! before `take_back.lua`, its leases are found. If it runs later, it finds the mark. So no lease of the call is left
+//! when `take_back.lua` has answered. The script may be repeated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,8 @@ use super::script::Script;
 use super::{CHUNK, RedisStore};
 use crate::{OwnerTag, Result, StoreError};
 
-/// How long a call that was taken back is refused. A host may still send the bytes that it has buffered for a
-/// connection that was given up, for up to a quarter of an hour (`tcp_retries2`). The refusal must last longer.
+/// How long a call that was taken back is refused. For up to a quarter of an hour (`tcp_retries2`), a host may still
+/// send the buffered bytes of a connection that was given up. The refusal must last longer.
 const REFUSED: Duration = Duration::from_secs(20 * 60);
 
 /// A lease call that was sent, and whose answer never came.

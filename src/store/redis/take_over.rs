@@ -1,5 +1,5 @@
-//! Takes over the jobs of another store: packs them as the scripts store them, and lets `move_put` and the scripts
-//! beside it put them into their homes, as a move between nodes does.
+//! Takes over the jobs of another store. The code packs the jobs in the form in which the scripts store them. Then
+//! `move_put` and similar scripts put the jobs into their homes, as in a move between nodes.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use model::job::{Attempt, JobKey, State};
 use model::job_priority::JobPriority;
 use model::record::JobRecord;
 
-/// The key of a shard that has the mark.
+/// The key of the mark on a shard.
 const MARK: &str = "moved";
 
 /// What is packed of a job or a record: the arguments of its script.
@@ -67,7 +67,7 @@ fn record_of(job: &View) -> Vec<u8> {
     record
 }
 
-/// Returns the six values of a live job that `move_put` takes.
+/// Returns the six values of a live job that `move_put` expects.
 fn packed(job: &View) -> Packed {
     let (rank, due_ms) = (job.priority.level().map_or(0, |level| level as i64), job.due_ms);
     let log = log_of(&job.headers, &job.attempts_log, job.priority, job.stamp_us);
@@ -86,12 +86,12 @@ fn packed(job: &View) -> Packed {
     vec![id.into(), record_of(job), notes, state.into(), score.to_string().into(), Vec::new()]
 }
 
-/// Returns the two values of a dead letter that `move_put_letters` takes.
+/// Returns the two values of a dead letter that `move_put_letters` expects.
 fn packed_letter(job: &View) -> Packed {
     let log = log_of(&job.headers, &job.attempts_log, job.priority, job.stamp_us);
     let mut letter = Vec::new();
     add_number(&mut letter, job.due_ms, 6);
-    // The script gives it its number.
+    // The script gives the letter its number.
     add_number(&mut letter, 0, 4);
     add_number(&mut letter, job.attempts.into(), 4);
     add_number(&mut letter, log.len() as i64, 4);
@@ -100,7 +100,7 @@ fn packed_letter(job: &View) -> Packed {
     vec![job.until_ms.unwrap_or(job.due_ms).to_string().into(), letter]
 }
 
-/// Returns the two values of a record that `record_put` takes: see `part/history.lua`.
+/// Returns the two values of a record that `record_put` expects: see `part/history.lua`.
 fn packed_record(record: &JobRecord) -> Packed {
     let stamp_us = record.stamp_us.unwrap_or(0);
     let log = log_of(&record.headers, &record.attempts_log, JobPriority::default(), stamp_us);
@@ -119,8 +119,8 @@ fn packed_record(record: &JobRecord) -> Packed {
 }
 
 impl RedisStore {
-    /// Calls a script at the homes of jobs, with as many jobs as one call may have. `before`: the arguments that come
-    /// before those of the jobs, which are the same for all jobs of a group. Jobs of different groups do not share a
+    /// Calls a script at the homes of jobs, with several jobs in each call. `before`: the arguments before those of the
+    /// jobs. Jobs with the same shard and the same such arguments form a group. Jobs of different groups do not share a
     /// call.
     fn put(
         &self,

@@ -2,8 +2,8 @@
 //! jobs are being moved. It is one SQLite file that all processes of the host open. docs/internals/NODES.md has its
 //! rules.
 //!
-//! It keeps one entry for each job, the last change. It knows nothing about nodes: the sender of the entries notes
-//! where it sent each of them, in batches, and what happened to the batches.
+//! The spool keeps one entry for each job: the last change. It knows nothing about nodes. The sender sends the entries
+//! in batches, and notes in the spool where it sent each entry, and what happened to the batches.
 
 mod clock;
 mod room;
@@ -75,8 +75,8 @@ pub(super) enum Spooled {
 }
 
 impl Spool {
-    /// Opens a handle for the sender of the entries. It may write a little more than the others, so that a full spool
-    /// can be emptied.
+    /// Opens a handle for the sender of the entries. It may write a little more than other handles, so that a full
+    /// spool can be emptied.
     pub(super) fn open_to_send(settings: &settings::SpoolSettings) -> Result<Spool> {
         Spool::open(&settings::SpoolSettings { bytes: settings.bytes + SEND_BYTES, ..settings.clone() })
     }
@@ -136,7 +136,7 @@ impl Spool {
         }
     }
 
-    /// Returns whether it takes any changes.
+    /// Returns whether the spool accepts any changes.
     pub(super) fn takes(&self) -> bool {
         self.bytes > 0
     }
@@ -202,8 +202,8 @@ impl Spool {
         Ok(jobs.iter().map(|job| job.due.resolve(i128::from(now.unix_us) * 1000)).collect())
     }
 
-    /// Deletes jobs of which a change waits. Returns for each job whether the change that waited would have stored it.
-    /// None: no change of it waits.
+    /// Deletes the jobs that have a waiting change. Returns for each job whether its waiting change would have stored
+    /// the job. None: the job has no waiting change.
     pub(super) fn delete(&mut self, keys: &[&JobKey]) -> Result<Vec<Option<bool>>> {
         let now = Moment::now(&self.boot);
         self.write(|tx| {
@@ -224,7 +224,7 @@ impl Spool {
         })
     }
 
-    /// Returns what the change that waits says about a job. None: no change of it waits.
+    /// Returns what the waiting change of a job says about the job. None: the job has no waiting change.
     pub(super) fn get(&self, key: &JobKey) -> Result<Option<Spooled>> {
         if self.is_empty()? {
             return Ok(None);
@@ -342,7 +342,8 @@ fn connect(path: &Path, bytes: usize) -> std::result::Result<Connection, Box<dyn
     db.pragma_update(None, "journal_mode", "wal")?;
     db.pragma_update(None, "synchronous", "full")?;
     db.pragma_update(None, "journal_size_limit", LOG_BYTES as i64)?;
-    // Through this connection, SQLite makes the file no longer than this many pages. Each connection needs the setting.
+    // This limits the length of the file, in pages. The limit applies to this connection only, so each connection sets
+    // it.
     db.pragma_update(None, "max_page_count", (bytes / PAGE) as i64)?;
     // An older release may open the file of a newer one. A migration that it does not know is not an error.
     migrations::runner().set_abort_missing(false).set_grouped(true).run(&mut db)?;

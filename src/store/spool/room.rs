@@ -5,7 +5,7 @@ use crate::disk::free_bytes;
 use crate::{Result, StoreError};
 use model::settings::files::{LOG, beside};
 
-/// The entries that are read and sent together have at most about this many bytes.
+/// The approximate limit of the bytes of entries that are read and sent together.
 pub(crate) const BATCH_BYTES: usize = 4 << 20;
 
 /// How full the spool is.
@@ -46,9 +46,9 @@ impl Spool {
         Ok(pragma("page_count")?.saturating_sub(pragma("freelist_count")?) * PAGE as u64)
     }
 
-    /// Refuses changes of this many bytes if the disk would then have too little free space to send the waiting
-    /// changes. A batch that is sent is written three times: when it gets its number, when it is removed, and into the
-    /// file. The log must fit into the file, too.
+    /// Refuses changes of `bytes` bytes if the disk would then have too little free space to send the waiting changes.
+    /// A batch that is sent is written three times: when it gets its number, when it is removed, and into the file.
+    /// Copying the log into the file needs space, too.
     pub(super) fn check_disk(&self, bytes: usize) -> Result<()> {
         let Some(free) = free_bytes(&self.path) else { return Ok(()) };
         let log = std::fs::metadata(beside(&self.path, LOG)).map_or(0, |log| log.len());

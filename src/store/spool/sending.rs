@@ -10,7 +10,7 @@ use model::settings::NOTHING_WAITS;
 /// Entries that are sent to a shard together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SentBatch {
-    /// Its number, which is unique among the batches of its sender, and greater than those before.
+    /// Its number. It is greater than the numbers of all earlier batches of this sender.
     pub number: i64,
     /// The process that sends it.
     pub sender: String,
@@ -18,7 +18,7 @@ pub(crate) struct SentBatch {
     pub node: String,
     /// The shard of that node.
     pub shard: usize,
-    /// The set of nodes that was used to choose this place.
+    /// The set of nodes that was used to choose this node and this shard.
     pub set: String,
 }
 
@@ -37,8 +37,8 @@ impl Spool {
         self.is_empty()
     }
 
-    /// Returns the first entries after `after` that are in no batch: up to `limit`, and only as many as needed to reach
-    /// `bytes` bytes. If there is such an entry, at least one is returned.
+    /// Returns the first entries after `after` that are in no batch. The result ends at `limit` entries, or when its
+    /// entries reach `bytes` bytes. It is not empty if there is such an entry.
     pub(crate) fn page(&self, after: i64, limit: usize, bytes: usize) -> Result<Vec<Entry>> {
         let sql = format!("SELECT {COLUMNS} FROM entry WHERE seq > ? AND batch IS NULL ORDER BY seq LIMIT ?");
         self.read(&sql, params![after, limit as i64], bytes)
@@ -81,8 +81,8 @@ impl Spool {
         query.query_map([], batch).and_then(Iterator::collect).map_err(unread)
     }
 
-    /// Notes which entries are in which batch, before they are sent. Gives each batch its number, and removes the
-    /// entries from it that a later change has replaced since they were read.
+    /// Notes which entries are in which batch, before they are sent. Gives each batch its number. Removes from each
+    /// batch the entries that a later change has replaced since they were read.
     pub(crate) fn note_sent(&mut self, batches: &mut [(SentBatch, Vec<Entry>)]) -> Result<()> {
         self.write(|tx| {
             let mut insert =
@@ -102,8 +102,8 @@ impl Spool {
         })
     }
 
-    /// Notes the results of batches. The entries of batches that were taken are removed. The entries of the others wait
-    /// again.
+    /// Notes the results of batches. The entries of batches that were taken are removed. The entries of batches that
+    /// were not taken wait again.
     pub(crate) fn note_answered(&mut self, taken: &[i64], not_taken: &[i64]) -> Result<()> {
         if taken.is_empty() && not_taken.is_empty() {
             return Ok(());

@@ -1,10 +1,11 @@
-//! Bells: Unix datagrams that wake the processes of a host when there is work, sent after the commit that made it.
+//! Bells: Unix datagrams that wake the processes of a host when there is work. They are sent after the commit that made
+//! the work.
 //!
-//! Each process that waits hangs a bell of its own into `run_dir/bells`. Its name says what the process waits for, and
-//! which process it is. A process that has work to announce rings all bells of that kind. Each process that gets the
-//! ring decides by its own free workers whether to look for work. A ring is not lost if the socket of a bell is full:
-//! the rings in it wake the process as well. It is not an error if nobody listens: a process looks for work after it
-//! has hung its bell and before it waits. The listening side of a bell is `hung_bell`.
+//! Each process that waits hangs a bell of its own into `run_dir/bells`. The name of the bell says what the process
+//! waits for, and which process it is. A process that has work to announce rings all bells of the matching kind. Each
+//! process that gets the ring looks for work only if it has free workers. A ring is not lost if the socket of a bell is
+//! full: the earlier rings in it wake the process anyway. It is not an error if nobody listens: a process looks for
+//! work after it has hung its bell and before it waits. The listening side of a bell is `hung_bell`.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixDatagram;
@@ -64,8 +65,8 @@ impl BellRinger {
     }
 
     fn ring_all(&self, rings: PendingRings) -> io::Result<()> {
-        // Rings that wait in bells count against the socket that sent them. With a new socket, `WouldBlock` means that
-        // this bell is full.
+        // Rings that wait in bells use up the buffer of the socket that sent them. So with a new socket, `WouldBlock`
+        // means that this bell is full.
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
         let mut failed = Ok(());

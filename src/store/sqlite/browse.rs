@@ -167,7 +167,7 @@ impl Views for SqliteStore {
     }
 
     fn delayed_from(&mut self, _: &TopicName, due_ms: i64) -> Result<String> {
-        // Before the first row of this moment.
+        // This cursor is before the first row of this moment.
         Ok(format!("0.{due_ms}.-1"))
     }
 

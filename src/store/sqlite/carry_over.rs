@@ -17,7 +17,7 @@ use crate::{Result, StoreError};
 /// again.
 const SCARCE_BYTES: u64 = 8 << 20;
 
-/// How long to wait for readers while writers wait too.
+/// How long a checkpoint waits for readers. The writers wait during this time, too.
 const READERS: Duration = Duration::from_millis(10);
 
 /// The result of a checkpoint.
@@ -45,8 +45,8 @@ pub(super) enum LogReuse {
     Emptied,
 }
 
-/// Copies the log into the file, if the log has this many pages or disk space is scarce. Returns whether that is
-/// finished, and no reader needs the log any more.
+/// Copies the log into the file, if the log has this many pages or disk space is scarce. Returns false if a reader
+/// still needs the log.
 pub(super) fn carry_over(
     db: &Connection,
     turn: &Turn,
@@ -73,7 +73,7 @@ pub(super) fn carry_over(
         }
     };
     if pages.log - pages.carried > i64::from(LOG_PAGES) {
-        // A reader, perhaps a backup, still needs what is in the file. The copy is tried again at the next ring.
+        // A reader, perhaps a backup, still reads the old pages of the file. The copy is tried again at the next ring.
         log::debug!("{} pages of the log of {} wait for a reader", pages.log - pages.carried, path.display());
         return Ok(false);
     }

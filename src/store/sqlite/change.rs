@@ -111,8 +111,8 @@ fn due_of(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<i64> {
     w.db.prepare_cached(due)?.query_row(params![tid, id.as_str()], |row| row.get(0))
 }
 
-/// Deletes one live job, or its dead letters if there is no live job. `note`: why, for its record. Returns whether there
-/// were any.
+/// Deletes one live job, or its dead letters if there is no live job. `note`: why, for its record. Returns whether
+/// there were any.
 pub(super) fn delete(w: &mut Write<'_>, key: &JobKey, note: Option<&str>) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     if let Some((seq, state)) = live(w, tid, &key.id)? {
@@ -172,11 +172,12 @@ pub(super) fn change(
     Ok(Ok(Changed::Done))
 }
 
-/// Gives one job its real due time, if it is held back. Returns whether it was.
+/// Gives one job its real due time, if it is held back. Returns whether it was held back.
 pub(super) fn release(w: &mut Write<'_>, (key, due): &(JobKey, Due)) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     let (state, at_ms) = match due {
-        // Also if it is in the past: a timer finds the job, and applies the `catch_up` of its topic.
+        // The job is delayed even if this moment is in the past: a timer finds the job, and applies the `catch_up` of
+        // its topic.
         Due::At(_) => (State::Delayed, w.place(*due).1),
         Due::In(_) => w.place(*due),
     };

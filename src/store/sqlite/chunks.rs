@@ -49,7 +49,7 @@ pub(super) enum More {
 }
 
 impl More {
-    /// Returns `Yes` if the step found as much as it may take: it may not have found all.
+    /// Returns `Yes` if the step reached its limit: there may be more to do.
     pub(super) fn if_full(found: usize, limit: usize) -> More {
         if found == limit && limit > 0 { More::Yes } else { More::No }
     }

@@ -28,7 +28,7 @@ enum TransactionError {
 }
 
 impl SqliteStore {
-    /// Runs `work` in a write transaction, and rings the bells that it asks for once it is committed.
+    /// Runs `work` in a write transaction. After the commit, rings the bells that `work` asks for.
     pub(super) fn write<T>(
         &mut self,
         durability: Durability,

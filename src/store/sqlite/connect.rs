@@ -12,22 +12,22 @@ use crate::{Result, StoreError};
 
 refinery::embed_migrations!("../../migrations/store/sqlite");
 
-/// How long SQLite waits for another program that holds the file.
+/// How long SQLite waits for another program that has locked the file.
 pub(crate) const BUSY: Duration = Duration::from_millis(500);
 
 /// The log's file is cut to this size when it starts again from its beginning.
 const LOG_BYTES: i64 = 64 << 20;
 
-/// Opens the file, and brings it up to date. A new file can give free pages back (`free_pages`). `log_pages` is set to the
-/// length of the log after each commit.
+/// Opens the file, and brings it up to date. A new file can give free pages back (`free_pages`). `log_pages` is set to
+/// the length of the log after each commit.
 pub(super) fn connect(path: &Path, is_new: bool, log_pages: &Arc<AtomicI32>) -> Result<Connection> {
     let mut db = Connection::open(path).map_err(refused)?;
     let settings = |db: &mut Connection| -> rusqlite::Result<()> {
         db.busy_timeout(BUSY)?;
         db.set_prepared_statement_cache_capacity(64);
         if is_new {
-            // This must come before the first page. It adds one page to about a thousand, and no work that can be
-            // measured: `DQ_BENCH_PART=pages cargo bench --bench embedded_store`.
+            // This must be set before the first page is written. It adds one page to about a thousand, and no
+            // measurable work: `DQ_BENCH_PART=pages cargo bench --bench embedded_store`.
             db.pragma_update(None, "auto_vacuum", "incremental")?;
         }
         db.pragma_update(None, "journal_mode", "wal")?;
@@ -35,10 +35,11 @@ pub(super) fn connect(path: &Path, is_new: bool, log_pages: &Arc<AtomicI32>) -> 
         db.pragma_update(None, "wal_autocheckpoint", 0)?;
         db.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
         db.pragma_update(None, "cache_size", -8192)?;
-        // Zeros replace what is deleted from a page that is written anyway. See `erase.rs`.
+        // SQLite overwrites deleted text with zeros, but only in pages that it writes anyway. See `erase.rs`.
         db.pragma_update(None, "secure_delete", "fast")?;
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-        // Without this, SQLite plans a statement again when other values are bound to it. That took a tenth of the time.
+        // Without this, SQLite plans a statement again when other values are bound to it. This planning took a tenth of
+        // the time.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         let pages = Arc::clone(log_pages);
         db.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, n| {

@@ -1,5 +1,5 @@
-//! The steps of a job to its delivery: promote, settle, expire, hand back. (`lease_rows` leases.) Each function does the part of a
-//! transaction for one job, or for one bounded batch.
+//! The steps of a job to its delivery: promote, settle, expire, hand back. (Leasing is in `lease_rows`.) Each function
+//! does the part of a transaction for one job, or for one bounded batch.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use model::job::{ATTEMPTS_KEPT, Attempt, Due, FIRST_ATTEMPTS_KEPT, State, TopicN
 use model::job_priority::JobPriority;
 use model::record::Ending;
 
-/// How often an attempt of a job does not count because its consumer died. After that the attempt counts: the job
-/// itself may be what kills consumers.
+/// How often an attempt of a job does not count because its consumer died. After that the attempt counts, because the
+/// job itself may kill the consumers.
 const CRASHES_FORGIVEN: u32 = 3;
 
 /// Promotes up to `limit` due jobs, the topics in the order of their next due times. Jobs of the topics in `spread`

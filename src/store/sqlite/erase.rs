@@ -1,15 +1,15 @@
-//! Removes rows so that their text is soon neither in the file nor in its log, nor in backups that are made later.
+//! Removes rows, so that their text soon disappears from the file and its log. Later backups do not have it either.
 //!
 //! SQLite only marks deleted rows as free. All connections use `secure_delete = fast`, which overwrites deleted text
-//! only in a page that SQLite writes for another reason. A page that becomes free as a whole keeps its content, and the log keeps earlier
-//! versions of pages until it is written again. So an erasure has two parts:
+//! only in a page that SQLite writes for another reason. A page that becomes free as a whole keeps its content, and the
+//! log keeps earlier versions of pages until it is written again. So an erasure has two parts:
 //! 1. The transaction that deletes uses `secure_delete = on`, which overwrites pages that become free, too. It also
 //!    counts the erasure in `shard.erasures`.
-//! 2. The timer's maintenance gives all free pages back, because a free page may still have the text of the job from
-//!    before it ended. Then it copies the log into the file, empties the log, and notes in `shard.erased` which erasures are
-//!    finished.
+//! 2. The timer's maintenance gives all free pages back, because a free page may still have a text of the job from
+//!    before the job ended. Then it copies the log into the file, and empties the log. It notes in `shard.erased` which
+//!    erasures are finished.
 //!
-//! A crash between any two steps leaves `erased` behind `erasures`, so the next maintenance continues.
+//! A crash between any two steps leaves `erased` smaller than `erasures`, so the next maintenance continues.
 
 use std::time::Duration;
 
@@ -47,7 +47,8 @@ impl SqliteStore {
         self.db.pragma_update_and_check(None, "secure_delete", mode, |_| Ok(())).map_err(refused)
     }
 
-    /// Does a short step of the erasures that are not finished. Returns when to call this again. None: there are none.
+    /// Does a short step of the erasures that are not finished. Returns when to call this again. None: all erasures are
+    /// finished.
     pub(super) fn finish_erasures(&mut self) -> Result<Option<Duration>> {
         let sql = "SELECT erasures, erased FROM shard";
         let (erasures, erased): (i64, i64) =
@@ -64,7 +65,8 @@ impl SqliteStore {
         if !carry_over(&self.db, &self.turn, &mut self.log, &self.path, 0, LogReuse::Emptied)? {
             return Ok(Some(READER));
         }
-        // Erasures that came meanwhile are counted in the file, but not in `erasures` here. The next call does them.
+        // Erasures that began in the meantime are counted in the file, but not in `erasures` here. The next call does
+        // them.
         self.write(Durability::Normal, |w| w.db.execute("UPDATE shard SET erased = ?1", [erasures]))?;
         Ok(Some(Duration::ZERO))
     }

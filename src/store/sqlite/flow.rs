@@ -1,5 +1,4 @@
-//! Permits and circuits: what holds back jobs that are ready. Each function does the part of a transaction for one
-//! topic.
+//! Permits and circuits, which make ready jobs wait. Each function does the part of a transaction for one topic.
 
 use super::commit::Durability;
 use super::connect::refused;
@@ -21,8 +20,8 @@ pub(super) fn permit(w: &mut Write<'_>, owner: &OwnerTag, ask: &PermitRequest) -
     let (name, now_ms) = (ask.name.as_str(), w.now_ms());
     w.db.prepare_cached("DELETE FROM permit WHERE name = ?1 AND (owner = ?2 OR until_ms <= ?3)")?
         .execute(params![name, owner.0, now_ms])?;
-    // If the clock was set back, permits of other processes would last too long. They last as if they were reported
-    // now.
+    // If the clock was set back, permits of other processes would last too long. So no permit lasts longer than a
+    // permit that is reported now.
     let until_ms = now_ms + PERMIT_HOLDS.as_millis() as i64;
     w.db.prepare_cached("UPDATE permit SET until_ms = ?2 WHERE name = ?1 AND until_ms > ?2")?
         .execute(params![name, until_ms])?;
@@ -71,7 +70,8 @@ pub(super) fn free(w: &Write<'_>, owner: &OwnerTag) -> rusqlite::Result<()> {
     w.db.prepare_cached("DELETE FROM permit WHERE owner = ?1")?.execute([&owner.0]).map(drop)
 }
 
-/// Returns whether the clock was set back since a circuit was written: it shows an earlier time than was noted then.
+/// Returns whether the clock was set back after a circuit was written: the clock now shows an earlier time than the
+/// time that was noted with the circuit.
 pub(super) fn is_set_back(db: &Connection, now_ms: i64) -> rusqlite::Result<bool> {
     db.prepare_cached("SELECT EXISTS (SELECT 1 FROM circuit WHERE max(noted_ms, since_ms) > ?1)")?
         .query_row([now_ms], |r| r.get(0))
@@ -96,7 +96,7 @@ pub(super) fn open(w: &mut Write<'_>, opening: &CircuitOpening) -> rusqlite::Res
         w.db.prepare_cached("SELECT until_ms, probe_ms, opens, reason FROM circuit WHERE name = ?1")?
             .query_row([name], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))
             .optional()?;
-    // A pause of zero means: the probe had no result, so the next job may go.
+    // A pause of zero means: the probe had no result, so the next job may be let through.
     let again = opening.pause.is_zero();
     let reason = match &known {
         None if again => return Ok(false),
@@ -169,14 +169,16 @@ impl ReadyTopics {
         Ok(found)
     }
 
-    /// Returns the topics whose jobs may still be leased, and how many; and the topics that wait.
+    /// Returns the topics whose jobs may still be leased, with the number of these jobs. Also returns the topics that
+    /// wait.
     pub(super) fn left(self) -> (ReadyCounts, WaitingTopics) {
         let left = self.topics.into_iter().filter(|(_, ready, _)| *ready > 0);
         (left.map(|(topic, ready, _)| (topic, ready)).collect(), self.waiting)
     }
 }
 
-/// Notes that a job of a topic was let through as a probe. The next job may go when the lease of this job has ended.
+/// Notes that a job of a topic was let through as a probe. The next job may be let through when the lease of this job
+/// has ended.
 pub(super) fn probe(w: &Write<'_>, topic: &TopicName, deadline_ms: i64) -> rusqlite::Result<()> {
     w.db.prepare_cached("UPDATE circuit SET probe_ms = ?2, noted_ms = ?3 WHERE name = ?1")?
         .execute(params![topic.as_str(), deadline_ms, w.now_ms()])

@@ -2,8 +2,8 @@
 //! that no job has needed for a while. If a store is emptied and filled again and again, giving its pages back would
 //! only cause more writes.
 //!
-//! A file can give pages back if it was made with `auto_vacuum = incremental`, as all new files are. In an older file, free
-//! pages are only used again. `dq backup` and `dq restore` make a new file of it.
+//! A file can give pages back if it was made with `auto_vacuum = incremental`, as all new files are. In an older file,
+//! free pages are only used again. `dq backup` and `dq restore` make a new file of it.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ const SETTLED: Duration = Duration::from_secs(10);
 /// How long a step may take. Writers wait meanwhile.
 const STEP: Duration = Duration::from_millis(2);
 
-/// How long the writers have between two steps.
+/// The pause between two steps, in which the writers have their turn.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// Decides when pages are given back. It gets the number of free pages and the time, and is pure.
@@ -35,7 +35,7 @@ pub(super) enum FreePages {
     Few,
     /// There are many, since this time. `least`: the smallest number since then.
     Many { since: Instant, least: i64 },
-    /// This many more pages are given back.
+    /// Pages are being given back. `left`: how many more.
     Giving { left: i64 },
 }
 
@@ -47,7 +47,8 @@ enum Step {
     Wait(Duration),
     /// Give back up to this many pages, and look again.
     Give(i64),
-    /// All is given back. The log has it, and must be copied into the file so that the file gets shorter.
+    /// All these pages are given back, but only in the log. The log must be copied into the file, so that the file gets
+    /// shorter.
     Shrink,
 }
 
@@ -128,7 +129,7 @@ fn number(db: &Connection, pragma: &str) -> rusqlite::Result<i64> {
     db.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0))
 }
 
-/// Gives up to `pages` free pages back, for as long as a step may take. Returns how many there were.
+/// Gives up to `pages` free pages back, but stops after the time of one step. Returns how many were given back.
 pub(super) fn give_back(db: &Connection, pages: i64) -> rusqlite::Result<i64> {
     let (begun, mut given) = (Instant::now(), 0);
     // Each row is one page.

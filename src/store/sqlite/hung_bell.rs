@@ -1,8 +1,8 @@
 //! The listening side of a bell: a socket in `run_dir/bells`. To hang a bell means to bind this socket to its file. If
 //! somebody removes the file, the bell is hung again.
 //!
-//! The kernel reports when the socket's file is removed or replaced, or its folder is moved. So a bell that is left
-//! alone costs nothing. While it cannot be hung again, this is tried once a second.
+//! The kernel reports when the socket's file is removed or replaced, or its folder is moved. So a bell that nobody
+//! removes costs nothing. If a bell cannot be hung again, the process tries again once a second.
 
 use std::fs::Metadata;
 use std::io::{self, ErrorKind};
@@ -69,7 +69,8 @@ impl HungBell {
         self.hung.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hangs the bell again if it is not where it was hung. Returns whether it did. If so, rings meanwhile were lost.
+    /// Hangs the bell again if its file is not there any more. Returns whether the bell was hung again. If so, rings in
+    /// the meantime were lost.
     fn rehang(&self, hung: &mut HungBellState) -> io::Result<bool> {
         let is_due = self.take_clock_event()?;
         if !hung.has_changed()? && !is_due || hung.is_there(&self.path) {
@@ -134,7 +135,7 @@ fn name_of(file: &Metadata) -> (u64, u64) {
 /// Returns a watch that reports when the file is removed or replaced, or its folder is moved.
 fn watch(path: &Path) -> io::Result<Inotify> {
     let changes = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-    // (A changed number of links is a change of the file's attributes. A ring changes no attribute.)
+    // (A removal changes the file's number of links, which is one of its attributes. A ring changes no attribute.)
     let file = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF | AddWatchFlags::IN_DELETE_SELF;
     changes.add_watch(path, file)?;
     if let Some(folder) = path.parent() {

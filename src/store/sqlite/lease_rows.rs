@@ -63,7 +63,8 @@ fn may_lease(w: &Write<'_>, tid: i64, want: &LeaseRequest) -> rusqlite::Result<u
     Ok(usize::try_from(i64::from(most) - leased).unwrap_or(0))
 }
 
-/// Leases the rows that the condition after it selects. Parameters: deadline, random bytes of the token, owner, limit.
+/// The beginning of a statement that leases rows. The condition that follows selects the rows. Parameters: deadline,
+/// random bytes of the token, owner, limit of attempts.
 macro_rules! lease_update {
     () => {
         "UPDATE job SET state = 3, at_ms = ?1, attempts = attempts + 1, token = randomblob(?2), owner = ?3,
@@ -117,7 +118,7 @@ pub(super) fn lease_job(
     let Some((seq, state)): Option<(i64, i64)> = found else { return Ok(None) };
     let (now_ms, deadline_ms) = (w.now_ms(), Due::In(hold).resolve(w.now_ns));
     if state == State::Delayed as i64 {
-        // If the lease is handed back, the job is ready.
+        // The job is due now. So it is ready if the lease is handed back.
         let sql = "UPDATE job SET due_ms = ?2 WHERE seq = ?1";
         w.db.prepare_cached(sql)?.execute(params![seq, now_ms])?;
     }

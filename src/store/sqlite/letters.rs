@@ -64,8 +64,8 @@ pub(super) struct Redriven {
 }
 
 /// Makes up to `limit` dead letters ready, or delayed as the pace says, with their attempts reset. If dead letters are
-/// named, this step takes all of them. A dead letter stays if a live job has its id. `done` dead letters were redriven
-/// before, by the same pace.
+/// named, this one step takes all of them, up to `limit`. A dead letter stays if a live job has its id. `done`: how
+/// many dead letters were redriven before, by the same pace.
 pub(super) fn redrive(
     w: &mut Write<'_>,
     topic: &TopicName,
@@ -165,7 +165,7 @@ pub(super) fn purge(
 ) -> rusqlite::Result<usize> {
     let Some(tid) = w.topic(topic)? else { return Ok(0) };
     let state_number = state as i64;
-    // Leased jobs have no index by topic: there are never many.
+    // There is no index of leased jobs by topic, because there are never many.
     let sql = format!("SELECT seq, id FROM job WHERE tid = ?1 AND state = {state_number} LIMIT ?2");
     let jobs: Vec<(i64, String)> =
         w.db.prepare_cached(&sql)?

@@ -3,7 +3,8 @@
 //!
 //! Every change is one transaction, and the processes take turns (`turn`). Adds, deletes and changes are on the disk
 //! before they are answered. Promotions, leases and settlements are on the disk after the next add, delete or change.
-//! So a power cut can repeat a delivery, but never loses one. Only the timer, an import and an erasure make checkpoints.
+//! So a power cut can repeat a delivery, but never loses one. Only the timer, an import and an erasure make
+//! checkpoints.
 //!
 //! No code may open or close the file outside SQLite: closing any descriptor of it drops the process's POSIX locks.
 
@@ -108,9 +109,9 @@ fn other_file(path: &Path, found: std::io::Result<FileId>) -> StoreError {
 }
 
 impl SqliteStore {
-    /// Opens the file, makes it if it is not there, and brings it up to date. If a daemon runs in `run_dir`, only the file
-    /// that the daemon uses is opened (`host::used_file`). Adds are refused while the disk has fewer than `min_free` bytes
-    /// left.
+    /// Opens the file, makes it if it is not there, and brings it up to date. If a daemon runs in `run_dir`, only the
+    /// file that the daemon uses is opened (`host::used_file`). Adds are refused while the disk has fewer than
+    /// `min_free` bytes left.
     pub fn open(path: &Path, run_dir: &Path, min_free: u64) -> Result<SqliteStore> {
         match take_over::mark_of(path) {
             Ok(None) => SqliteStore::open_marked(path, run_dir, min_free),
@@ -119,11 +120,11 @@ impl SqliteStore {
         }
     }
 
-    /// Opens the file, also if it has the mark of a move.
+    /// Opens the file, even if it has the mark of a move.
     pub fn open_marked(path: &Path, run_dir: &Path, min_free: u64) -> Result<SqliteStore> {
         let io = |e: std::io::Error| StoreError::Unavailable(format!("cannot open {}: {e}", path.display()));
         if let Some(used) = used_file(run_dir).map_err(io)? {
-            // Before anything is made: the files beside the missing file may come back with it.
+            // This check comes before any file is made: a missing file may come back together with the files beside it.
             match file_at(path) {
                 Ok(file) if file == used => {}
                 other => return Err(other_file(path, other)),
@@ -185,7 +186,7 @@ impl SqliteStore {
 
     /// Completes a file that was restored from a backup. No other process may have the file open. Hands back all leases
     /// of processes, because none of these processes is alive. Gives the file another identity (see
-    /// [`restored_as`](SqliteStore::restored_as)). Leases whose receivers answer later go on.
+    /// [`restored_as`](SqliteStore::restored_as)). Leases whose receivers answer later continue.
     pub fn complete_restore(&mut self) -> Result<()> {
         let identity = fastrand::i32(1..);
         self.db.pragma_update(None, "application_id", identity).map_err(refused)?;
@@ -201,8 +202,8 @@ impl SqliteStore {
     }
 
     /// Returns the identity that the file got when it was restored from a backup. None: it was not restored, or there
-    /// is no file. If others have made notes about the file, for example an import, notes from before the restore may
-    /// be wrong for it.
+    /// is no file. Others, for example an import, may have notes about the file. Notes from before the restore may be
+    /// wrong.
     pub fn restored_as(path: &Path) -> Result<Option<i32>> {
         if !path.exists() {
             return Ok(None);

@@ -121,8 +121,9 @@ impl Outbox for SqliteStore {
         if !self.has_followers()? {
             return Ok(SentFollowers::default());
         }
-        // The transactions that ended the jobs may not be on the disk yet, so this one need not be either. The log
-        // keeps the order: if this transaction survives a power cut, those do too.
+        // Perhaps the transactions that ended the jobs are not on the disk yet. So this transaction does not have to be
+        // on the disk, either. The log keeps the order: if this transaction survives a power cut, the earlier
+        // transactions survive too.
         let (added, more) = self.write(Durability::Normal, |w| send(w, make))?;
         Ok(SentFollowers { added, again: more.then_some(Duration::ZERO) })
     }

@@ -1,5 +1,5 @@
-//! What a transaction of the embedded store knows of the records that it writes, and what a handle knows of the bytes of
-//! all records.
+//! What a transaction of the embedded store knows of the records that it writes, and what a handle knows of the bytes
+//! of all records.
 
 use std::collections::BTreeMap;
 
@@ -22,27 +22,27 @@ pub(super) struct TopicRecords {
 #[derive(Debug, Default)]
 pub(super) struct PendingRecords(pub BTreeMap<i64, TopicRecords>);
 
-/// The bytes that the records of all topics have, and may have, as a handle knows them.
+/// What a handle knows of the bytes of all topics' records, and of their limit.
 ///
-/// The sum over the topics is not taken in each transaction. It is taken again when this handle has written an eighth of
-/// what was free when it was taken last. Other handles do the same. So with up to eight handles, the records exceed their
-/// limit by no more than what one transaction of each handle writes.
+/// The sum over the topics is not computed in each transaction. A handle computes it again when the handle has written
+/// an eighth of the bytes that were free at the last sum. So with up to eight handles, the records exceed their limit
+/// only by what one transaction of each handle writes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RecordBudget {
-    /// How many bytes were free when the sum was taken.
+    /// How many bytes were free at the last sum.
     free: i64,
     /// How many bytes this handle has written since then.
     written: i64,
 }
 
 impl RecordBudget {
-    /// Notes bytes that were written. Returns whether the sum must be taken again.
+    /// Notes bytes that were written. Returns whether the sum must be computed again.
     pub(super) fn spend(&mut self, bytes: i64) -> bool {
         self.written += bytes;
         self.written.saturating_mul(8) > self.free
     }
 
-    /// Notes a sum that was taken: how many bytes are free.
+    /// Notes a new sum: how many bytes are free.
     pub(super) fn renew(&mut self, free: i64) {
         *self = RecordBudget { free, written: 0 };
     }

@@ -59,8 +59,8 @@ pub(super) fn keep(
     Ok(())
 }
 
-/// Removes up to [`CHUNK`] records that their topics do not keep any more. Returns how many, and the shortest age of all
-/// topics that have records.
+/// Removes up to [`CHUNK`] records that their topics do not keep any more. Returns how many, and the shortest time for
+/// which a topic that has records keeps them.
 pub(super) fn trim(w: &mut Write<'_>) -> rusqlite::Result<(usize, Option<Duration>)> {
     let topics: Vec<(i64, i64, RecordKeeping)> =
         w.db.prepare_cached(

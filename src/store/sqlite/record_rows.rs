@@ -1,4 +1,5 @@
-//! Reads the rows of records: those of an id, a page of those of a topic, and the place in this order for a moment.
+//! Reads the rows of records: the records of an id, a page of the records of a topic, and the row at which a page
+//! begins for a given moment.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -16,7 +17,7 @@ pub(super) const OF_A_TOPIC: i64 = 1 << 40;
 const COLUMNS: &str =
     "ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers, rid, id, order_ms";
 
-/// Reads the record of a job from its columns, which are the first ones: from `ending` to `headers`, as above.
+/// Reads the record of a job from the first columns of a row: from `ending` to `headers`, as above.
 pub(super) fn record_of(key: JobKey, r: &Row<'_>) -> rusqlite::Result<JobRecord> {
     let (ended_ms, stamp_us) = (r.get(1)?, r.get(2)?);
     Ok(JobRecord {
@@ -69,8 +70,8 @@ pub(super) fn list(
     Ok(RecordPage { records: found.into_iter().map(|(_, record)| record).collect(), next, away: Vec::new() })
 }
 
-/// Returns the row of the record of this id that has this `order_ms`. Without an id, or if the record is gone, returns the
-/// first row that has this `order_ms` or a later one.
+/// Returns the row of the record of this id that has this `order_ms`. Without an id, or if the record is gone, returns
+/// the first row that has this `order_ms` or a later one.
 pub(super) fn row_after(
     db: &Connection,
     tid: i64,

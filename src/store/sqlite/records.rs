@@ -26,7 +26,7 @@ use model::record::{Ending, JobRecord, NOTE_NUMBER, RECORD_BODY_MAX, RECORDS_MAX
 /// lowered is reached in the end.
 const SURPLUS: i64 = 2;
 
-/// The SQL expression for the bytes of a row of `record`. `ROW_BYTES` is the part of them that is not in its texts.
+/// The SQL expression for the bytes of a row of `record`. `ROW_BYTES` is the part for the columns that are not texts.
 const BYTES: &str =
     "octet_length(id) + coalesce(octet_length(attempts_log), 0) + coalesce(octet_length(body), 0)
                      + coalesce(octet_length(headers), 0) + 64";
@@ -35,7 +35,8 @@ pub(super) const ROW_BYTES: i64 = 64;
 /// The bytes that a job needs beside its id and its body, with its entries in the indexes.
 const JOB_ROOM: usize = 200;
 
-/// How many records are removed at least when room is needed. (A page is free when all of its records are gone.)
+/// The smallest number of records that are removed when room is needed. (A page is free when all of its records are
+/// gone.)
 const ROOM_RECORDS: i64 = 16;
 
 /// How many transactions may remove records for one batch of adds.
@@ -220,8 +221,8 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Compares the bytes of all records with their limit. If they exceed it, removes up to `limit` records of the topic
-    /// that has the most bytes. Returns how many were removed.
+    /// Compares the bytes of all records with their limit. If they exceed it, removes up to `limit` records of the
+    /// topic that has the most bytes. Returns how many were removed.
     pub(super) fn keep_budget(&mut self, limit: i64) -> rusqlite::Result<usize> {
         let sql = "SELECT (SELECT coalesce(sum(record_bytes), 0) FROM topic), record_bytes_max FROM shard";
         let (all, all_max): (i64, Option<i64>) =
@@ -269,8 +270,8 @@ impl Write<'_> {
         Ok((sizes.len(), bytes))
     }
 
-    /// Removes the oldest records of the topic that has the most bytes: so many that their bytes are about `needed`, and
-    /// at most [`CHUNK`]. Returns how many.
+    /// Removes the oldest records of the topic that has the most bytes: about `needed` bytes of them, but never more
+    /// than [`CHUNK`] records. Returns how many.
     pub(super) fn make_room(&self, needed: i64) -> rusqlite::Result<usize> {
         let Some((tid, size)) = largest(self.db)? else { return Ok(0) };
         Ok(self.remove_oldest(tid, (needed / size + 1).clamp(ROOM_RECORDS, CHUNK as i64))?.0)

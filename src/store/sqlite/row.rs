@@ -63,8 +63,8 @@ pub(super) fn topic_name(row: &Row<'_>, column: usize) -> rusqlite::Result<Topic
     TopicName::new(&name).map_err(|e| damaged(column, Type::Text, e))
 }
 
-/// Returns the headers of a job as the text of their column. They belong only to the job with that stamp: when the
-/// release before this one replaces a job, it leaves the old headers in the row.
+/// Returns the headers of a job as the text of their column. The text begins with the stamp of the job to which the
+/// headers belong, because the release before this one leaves the old headers in the row when it replaces a job.
 pub(super) fn headers_text(headers: &Headers, stamp_us: i64) -> Option<String> {
     (!headers.is_empty()).then(|| format!("{stamp_us} {}", headers.to_text()))
 }
@@ -80,10 +80,10 @@ pub(super) fn attempts_log(json: Option<String>) -> Vec<Attempt> {
     json.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }
 
-/// Returns the attempts that a record keeps: those of `log`, which is a JSON list, and one more.
+/// Returns the attempts that a record keeps: the attempts of `log`, which is a JSON list, and `attempt`.
 ///
-/// The one more is an array: the values of [`Attempt`] in the order of its fields. The last values are left out if they
-/// are empty. serde reads it as it reads an object, and it is about 40 bytes shorter.
+/// `attempt` is written as an array: the values of [`Attempt`] in the order of its fields. The last values are left out
+/// if they are empty. serde reads an array as it reads an object, and the array is about 40 bytes shorter.
 pub(super) fn attempts_log_with(log: Option<&str>, attempt: &Attempt) -> String {
     let Attempt { number, at_ms, took_ms, status, answer, error, late } = attempt;
     let values = (number, at_ms, took_ms, status);

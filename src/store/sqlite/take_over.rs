@@ -1,5 +1,5 @@
-//! Takes over the jobs of another store. Records come in any order, but their rows must be in the order in which the jobs
-//! ended. So they are collected in a table of their own, and get their rows at the end.
+//! Takes over the jobs of another store. Records come in any order, but their rows must be in the order in which the
+//! jobs ended. So they are collected in a table of their own, and get their rows at the end.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};

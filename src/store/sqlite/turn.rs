@@ -2,8 +2,8 @@
 //!
 //! SQLite's own `busy_timeout` polls with growing pauses, so that a process that writes without a break starves the
 //! others. One blocking lock starves them too: the process that releases it takes it again before a waiter has woken.
-//! With a gate before the lock, the process that waits for the lock holds the gate, and the process that released the
-//! lock waits behind it. `cargo bench --bench embedded_store` shows the three side by side.
+//! So there is a gate before the lock. The process that waits for the lock holds the gate, so the process that released
+//! the lock must wait at the gate. `cargo bench --bench embedded_store` compares the three.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -24,7 +24,7 @@ pub(crate) struct Turn {
 pub(super) enum LogNote {
     /// The log is complete: it has all that was written to it.
     None,
-    /// The process that has the turn is writing to the log, or a process was killed while it did.
+    /// The process that has the turn is writing to the log, or a process was killed while it was writing.
     Writing,
     /// The disk has failed.
     Failed,
@@ -72,8 +72,9 @@ impl Turn {
     }
 }
 
-/// The turn of a store. While it is held, no process opens the store or writes to it, because each process does so in
-/// its turn. A process holds it while it replaces the store's file. The kernel releases the turn when this is dropped.
+/// The turn of a store. While a process has the turn, no other process opens the store or writes to it, because each
+/// process does so only in its own turn. A process has the turn while it replaces the store's file. The kernel releases
+/// the turn when this is dropped.
 #[derive(Debug)]
 pub struct HeldTurn {
     turn: Turn,
@@ -88,8 +89,8 @@ impl HeldTurn {
         Ok(HeldTurn { turn, database: database.to_owned() })
     }
 
-    /// Notes on the disk that the file is being replaced. If this process dies before the end, nobody opens the store, or
-    /// makes a new one in its place, until a person has put the files right.
+    /// Notes on the disk that the file is being replaced. If this process dies before the end, nobody opens the store,
+    /// or makes a new one in its place, until a person has repaired the files.
     pub fn begin_replacement(&self) -> io::Result<()> {
         let note = replacement_note(&self.database);
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&note)?.sync_all()?;
@@ -140,13 +141,14 @@ impl TurnGuard<'_> {
         self.0.note()
     }
 
-    /// Changes the note. It holds for all processes of the host. It need not be on the disk: if the machine loses its
-    /// memory, the log's pages in it are lost as well.
+    /// Changes the note. The note is for all processes of the host. It does not have to be on the disk: if the machine
+    /// loses its memory, the log's pages in memory are lost as well.
     pub(super) fn set(&self, note: LogNote) -> io::Result<()> {
         self.set_byte(note as u8)
     }
 
-    /// Sets the first byte of the turn's file. It holds for all processes of the host, as long as the machine runs.
+    /// Sets the first byte of the turn's file. The byte is for all processes of the host, and stays as long as the
+    /// machine runs.
     pub(crate) fn set_byte(&self, byte: u8) -> io::Result<()> {
         self.0.lock.write_all_at(&[byte], 0)
     }

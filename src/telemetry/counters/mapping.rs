@@ -14,7 +14,7 @@ use model::metrics::{BYTES, BYTES_1, Page, WORDS};
 /// The words of a page.
 #[derive(Debug)]
 pub(super) enum Mapping {
-    /// A mapped file, shared with the other processes that map it, and how many words it has.
+    /// A mapped file that this process shares with the other processes that map it, and its number of words.
     Shared(NonNull<c_void>, usize),
     /// Memory of this process only.
     Own(Box<[AtomicU64]>),
@@ -34,7 +34,7 @@ impl Mapping {
         }
         let bytes = NonZeroUsize::new(length).expect("a page has words");
         let write = if is_written { ProtFlags::PROT_WRITE } else { ProtFlags::empty() };
-        // SAFETY: the kernel chooses the address, so that nothing else of this process is there.
+        // SAFETY: the kernel chooses the address, so no other memory of this process is at this address.
         let start =
             unsafe { mmap(None, bytes, ProtFlags::PROT_READ | write, MapFlags::MAP_SHARED, file, 0)? };
         Ok(Mapping::Shared(start, length / 8))
@@ -47,10 +47,10 @@ impl Mapping {
 
     pub(super) fn page(&self) -> Page<'_> {
         let words = match self {
-            // SAFETY: this number of words is mapped, from the beginning of a memory page, until the mapping is dropped. The
-            // reference cannot outlive it. Other processes change the bytes too, and they also use 64-bit atomics. A
-            // read-only mapping is only read (`read`). The file is never cut short: dq never does it, and if another
-            // program does, the kernel stops this process.
+            // SAFETY: this number of words is mapped, from the beginning of a memory page, until the mapping is
+            // dropped. The reference cannot outlive the mapping. Other processes change the bytes too, and they also
+            // use 64-bit atomics. A read-only mapping is only read (`read`). dq never cuts the file short. If another
+            // program does so, the kernel stops this process.
             Mapping::Shared(start, length) => unsafe {
                 std::slice::from_raw_parts(start.as_ptr().cast(), *length)
             },

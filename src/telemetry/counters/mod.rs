@@ -1,11 +1,11 @@
-//! Counters that outlive processes. Each slot has a page in `run_dir/metrics`. The processes of the slot map it, one
-//! after the other or two at the same time. A page gets its name only when it is complete. Nobody removes a page,
+//! Counters that outlive processes. Each slot has a page in `run_dir/metrics`. The processes of the slot map this page,
+//! one after the other or two at the same time. A page gets its name only when it is complete. Nobody removes a page,
 //! because a sum must not fall.
 //!
-//! A page that cannot be used, because it is damaged or of another release, stays as it is, and a new one is made
-//! beside it. The numbers of a page that the release before this one writes are read too, so that no sum falls at an
-//! upgrade. If the disk is full or the folder cannot be made, a process counts in its own memory, which nobody reads.
-//! Apart from that, it works as usual.
+//! A page cannot be used if it is damaged or of another release. Such a page stays as it is, and a new page is made
+//! beside it. A page that the previous release writes is still read, so that no sum falls at an upgrade. If the disk is
+//! full or the folder cannot be made, a process counts in its own memory, which nobody reads. Apart from that, it works
+//! as usual.
 
 mod mapping;
 
@@ -25,7 +25,7 @@ use model::metrics::{BYTES, FIXED_BYTES, NodeCells, PageSums, ROW_BYTES, TopicCe
 /// How many rows of topics get disk space at a time.
 const ROWS: usize = 64;
 
-/// How many pages a slot has at most, including those that cannot be used.
+/// The maximum number of pages of a slot, including the pages that cannot be used.
 const BESIDE_MAX: u32 = 100;
 
 fn folder(run_dir: &Path) -> PathBuf {
@@ -100,7 +100,7 @@ impl Counters {
         )
     }
 
-    /// Returns the counters for a name that is perhaps not a topic. A name without a row gets none, and is counted
+    /// Returns the counters for a name that is perhaps not a topic. A name without a row gets no row, and is counted
     /// under `(other)`.
     pub fn known_topic(&self, name: &str) -> TopicCells<'_> {
         let page = self.0.mapping.page();
@@ -156,7 +156,7 @@ fn open(path: &Path, is_written: bool) -> io::Result<(Mapping, File)> {
     }
 }
 
-/// Makes a page, and gives it its name when it is complete, unless another process was faster.
+/// Makes a page. When the page is complete, it gets its name, if no other process was faster.
 fn make(folder: &Path, path: &Path) -> io::Result<()> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(io::Error::other)?;

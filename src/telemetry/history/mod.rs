@@ -1,4 +1,4 @@
-//! What was counted in the last minutes and hours, for charts: samples of the sums, in two ring buffers in a file of
+//! The counts of the last minutes and hours, for charts. They are samples of the sums, in two ring buffers in a file of
 //! `run_dir`. The moment of a sample gives its place in the file. So a writer needs to know nothing about earlier
 //! writers, and a restart loses nothing. A reader takes the differences between samples.
 
@@ -183,7 +183,7 @@ impl Recorder {
     }
 }
 
-/// Reads the history up to `now_ms`, Unix milliseconds. If nobody has written one, it is empty.
+/// Reads the history up to `now_ms`, Unix milliseconds. If nobody has written a history, the result is empty.
 pub fn read(run_dir: &Path, now_ms: i64) -> io::Result<History> {
     let bytes = match std::fs::read(path(run_dir)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(History::default()),

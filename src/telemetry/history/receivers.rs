@@ -1,6 +1,6 @@
 //! Samples of what the receivers of topics did, for their health over ten minutes, a day and a week. The counts since a
-//! sample are the current counts minus the counts of the sample. So one sample is read for an answer, and samples can
-//! be far apart.
+//! sample are the current counts minus the counts of the sample. So an answer needs only one sample, and samples can be
+//! far apart.
 //!
 //! A sample is a file with the counts of all topics that had attempts. It has at most [`SAMPLE_MAX`] bytes, and there are
 //! at most 113 files: 57 MiB, whatever the number of topics. A topic takes about 200 bytes of a sample.
@@ -77,7 +77,7 @@ impl FromStr for ReceiverSpan {
 /// What a receiver did in a span of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceiverPoint {
-    /// When the span began, Unix milliseconds: at the first sample of the span that was asked for.
+    /// When the span began, Unix milliseconds. This is the moment of the first sample in the span that was asked for.
     pub since_ms: i64,
     /// What the receiver did since then.
     pub counts: ReceiverCounts,

@@ -1,5 +1,5 @@
 //! Samples of each topic, over ten minutes. Each sample is a file with the sums of all topics. The file is written as a
-//! whole, and replaces the file of ten minutes before.
+//! whole, and replaces the file that was written ten minutes before.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -100,9 +100,10 @@ pub fn read_topic(run_dir: &Path, now_ms: i64, topic: &TopicName) -> io::Result<
     Ok(samples.windows(2).filter_map(point).collect())
 }
 
-/// Returns how much was done on this host in one period of a rate, for each of these topics and rates: the mean of the
-/// last ten seconds for a rate per second, of the last minute for a rate per minute, and of the last ten minutes for a
-/// rate per hour. `count` chooses what is counted. A topic is missing if there are no two samples.
+/// Returns how much was done on this host in one period of a rate, for each of these topics and rates. This is a mean:
+/// over the last ten seconds for a rate per second, over the last minute for a rate per minute, and over the last ten
+/// minutes for a rate per hour. `count` chooses what is counted. A topic is missing if there are fewer than two
+/// samples.
 pub fn measured_rates<'a>(
     run_dir: &Path,
     now_ms: i64,
@@ -127,8 +128,8 @@ pub fn measured_rates<'a>(
         else {
             continue;
         };
-        // Samples may be missing. Even if the first samples are missing, the span is not shorter, so that few jobs in a
-        // short time do not count as a high rate.
+        // Samples may be missing. If the first samples are missing, the full span still counts. Otherwise a few jobs in
+        // a short time would count as a high rate.
         let span = Duration::from_millis((last.at_ms - first.at_ms).max(span_ms) as u64);
         if let Some(sums) = between(first.sums, last.sums).filter(|_| last.at_ms > first.at_ms) {
             rates.insert(topic.clone(), quota::jobs_in_a_period(limit, count(&sums), span));
@@ -137,8 +138,8 @@ pub fn measured_rates<'a>(
     Ok(rates)
 }
 
-/// Returns how many jobs clients add on this host in one period of `add_rate`, for each topic that has one, as
-/// [`measured_rates`] does.
+/// Returns how many jobs clients add on this host in one period of `add_rate`, for each topic that has an `add_rate`.
+/// The numbers are means, as in [`measured_rates`].
 pub fn add_rates<'a>(
     run_dir: &Path,
     now_ms: i64,

@@ -1,9 +1,13 @@
 //! Jobs that move between nodes while something breaks.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+
+use serde_json::json;
 
 use super::{adds, ask, count, end, judged, version};
 use crate::change::Running;
+use crate::clients::exchange;
 use crate::ledger::{Id, OperationKind, Outcome, Rule, SECOND as S};
 use crate::requests::{Ask, Fate, PARKED};
 use crate::servers::{Lag, Node, Server};
@@ -176,4 +180,54 @@ fn a_redrive_after_a_node_was_added_leaves_no_second_copy() {
         println!("of {} that were {what}, the old version came of {}", ids.len(), ids.filter(came).count());
     }
     judged(&history, "a redrive after a node was added");
+}
+
+/// Reserves up to 100 jobs. Returns their ids.
+fn reserve(stage: &Stage, lease: &str) -> BTreeSet<String> {
+    let path = format!("/v1/topics/{}/reserve", Id::Pulled(0).topic());
+    let wanted = json!({"max": 100, "lease": lease});
+    let Ok((200, answer)) = exchange(stage.clients.http, "POST", &path, &wanted) else {
+        return BTreeSet::new();
+    };
+    answer["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Clients hold jobs for three seconds and for a minute while the jobs move to a node with another clock.
+fn leases_move(offset_ms: i64, name: &str) {
+    let nodes = vec![Node::Single(Server::start(0)), Node::Single(Server::start(offset_ms))];
+    let mut stage = Stage::start(nodes, &[], "");
+    stage.daemon.wait_all_up(SLOTS);
+    let mut held = Vec::new();
+    for (nth, lease) in [(1, "3s"), (2, "1m")] {
+        let jobs =
+            |n| Ask { id: Id::Pulled(nth * 100 + n), ..adds(n..n + 1, nth.into(), Rule::Replace, 0)[0] };
+        let outcomes = stage.ask(&(0..20).map(jobs).collect::<Vec<_>>());
+        assert_eq!(count(&outcomes, &Outcome::Done), 20);
+        let mut ids = BTreeSet::new();
+        eventually(10 * SECOND, "jobs to reserve", || {
+            ids.extend(reserve(&stage, lease));
+            (ids.len() == 20).then_some(())
+        });
+        held.push(ids);
+    }
+    let config = stage.config.clone();
+    assert!(Running::start(stage.set.take_out(0, &config)).wait_or_kill(60 * SECOND));
+    // No lease ends in the first ten seconds after a move.
+    let mut again = BTreeSet::new();
+    eventually(30 * SECOND, "the jobs with short leases", || {
+        again.extend(reserve(&stage, "1m"));
+        (again.len() >= held[0].len()).then_some(())
+    });
+    assert_eq!(again, held[0], "{name}");
+    assert!(reserve(&stage, "1m").is_empty(), "{name}: a lease of a minute has ended");
+}
+
+#[test]
+fn leases_that_move_to_a_clock_that_is_behind_end_in_time() {
+    leases_move(-3_600_000, "a clock that is behind");
+}
+
+#[test]
+fn leases_that_move_to_a_clock_that_is_ahead_last() {
+    leases_move(3_600_000, "a clock that is ahead");
 }

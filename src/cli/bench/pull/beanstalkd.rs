@@ -18,8 +18,9 @@ pub(super) struct Beanstalkd {
 }
 
 impl Beanstalkd {
-    /// Starts a beanstalkd. With a folder, each change is on the disk before it is answered (`-b FOLDER -f0`).
-    /// Without one, jobs are in memory only. What it writes is not shown: it complains of each client that has left.
+    /// Starts a beanstalkd. With a folder, each change is on the disk before it is answered (`-b FOLDER -f0`). Without
+    /// a folder, jobs are in memory only. The output of beanstalkd is not shown, because it has a line for each client
+    /// that has left.
     pub(super) fn start(log: Option<&Path>) -> Result<Beanstalkd> {
         let address = local(free_port()?);
         let mut command = Command::new("beanstalkd");

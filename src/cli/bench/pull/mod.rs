@@ -1,6 +1,6 @@
-//! Measures clients of a pull topic: how many jobs they reserve and ack, and how late jobs with a delay of a second come
-//! to clients that wait. A beanstalkd does the same work in turn, with the same client and the same number of
-//! connections and jobs in a batch.
+//! Measures clients of a pull topic: how many jobs they reserve and ack, and how late jobs with a delay of a second
+//! come to clients that wait. dq and beanstalkd do the same work in turn. The client, the number of connections and the
+//! number of jobs in a batch are the same for both.
 
 mod beanstalkd;
 mod protocol;
@@ -76,7 +76,7 @@ impl Side {
         Side { name, address, protocol, next: 0, rates: Vec::new(), missing: 0, repeated: 0 }
     }
 
-    /// Adds jobs over two connections. `sent_us` gets the time from `began` when each was sent.
+    /// Adds jobs over two connections. `sent_us` gets the time when each job was sent, counted from `began`.
     fn add(
         &self,
         count: u64,
@@ -98,7 +98,7 @@ impl Side {
         Ok(())
     }
 
-    /// Lets clients work off the backlog.
+    /// Lets clients reserve and ack all jobs of the backlog.
     fn work_off(&mut self, count: u64, connections: u32, batch: u32) -> Result<()> {
         let run = Workers::connect(self.address, self.protocol.as_ref(), connections, batch)?
             .work(count, |_, _| {})?;
@@ -112,7 +112,8 @@ impl Side {
         self.repeated += run.repeated;
     }
 
-    /// Adds jobs with a delay at a constant rate, for clients that wait. Calls `quiet` first, when all clients wait.
+    /// Adds jobs with a delay at a constant rate, for clients that wait. Calls `quiet` before the first add, when all
+    /// clients wait.
     fn deliver_delayed(&mut self, pull: &Pull, quiet: impl FnOnce() -> Result<()>) -> Result<LateRun> {
         let count = ((pull.rate * pull.time.as_secs_f64()) as u64).max(1);
         let sent_us: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(u64::MAX)).collect();

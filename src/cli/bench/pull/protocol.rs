@@ -19,7 +19,7 @@ const ANSWER_MAX: usize = 16 << 20;
 /// The lease of a job, in seconds: longer than any measurement.
 const LEASE_S: u64 = 3600;
 
-/// What a request asks for, and so how its answer is read.
+/// The kind of a request. How its answer is read depends on the kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestKind {
     Add,
@@ -30,16 +30,16 @@ pub(super) enum RequestKind {
 /// A job that a client has reserved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ReservedJob {
-    /// The number that it was added with.
+    /// The number with which the job was added.
     pub number: u64,
     /// What an ack needs besides the number: the token, or beanstalkd's id of the job.
     pub proof: String,
 }
 
-/// What a request was answered with.
+/// The answer to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PullAnswer {
-    /// It was done.
+    /// The request was done.
     Done,
     /// The reserved jobs.
     Jobs(Vec<ReservedJob>),
@@ -52,18 +52,18 @@ pub(super) trait PullProtocol: Sync {
     /// Appends a request that stores the job with this number.
     fn add(&self, number: u64, delay: Duration, out: &mut Vec<u8>);
 
-    /// Appends requests that reserve up to `max` jobs together, and wait for the first of them. Returns how many answers
-    /// come.
+    /// Appends requests that reserve up to `max` jobs together, and wait for the first job. Returns how many answers
+    /// will come.
     fn reserve(&self, max: usize, wait: Duration, out: &mut Vec<u8>) -> usize;
 
     /// Appends a request that says that a job is done.
     fn ack(&self, job: &ReservedJob, out: &mut Vec<u8>);
 
-    /// Reads the first answer. Returns how many bytes it has. `None`: it is not complete.
+    /// Reads the first answer. Returns how many bytes it has. `None`: the answer is not complete.
     fn answer(&self, kind: RequestKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>>;
 }
 
-/// Returns the text of an answer that is not as it must be.
+/// Returns the text of an unexpected answer.
 fn refused(bytes: &[u8]) -> PullAnswer {
     PullAnswer::Refused(String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned())
 }
@@ -212,7 +212,8 @@ impl PullProtocol for BeanstalkPull {
     }
 
     fn reserve(&self, max: usize, wait: Duration, out: &mut Vec<u8>) -> usize {
-        // The client waits for the first job only, and takes the others that are there already, as a client of dq does.
+        // Like a client of dq, the client waits only for the first job. It then gets further jobs only if they are
+        // already there.
         let _ = write!(out, "reserve-with-timeout {}\r\n", wait.as_secs());
         (1..max).for_each(|_| out.extend_from_slice(b"reserve-with-timeout 0\r\n"));
         max

@@ -12,7 +12,7 @@ use mio::{Events, Interest, Poll, Token};
 
 use super::protocol::{PullAnswer, PullProtocol, RequestKind, ReservedJob};
 
-/// If nothing comes for this long, the missing jobs are given up.
+/// If nothing comes for this long, the clients stop waiting for the missing jobs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a reserve waits.
@@ -32,7 +32,7 @@ struct Connection {
     out: Vec<u8>,
     input: Vec<u8>,
     in_flight: VecDeque<RequestKind>,
-    /// The jobs that came with the answers so far, and are not acked.
+    /// The jobs from the answers so far that are not acked yet.
     jobs: Vec<ReservedJob>,
     /// The numbers of the jobs whose acks are in flight.
     acking: VecDeque<u64>,
@@ -87,7 +87,8 @@ impl<'a> Workers<'a> {
         self.all.iter_mut().try_for_each(|connection| connection.next(protocol, batch))
     }
 
-    /// Works until `count` jobs are acked, or nothing comes any more. `came` gets each job when it comes.
+    /// Works until `count` jobs are acked, or until nothing has come for `PATIENCE`. `came` gets each job when it
+    /// comes.
     pub(super) fn work(
         &mut self,
         count: u64,
@@ -131,7 +132,7 @@ impl<'a> Workers<'a> {
 }
 
 impl Connection {
-    /// Acks the jobs at hand, and reserves the next ones.
+    /// Acks the jobs that have come, and reserves the next ones.
     fn next(&mut self, protocol: &dyn PullProtocol, batch: usize) -> Result<()> {
         for job in self.jobs.drain(..) {
             protocol.ack(&job, &mut self.out);

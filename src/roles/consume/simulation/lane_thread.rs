@@ -16,11 +16,11 @@ pub(super) struct LaneThread {
     pub(super) listens: bool,
     pub(super) rests_until: Option<Instant>,
     pub(super) has_bell: bool,
-    /// For a bell that rings for every process: it has rung, and this process has not heard it.
+    /// For a bell that rings for every process: whether it has rung and this process has not heard it.
     pub(super) is_rung: bool,
     /// Rings that were heard and not reported yet.
     pub(super) heard: u32,
-    /// An exchange is ordered and not answered: how many jobs it may lease.
+    /// How many jobs an exchange under way may lease. None: no exchange is under way.
     pub(super) under_way: Option<usize>,
     /// Leases whose answers never came.
     pub(super) lost: Vec<Token>,

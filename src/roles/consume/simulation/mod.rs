@@ -1,10 +1,10 @@
-//! A seeded simulation: several consumers over a simulated store whose lanes fail, hang and lose answers, with topics
-//! that come and go, limits, circuits and drains, in simulated time. Tests only.
+//! A seeded simulation in simulated time, only for tests. Several consumers use a simulated store. Its lanes fail, hang
+//! and lose answers. Topics come and go, and there are limits, circuits and drains.
 //!
 //! It checks that no lane gets two exchanges at once, that no lease asks for more jobs than there are free workers,
 //! that nothing polls, and that in the end every job that somebody serves has been delivered. `SIMULATION_SEED=…`
-//! repeats one sequence; `SIMULATION_SEQUENCES=…` plays this many random sequences. `world` has what happens and when,
-//! `threads` the lane threads and the bells, `store` a lane of the store.
+//! repeats one sequence. `SIMULATION_SEQUENCES=…` plays the given number of random sequences. `world` has the events
+//! and their times, `threads` has the lane threads and the bells, and `store` has a lane of the store.
 
 mod lane_thread;
 mod store;
@@ -19,11 +19,11 @@ use self::store::SimulatedLane;
 use self::world::{SimulatedConsumer, SimulatedEvent, TROUBLE, World};
 use model::job::TopicName;
 
-/// How many sequences a test plays, unless the environment sets another number. (Twenty take a second.)
+/// How many sequences a test plays, unless the environment sets another number. (Twenty sequences take a second.)
 const SEQUENCES: u64 = 150;
 
-/// How long after the time of trouble all jobs must be delivered: an exchange that hangs takes 5 s, a circuit whose
-/// probe was lost waits for up to 20 s, and a home forgets after 30 s what a process held. Each job may need one more
+/// How long after the time of trouble all jobs must be delivered. An exchange that hangs takes 5 s. A circuit whose
+/// probe was lost waits for up to 20 s. A home forgets after 30 s what a process held. Each job may need one more
 /// second, if its topic has one callback at a time.
 const PATIENCE: Duration = Duration::from_secs(60);
 

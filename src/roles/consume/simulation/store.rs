@@ -104,7 +104,7 @@ impl SimulatedLane {
         self.ready.get(topic).is_some_and(|jobs| !jobs.is_empty())
     }
 
-    /// Returns the topics with ready jobs, and since when the first of each is ready.
+    /// Returns the topics with ready jobs, and since when the first job of each topic is ready.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (&TopicName, Instant)> {
         self.ready.iter().filter_map(|(topic, jobs)| Some((topic, jobs.front()?.1)))
     }
@@ -197,7 +197,7 @@ impl SimulatedLane {
         retries
     }
 
-    /// Takes back these leases, if they have not ended, or all leases of a process.
+    /// Takes back these leases, if they have not ended. `tokens` is `None`: takes back all leases of the process.
     pub(super) fn take_back(&mut self, tokens: Option<&[Token]>, owner: usize, now: Instant) {
         let is_meant = |token: &Token, of: usize| of == owner && tokens.is_none_or(|t| t.contains(token));
         let meant = self.leases.iter().filter(|(token, (_, _, of))| is_meant(token, *of));
@@ -239,7 +239,7 @@ impl SimulatedLane {
         Permit { granted, again }
     }
 
-    /// Opens a circuit, as open.lua does. Returns whether it was closed.
+    /// Opens a circuit, as open.lua does. Returns whether it was closed before.
     pub(super) fn open(
         &mut self,
         CircuitOpening { topic, pause, opens, .. }: &CircuitOpening,
@@ -259,7 +259,7 @@ impl SimulatedLane {
         was.is_none()
     }
 
-    /// Closes a circuit, as close.lua does. Returns whether it was open.
+    /// Closes a circuit, as close.lua does. Returns whether it was open before.
     pub(super) fn close(&mut self, topic: &TopicName) -> bool {
         let was = self.circuits.remove(topic).is_some();
         if was {

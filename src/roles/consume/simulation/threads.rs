@@ -12,8 +12,8 @@ use model::job::TopicName;
 pub(super) const REST: Duration = Duration::from_millis(10);
 
 impl World {
-    /// A lane has rung. If a ring reaches one process, one of those that listen gets it. Otherwise, the thread of each
-    /// process notes it.
+    /// A lane has rung. If each ring reaches only one process, one of the listening processes gets the ring. Otherwise,
+    /// the thread of each process notes the ring.
     pub(super) fn ring(&mut self, lane: usize) {
         if self.rings_reach_one {
             return self.after(MS / 10, SimulatedEvent::Ring(lane));
@@ -25,7 +25,7 @@ impl World {
         }
     }
 
-    /// Reports a ring of a bell that rings for every process, once its process listens.
+    /// For a bell that rings for every process: reports the ring when this process listens.
     pub(super) fn receive_own_rings(&mut self, consumer: usize, lane: usize) {
         let thread = &mut self.consumers[consumer].threads[lane];
         if thread.is_rung && thread.listens && thread.has_bell && !thread.is_busy {

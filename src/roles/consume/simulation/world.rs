@@ -1,4 +1,4 @@
-//! The simulated world: what happens, when, and what the consumers do then.
+//! The simulated world: the events, their times, and what the consumers do.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use model::retry::Retry;
 use model::settings::HostLimit;
 use model::topic::{Failure, HostPattern, Rate, Topic, Topics};
 
-/// For how long jobs come, and stores and receivers fail.
+/// How long jobs come, and how long stores and receivers fail.
 pub(super) const TROUBLE: Duration = Duration::from_secs(8);
 
 /// How long a job may wait while a consumer that serves it is idle: the ring is passed on again after a second.
@@ -37,7 +37,7 @@ pub(super) enum SimulatedEvent {
     Ended(usize, Token, Verdict),
     /// A ring of a lane reaches one of the listeners.
     Ring(usize),
-    /// A consumer looks at what is due.
+    /// A consumer does what is due.
     Look(usize),
     /// A consumer gets other topics.
     Serve(usize, Topics),

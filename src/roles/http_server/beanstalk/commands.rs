@@ -98,7 +98,7 @@ impl Session {
                 BeanstalkCommand::ListTubeUsed => &mut counts.cmd_list_tube_used,
                 BeanstalkCommand::ListTubesWatched => &mut counts.cmd_list_tubes_watched,
                 BeanstalkCommand::PauseTube { .. } => &mut counts.cmd_pause_tube,
-                // They are counted where they are carried out.
+                // These commands are counted where they are carried out.
                 BeanstalkCommand::Put(_)
                 | BeanstalkCommand::Reserve
                 | BeanstalkCommand::ReserveWithTimeout(_)
@@ -226,7 +226,7 @@ impl Session {
         BeanstalkResponse::Deleted
     }
 
-    /// Returns the job with a number. If two topics have a job with this number, none is returned.
+    /// Returns the job with a number. If two topics have a job with this number, no job is returned.
     pub(super) async fn find(&self, number: u64) -> Result<Option<View>, Problem> {
         let held = self.held.get(number).map(|job| vec![job.key.clone()]);
         let mut found = None;

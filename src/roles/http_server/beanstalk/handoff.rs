@@ -1,5 +1,5 @@
-//! Passes the connections of clients from the draining dq-http-server to the next one (`takeover`): the open socket, the
-//! state of the connection, and the locks of the owners of its leases. A client notices nothing.
+//! Passes the connections of clients from the draining dq-http-server to the next one (`takeover`): the open socket,
+//! the state of the connection, and the locks of the owners of its leases. A client notices nothing.
 //!
 //! A connection belongs to exactly one process at any moment. After the draining process has offered a connection, it
 //! does nothing with the connection. The next process uses the connection only after it has answered that it takes it.
@@ -8,8 +8,8 @@
 //! The pauses of tubes are passed first, because only the draining process knows them.
 //!
 //! The socket is `run_dir/beanstalk.succession`. Messages: `P` has the pauses, and gets no answer. `O` has the tag of
-//! an owner, and its lock. `B` has the socket of a connection, and as much of its state as fits. `M` has more of this
-//! state. Each state gets one byte as the answer.
+//! an owner, and its lock. `B` has the socket of a connection, and the part of its state that fits. `M` has a further
+//! part of this state. Each state gets one byte as the answer.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
@@ -36,8 +36,8 @@ const MORE: u8 = b'M';
 pub(super) const TAKEN: u8 = 1;
 pub(super) const REFUSED: u8 = 0;
 
-/// How long the next process may take to answer. If it hangs, only this one connection is lost. The others stay with
-/// this process, where their clients can end their jobs.
+/// How long the next process may take to answer. If the next process hangs, only this connection is lost. The other
+/// connections stay with this process, where their clients can end their jobs.
 const ANSWER: Duration = Duration::from_secs(2);
 
 fn path(run_dir: &Path) -> PathBuf {
@@ -49,16 +49,16 @@ pub(in super::super) fn listen(run_dir: &Path) -> io::Result<PassListener> {
     PassListener::bind(&path(run_dir))
 }
 
-/// A paused tube, as it is passed.
+/// A paused tube, in the form in which it is passed on.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PassedPause {
     pub tube: String,
-    /// How long the client has paused it.
+    /// The whole length of the pause that the client has set.
     pub span_ms: u64,
     pub left_ms: u64,
 }
 
-/// What the thread gets.
+/// A request to the thread that offers connections.
 enum HandoffRequest {
     Offer(Offer),
     /// Asks for an answer when the pauses have been passed.
@@ -78,7 +78,7 @@ struct Offer {
 enum OfferResult {
     /// The next process has taken it, or may have taken it. This process must not use it.
     Gone,
-    /// It stays with this process.
+    /// The connection stays with this process.
     Stays(std::net::TcpStream),
 }
 
@@ -193,7 +193,7 @@ struct OfferError {
 /// The open socket to the next process, and what was sent on it.
 struct Passage {
     socket: PassSocket,
-    /// The tags of the owners whose locks the next process has got.
+    /// The tags of the owners whose locks the next process has received.
     owners: HashSet<String>,
 }
 
@@ -231,7 +231,8 @@ impl Passage {
                 Ok(None) => {
                     wait_readable(&[self.socket.as_fd()], Some(until)).map(drop).map_err(unknown)?;
                 }
-                // The next process answers before it uses a connection. So it has not used this one, and never will.
+                // The next process answers before it uses a connection. It has ended without an answer, so it never
+                // uses this connection.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                     return Err(OfferError { error, may_be_taken: false });
                 }
@@ -240,7 +241,7 @@ impl Passage {
         }
     }
 
-    /// Sends the locks first. So the next process never has a job whose lease could end with this process.
+    /// Sends the locks first. So the end of this process never ends the lease of a job that the next process has.
     fn send(&mut self, socket: &std::net::TcpStream, state: &[u8], owners: &[Arc<Owner>]) -> io::Result<()> {
         for owner in owners {
             if self.owners.insert(owner.tag().to_owned()) {

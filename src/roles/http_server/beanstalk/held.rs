@@ -14,7 +14,7 @@ pub(super) const HELD_MAX: usize = 1_000;
 /// How long before the end of a lease its client is warned: one second, as in beanstalkd.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// How long after its end a lease is still known. The clock of the store decides when a lease ends.
+/// A lease stays known for this time after its end, because the clock of the store decides when a lease ends.
 const KNOWN_BEYOND: Duration = Duration::from_secs(10);
 
 /// A job that a connection has reserved.
@@ -23,11 +23,11 @@ pub(super) struct HeldJob {
     pub key: JobKey,
     pub token: Token,
     pub attempt: u32,
-    /// When it was reserved, Unix milliseconds.
+    /// When the job was reserved, in Unix milliseconds.
     pub began_ms: i64,
     pub ttr: Duration,
     pub ends: Instant,
-    /// The owner of its lease: this process, or an earlier one that has passed the connection on.
+    /// The owner of its lease: this process, or an earlier process that has passed the connection on.
     pub owner: Option<Arc<Owner>>,
 }
 
@@ -91,7 +91,7 @@ impl HeldJobs {
     }
 }
 
-/// At most this many jobs that were added in another way have a number. The oldest numbers are forgotten first.
+/// How many jobs that were added in another way may have a number. The oldest numbers are forgotten first.
 const ALIASES_MAX: usize = 10_000;
 
 /// The numbers that this process has given to jobs that were added in another way.

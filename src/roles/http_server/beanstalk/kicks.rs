@@ -1,4 +1,4 @@
-//! Shows jobs, and kicks those that are buried or delayed.
+//! Shows jobs, and kicks buried or delayed jobs.
 
 use super::super::problem::Problem;
 use super::super::store_client::Reply;

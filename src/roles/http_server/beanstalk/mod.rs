@@ -1,10 +1,10 @@
 //! The port for clients of beanstalkd (docs/BEANSTALK.md). Its tubes are pull topics.
 //!
-//! `session` is the state of a connection. `commands` carries out its commands, `puts` stores jobs, `reserving` waits for
-//! them, and `kicks` shows and kicks them. `port` is what the connections share. `handoff` and `takeover` pass
-//! connections to the next process. `number`, `tube_topic`, `stored_job`, `held` and `passed_state` are pure: the numbers
-//! of jobs, the names of tubes, the form of a stored job, the leases of a connection, and a connection that is passed.
-//! This file has the connections.
+//! `session` is the state of a connection. `commands` carries out its commands, `puts` stores jobs, `reserving` waits
+//! for them, and `kicks` shows and kicks them. `port` is what the connections share. `handoff` and `takeover` pass
+//! connections to the next process. `number`, `tube_topic`, `stored_job`, `held` and `passed_state` are pure: the
+//! numbers of jobs, the names of tubes, the form of a stored job, the leases of a connection, and a connection that is
+//! passed. This file has the connections.
 //!
 //! The commands of a connection are carried out one after the other. Puts that arrive together are stored together.
 //!
@@ -46,7 +46,7 @@ use host::PassListener;
 use model::excerpt::Excerpt;
 use protocol::beanstalk::{BeanstalkCommand, BeanstalkDecoder, BeanstalkResponse, CommandError, Put};
 
-/// Puts are stored together until there are this many, or until they have this many bytes.
+/// Puts are collected, and are stored together at this number of puts, or at this number of bytes.
 const PUTS: (usize, usize) = (256, 1 << 20);
 
 /// Serves the port until this process drains and its connections are closed, or belong to the next process.
@@ -74,8 +74,9 @@ pub(super) async fn run(api: Api, listener: TcpListener, handoffs: PassListener)
     );
 }
 
-/// Serves a connection until it ends, and then gives back the jobs that its client has reserved. Or passes it to the
-/// next process. `passed`: the state of the connection, if an earlier process has passed it on.
+/// Serves a connection until it ends, and then gives back the jobs that its client has reserved. If this process
+/// drains, the connection may be passed to the next process instead. `passed`: the state of the connection, if an
+/// earlier process has passed it on.
 async fn serve(
     port: BeanstalkPort,
     stream: TcpStream,
@@ -123,7 +124,7 @@ async fn serve(
             }
         }
     }
-    // The connection is closed before its jobs are given back, because that may take long.
+    // The connection is closed first, because giving back its jobs may take long.
     drop(connection);
     session.end().await;
 }
@@ -139,7 +140,7 @@ enum ConnectionEnd {
 enum AfterCommands {
     Continues,
     Ends,
-    /// This process drains. The commands that are left are for the next process, if it gets the connection.
+    /// This process drains. The next process carries out the remaining commands, if it takes the connection.
     Draining,
 }
 
@@ -147,10 +148,12 @@ enum AfterCommands {
 struct BeanstalkConnection {
     stream: TcpStream,
     peer: IpAddr,
-    /// How long the connection may be idle, and how long a response may wait while its client reads none of it.
+    /// How long the connection may be idle. A response may also wait for this time while the client reads nothing of
+    /// it.
     idle_timeout: Duration,
     holder: Holder,
-    /// What has arrived and is not decoded yet: at most [`READ`] bytes, or what the process before has passed on.
+    /// Bytes that have arrived and are not decoded yet: up to [`READ`] bytes, or the bytes that the previous process
+    /// has passed on.
     input: VecDeque<u8>,
     decoder: BeanstalkDecoder,
     /// The responses that are not written yet.
@@ -189,7 +192,7 @@ impl BeanstalkConnection {
                     // A command that has not arrived completely has had no effect.
                     () = closed(&mut closing), if may_end || self.may_be_passed => return Ok(self.drained()),
                     () = tokio::time::sleep(self.idle_timeout), if may_end => anyhow::bail!("it was idle"),
-                    // The last lease may be forgotten now. From then on, the connection may be idle only for
+                    // The last lease may be forgotten at this moment. After that, the connection may be idle only for
                     // `idle_timeout`.
                     () = tokio::time::sleep_until(forgets_at.into()), if !may_end => continue,
                     () = closed(&mut cut) => return Ok(ConnectionEnd::Closed),
@@ -219,10 +222,11 @@ impl BeanstalkConnection {
         if self.may_be_passed { ConnectionEnd::Draining } else { ConnectionEnd::Closed }
     }
 
-    /// Passes the connection to the next process. Returns it if it stays here.
+    /// Passes the connection to the next process. Returns the connection if it stays with this process.
     async fn pass_on(mut self, session: &Session) -> anyhow::Result<Option<BeanstalkConnection>> {
         self.may_be_passed = false;
-        // A decoder that skips a part of the input keeps nothing of it, so the next process could not go on with it.
+        // While the decoder skips a part of the input, it keeps no bytes of this part. So the next process could not
+        // continue.
         let Some(mut input) = self.decoder.unread() else { return Ok(Some(self)) };
         input.extend(&self.input);
         let state = ConnectionState {
@@ -273,7 +277,7 @@ impl BeanstalkConnection {
                     self.refuse(error);
                 }
             }
-            // (Nothing is awaited between the look at `closing` and the storing of the puts.)
+            // (No `await` comes between the check of `closing` and the storing of the puts.)
             if self.out.len() > WRITE && puts.is_empty() {
                 self.write().await?;
             }
@@ -284,7 +288,7 @@ impl BeanstalkConnection {
         BeanstalkResponse::from(error).append(&mut self.out);
     }
 
-    /// Decodes the next command of what has arrived.
+    /// Decodes the next command from the bytes that have arrived.
     fn decode(&mut self) -> Option<Result<BeanstalkCommand, CommandError>> {
         let all = self.input.make_contiguous();
         let mut rest: &[u8] = all;
@@ -309,8 +313,8 @@ impl BeanstalkConnection {
         }
         let reserved = match reserved {
             Some(reserved) => reserved,
-            // The client sends nothing more, and is perhaps gone. As with beanstalkd, it does not wait any more, and its
-            // commands that have arrived are still carried out.
+            // The client sends nothing more, and is perhaps gone. As in beanstalkd, its reserve does not wait any more.
+            // Its commands that have already arrived are still carried out.
             None => {
                 self.is_half_closed = true;
                 session.reserve(Some(Instant::now())).await
@@ -322,8 +326,8 @@ impl BeanstalkConnection {
         };
         response.append(&mut self.out);
         self.write().await?;
-        // The place is given back only now, when the client has read the response. So the number of places limits how
-        // many responses wait for clients that do not read.
+        // The place is given back only now, when the client has read the response. So the places also limit the number
+        // of responses that wait for clients that do not read.
         drop::<Option<PoolPart>>(place);
         Ok(AfterCommands::Continues)
     }
@@ -333,7 +337,7 @@ impl BeanstalkConnection {
     }
 }
 
-/// Waits until the client has closed the connection. Meanwhile keeps what arrives, up to [`READ`] bytes.
+/// Waits until the client has closed the connection. Until then, keeps the bytes that arrive, up to [`READ`] bytes.
 async fn wait_for_end(stream: &TcpStream, input: &mut VecDeque<u8>) -> io::Result<()> {
     let mut buffer = [0; 512];
     while input.len() < READ {

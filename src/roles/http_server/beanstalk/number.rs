@@ -1,4 +1,4 @@
-//! The numbers of jobs. Clients of beanstalkd know a job by a number alone, without its tube. Pure.
+//! The numbers of jobs. A client of beanstalkd identifies a job by its number alone, without a tube. Pure.
 //!
 //! | bits | what |
 //! |---|---|
@@ -6,11 +6,11 @@
 //! | 18 to 47 | the second in which the job was put. It repeats after 34 years |
 //! | 0 to 17 | a count that begins at random in each process |
 //!
-//! The number in decimal digits is the job's id. So the tag in a number tells which topics may have the job. This is
-//! nearly always one topic, and no table of numbers is needed. In a topic, a number is unique, because the job is added
+//! The number in decimal digits is the job's id. The tag in a number tells which topics may have the job, so no table
+//! of numbers is needed. Nearly always, this is one topic. In a topic, a number is unique, because the job is added
 //! only if its id is free. Topics with the same tag share the count: the n-th of k such topics uses only numbers that
-//! are n modulo k. After its second, a number is not used again for 34 years. So a late command about an old job does
-//! not hit a new one.
+//! are n modulo k. After its second, a number is not used again for 34 years. So a late command for an old job does not
+//! change a new job.
 
 use std::collections::HashMap;
 

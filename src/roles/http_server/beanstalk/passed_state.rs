@@ -20,7 +20,7 @@ use store::Token;
 /// refuses a version that it does not know, and the connection stays where it is.
 const VERSION: u32 = 1;
 
-/// A connection is not passed on if more than this many of its bytes have arrived and are not carried out yet.
+/// The limit of bytes that have arrived and are not carried out yet. A connection with more of them is not passed on.
 const INPUT_MAX: usize = 20 << 20;
 
 /// The state of a connection between two commands, or in a reserve that waits.
@@ -39,7 +39,7 @@ pub(super) struct ConnectionState {
     /// How many reserves there were.
     pub reserves: usize,
     pub waiting: Option<ReserveLimit>,
-    /// What has arrived and is not carried out.
+    /// The bytes that have arrived and are not carried out yet.
     pub input: Vec<u8>,
 }
 
@@ -105,8 +105,8 @@ struct PassedJob {
     attempt: u32,
     began_ms: i64,
     ttr_ms: u64,
-    /// How much time its lease has left. The clock of `Instant` is the same for all processes of a host, but its values
-    /// have no written form.
+    /// The time until its lease ends. All processes of a host have the same clock for `Instant`, but an `Instant` has
+    /// no written form.
     left_ms: u64,
     /// The tag of the owner of the lease.
     owner: String,
@@ -167,8 +167,8 @@ impl ConnectionState {
         Ok(bytes)
     }
 
-    /// Reads a state. An error of the kind `WouldBlock` means that bytes are still missing. `owners`: those whose locks
-    /// have arrived.
+    /// Reads a state. An error of the kind `WouldBlock` means that bytes are still missing. `owners`: the owners whose
+    /// locks have arrived.
     pub(super) fn from_bytes(
         bytes: &[u8],
         owners: &HashMap<String, Arc<Owner>>,

@@ -53,9 +53,9 @@ impl Numbers {
 /// What is known of the tubes and the connections. It is kept only in memory.
 #[derive(Default)]
 pub(super) struct PortState {
-    /// The tubes that are in use or registered. The others have no entry.
+    /// The tubes that are in use or registered. Other tubes have no entry.
     tubes: HashMap<TubeName, TubeState>,
-    /// The counts of commands, and those of connections.
+    /// The counts of commands and of connections.
     pub counts: ServerStats,
     /// The tubes that have no topic and that the log has named.
     pub unregistered: UnregisteredTubes,
@@ -70,18 +70,18 @@ pub(super) struct TubeState {
     pub total_jobs: u64,
     pub cmd_delete: u64,
     pub cmd_pause_tube: u64,
-    /// How long it is paused, and until when.
+    /// The length of the pause, and its end.
     pub pause: Option<(Duration, Instant)>,
 }
 
 impl TubeState {
-    /// Until when the tube is paused.
+    /// Returns the end of the tube's pause. None: the tube is not paused.
     pub fn paused_until(&self, now: Instant) -> Option<Instant> {
         self.pause.map(|(_, until)| until).filter(|until| *until > now)
     }
 }
 
-/// Returns the tube that each connection begins with. It is always there.
+/// Returns the tube with which each connection begins. This tube always exists.
 pub(super) fn default_tube() -> TubeName {
     TubeName::new(b"default").expect("it is a valid name")
 }
@@ -125,12 +125,12 @@ impl BeanstalkPort {
         self.with_state(|state| state.tubes.get(tube).map(look))
     }
 
-    /// Until when a tube is paused.
+    /// Returns the end of a tube's pause. None: the tube is not paused.
     pub(super) fn paused_until(&self, tube: &TubeName, now: Instant) -> Option<Instant> {
         self.tube(tube, |known| known.paused_until(now)).flatten()
     }
 
-    /// Pauses a tube for this long. Zero: resumes it.
+    /// Pauses a tube for `span`. If `span` is zero, resumes the tube.
     pub(super) fn pause(&self, tube: &TubeName, span: Duration) {
         self.with_tube(tube, |known| {
             known.cmd_pause_tube += 1;
@@ -152,8 +152,8 @@ impl BeanstalkPort {
 
     /// Keeps a pause of an earlier process, unless the tube was paused here meanwhile.
     pub(super) fn keep_pause(&self, tube: &TubeName, span: Duration, until: Instant) {
-        // The entry stays although nobody uses the tube yet: its users come later. All pauses come in one message,
-        // whose size is limited. So the number of entries is limited too.
+        // The entry stays although nobody uses the tube yet, because its users arrive later. All pauses arrive in one
+        // message of limited size. So the number of entries is limited too.
         self.with_state(|state| {
             let known = state.tubes.entry(tube.clone()).or_default();
             let now = Instant::now();
@@ -180,7 +180,7 @@ impl BeanstalkPort {
         self.api.topics.borrow().is_pulled(topic_of(tube).as_str())
     }
 
-    /// Whether there is a tube: its topic is registered, or somebody uses or watches it.
+    /// Whether a tube exists: it is the default tube, its topic is registered, or somebody uses or watches it.
     pub(super) fn exists(&self, tube: &TubeName) -> bool {
         let is_in_use = || self.tube(tube, |known| known.using + known.watching > 0) == Some(true);
         *tube == default_tube() || self.is_registered(tube) || is_in_use()
@@ -220,7 +220,7 @@ impl BeanstalkPort {
         self.with_numbers(|numbers| numbers.make(topic))
     }
 
-    /// Goes on with other numbers, because another process makes the same ones.
+    /// Continues with other numbers, because another process makes the same numbers.
     pub(super) fn change_numbers(&self) {
         self.with_numbers(|numbers| numbers.next = fastrand::u64(..));
     }

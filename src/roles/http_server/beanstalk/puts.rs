@@ -151,7 +151,8 @@ impl BeanstalkPort {
         number
     }
 
-    /// Returns the topic of a tube, for puts. Registers it if it is new and `beanstalk.create` is set, with this TTR.
+    /// Returns the topic of a tube, for puts. If the topic is new and `beanstalk.create` is set, registers the topic
+    /// with this TTR.
     async fn topic_for_puts(&self, tube: &TubeName, ttr: Duration) -> Result<Arc<Topic>, Problem> {
         let name = topic_of(tube);
         if !self.permits(RequiredAccess::Produce(name.as_str())) {

@@ -25,7 +25,7 @@ use role::pull::{Pull, Reserve, Reserved};
 use role::submit::StoreRequest;
 use store::{DeadLetterSelection, Leased, Outcome, OwnerTag, Settlement};
 
-/// How long one wait lasts. Then it begins again.
+/// How long one wait lasts. After that, the next wait begins.
 const WAIT: Duration = Duration::from_secs(3600);
 
 /// A reserved job that the client does not know yet. If it is dropped, the job is handed back.
@@ -86,7 +86,7 @@ enum WaitResult {
 
 impl Session {
     /// Reserves a job of a watched tube, and waits for one until `until`, or without limit. Returns the response, and
-    /// the client's place among those that reserve, or none if this process drains.
+    /// the client's place among the clients that reserve. None: this process drains.
     pub(super) async fn reserve(
         &mut self,
         until: Option<Instant>,
@@ -181,8 +181,8 @@ impl Session {
                 None if *closing.borrow() => WaitResult::Closing,
                 None => WaitResult::Nothing,
             }),
-            // When this process drains, each reserve gets its answer soon. This answer is awaited, because it may have
-            // a job that is leased for the client. A process that has ended could not hand the job back.
+            // When this process drains, each reserve gets its answer soon. This code waits for the answer, because a
+            // job may be leased for the client. If the process ended before, it could not hand this job back.
             _ = closing.changed(), if is_idle => Ok(WaitResult::Closing),
             _ = pauses.changed() => Ok(WaitResult::Again),
             _ = topics_change.changed() => Ok(WaitResult::Again),
@@ -209,7 +209,7 @@ impl Session {
         (topics, resumes)
     }
 
-    /// Reserves the job with a number. A buried job is kicked first. So another client that waits may get it.
+    /// Reserves the job with a number. A buried job is kicked first. Another client that waits may then get it.
     pub(super) async fn reserve_job(&mut self, number: u64) -> Result<BeanstalkResponse<'static>, Problem> {
         if self.held().len() >= HELD_MAX {
             return Ok(BeanstalkResponse::OutOfMemory);

@@ -11,7 +11,7 @@ use super::port::{BeanstalkPort, default_tube};
 use protocol::beanstalk::{CommandError, TubeName};
 use store::Outcome;
 
-/// While the store does not answer: how long the process tries to give back the jobs of a connection that has ended.
+/// If the store does not answer, the process tries for this time to give back the jobs of a connection that has ended.
 /// After that, each job comes back at the end of its lease.
 const GIVE_BACK: Duration = Duration::from_secs(60);
 
@@ -45,7 +45,7 @@ impl Session {
         .counted()
     }
 
-    /// Goes on with the state of a connection that another process has passed on.
+    /// Continues with the state of a connection that another process has passed on.
     pub(super) fn resume(port: BeanstalkPort, holder: Holder, state: ConnectionState) -> Session {
         let mut held = HeldJobs::default();
         for (number, job) in state.held {
@@ -169,7 +169,7 @@ impl Session {
         });
     }
 
-    /// Counts a command that was refused: beanstalkd counts puts of bodies that are too big.
+    /// Counts a refused put whose body is too big or does not end with CRLF. beanstalkd counts such puts, too.
     pub(super) fn note_error(&mut self, error: CommandError) {
         if matches!(error, CommandError::JobTooBig | CommandError::ExpectedCrlf) {
             self.note_puts(1);

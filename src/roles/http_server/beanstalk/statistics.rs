@@ -1,5 +1,5 @@
-//! The statistics of jobs, tubes and the port. Counts of jobs are those of the store. Counts of commands and connections
-//! are those of this process.
+//! The statistics of jobs, tubes and the port. The counts of jobs come from the store. The counts of commands and
+//! connections are of this process alone.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! How a job of beanstalkd is stored. Pure.
 //!
 //! The body is a JSON string: the text, if the bytes are text. Otherwise it is base64, and the header `beanstalk-body`
-//! says so. Delay and TTR are headers. A release or a bury may set a new priority or delay: these are also written in
-//! the attempt that it ends. The settlement stores all this in one step.
+//! says so. Delay and TTR are headers. A release or a bury may set a new priority or delay. These values are also
+//! written in the attempt that ends. One settlement stores all of this.
 
 use std::fmt;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(super) const ATTEMPTS: u32 = 1_000_000_000;
 /// Returns the body and the headers of a job that a client puts.
 pub(super) fn stored(put: &Put) -> (Body, Headers) {
     let text = std::str::from_utf8(&put.body).ok().filter(|text| {
-        // In JSON, control characters have long escapes. They also show that the body is not text.
+        // In JSON, control characters have long escapes. Control characters also show that the body is not text.
         text.chars().all(|c| !c.is_control() || matches!(c, '\t' | '\n' | '\r'))
     });
     let mut pairs = vec![(TTR.to_owned(), put.ttr_s.to_string())];
@@ -45,7 +45,7 @@ pub(super) fn stored(put: &Put) -> (Body, Headers) {
         }
     };
     let headers = Headers::new(pairs).expect("names and numbers are allowed");
-    // A lease lasts at most a day. The header keeps what the client said.
+    // A lease lasts at most a day. The header keeps the TTR that the client has sent.
     let headers = headers.with_ttr(Some(Duration::from_secs(put.ttr_s.max(1).into()).min(LEASES.1)));
     (Body::trusted(json.to_string()), headers)
 }
@@ -65,7 +65,7 @@ fn number(headers: &Headers, name: &str) -> Option<u32> {
     headers.by_name().get(name)?.parse().ok()
 }
 
-/// Returns the TTR that a job brings with it: what the client said, unless the job's own `ttr` was changed since.
+/// Returns the job's own TTR: the TTR that the client has sent, or the job's `ttr` if this was changed later.
 pub(super) fn ttr(headers: &Headers) -> Option<Duration> {
     let put = number(headers, TTR).map(|seconds| Duration::from_secs(seconds.max(1).into()));
     match headers.ttr() {
@@ -74,7 +74,7 @@ pub(super) fn ttr(headers: &Headers) -> Option<Duration> {
     }
 }
 
-/// Why a client ended an attempt, as it is recorded.
+/// The recorded reason why a client ended an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Note {
     Released { priority: u32, delay_s: u32 },
@@ -104,7 +104,7 @@ impl Note {
     }
 }
 
-/// What beanstalkd knows of a job beside its state. The counts are of the attempts that dq keeps.
+/// What beanstalkd reports about a job beside its state. The counts cover only the attempts that dq keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct JobFacts {
     pub priority: u32,

@@ -1,4 +1,4 @@
-//! Takes the connections that a draining dq-http-server passes on (`handoff`), and goes on with them.
+//! Takes the connections that a draining dq-http-server passes on (`handoff`), and continues to serve them.
 //!
 //! This process uses a connection only after it has answered that it takes the connection.
 
@@ -24,7 +24,7 @@ use host::{Owner, PassListener, PassSocket};
 use protocol::beanstalk::TubeName;
 use role::TroubleLog;
 
-/// Takes connections of draining processes until this process drains, and serves them to their ends.
+/// Takes connections of draining processes until this process drains. Serves each connection until it ends.
 pub(super) async fn receive(port: BeanstalkPort, listener: PassListener, places: Places) {
     let mut closing = port.api.closing.subscribe();
     let events = match listener.as_fd().try_clone_to_owned().and_then(watched) {
@@ -60,7 +60,7 @@ pub(super) async fn receive(port: BeanstalkPort, listener: PassListener, places:
     while passages.join_next().await.is_some() {}
 }
 
-/// Takes the connections of one draining process, and serves them to their ends.
+/// Takes the connections of one draining process, and serves each connection until it ends.
 async fn receive_from(port: BeanstalkPort, passage: PassSocket, places: Places) {
     let mut open = JoinSet::new();
     if let Err(e) = take_all(&port, passage, places, &mut open).await
@@ -122,7 +122,7 @@ async fn take_all(
     }
 }
 
-/// Goes on with the pauses of a draining process.
+/// Continues the pauses of a draining process.
 fn keep_pauses(port: &BeanstalkPort, message: &[u8]) -> io::Result<()> {
     let now = Instant::now();
     for pause in serde_json::from_slice::<Vec<PassedPause>>(message)? {
@@ -134,8 +134,7 @@ fn keep_pauses(port: &BeanstalkPort, message: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers for a connection. If the other side is gone, it does nothing with its connections any more, so no answer is
-/// needed.
+/// Answers for a connection. If the other side is gone, it no longer uses its connections, so no answer is needed.
 async fn reply(passage: &PassSocket, events: &AsyncFd<OwnedFd>, answer: u8) -> io::Result<()> {
     loop {
         match passage.reply(&[answer]) {
@@ -159,7 +158,7 @@ impl Arriving {
         Arriving { run_dir: run_dir.to_owned(), owners: HashMap::new(), begun: None }
     }
 
-    /// Takes a message. Returns a connection when it is whole, or why it is not taken.
+    /// Takes a message. Returns a connection when all of its state has arrived, or the reason why it is not taken.
     fn take(
         &mut self,
         message: &[u8],

@@ -1,14 +1,14 @@
-//! Which topic a tube is, and which tube a topic is. Pure.
+//! Finds the topic of a tube, and the tube of a topic. Pure.
 //!
 //! If the name of a tube is valid as the name of a topic, the topic has the same name. Any other tube has a topic whose
 //! name begins with `tube--`:
 //!
 //! - The other bytes of the tube's name follow. A byte that is not a letter, digit, `_` or `.` is written as `-` and
-//!   two hex digits: `a/b` is `tube--a-2fb`. So no `-` follows another one.
+//!   two hex digits: `a/b` is `tube--a-2fb`. So these bytes never have two `-` in a row.
 //! - If the result is too long for a topic, it is cut, and `--` and a hash of the tube's name are appended. In this
 //!   case the tube's name is kept in the title of the topic.
 //!
-//! So each tube has one topic, and two tubes never have the same one, unless two hashes of 64 bits are equal.
+//! So each tube has one topic. Two tubes have the same topic only if two hashes of 64 bits are equal.
 
 use sha2::{Digest as _, Sha256};
 
@@ -58,7 +58,7 @@ pub(super) fn tube_of(topic: &Topic) -> Option<TubeName> {
     (topic_of(&tube) == topic.name).then_some(tube)
 }
 
-/// Reads what follows `tube--`. None: it has a hash.
+/// Reads what follows `tube--`. None: the name has a hash.
 fn unescaped(text: &str) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut name = Vec::new();

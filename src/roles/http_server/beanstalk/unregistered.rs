@@ -1,15 +1,15 @@
-//! Tubes without a topic. The protocol cannot tell the client why a put is refused. So the log names the tube: at most
-//! once a minute for each tube.
+//! Tubes without a topic. The protocol cannot tell the client why a put is refused. So the log names the tube, but each
+//! tube only once a minute.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use model::job::TopicName;
 
-/// How long a tube is not named again.
+/// After a tube was named, it is not named again for this time.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// How many tubes are named in that time.
+/// The maximum number of tubes that are named in that time.
 const TUBES: usize = 64;
 
 /// The tubes that were named, and when.

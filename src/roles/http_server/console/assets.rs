@@ -1,5 +1,5 @@
-//! The files of the console, which are inside the executable. Browsers may cache them, and ask each time whether they
-//! have changed. So a new release is seen at once.
+//! The files of the console, which are inside the executable. Browsers may cache the files, but check each time whether
+//! the files have changed. So a new release is visible at once.
 
 use axum::extract::Path;
 use axum::http::header::{
@@ -18,7 +18,7 @@ use super::super::problem::Problem;
 struct Assets;
 
 /// What the page may do: load its own scripts, styles and images, and send requests to its own host. Everything else is
-/// forbidden, also showing the page in a frame. Texts never become markup or scripts (Trusted Types).
+/// forbidden. For example, no frame may show the page. Texts never become markup or scripts (Trusted Types).
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types 'none'";

@@ -1,5 +1,5 @@
-//! The console: a web page for people, made of files inside the executable. It holds no data of its own. What it shows
-//! and changes goes through the API, in the session of the person who has signed in.
+//! The console: a web page for people, made of files inside the executable. The console has no data of its own. It
+//! reads and changes everything through the API, in the session of the person who has signed in.
 
 mod assets;
 mod sign_in;
@@ -13,10 +13,10 @@ use super::api::Api;
 pub(super) use self::assets::PAGE_HEADERS;
 pub(super) use self::sign_in::{first_account, forget_first_password, hash_in_background};
 
-/// The longest body that these routes take, in bytes: a name and a password fit.
+/// The longest body that these routes accept, in bytes. A name and a password fit into it.
 const BODY_MAX: usize = 8 << 10;
 
-/// The routes of the page itself. They are not part of the API, nor of `/openapi.json`.
+/// The routes of the page itself. They are not part of the API or of `/openapi.json`.
 pub(super) fn routes() -> Router<Api> {
     Router::new()
         .route("/", get(assets::index))

@@ -1,5 +1,5 @@
-//! Signing in to the console and out of it. Passwords are checked on a separate thread, one at a time: a check is slow
-//! on purpose.
+//! Sign-in to the console, and sign-out. Passwords are checked on a separate thread, one at a time, because a check is
+//! slow on purpose.
 
 use std::fs::{self, OpenOptions};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -46,8 +46,8 @@ static WAITING: Semaphore = Semaphore::const_new(64);
 /// How many wrong passwords a source may send within a minute, for all accounts together.
 const MOST_OF_SOURCE: u32 = 50;
 
-/// Counts wrong passwords. They are counted for each account by itself, so that somebody behind the same address cannot
-/// keep a person out of another account.
+/// Counts wrong passwords. Each account has its own count, so that somebody behind the same address cannot block a
+/// person's sign-in to another account.
 #[derive(Debug)]
 struct WrongPasswords {
     of_account: FailureLimiter<(ClientSource, u64)>,
@@ -62,7 +62,7 @@ static WRONG_PASSWORDS: LazyLock<Mutex<WrongPasswords>> = LazyLock::new(|| {
 });
 
 impl WrongPasswords {
-    /// Returns until when passwords of an account are not checked if they come from a source. None: they are checked.
+    /// Returns the moment until which passwords of an account from a source are not checked. None: they are checked.
     fn blocked_until(&self, (source, account): (ClientSource, u64), now: Instant) -> Option<Instant> {
         self.of_account.blocked_until((source, account), now).max(self.of_source.blocked_until(source, now))
     }
@@ -124,7 +124,7 @@ fn holder_in<'a, 'b>(api: &Api, headers: &'b HeaderMap, tokens: &'a Tokens) -> O
     holder(headers, api.sessions.as_deref()?, tokens)
 }
 
-/// The answer if there is no console. Its routes are not served then.
+/// The answer if there is no console. In this case, its routes are not served.
 fn no_console() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "no_route", "there is no console (http.console)")
 }
@@ -161,8 +161,8 @@ pub(super) async fn begin(
     let name = name.ok_or_else(|| Problem::missing("name", "the name of an account"))?;
     let password = password.ok_or_else(|| Problem::missing("password", "the password of the account"))?;
     let shown = Credentials { name, password };
-    // The check continues when the client goes away. So its result is counted, and it keeps its place while it causes
-    // work.
+    // The check continues if the client closes the connection. So its result is counted, and the check keeps its place
+    // while it causes work.
     let checked = tokio::spawn(async move { check(&api, peer, shown).await });
     checked.await.map_err(|_| busy())?
 }
@@ -238,8 +238,8 @@ async fn end_sessions(api: &Api, account: &Token) -> Result<StatusCode, Problem>
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Refuses a request that a page of another site makes the browser send. Browsers report where a request comes from.
-/// And they do not send JSON for a page of another origin without asking the server first.
+/// Refuses a request that a page of another site makes the browser send. A browser reports where a request comes from.
+/// For a page of another origin, it sends JSON only after it has asked the server.
 fn of_this_page(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
     let foreign = |why: &str| Problem::new(StatusCode::FORBIDDEN, "foreign", why);
     let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
@@ -253,7 +253,7 @@ fn of_this_page(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
     if text(ORIGIN).is_some_and(|origin| !is_own(origin)) {
         return Err(foreign("the request comes from a page of another origin"));
     }
-    // Where no token is needed, only this host's own names are accepted (DNS rebinding).
+    // If no token is needed, only this host's own names are accepted (DNS rebinding).
     if api.settings.http.auth == Auth::None {
         api.hosts.check(headers).map_err(|why| foreign(&why))?;
     }
@@ -360,8 +360,8 @@ pub(in super::super) fn forget_first_password(run_dir: &Path, account: &TokenNam
     }
 }
 
-/// Hashes a password on a thread for slow work. After that, the memory for this is given back to the system. None: the
-/// thread failed.
+/// Hashes a password on a thread for slow work. After that, the memory of the hashing is given back to the system.
+/// None: the thread failed.
 pub(in super::super) async fn hash_in_background<T: Send + 'static>(
     hash: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {

@@ -45,7 +45,7 @@ pub(super) fn command(document: &Value, method: &str, path: &str, operation: &Va
     command
 }
 
-/// Returns an example of a value: the one that the schema has, or one with the required fields.
+/// Returns an example of a value: the example of the schema, or an example with the required fields.
 fn example(document: &Value, schema: &Value, depth: usize) -> Value {
     let schema = resolved(document, schema);
     let own = schema.get("example").or_else(|| schema["examples"].get(0)).or_else(|| schema["enum"].get(0));

@@ -16,12 +16,12 @@ pub(super) fn escaped(text: &str) -> String {
     html
 }
 
-/// Returns a text in the type of code.
+/// Returns a text that is marked as code.
 pub(super) fn code(text: &str) -> String {
     format!("<code>{}</code>", escaped(text))
 }
 
-/// Returns sentences, in which backticks mark code.
+/// Returns sentences as HTML. Backticks in the text mark code.
 pub(super) fn prose(text: &str) -> String {
     let parts: Vec<&str> = text.split('`').collect();
     // Without a second backtick, the last one marks nothing.

@@ -1,6 +1,6 @@
-//! `/docs`: the document of `/openapi.json` as a page for people. It is rendered here, without a script and without any
-//! other file, so it also works without a console and can be saved. It shows everything that the document says: what
-//! the renderer does not know is shown as it stands there.
+//! `/docs`: the document of `/openapi.json` as a page for people. The page is rendered here, without a script or any
+//! other file. So it also works without a console, and it can be saved. It shows everything that the document says.
+//! Parts that the renderer does not know are shown unchanged.
 //!
 //! Begin with `page`.
 
@@ -25,7 +25,7 @@ use super::api::Api;
 use super::console;
 use super::schema;
 
-/// The looks of the page. They stand in the page itself.
+/// The style of the page. It is a part of the page itself.
 const STYLE: &str = include_str!("../../../../assets/docs/style.css");
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -52,7 +52,7 @@ async fn show(State(api): State<Api>) -> Response {
     response
 }
 
-/// What the page may do: have this one style. Everything else is forbidden, also scripts and other files.
+/// What the page may do: use this one style. Everything else is forbidden, such as scripts and other files.
 fn policy() -> String {
     let digest = STANDARD.encode(Sha256::digest(STYLE));
     format!(

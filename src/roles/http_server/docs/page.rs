@@ -58,7 +58,7 @@ pub(super) fn render(document: &Value, style: &str) -> String {
     html
 }
 
-/// Returns what holds for all operations: how examples are meant, and who may call.
+/// Returns what is true for all operations: how to read the examples, and who may call.
 fn head(document: &Value) -> String {
     let mut html = "<p>The same as data: <a href=\"/openapi.json\">/openapi.json</a>. In the examples, <code>DQ</code> is \
         the address of the daemon, and <code>TOKEN</code> a token:</p>\n\
@@ -165,7 +165,7 @@ mod tests {
         assert!(!html.contains("<script"), "{html}");
         let after = html.split("&lt;script&gt;").count();
         assert!(after > 30, "{after}");
-        // Nor out of an attribute.
+        // The text does not break out of an attribute either.
         assert!(!html.contains("alert(\""), "{html}");
     }
 

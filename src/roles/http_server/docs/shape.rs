@@ -19,10 +19,10 @@ const BOUNDS: [(&str, &str); 8] = [
     ("pattern", "Pattern"),
 ];
 
-/// The lists of alternatives, and the words between these.
+/// The lists of alternatives, and the words between the alternatives.
 const ALTERNATIVES: [(&str, &str); 3] = [("oneOf", " or "), ("anyOf", " or "), ("allOf", " and ")];
 
-/// What other functions show of a schema: its type, its fields and what it means.
+/// The members of a schema that other functions show: its type, its fields and its meaning.
 const SHOWN_ELSEWHERE: [&str; 6] = ["type", "format", "$ref", "description", "properties", "required"];
 
 /// Returns the name of the schema to which this one refers.
@@ -73,7 +73,8 @@ pub(super) fn type_of(schema: &Value) -> String {
     words.iter().map(one).collect::<Vec<_>>().join(" or ")
 }
 
-/// Returns which values are valid, and examples, each as one item. `is_row` leaves out the default, which has a column.
+/// Returns which values are valid, and examples, each as one item. `is_row` leaves out the default, because it has its
+/// own column.
 pub(super) fn facts(schema: &Value, is_row: bool) -> Vec<String> {
     let Some(members) = schema.as_object() else { return Vec::new() };
     let mut facts = Vec::new();
@@ -117,7 +118,7 @@ pub(super) fn facts(schema: &Value, is_row: bool) -> Vec<String> {
     facts
 }
 
-/// Returns what is to be said of a part of a schema, behind the name of that part. Its type is said elsewhere.
+/// Returns the text about a part of a schema, after the name of this part. The type of the part is shown elsewhere.
 fn part(what: &str, schema: &Value) -> Vec<String> {
     let mut inner: Vec<String> = Vec::new();
     inner.extend(schema["description"].as_str().map(prose));

@@ -1,7 +1,7 @@
 //! What the calls of a client do: push, pop and ack.
 //!
 //! The TTR of a job is its `ttr`, and its delay is the header `gmq-delay`, in seconds. A job with TTR 0 has the header
-//! `gmq-ttr` instead: it is leased for `ttr` of its topic, and settled before the client learns of it.
+//! `gmq-ttr` instead. Such a job is leased for the `ttr` of its topic, and is settled before the client gets it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ pub(super) struct GmqPort {
     pub succession: Succession,
 }
 
-/// A popped job. If the client does not get it, it is handed back.
+/// A popped job. If the client does not get the job, the job is handed back.
 pub(super) struct PoppedReserve {
     reserved: Option<Reserved>,
     body: String,
@@ -55,7 +55,8 @@ pub(super) struct PoppedReserve {
     /// How long the lease lasts.
     hold: Duration,
     pull: Pull,
-    /// The client's place: `http.max_reserves` limits the places, and so the answers that clients do not read.
+    /// The client's place. `http.max_reserves` limits the places, and so also the number of answers that clients do not
+    /// read.
     _place: PoolPart,
 }
 
@@ -228,7 +229,7 @@ impl GmqPort {
             if self.settle(&last, Outcome::Ack).await? {
                 return Ok(Some(popped));
             }
-            // The lease had ended. Its job comes again, perhaps to another client.
+            // The lease had ended. Its job is leased again, perhaps for another client.
             drop(popped);
             if Instant::now() >= until {
                 return Ok(None);
@@ -280,7 +281,7 @@ impl GmqPort {
         if is_done { Ok(()) } else { Err(over()) }
     }
 
-    /// Settles a lease. Returns whether it still held.
+    /// Settles a lease. Returns whether the lease was still valid.
     async fn settle(&self, last: &LastReserve, outcome: Outcome) -> Result<bool, Problem> {
         let LastReserve { key, token, .. } = last.clone();
         let is_over = outcome == Outcome::Ack;

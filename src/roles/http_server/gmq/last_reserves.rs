@@ -1,4 +1,4 @@
-//! The last lease of each id that was popped. An ack of gmq-redis names only an id, and neither a topic nor a lease.
+//! The last lease of each id that was popped. An ack of gmq-redis names only an id. It names no topic and no lease.
 //! Pure.
 //!
 //! A process that ends passes the leases on as text (`succession`).
@@ -9,11 +9,11 @@ use std::time::Duration;
 use model::job::{JobId, JobKey, TopicName};
 use store::{Leased, Token};
 
-/// How many leases are known. If there are more, those that end first are forgotten. Their jobs come back.
+/// How many leases are known. If there are more, the leases that end first are forgotten, and their jobs come back.
 const KEPT_MAX: usize = 50_000;
 
-/// How long after its end a lease is known. The clock of the store decides whether a lease has ended, and it may differ
-/// from the host's.
+/// A lease is known for this time after its end. The clock of the store decides whether a lease has ended, and this
+/// clock may differ from the clock of the host.
 const KEPT_BEYOND: Duration = Duration::from_secs(10);
 
 /// The lease that an ack settles.
@@ -22,14 +22,14 @@ pub(super) struct LastReserve {
     pub key: JobKey,
     pub token: Token,
     pub attempt: u32,
-    /// When it was popped, Unix milliseconds.
+    /// When the job was popped, in Unix milliseconds.
     pub began_ms: i64,
-    /// Until when it is known, Unix milliseconds.
+    /// The end of the time in which the lease is known, in Unix milliseconds.
     known_until_ms: i64,
 }
 
 impl LastReserve {
-    /// `hold`: how long the lease holds.
+    /// `hold`: how long the lease lasts.
     pub(super) fn new(leased: &Leased, began_ms: i64, hold: Duration) -> LastReserve {
         LastReserve {
             key: leased.key.clone(),
@@ -78,7 +78,7 @@ impl LastReserves {
         self.by_id.get(id).cloned()
     }
 
-    /// Forgets a lease that was settled or has ended. A later one of the same id stays.
+    /// Forgets a lease that was settled or has ended. A later lease of the same id stays.
     pub(super) fn forget(&mut self, over: &LastReserve) {
         if self.by_id.get(&over.key.id).is_some_and(|known| known.token == over.token) {
             self.remove(&over.key.id);

@@ -1,7 +1,7 @@
 //! The port for clients of gmq-redis (docs/GMQ.md). They push, pop and ack jobs of pull topics.
 //!
 //! `calls` carries out the calls. `last_reserves` knows which lease an ack means. This file has the connections. A
-//! connection has no state: after it is closed, all that it could do can be done on another one. When this process
+//! connection has no state. After it is closed, its client can do everything on another connection. When this process
 //! drains, it closes each connection as soon as no call is in progress on it. Before that, it passes on the last leases
 //! (`succession`).
 //!
@@ -36,7 +36,7 @@ use super::tcp_port::{self, READ, WRITE, closed, read};
 use model::excerpt::Excerpt;
 use protocol::gmq::{Call, GmqDecoder, GmqRequest, GmqResponse, RequestId};
 
-/// How many pops of a connection may wait at the same time. Until one of them is answered, nothing more is read.
+/// How many pops of a connection may wait at the same time. At this number, nothing is read until one pop is answered.
 const POPS_MAX: usize = 16;
 
 /// Serves the port until this process drains and its connections are closed.
@@ -68,7 +68,7 @@ async fn serve(port: GmqPort, stream: TcpStream, ip: IpAddr, place: Place, idle_
 /// An open connection.
 struct GmqConnection {
     stream: TcpStream,
-    /// How long the connection may be idle, and how long an answer may wait while its client reads none of it.
+    /// How long the connection may be idle. An answer may also wait for this time while the client reads nothing of it.
     idle_timeout: Duration,
     port: GmqPort,
     holder: Holder,

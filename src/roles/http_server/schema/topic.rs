@@ -67,7 +67,7 @@ fn nullable(one: Type) -> SchemaType {
     SchemaType::from_iter([one, Type::Null])
 }
 
-/// Adds the default, which null means too.
+/// Adds the default. Null also means the default.
 fn with_default(mut schema: Schema, default: Value) -> Schema {
     match &mut schema {
         Schema::Object(object) => object.default = Some(default),

@@ -11,36 +11,37 @@
 --                its headers, if it has some: '2r', '1k7', '2k+3', '0rp5', '2r7h{"a":"b"}'
 --         due    '+span_ms' or 'moment_ms'
 -- Returns eight bytes for each job, in the order of the jobs: a letter (n new, r replaced, k kept, x rejected), and 7
--- bytes, big-endian: the due time in ms of the job that is stored now; 0 if the add was rejected. Or q: a limit does not
--- allow the add. Then the 7 bytes are the number of the limit (1), and in how many ms to try again (6)
+-- bytes, big-endian: the due time in ms of the job that is stored now; 0 if the add was rejected. Or q: a limit does
+-- not allow the add. Then the 7 bytes are the number of the limit (1), and in how many ms to try again (6)
 --
 -- Moves a job: nothing -> delayed, ready. A job that is replaced: delayed, ready -> delayed, ready; leased -> leased.
--- In the last case the record is that of the replacement, and becomes delayed or ready when the lease has ended. Dead
+-- In the last case the record is that of the replacement, which becomes delayed or ready when the lease has ended. Dead
 -- letters do not conflict.
 
--- A topic that had a body of more bytes stays in `big`: see sizes.
+-- A topic that had a body of more bytes than this stays in `big`: see sizes.
 local BIG = 65536
 local REPLACE, KEEP = 114, 107
 local argv, byte, pack = ARGV, string.byte, struct.pack
 local out = ''
 
--- Stores `n` jobs of a topic, which are at argument `first` and after it.
+-- Stores `n` jobs of a topic. Their arguments begin at argument `first`.
 local function store(topic, n, alike, first, shared_flags, shared_due)
   local step = alike and 2 or 4
   local last = first + step * n - 1
   local bodies, delayed, ready = base .. 'b:' .. topic, base .. 'd:' .. topic, base .. 'r:' .. topic
   -- How many of the jobs wait for their due time, and the score of the first of these.
   local all_replace, some_noted, big, wait, earliest = true, false, false, 0, nil
-  -- `list` has each id and its record, from position `from` to position `to`, so that they need not be put together
-  -- again.
+  -- `list` has each id and its record, from position `from` to position `to`. So the ids and records need not be put
+  -- together again.
   local list, from, to = argv, first, last
   -- If the flags or the due times of the jobs differ, these lists have the values of each job.
   local scores, moments, ranks, rules, notes
   if not alike then list, from, to, scores, moments, ranks, rules, notes = {}, 1, 2 * n, {}, {}, {}, {}, {} end
-  -- The flags and the due time of the job before, and what was made from them. Most jobs have the same flags and due
-  -- time, so this need not be made again.
+  -- The flags and the due time of the previous job, and the values that were made from them. Most jobs have the same
+  -- flags and due time, so these values need not be made again.
   local flags, due, rank, rule, head, noted, rest, at, waiting, score
-  -- Returns the notes of the k-th job. (If it has a number, its place is in the middle of them: see numbered.)
+  -- Returns the notes of the k-th job. (If its priority is a number, the place of the job is in the middle of the
+  -- notes: see numbered.)
   local function notes_of(k)
     return rest and noted .. k .. rest or noted
   end
@@ -90,8 +91,8 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
     end
   end
   if big then call('SADD', base .. 'big', topic) end
-  -- If all jobs replace, the number of new fields shows whether any id was taken. Jobs that are replaced leave a record,
-  -- so they are read before that.
+  -- If all jobs replace, the number of new fields shows whether any id was taken. A job that is replaced leaves a
+  -- record, so such jobs are read before they are replaced.
   local m, fresh, before = { topic = topic }, nil, {}
   m.ids, m.bodies = keeping_of(topic)
   if n == 1 then
@@ -104,11 +105,11 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
     end
     fresh = call('HSET', bodies, unpack(list, from, to)) == n
   end
-  -- These two are set if an id may be taken, if some jobs have notes, or if only some jobs wait. `stored`: the ids of
-  -- the jobs that are stored. `is`: for each id, which of the jobs with this id is stored.
+  -- `stored` and `is` are set if an id may be taken, if some jobs have notes, or if only some jobs wait. `stored`: the
+  -- ids of the jobs that are stored. `is`: for each id, which of the jobs with this id is stored.
   local stored, is
   if fresh and not some_noted and (wait == n or wait == 0) then
-    -- In the list, the score goes before each id. It takes the place of the record of the job before.
+    -- In the list, the score is written before each id, in the place of the record of the previous job.
     if alike then
       out = out .. string.rep(pack('>BI7', 110, at), n)
       for k = from, to, 2 do list[k - 1] = score end
@@ -144,7 +145,7 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
         if was[id] and m.ids > 0 then ended[id] = { in_delayed[x], in_ready[x], before[x] or nil } end
       end
     end
-    -- If several jobs have the same id, the last one that may have it is stored.
+    -- If several jobs have the same id, the last one whose rule allows this is stored.
     for x, id in ipairs(ids) do
       local taken = was[id] or is[id]
       if not taken then

@@ -3,13 +3,14 @@
 -- its destination, its time to run. The job keeps its stamp.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
--- ARGV  1 topic   2 id   3 due, as for add   4 priority: 1 2 3, or 'p' and a number   5 body   6 its own limit of attempts, or '-' for none
+-- ARGV  1 topic   2 id   3 due, as for add   4 priority: 1 2 3, or 'p' and a number   5 body
+--       6 its own limit of attempts, or '-' for none
 --       7 'h' and its headers, or '-' for none   8 its destination, as the first member of the headers, or '-' for none
 --       9 its tags, as the member behind the destination, or '-' for none
 --       10 the most bytes that the jobs of the topic may have, or '' for no limit
 --       11 its time to run, as the member behind the links, or '-' for none
 --       For 3 to 9, and for 11, '' means: no change
--- Returns d done, q the new body would be more than this limit allows, n not found, c the job is leased
+-- Returns d done, q the new body would need more bytes than 10 allows, n not found, c the job is leased
 --
 -- Moves a job: delayed, ready -> delayed, ready
 
@@ -17,8 +18,8 @@
 local BIG = 65536
 local topic, id = ARGV[1], ARGV[2]
 
--- Takes the members whose names begin with a colon off a JSON object. These members come first, and their values have
--- no quotation marks. Returns them by name, and the other members.
+-- Splits the members of a JSON object. Members whose names begin with a colon come first, and their values have no
+-- quotation marks. Returns these members by name, and the text of the other members.
 local function taken(members)
   local own = {}
   while true do
@@ -43,7 +44,8 @@ end
 local notes = base .. 'm:' .. topic
 local old_rank, number = rank, string.match(ARGV[4], '^p(%d+)$')
 if ARGV[4] ~= '' then rank = number and 0 or tonumber(ARGV[4]) end
--- A number is in the notes of its job: see numbered. So the notes change if the job gets a number, or had one.
+-- A priority that is a number is stored in the notes of its job: see numbered. So the notes change if the job gets a
+-- number, or had one.
 local renumbered = ARGV[4] ~= '' and (rank == 0 or old_rank == 0)
 local stamp
 
@@ -68,9 +70,9 @@ end
 -- Removes the job from the order of the jobs with numbers before its notes change: see numbered.
 if old_rank == 0 and from == ready then unqueue(topic, { id, was }) end
 if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' or ARGV[11] ~= '' or renumbered then
-  -- The headers are the first line of the log: see endings. Before them are the members whose names begin with a colon:
-  -- the number, the destination, the tags, the links, the time to run, and the end of its life, in this order. (See
-  -- src/model/headers.rs.)
+  -- The headers are the first line of the log: see endings. The first members of this line are those whose names begin
+  -- with a colon: the number, the destination, the tags, the links, the time to run, and the end of the job's life, in
+  -- this order. (See src/model/headers.rs.)
   local noted = call('HGET', notes, id) or struct.pack('>I4B', 0, 0)
   local made = string.sub(noted, 1, 5)
   local log = string.sub(noted, 6)

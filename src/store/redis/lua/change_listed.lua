@@ -1,5 +1,5 @@
 --@ use clock fence bells scores places meter numbered moves leases records history unsettled
--- Gives jobs other due times, or deletes them, each only if it is still as it was listed.
+-- Gives jobs other due times, or deletes jobs. Each job is changed only if it is still as it was listed.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  for each topic: topic, n, and n times: id, its stamp in us, its due time in ms, and its new due time in ms or

@@ -1,6 +1,7 @@
 --@ use clock fence batch bells scores places meter numbered moves leases history unsettled
--- Removes jobs in any state. If there is no job of an id, removes its dead letters. (But not for a batch of the spool:
--- such a deletion follows an add of the same host that never came here, and only that job was meant.)
+-- Removes jobs in any state. If there is no job of an id, removes its dead letters. (A batch of the spool does not
+-- remove dead letters. Its deletion follows an add of the same host that never reached this shard, and concerns only
+-- that job.)
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch of the spool only: see batch
 -- ARGV  1 why the jobs are removed, for their records; '' for nothing. Then for each topic: topic, n, and n ids
@@ -23,8 +24,8 @@ local function take_latest_letter(topic, id)
     for number = older, math.max(1, older - 255), -1 do names[#names + 1] = id .. struct.pack('>I4', number) end
     call('ZREM', letters, unpack(names))
     older, left = older - #names, left - #names
-    -- The oldest letters have the lowest numbers, and are removed first elsewhere. So if a letter is missing, there is
-    -- none with a lower number.
+    -- The oldest letters have the lowest numbers, and other scripts remove the oldest letters first. So if a letter is
+    -- missing, no letter has a lower number.
     if remove('X:', topic, names) < #names then older = 0 end
   end
   if older > 0 then
@@ -43,7 +44,7 @@ while ARGV[i] do
   local first = i + 1
   local these = {}
   for k = 1, n do these[k] = k end
-  -- If an id comes twice, its second occurrence removes its dead letters.
+  -- If an id occurs twice, its second occurrence removes its dead letters.
   while these[1] do
     local ids, ks, seen, later = {}, {}, {}, {}
     for _, k in ipairs(these) do

@@ -29,7 +29,7 @@ for topic, ids in pairs(topics) do
       elseif lease.crashes < FORGIVEN then
         unlease(m, id, lease)
         note(m, id, lease.attempts - 1, lease.crashes + 1, log_of(topic, id, lease))
-        place(m, id, lease.due, lease.rank)
+        place(m, id, due_after(lease), lease.rank)
       else
         count_as_lost(m, id, lease, 'the consumer died')
       end

@@ -1,15 +1,15 @@
 --@ use clock fence bells scores numbered places records leases sizes circuits
--- Leases ready jobs, topic by topic, by priority, due time and, among jobs with numbers, order of arrival. Leases no
--- job of a paused topic, and only one job of a topic whose circuit is half open.
+-- Leases ready jobs, topic by topic, in the order of priority and due time, and for jobs with numbers also of arrival.
+-- Leases no job of a paused topic, and only one job of a topic whose circuit is half open.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 how many jobs at most   2 16 random bytes, never used twice   3 the owner's tag, '' for none
 --       4 how many other topics to look at for ready jobs, at most   5 how many bytes of big bodies at most
 --       then for each topic: topic, max jobs, hold in ms, limit of attempts for jobs that have none of their own,
 --         how many of its jobs may be leased on this shard at once, '' for no limit; '1' if the lease of a job with
---         a ttr of its own lasts for that long instead
+--         a ttr of its own lasts for this ttr, and not for the hold
 -- Returns three arrays, or more
---       1 for each topic of which it leased some: an array of topic, deadline, then for each job: id, record, attempt,
+--       1 for each topic with leased jobs: an array of topic, deadline, then for each job: id, record, attempt,
 --         due. The token of the n-th job of the whole answer, counted from 1, is ARGV 2 and n as four bytes, big-endian
 --       2 topics that have ready jobs left, each followed by how many: all such topics of the call, and some others
 --       3 topics with ready jobs that wait for their circuit: all such topics of the call, and some others. For each:
@@ -23,13 +23,13 @@
 local room, prefix, owner, others, bytes = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local groups, left, waiting, headers, deadlines, owned, number, probes = {}, {}, {}, nil, nil, {}, 0, {}
 local tail = ZEROS .. owner
--- How many times a call looks for jobs with numbers in a part of the order, and how many entries it mends: see in_order.
+-- How many times `choose` reads a part of the order, and how many entries `mend` looks at.
 local LOOKS, MENDED = 16, 16
 -- If the call arrives so late that its leases were already taken back, it leases nothing: see take_back.
 if call('EXISTS', base .. 'w:' .. prefix) == 1 then return { {}, {}, {} } end
 
--- Adds jobs with numbers in a range to `chosen`, in their order, until it has `n`. Removes from q: members that match
--- no entry of r:, and members whose id is chosen already.
+-- Adds jobs with numbers in a range to `chosen`, in their order, until `chosen` has `n` jobs. Removes from q: members
+-- that match no entry of r:, and members whose id is chosen already.
 local function choose(chosen, topic, n, from, to)
   local order, ready, kept = base .. 'q:' .. topic, base .. 'r:' .. topic, 0
   for _ = 1, LOOKS do
@@ -49,7 +49,7 @@ local function choose(chosen, topic, n, from, to)
   end
 end
 
--- Adds entries of r: to `chosen` until it has `n`.
+-- Adds entries of r: to `chosen` until `chosen` has `n` jobs.
 local function choose_entries(chosen, n, found)
   for i = 1, #found, 2 do
     if #chosen >= n then return end
@@ -92,7 +92,7 @@ local function mend(topic)
   end
 end
 
--- Leases up to `n` jobs of a topic. Returns whether it found any that are ready.
+-- Leases up to `n` jobs of a topic. Returns whether the topic had ready jobs.
 local function take(topic, n, hold, limit, is_own_ttr)
   local ready, bodies = base .. 'r:' .. topic, base .. 'b:' .. topic
   local found, ids, members = call('ZRANGE', ready, 0, n - 1, 'WITHSCORES'), {}, nil
@@ -172,7 +172,7 @@ local function take(topic, n, hold, limit, is_own_ttr)
   return true
 end
 
--- Adds what is left of a topic to the answer. Returns whether anything is left.
+-- Adds to the answer how many ready jobs of a topic are left. Returns whether any are left.
 local function tell(topic)
   local ready = call('ZCARD', base .. 'r:' .. topic)
   if ready > 1 and probes[topic] then ready = 1 end
@@ -199,8 +199,8 @@ if 4 * asked >= call('SCARD', base .. 'leasable') then
     end
   end
 else
-  -- If there are many topics, looks at those of the call, and at some random others, so that each one is returned
-  -- sooner or later.
+  -- If there are many topics, looks at the topics of the call, and at some random other topics. So each topic is
+  -- returned sooner or later.
   local both = {}
   for i = 6, #ARGV, 6 do leasable[ARGV[i]] = true end
   if others > 0 then
@@ -224,7 +224,7 @@ else
 end
 for i = 1, #muted, 1000 do call('ZREM', base .. 'bell', unpack(muted, i, math.min(i + 999, #muted))) end
 
--- Notes that a topic's circuit lets no job through for that many ms.
+-- Notes that a topic's circuit lets no job through for `ms` milliseconds.
 local function wait(topic, ms, opens)
   leasable[topic] = nil
   call('ZREM', base .. 'bell', topic)
@@ -248,7 +248,7 @@ for i = 6, #ARGV, 6 do
     leasable[topic] = nil
     local found = n > 0 and bytes > 0 and take(topic, n, ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 5] == '1')
     if opens and number > before then
-      -- The next job is let through when the lease of this one has ended, unless its result is reported before.
+      -- The next job is let through when the result of this job is reported, or at the latest when its lease has ended.
       local till, _, _, since, why = circuit_of(topic)
       write_circuit(topic, till, moment('+' .. ARGV[i + 2]), opens, since, why)
       wait(topic, tonumber(ARGV[i + 2]), opens)
@@ -267,8 +267,8 @@ for topic in pairs(leasable) do
   others = others - 1
   if not tell(topic) then idle[#idle + 1] = topic end
 end
--- A topic that had no ready jobs from the beginning leaves `leasable` until it has some again. (A topic that this call
--- has emptied is likely to have more soon, and stays.)
+-- A topic that had no ready jobs when the call began is removed from `leasable` until it has some again. (A topic that
+-- this call has emptied stays, because it is likely to have more jobs soon.)
 for i = 1, #idle, 1000 do
   call('SREM', base .. 'leasable', unpack(idle, i, math.min(i + 999, #idle)))
   call('ZREM', base .. 'bell', unpack(idle, i, math.min(i + 999, #idle)))

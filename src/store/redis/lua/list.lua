@@ -20,8 +20,8 @@ local function has_numbers(found)
   return state == 2 and found[2] and tonumber(found[2]) < LEVELS
 end
 
--- Returns a page of the ready jobs with numbers: those before the levels, or those after them. (See numbered.) If it is
--- the last page of this part, the next one begins at `next_part`. A member without a ready job is left out.
+-- Returns a page of the ready jobs with numbers: those before the levels, or those after them. (See numbered.) After
+-- the last page of this part, the next page begins at `next_part`. A member without a ready job is left out.
 local function numbered_page(score, member, is_before)
   local queued, next_part = base .. 'q:' .. topic, is_before and { string.format('%.0f', LEVELS), '' } or { '', '' }
   local first, edge = rank_after(queued, score, member), call('ZCOUNT', queued, '-inf', '(' .. MIDDLE)

@@ -15,7 +15,8 @@
 -- Moves a job: nothing -> delayed, ready, leased. A job that is removed: delayed, ready, leased -> nothing
 
 local rule, topic, taken = ARGV[1], ARGV[3], 0
--- The release before sets existed noted here the jobs that it moved to this shard. They must not come a second time.
+-- Under this key, the release before sets existed noted the jobs that it moved to this shard. These jobs must not be
+-- moved here a second time.
 local put = base .. 'put:' .. ARGV[2]
 local has_order = call('EXISTS', base .. 'q:' .. topic) == 1
 
@@ -58,9 +59,10 @@ for i = 4, #ARGV, 6 do
     end
     make(m)
     if state == 'l' then
-      call('ZADD', base .. 'l:' .. topic, score, id)
+      local deadline = now + score
+      call('ZADD', base .. 'l:' .. topic, text(deadline), id)
       call('HSET', base .. 'L:' .. topic, id, packed)
-      lower('end', topic, score)
+      lower('end', topic, deadline)
       local owner = lease_of(packed).owner
       if owner ~= '' then call('SADD', base .. 'o:' .. owner, topic .. '\0' .. id) end
       -- Each topic that ever had a job must be in `due`, so that it is counted.

@@ -12,7 +12,7 @@ local topic = ARGV[1]
 call('ZREM', base .. 'bell', topic)
 local till, probe, opens, first, reason = circuit_of(topic)
 local since, why = now, ARGV[4]
--- A pause of 0 means: the job that was let through had no result, so the next one may go.
+-- A pause of 0 means: the job that was let through had no result, so the next job may be let through.
 local again = ARGV[2] == '0'
 if till then
   -- Several consumers may report the same failure. While a probe is under way, its result decides.

@@ -1,15 +1,15 @@
 --@ use clock fence
--- Reads entries of the outbox: what must follow jobs that have ended on this shard. `out` has each entry by its number, which
--- is about the time (us) when it was written. `outn` is the last number, `outset` the set of nodes by which entries were
--- last sent, and `outowner` who sends them now.
+-- Reads entries of the outbox: what must follow jobs that have ended on this shard. `out` has each entry by its number,
+-- which is about the time (us) when it was written. `outn` is the last number, `outset` the set of nodes by which
+-- entries were last sent, and `outowner` who sends them now.
 --
--- An entry: its number (7 bytes), its kind (1), the job that has ended: length of its topic (2), topic, length of its id
--- (2), id; when it was added, us (7); a place (1), and the rest: see part/history.lua.
+-- An entry: its number (7 bytes), its kind (1), the job that has ended: length of its topic (2), topic, length of its
+-- id (2), id; when it was added, us (7); a place (1), and the rest: see part/history.lua.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 the number of the entry before the first   2 how many entries at most   3 about how many bytes at most
---       4 the name of the sender   5 for how many ms it is alone
--- Returns -1, the time in us, `outset`, and the entries; or for how many more ms another sender is alone
+--       4 the name of the sender   5 for how many ms no other sender may send
+-- Returns -1, the time in us, `outset`, and the entries; or for how many more ms only another sender may send
 --
 -- Moves nothing.
 

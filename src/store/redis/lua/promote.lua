@@ -6,8 +6,9 @@
 -- ARGV  1 how many jobs at most   2 how many topics at most
 --       then nothing, or: 3 for how long a job must have been due to count as forgotten, ms   4 a random number
 --         then topics whose forgotten jobs are spread, each followed by the span, ms
--- Returns how many jobs it moved, the next due time in ms (in the past: there is more to do; -1: no job waits), the shard's
--- now in ms, and 1 if the outbox has entries, else 0; then topics, each followed by how many of its jobs it has spread
+-- Returns how many jobs it moved, the next due time in ms (in the past: there is more to do; -1: no job waits), the
+-- shard's now in ms, and 1 if the outbox has entries, else 0; then topics, each followed by how many of its jobs it has
+-- spread
 --
 -- Moves a job: delayed -> ready; delayed -> delayed
 
@@ -23,7 +24,8 @@ if ARGV[4] then
   math.randomseed(seed)
 end
 
--- Gives new due times, within the span from now, to forgotten jobs of a topic, at most `most`. Returns to how many.
+-- Gives new due times, within the span from now, to at most `most` forgotten jobs of a topic. Returns how many jobs got
+-- one.
 local function spread_out(topic, delayed, span, most)
   local long_ago = text((now - ARGV[3]) * 4)
   local found = call('ZRANGE', delayed, '-inf', long_ago, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
@@ -59,7 +61,7 @@ for _, topic in ipairs(call('ZRANGE', base .. 'due', '-inf', until_now, 'BYSCORE
     local last, score, due, rank
     local queued = {}
     for i = 1, 2 * n, 2 do
-      -- Jobs with the same due time often come together.
+      -- Jobs with the same due time often follow one another.
       if found[i + 1] ~= last then
         last = found[i + 1]
         due, rank = from_delayed(tonumber(last))

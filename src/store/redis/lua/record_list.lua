@@ -1,5 +1,5 @@
 --@ use shard seek
--- Lists a page of a topic's records: the last record of each id. Those of jobs that ended last come first.
+-- Lists a page of a topic's records: the last record of each id. The records of jobs that ended last come first.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 topic   2 and 3 where the page before ended; '' and '' for the first

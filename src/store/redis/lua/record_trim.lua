@@ -2,7 +2,8 @@
 -- Erases records that their topics do not keep any more, or makes room.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
--- ARGV  1 of how many ids at most   2 'old', or 'room': the oldest records of the topic whose records have the most bytes
+-- ARGV  1 of how many ids at most
+--       2 'old', or 'room': the oldest records of the topic whose records have the most bytes
 -- Returns the number of these ids, and the shortest age in ms that a topic with records keeps, or -1
 --
 -- Moves nothing.

@@ -10,7 +10,7 @@
 --         'ids' and the ids: the latest dead letter of each
 --         'letters', and for each letter its id and when it died in ms
 -- Returns how many it redrove, then two values. For 'all': where it ended, or '' and '' if it has seen all. For the
--- others: how many of the named letters it has seen, and '', or '+' if the call must be repeated for the next one
+-- others: how many of the named letters it has seen, and '+' if the call must be repeated for the next letter, else ''
 --
 -- Moves a job: dead -> ready, delayed
 
@@ -19,8 +19,8 @@ local letter_hash, letters = base .. 'X:' .. topic, base .. 'x:' .. topic
 local after, every = tonumber(ARGV[4]), tonumber(ARGV[5])
 local m, revived, jobs = moves(topic), {}, 0
 
--- Makes one dead letter ready, or delayed. Returns false if it could not: many other letters of its id may have to be
--- moved first.
+-- Makes one dead letter ready, or delayed. Returns false if this was not possible yet, because many other letters of
+-- its id must be moved first.
 local function revive(member, id)
   local letter = parse_letter(call('HGET', letter_hash, member))
   if take_out(letter_hash, letters, id, { member }) == 0 then return false end

@@ -1,5 +1,5 @@
 --@ use clock fence bells scores numbered places
--- Gives their due times to jobs that are held back. A job that is not held back, or is gone, is left alone.
+-- Gives their due times to jobs that are held back. A job that is not held back, or does not exist, is not changed.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 the due time that marks a job as held back
@@ -23,7 +23,7 @@ while topic do
         local due = moment(argv[j + 1])
         -- A moment in the past stays as it is: a timer finds the job, and applies the catch_up of its topic.
         local is_span = string.byte(argv[j + 1]) == 43
-        -- The removal comes first, so that a full server also takes the writes that follow.
+        -- The removal comes first, so that a full server also accepts the writes that follow.
         call('ZREM', delayed, id)
         if is_span and due <= now then
           call('ZADD', ready, text(rank * 1e15 + due), id)

@@ -5,16 +5,16 @@
 -- ARGV  for each topic: topic, n, and n times: id, token, outcome, attempt
 --         outcome  a (ack), r and a due time (retry: 'r+60000', 'r1767225600000'), b (bury), e and milliseconds
 --                  (extend: 'e30000'), l and milliseconds (answered later: as extend, and the lease has no owner from
---                  then on), h (hand back), p and a due time (postpone, as for retry), n and a text (the client that has
---                  the job, which is shown). R and B: as r and b, and the job has another priority from then on: 1 2 3, or
---                  'p' and a number ('R2 +60000', 'Bp5')
+--                  then on), h (hand back), p and a due time (postpone, as for retry), n and a text (the client that
+--                  has the job, for display). R and B: as r and b, and the job has another priority from then on: 1 2
+--                  3, or 'p' and a number ('R2 +60000', 'Bp5')
 --         attempt  a line to be kept with the job, without a newline; '' for none
 -- Returns one letter for each settlement, in their order: d done, s stale (the token is not that of the job's lease, or
 -- the job was replaced)
 --
--- Moves a job: leased -> nothing (ack), delayed or ready (retry), dead (bury), leased (extend, later, name), ready with its
--- attempt not counted (hand back), delayed or ready with its attempt not counted (postpone). If it was replaced while it
--- was leased -> delayed, ready; extend and name leave it leased.
+-- Moves a job: leased -> nothing (ack), delayed or ready (retry), dead (bury), leased (extend, later, name), ready with
+-- its attempt not counted (hand back), delayed or ready with its attempt not counted (postpone). If it was replaced
+-- while it was leased -> delayed, ready; extend and name leave it leased.
 
 local letters, sum = {}, 0
 
@@ -78,8 +78,8 @@ while ARGV[i] do
   local next_topic = i + 2 + 4 * n
   i = i + 2
   while i < next_topic do
-    -- A run of settlements of different jobs. If a job comes twice, the second settlement must see what the first one
-    -- did, so it begins a new run.
+    -- A run of settlements of different jobs. If a job occurs twice, its second settlement must see the result of the
+    -- first one. So the second settlement begins a new run.
     local ids, seen, runs, first = {}, {}, 0, i
     while i < next_topic and not seen[ARGV[i]] do
       runs = runs + 1

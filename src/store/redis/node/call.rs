@@ -53,9 +53,11 @@ pub(in super::super) enum Failure {
     NoScript,
     /// The server does not have the shard, and has not run the call.
     Elsewhere(String),
-    /// The shard has another set of nodes, and has not run the call. Holds that set. Empty: the shard has none.
+    /// The shard has another set of nodes, and has not run the call. The text is the set of the shard. Empty: the shard
+    /// has no set.
     OtherSet(String),
-    /// The server with this name was down, and this process has not met it again. The call was not sent.
+    /// This process has not met the server with this name, or has not met it again after it was down. The call was not
+    /// sent.
     Unmet(String),
     /// The call may or may not have been done.
     Unknown(StoreError),

@@ -45,7 +45,7 @@ pub(super) struct Map {
 pub(super) enum RefreshReason<'a> {
     /// This master has answered that another master has a shard.
     Moved(&'a Endpoint),
-    /// A shard cannot be asked. Its slot is looked for from time to time.
+    /// A shard cannot be asked. dq searches for its slot from time to time.
     Away,
 }
 

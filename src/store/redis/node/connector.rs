@@ -66,7 +66,7 @@ impl Connector {
         self.era.load(Ordering::Acquire)
     }
 
-    /// Begins a new era, because the server is not what it should be. All connections so far are thrown away.
+    /// Begins a new era, because the server is not the expected one. All earlier connections are thrown away.
     pub(super) fn forget(&self) {
         self.era.fetch_add(1, Ordering::AcqRel);
     }
@@ -119,7 +119,7 @@ impl Connector {
         let moved = !known.is_empty() && *known != address;
         let era = began + u64::from(moved);
         // If another thread has begun a new era meanwhile, that era counts, and this address is not noted. This address
-        // may be that of a former master: a master that hung and was replaced may wake, and then still answers the
+        // may belong to a former master. A master that hung and was replaced may wake, and then still answers the
         // threads that waited for it.
         if self.era.compare_exchange(began, era, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return began;
@@ -147,14 +147,14 @@ struct Sentinels {
 struct Sentinel {
     address: String,
     client: redis::Client,
-    /// Whether it did not answer the last time. Such a Sentinel is asked after the others.
+    /// Whether this Sentinel did not answer the last time. Such a Sentinel is asked after the others.
     failed: AtomicBool,
 }
 
 /// Which server is the master, in the view of one Sentinel.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct MasterView {
-    /// The number of the failover that made it the master. Between two views, Sentinels take the one with the higher
+    /// The number of the failover that made this server the master. Of two views, Sentinels use the one with the higher
     /// number (`config-epoch` of `SENTINEL MASTER`).
     epoch: u64,
     host: String,
@@ -195,9 +195,9 @@ impl Sentinels {
         Ok((connection, server, there.address()))
     }
 
-    /// Asks Sentinels until more than half have answered, or all were asked, and returns the newest of their views. A
-    /// Sentinel that was cut off, or does not know of the last failover, would lead to a server that is not the master
-    /// any more.
+    /// Asks Sentinels until more than half of them have answered, or all were asked. Returns the newest of their views.
+    /// A Sentinel that was cut off, or does not know of the last failover, would lead to a server that is not the
+    /// master any more.
     fn newest_views(&self, timeout: Duration) -> Result<Vec<MasterView>, RedisError> {
         let (mut views, mut whys) = (Vec::new(), Vec::new());
         for sentinel in self.in_order() {

@@ -1,4 +1,4 @@
-//! One server: its pool of connections, and whether it is left alone because it did not answer.
+//! One server: its pool of connections, and whether dq sends nothing to it because it did not answer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,13 +20,13 @@ use model::topic::Durability;
 /// that is sent on it has an unknown outcome.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// How long to wait for a connection before looking whether the server refuses connections. Doubles each time.
+/// How long to wait for a connection before a check whether the server refuses connections. Doubles each time.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// How long to wait for a connection to a server that counts as down. The pool is making new connections meanwhile.
 const TRIAL: Duration = Duration::from_millis(10);
 
-/// After a failure of a server was logged, no new failure of this server is logged for this time.
+/// After a failure of a server is logged, dq logs no new failure of this server for this long.
 const QUIET: Duration = Duration::from_secs(10);
 
 type PoolConnection = r2d2::PooledConnection<Manager>;
@@ -127,8 +127,8 @@ impl Endpoint {
         *self.breaker() != Breaker::Closed
     }
 
-    /// Makes all calls in one round trip. Each gets its own answer. If one of the calls has `to_met`, a server that
-    /// this process has not met gets no call at all.
+    /// Makes all calls in one round trip. Each call gets its own answer. If one of the calls has `to_met`, a server
+    /// that this process has not met gets no call at all.
     pub(super) fn run(&self, calls: &[&Call]) -> Exchange {
         let silent = |why: &str| Exchange {
             answers: calls.iter().map(|_| Err(Failure::NotRun(self.down(why)))).collect(),

@@ -7,8 +7,8 @@ use super::{Call, Node, Servers};
 use crate::StoreError;
 
 impl Node {
-    /// Checks once that the node is the same as before, and has as many shards as when it was first used. For one
-    /// server, the first shard answers for all. In a Cluster, each shard answers for itself; shards that are down are
+    /// Checks once that the node is the same as before, and has the same number of shards as when it was first used.
+    /// With one server, only the first shard is asked. In a Cluster, each shard is asked. Shards that are down are
     /// asked when they are back.
     pub(super) fn know(&self, calls: &[Call]) -> Result<(), StoreError> {
         let is_known = |shard: usize| self.known[shard].load(Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl Node {
             Ok(None) => {
                 let mut set = redis::cmd("SET");
                 set.arg(&self.name_key).arg(&self.name).arg("NX");
-                // If the server takes no write now, the next process writes the name.
+                // If the server accepts no write now, the next process writes the name.
                 if let Err(e) = self.ask_one(set) {
                     log::debug!("node {}: cannot note its name: {e}", self.name);
                 }

@@ -40,7 +40,7 @@ pub(super) struct Node {
     pub safety: settings::Safety,
     /// The key under which the server keeps the name of the node, if the node has only one server.
     name_key: String,
-    /// For each shard: whether it is known that the shard was made with the number of shards in the settings.
+    /// For each shard: whether dq has seen that the shard was made with the number of shards in the settings.
     known: Vec<AtomicBool>,
 }
 
@@ -210,7 +210,7 @@ impl Node {
         Call::plain(shard, cmd)
     }
 
-    /// Makes all calls, in one round trip to each server. Each gets its own answer.
+    /// Makes all calls, in one round trip to each server. Each call gets its own answer.
     pub(super) fn run(&self, calls: &[Call]) -> Vec<Answer> {
         if let Err(e) = self.know(calls) {
             return calls.iter().map(|_| Err(Failure::NotRun(e.clone()))).collect();
@@ -253,7 +253,7 @@ impl Node {
         answers
     }
 
-    /// Asks the master of each shard. Also returns whether one of them is silent, or a shard has no master.
+    /// Asks the master of each shard. Also returns whether a master is silent, or a shard has no master.
     fn ask_masters(&self, cluster: &Cluster, calls: &[&Call]) -> (Vec<Answer>, bool) {
         let map = cluster.map();
         let mut answers: Vec<Answer> =

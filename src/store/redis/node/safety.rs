@@ -142,7 +142,7 @@ impl Node {
     }
 
     /// Returns an error if the next call to the node would be refused because the node keeps snapshots only. A server
-    /// that this process already uses is used further.
+    /// that this process already uses stays usable.
     pub(in super::super) fn is_usable(&self) -> Result<(), StoreError> {
         let is_met = self.masters(false).iter().all(|server| server.met.has_any());
         if is_met { Ok(()) } else { self.keeps_jobs() }

@@ -1,10 +1,12 @@
 -- A batch, perhaps sent more than once: from the spool of a host, or by a timer from an outbox. It is taken only once.
--- KEYS[3] is the base, followed by the name of the sender and the number of the batch. For an outbox, it ends with '@'
--- and the number that the sender's last batch must have. Other callers have no KEYS[3]. Needs: `call`, and the fence.
+-- KEYS[3] is the base, followed by the name of the sender and the number of the batch. For an outbox, KEYS[3] ends with
+-- '@' and the number that the sender's last batch must have. Other callers have no KEYS[3]. Needs: `call`, and the
+-- fence.
 if KEYS[3] then
   local sender, number, expected = string.match(KEYS[3], '^(.*):(%d+)@?(%d*)$')
   local last = tonumber(call('GET', sender) or 0)
   if last >= tonumber(number) or expected ~= '' and last ~= tonumber(expected) then return '' end
-  -- Seven days, so that a sender can still ask for it. The next batch of the sender writes it again.
+  -- The number is stored for seven days, so that a sender can still ask for it. The next batch of the sender writes a
+  -- new number.
   call('SET', sender, number, 'PX', 604800000)
 end

@@ -1,8 +1,9 @@
 -- Single dead letters. endings.lua says how they are numbered. An id may have very many. To remove some from the
--- middle, a caller makes several calls, and each call moves a limited number of the others. Needs: `call`, seek, meter.
+-- middle, a caller makes several calls. Each call moves a limited number of the other letters. Needs: `call`, seek,
+-- meter.
 
 local ZERO = '\0\0\0\0'
--- How much this call may still move: one unit for each letter that is moved, and one for each 4 KiB of it.
+-- How much this call may still move: one unit for each letter that is moved, and one more for each 4 KiB of the letter.
 local room = 400
 
 local function numbered(id, number)
@@ -20,8 +21,8 @@ local function letter_of(letters, id, died)
   end
 end
 
--- Returns the lowest number of an id's letters. `top` is the number that the latest letter stands for. If there are no
--- others, returns `top`.
+-- Returns the lowest number of an id's letters. `top` is the number that the latest letter stands for. If the id has no
+-- other letter, returns `top`.
 local function lowest(letter_hash, id, top)
   local low, high = 1, top
   while low < high do
@@ -41,8 +42,8 @@ local function topic_of(letter_hash)
   return string.sub(letter_hash, #base + 3)
 end
 
--- Drops the latest letter, and the letters from number `from` to the one before it. The letter before these then is the
--- latest, if there is one.
+-- Drops the latest letter, and all letters from number `from` on. If there is a letter before these, it becomes the
+-- latest letter.
 local function drop_latest(letter_hash, letters, id, from, top)
   local names = { id .. ZERO }
   for number = from, top - 1 do names[#names + 1] = numbered(id, number) end
@@ -58,8 +59,9 @@ local function drop_latest(letter_hash, letters, id, from, top)
 end
 
 -- Takes letters out of the middle. Goes from number `from` in the direction of `step` to the end, and moves the letters
--- that stay into the gap. When the room is used up, puts the letters that were taken out back at the current position.
--- So no number is missing there, and the next call finds these letters nearer to the end. Returns how many are out.
+-- that stay into the gap. When the room is used up, puts the letters that were taken out back, at the current position.
+-- So no number is missing there, and the next call finds these letters nearer to the end. Returns how many letters were
+-- taken out.
 local function walk(letter_hash, letters, id, goes, top, from, step)
   local at, to, carried, moved = from, from, {}, false
   while true do
@@ -100,8 +102,8 @@ local function walk(letter_hash, letters, id, goes, top, from, step)
   return #carried
 end
 
--- Takes letters of one id out, as far as the room allows. Returns how many are out. The numbers of the other letters
--- stay consecutive, and their order stays the same.
+-- Takes letters of one id out, as far as the room allows. Returns how many letters were taken out. The numbers of the
+-- other letters stay consecutive, and their order stays the same.
 local function take_out(letter_hash, letters, id, members)
   local numbers, goes, latest, out = {}, {}, false, 0
   for _, member in ipairs(members) do

@@ -1,11 +1,11 @@
 -- How leases end: the part that settle, expire and hand_back share. Needs: clock, bells, scores, moves, leases,
 -- history.
 
--- How many of a job's attempts are kept, and how many of these are the first ones. The others are the last ones.
+-- How many attempts of a job are kept, and how many of these are its first attempts. The others are its last attempts.
 local KEPT, FIRST_KEPT = 10, 2
 
 -- Adds a line to a log. A log has one line for each attempt, which ends with a newline. If the job has its own headers,
--- they are in a line before these, which begins with 'h'. This line is no attempt, and is always kept.
+-- the first line has them, and begins with 'h'. This line is no attempt, and is always kept.
 local function appended(log, line)
   if line == '' then return log end
   local headers = string.match(log, '^h[^\n]*\n') or ''
@@ -31,8 +31,8 @@ local function lost(number, why)
   return string.format('{"number":%d,"at_ms":%.0f,"took_ms":0,"error":"%s"}', number, now, why)
 end
 
--- Gives a leased job another priority: 1 2 3, or 'p' and a number. Returns its log, whose first line has the number. The
--- record has the level: see `with_level`.
+-- Gives a leased job another priority: 1 2 3, or 'p' and a number. Returns its log, whose first line has the number.
+-- The record has the level: see `with_level`.
 local function with_priority(lease, log, priority)
   local number = string.match(priority, '^p(%d+)$')
   local level = lease.rank == 0 and 2 or lease.rank
@@ -61,9 +61,9 @@ local function bury(m, id, lease, log)
   add(m, 'new_letters', { id = id, latest = id .. '\0\0\0\0', lease = lease, log = log })
 end
 
--- The name of the latest dead letter of an id is the id and four zero bytes. If a new one comes, the letter that had
--- this name gets the next number in place of the zero bytes. So the older letters of an id have consecutive numbers, up
--- to the one that the latest names. The oldest of them, which died first, has the lowest number.
+-- The name of the latest dead letter of an id is the id and four zero bytes. When a new letter is added, the letter
+-- that had this name gets the next number in place of the zero bytes. So the older letters of an id have consecutive
+-- numbers, up to the number that the latest letter contains. The letter that died first has the lowest number.
 local function add_letters(m)
   local topic = m.topic
   local letter_hash, letters, latest, gone = base .. 'X:' .. topic, base .. 'x:' .. topic, {}, {}
@@ -112,5 +112,5 @@ local function count_as_lost(m, id, lease, why)
   if lease.attempts >= lease.limit then return bury(m, id, lease, log) end
   unlease(m, id, lease)
   note(m, id, lease.attempts, lease.crashes, log)
-  place(m, id, lease.due, lease.rank)
+  place(m, id, due_after(lease), lease.rank)
 end

@@ -1,8 +1,8 @@
 -- What is kept of jobs that have ended. `H:<topic>` has a field for each id: its records, the oldest first. `h:<topic>`
--- has each of these ids by the time of its last record. `kept` has each topic with records by the bytes of these, and
--- '' by the bytes of all topics. `keeping` says what a topic keeps, if that is not the default: the longest age in ms,
--- the most ids, and a digit: 1 if bodies are kept, plus 2 if the end of a job makes an event. Its field '' is the most
--- bytes of all topics. The scripts write the outbox too: see outbox_take.
+-- has each of these ids by the time of its last record. `kept` has each topic with records by the bytes of its records,
+-- and '' by the bytes of all topics together. `keeping` says what a topic keeps, if that is not the default: the
+-- longest age in ms, the most ids, and a digit: 1 if bodies are kept, plus 2 if the end of a job makes an event. Its
+-- field '' is the most bytes of all topics. The scripts write the outbox too: see outbox_take.
 --
 -- A record: the length of the rest (4 bytes), how the job ended (1), when it ended, ms (6), when it was added, us (7, 0
 -- if this is not known), due time (6), attempts (4), length of the log (4), the log, and the body (nothing: no body is
@@ -40,16 +40,16 @@ local function with_tags_alone(log)
   return (own[1] and 'h{' .. table.concat(own, ',') .. '}\n' or '') .. string.sub(log, #line + 1)
 end
 
--- Notes an entry of the outbox, which `keep` writes. `kind` 1: a job of `then`, `place` is its place in the list, and
--- `rest` is its text. 2: an event, `rest` is the record of the job.
+-- Notes an entry of the outbox. `keep` writes it later. `kind` 1 is a job of `then`: `place` is its place in the list,
+-- and `rest` is its text. `kind` 2 is an event: `rest` is the record of the job.
 local function follows(m, kind, id, stamp, place, rest)
   m.out = m.out or {}
   m.out[#m.out + 1] = struct.pack('>BI2', kind, #m.topic) .. m.topic .. struct.pack('>I2', #id) .. id
     .. struct.pack('>I7B', stamp, place) .. rest
 end
 
--- Writes the entries of the outbox that were noted. The number of an entry is about the time, us: so numbers increase,
--- also if the last number was lost.
+-- Writes the entries of the outbox that were noted. The number of an entry is about the time in us. So the numbers
+-- increase even if the last number was lost.
 local function write_outbox(m)
   local out, number = base .. 'out', tonumber(call('GET', base .. 'outn') or 0)
   local was_empty = call('EXISTS', out) == 0
@@ -63,8 +63,8 @@ local function write_outbox(m)
   if was_empty then call('ZADD', base .. 'tbell', 0, 'timer') end
 end
 
--- Notes that a job ends now. The ids of one `m` differ. `record` is what is stored of it, if the caller knows that.
--- `stamp` is when it was added, or 0 if that must be read from the record.
+-- Notes that a job ends now. The ids of one `m` differ. `record` is the stored record of the job, if the caller has it.
+-- `stamp` is when the job was added, or 0 if it must be read from the record.
 local function ends(m, id, ending, due, attempts, log, stamp, record)
   if not m.ids then m.ids, m.bodies, m.events = keeping_of(m.topic) end
   local event = m.events and (ending == DELIVERED or ending == DEAD)
@@ -132,15 +132,15 @@ local function erase(topic, ids)
   if call('EXISTS', hash) == 0 then call('ZREM', base .. 'kept', topic) end
 end
 
--- Erases the records of a topic's `n` ids that ended first. Returns how many ids these are.
+-- Erases the records of the `n` ids of a topic whose last records are the oldest. Returns how many ids these are.
 local function erase_oldest(topic, n)
   local ids = call('ZRANGE', base .. 'h:' .. topic, 0, n - 1)
   erase(topic, ids)
   return #ids
 end
 
--- Erases the oldest records of the topic whose records have the most bytes: about so many bytes, but those of at most
--- `n` ids. Returns how many ids these are.
+-- Erases the oldest records of the topic whose records have the most bytes: about `bytes` bytes, but the records of at
+-- most `n` ids. Returns how many ids these are.
 local function erase_of_largest(bytes, n)
   local found = call('ZRANGE', base .. 'kept', 0, 1, 'REV', 'WITHSCORES')
   for i = 1, #found, 2 do
@@ -160,7 +160,7 @@ local function keep(m)
   if m.out then write_outbox(m) end
   if not list or list.n == 0 then return end
   local n, ids, records, moment, bytes = list.n, list.ids, list.records, string.format('%.0f', now), 0
-  -- Scores and ids in turn; then ids and records in turn.
+  -- At first scores and ids in turn, later ids and records in turn.
   local words = { [0] = moment }
   for i = 1, n do words[2 * i - 1], words[2 * i] = ids[i], moment end
   if call('ZADD', base .. 'h:' .. topic, unpack(words, 0, 2 * n - 1)) == n then

@@ -2,11 +2,11 @@
 -- of attempts including the current one (4), number of attempts that were forgiven (1), limit of attempts (4), when the
 -- job was added, in us (7; 0 if the previous release made the lease), zeros (22), owner (the rest). If the owner field
 -- begins with a zero, the lease has no owner. Then the client that has reserved the job follows the zero. The zeros
--- make it longer than 64 bytes: Redis then stores the leases in a hash table, and does not search a list for them.
+-- make the value longer than 64 bytes. So Redis stores the leases in a hash table, and does not search a list for them.
 local TOKEN, OWNER = 20, 66
 local ZEROS = string.rep('\0', 22)
--- Marks, in the same byte as the rank, above its two bits. NOTED: m: has something about the job. REPLACED: the record
--- is that of a replacement, and so are due time and rank.
+-- Marks, in the same byte as the rank, above the two bits of the rank. NOTED: m: has notes of the job. REPLACED:
+-- record, due time and rank are those of a replacement.
 local NOTED, REPLACED = 4, 8
 
 local function lease_of(packed)

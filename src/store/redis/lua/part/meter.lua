@@ -1,5 +1,5 @@
 -- The bytes of a topic's jobs: of all its records (b:) and dead letters (X:). The hash `bytes` has a field for each topic
--- whose bytes are counted. For other topics nothing is counted: it would cost each of their transitions something.
+-- whose bytes are counted. For other topics nothing is counted, because this would slow down each of their transitions.
 -- Needs: `call` and `base`.
 
 local function meter(topic, bytes)
@@ -22,8 +22,9 @@ local function remove(prefix, topic, names)
   return n
 end
 
--- Returns how many bytes the jobs of a topic have. From now on they are counted. If the topic has jobs that were never
--- counted, the first value is the server's estimate. It becomes exact as soon as the topic has no jobs at some moment.
+-- Returns how many bytes the jobs of a topic have. From now on these bytes are counted. If the topic has jobs that were
+-- never counted, the first value is the server's estimate. The value becomes exact when the topic has no jobs at some
+-- moment.
 local function counted(topic)
   local bytes, live, dead = call('HGET', base .. 'bytes', topic), base .. 'b:' .. topic, base .. 'X:' .. topic
   if call('EXISTS', live, dead) == 0 then

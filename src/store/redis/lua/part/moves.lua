@@ -60,19 +60,26 @@ local function unlease(m, id, lease)
   end
 end
 
--- Ends a lease without an outcome, because the job was replaced or is handed back. The job goes where it would be
--- without the lease.
+-- Returns when a job is due after its lease, unless the outcome of the lease sets another time. A leased job was due
+-- before its lease, even if the clock shows an earlier time now: the clock was set back, or the job came from a node with
+-- another clock. The due time of a replacement can be in the future.
+local function due_after(lease)
+  return lease.replaced and lease.due or math.min(lease.due, now)
+end
+
+-- Ends a lease without an outcome, because the job was replaced or is handed back. The job gets the state that it would
+-- have without the lease.
 local function restore(m, id, lease)
   unlease(m, id, lease)
-  place(m, id, lease.due, lease.rank)
+  place(m, id, due_after(lease), lease.rank)
 end
 
 local function with(command, prefix, m, name)
   if m[name] then call(command, base .. prefix .. m.topic, unpack(m[name])) end
 end
 
--- Removals come first. A server whose memory is full lets them pass, and then also lets the other writes of the same
--- script pass. So scripts that remove jobs still work there, and only adds are refused.
+-- Removals come first. A server whose memory is full allows removals, and then also allows the other writes of the same
+-- script. So scripts that remove jobs still work on such a server, and only adds are refused.
 local function make(m)
   with('ZREM', 'd:', m, 'from_delayed')
   with('ZREM', 'r:', m, 'from_ready')

@@ -1,9 +1,10 @@
 -- Jobs whose priority is a number and not a level. Their rank is 0 in all scores. The number is in the notes: the line of
--- headers begins with the number, the stamp when the job got it, and its place in the call that did so. `q:<topic>` has
--- the order of those that are ready: the score is the number, and the member is the due time in ms (6 bytes), stamp (7),
--- place (2), id. docs/internals/PRIORITY.md has the rules. Needs: `call` and `base`.
+-- headers begins with the number, the stamp that the job had when it got the number, and the place of the job in the
+-- call that set the number. `q:<topic>` has the order of the ready jobs: the score is the number, and the member is the
+-- due time in ms (6 bytes), stamp (7), place (2), id. docs/internals/PRIORITY.md has the rules. Needs: `call` and
+-- `base`.
 
--- The lowest score of a level in r:. Jobs with a number have lower ones.
+-- The lowest score of a level in r:. Jobs with a number have lower scores.
 local LEVELS = 1e15
 -- Jobs with lower numbers come before the levels, and the others after them. An unknown number counts as this number.
 local MIDDLE = '2147483648'
@@ -13,8 +14,8 @@ local function number_of(noted)
   return string.match(noted or '', '^h{":priority":"(%d+)%.(%d+)%.(%d+)"', 6)
 end
 
--- Returns a log whose line of headers says another number, or none if `number` is nil. The job keeps its place in the
--- order of arrival. `stamp` is when it was added.
+-- Returns a log whose line of headers has another number, or no number if `number` is nil. The job keeps its place in
+-- the order of arrival. `stamp` is when the job was added.
 local function with_number(log, number, stamp)
   local members = string.match(log, '^h{([^\n]*)}\n')
   local lines = members and string.sub(log, #members + 5) or log

@@ -1,8 +1,8 @@
 -- The limits of adds. Needs: clock, meter.
 
--- The first bytes of a record, without and with a limit of attempts of its own: see records.
+-- How many bytes a record has before the body, without and with a limit of attempts of its own: see records.
 local HEAD, HEAD_WITH_LIMIT = 8, 12
--- After how many ms a client may try again if the topic holds too much.
+-- After how many ms a client may try again if the topic has too many jobs or bytes.
 local FULL_WAIT = 10000
 
 -- Reads the rates from the words of the limits, and how many jobs each of them allows now.
@@ -19,10 +19,10 @@ local function rates_of(words)
   return rates
 end
 
--- Chooses those of a topic's adds that its limits allow, and counts them. `limits`: the most pending jobs and the most
+-- Chooses the adds of a topic that its limits allow, and counts them. `limits`: the most pending jobs and the most
 -- bytes ('-': no limit), then for each rate: the number of the limit, the name under which it is counted, the
--- microseconds from one job to the next, and how many may come at once. The jobs that are allowed are moved to the
--- front of the arguments. Returns how many they are, and for the others their answers by position.
+-- microseconds from one job to the next, and how many jobs may be added at once. The jobs that are allowed are moved to
+-- the front of the arguments. Returns how many jobs are allowed, and the answers for the other jobs by position.
 local function admit(topic, limits, first, n, step, alike)
   local words = {}
   for word in string.gmatch(limits, '%S+') do words[#words + 1] = word end

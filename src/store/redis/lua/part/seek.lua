@@ -8,7 +8,7 @@ local function before_or_at(a, b)
   return #a <= #b
 end
 
--- Returns the rank of the first member after (score, member). That member may be gone meanwhile. If both are empty,
+-- Returns the rank of the first member after (score, member). That member may not exist any more. If both are empty,
 -- returns the rank of the first member of all.
 local function rank_after(key, score, member)
   if score == '' then return 0 end

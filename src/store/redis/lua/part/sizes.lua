@@ -1,8 +1,8 @@
 -- Limits the bodies that a script reads. A topic that ever had a body of more than 64 KiB is in `big`. For other topics
 -- it is enough to limit the number of jobs. Needs: clock.
 
--- Returns how many of these fields of a hash, from the first one on, have together at most `bytes` bytes. Returns at
--- least one.
+-- Returns how many of these fields of a hash, from the first one on, have at most `bytes` bytes together. The first
+-- field always counts.
 local function fitting(topic, key, fields, bytes)
   if call('SISMEMBER', base .. 'big', topic) == 0 then return #fields end
   for i, field in ipairs(fields) do

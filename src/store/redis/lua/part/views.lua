@@ -1,10 +1,10 @@
 -- A job as scripts return it, in eight values: id, state (1 delayed, 2 ready, 3 leased, 4 dead), due time in ms, the
--- deadline of the lease or the time of death in ms (otherwise -1), attempts that count, log, record, and who has reserved
--- it, in the form of src/store/reserver.rs ('' if nobody has said so). Needs: clock or
--- `call` and `base`, scores, leases.
+-- deadline of the lease or the time of death in ms (otherwise -1), attempts that count, log, record, and who has
+-- reserved it, in the form of src/store/reserver.rs ('' if this is not known). Needs: clock or `call` and `base`,
+-- scores, leases.
 
--- Reads a dead letter (a value of X:). The layout: due time of its last attempt (6 bytes), the number of the letter
--- before it of the same id (4), attempts (4), length of the log (4), the log, the record.
+-- Reads a dead letter (a value of X:). The layout: due time of its last attempt (6 bytes), the number of the previous
+-- letter of the same id (4), attempts (4), length of the log (4), the log, the record.
 local function parse_letter(packed)
   local due, older, attempts, length, rest = struct.unpack('>I6I4I4I4', packed)
   return {
