@@ -229,7 +229,8 @@ impl DaemonSnapshot {
     }
 }
 
-/// Returns the status from the master of the daemon with this run_dir, and what its processes use.
+/// Asks the master of the daemon with this run_dir for the status, and returns the status. It contains the memory and
+/// the CPU time that the daemon's processes use, and the findings.
 pub(super) fn master(run_dir: &Path) -> Result<DaemonStatus> {
     whole_status(run_dir, PATIENCE).map_err(|e| anyhow!("{e} (--run-dir or --config say where it runs)"))
 }

@@ -139,7 +139,7 @@ fn stored(snapshot: &DaemonSnapshot) -> String {
     text
 }
 
-/// Returns a value of a status as its word in JSON.
+/// Returns the word that stands for this value of a status in JSON.
 pub(super) fn word(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }

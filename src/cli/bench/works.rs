@@ -108,7 +108,7 @@ pub(super) fn add(add: &Add) -> WorkOutcome {
         daemon.topics
     );
     let mut report = Report::new("add", settings);
-    // The commits of the floor have the size of dq's largest transaction, so that dq has no larger commits.
+    // The commits of the floor are as large as dq's largest transaction, so that dq has no advantage.
     let commit = (u64::from(clients.connections) * u64::from(*depth)).min(256);
     let (floor, what) = match (clients.over, stage.nodes.first().copied()) {
         (ClientProtocol::Http, _) => (

@@ -12,7 +12,7 @@ use super::super::status::word;
 use super::board::{self, Board, Sort};
 use model::status::{DaemonStatus, ProcessState};
 
-/// The most lines for what is wrong.
+/// The maximum number of lines that show problems.
 const ALERTS: usize = 3;
 
 /// In a window of up to this many lines, processes and nodes get up to eight lines each.

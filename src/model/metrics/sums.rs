@@ -79,7 +79,7 @@ impl MetricSubject {
         }
     }
 
-    /// Makes a subject from the word for its kind and its name. None: there is no such kind.
+    /// Makes a subject from its name and the word for its kind. None: there is no such kind.
     pub fn new(kind: &str, name: String) -> Option<MetricSubject> {
         match kind {
             "topic" => Some(MetricSubject::Topic(name)),

@@ -162,7 +162,8 @@ mod tests {
             let message = sample(AlertState::Event);
             let made: serde_json::Value =
                 serde_json::from_str(&template.render(&message, &TimeZone::UTC).unwrap()).unwrap();
-            // A part of the output is the whole text, in the form that the filter for this service writes.
+            // One of the strings in the output must contain the whole text of the message, as the filter for this
+            // service writes it.
             fn strings(value: &serde_json::Value, found: &mut Vec<String>) {
                 match value {
                     serde_json::Value::String(text) => found.push(text.clone()),

@@ -44,9 +44,9 @@ impl Topic {
         self.flaws().into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Returns the mistakes that a topic in a registry may have. Programs other than dq write such topics, for example
-    /// the console of the PHP daemon. Because of some of these mistakes the topic is held (`Topic::held`). A topic that
-    /// has only other mistakes is served without the wrong values.
+    /// Returns the mistakes of a topic of a registry. Mistakes that cannot occur there are not looked for. Programs
+    /// other than dq write such topics, for example the console of the PHP daemon. Because of some of these mistakes
+    /// the topic is held (`Topic::held`). A topic that has only other mistakes is served without the wrong values.
     pub fn flaws(&self) -> Vec<InvalidTopic> {
         let mut flaws = Vec::new();
         if let Method::Other(text) = &self.method {

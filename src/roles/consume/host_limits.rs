@@ -4,8 +4,8 @@
 //! A job may have a URL of its own, so its host is known only when it is leased. While the home of the host is asked
 //! for a permit, the job waits here, and a worker stays free for it. When the host is at its limit, its jobs are handed
 //! back with a later due time, so that the jobs of other hosts come next. A job is postponed to the time when the jobs
-//! before it should have begun. So the work is limited, even if the backlog is large. If all jobs of a topic go to one
-//! host, permits are asked for before the lease.
+//! before it should have begun. So the work of leasing and postponing these jobs is limited, even if the backlog is
+//! large. If all jobs of a topic go to one host, permits are asked for before the lease.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

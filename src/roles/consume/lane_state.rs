@@ -213,7 +213,7 @@ impl LaneState {
         self.backlog = leaves.then_some(now);
     }
 
-    /// Notes whether leases whose answers never came are still to be taken back.
+    /// Notes whether some lease calls never got an answer, and their leases must still be taken back.
     pub(super) fn note_unanswered(&mut self, unanswered: bool, now: Instant) {
         self.take_back_at = unanswered.then(|| now + TAKE_BACK);
     }

@@ -19,8 +19,8 @@ const TOPICS_MAX: usize = 1000;
 pub(super) enum AdminSettings {
     /// The caller is an administrator, and may change the settings.
     Changed,
-    /// The caller must leave the settings as they are. A new topic of the caller belongs to this tenant. So many topics
-    /// of one caller do not get a greater share of the workers than one topic.
+    /// The caller must leave the settings as they are. A new topic of the caller belongs to this tenant. Therefore all
+    /// topics of one caller together do not get a greater share of the workers than one topic.
     Kept {
         /// The name of the caller's token.
         tenant: String,

@@ -1,5 +1,5 @@
-//! Operations on many jobs: lists without bodies over all shards, and changes of jobs that are still as they were
-//! listed.
+//! Operations on many jobs. Lists the jobs of all shards, without their bodies. Changes listed jobs, but only those
+//! that are still the same as when they were listed.
 
 use redis::Value;
 

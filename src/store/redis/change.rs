@@ -184,8 +184,8 @@ impl RedisStore {
         out
     }
 
-    /// Gives their due times to jobs that are held back. A second release of a job does no harm, because the job is not
-    /// held back any more.
+    /// Sets the real due times of jobs that are held back. A second release of a job does no harm, because the job is
+    /// not held back any more.
     pub(super) fn release_all(&self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>> {
         let understand = |[letter]: [u8; 1]| match letter {
             b'd' => Ok(true),

@@ -154,7 +154,7 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
         letters[x] = pack('>BI7', 114, moments[x])
       elseif rules[x] == KEEP then
         local due = is[id] and moments[is[id]] or was_due[id]
-        -- The due time in a lease follows its token. See leases.
+        -- In the stored bytes of a lease, the due time comes directly after the token. See leases.
         if not is[id] and was[id] == 'leased' then
           due = struct.unpack('>I6', call('HGET', base .. 'L:' .. topic, id), 21)
         end

@@ -1,6 +1,6 @@
 --@ use clock fence bells scores numbered places meter
 -- Changes a delayed or ready job: its due time, its body, its priority, its limit of attempts, its headers,
--- its destination, its time to run. The job keeps its stamp.
+-- its destination, its tags, its time to run. The job keeps its stamp.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 id   3 due, as for add   4 priority: 1 2 3, or 'p' and a number   5 body
@@ -10,7 +10,7 @@
 --       10 the most bytes that the jobs of the topic may have, or '' for no limit
 --       11 its time to run, as the member behind the links, or '-' for none
 --       For 3 to 9, and for 11, '' means: no change
--- Returns d done, q the new body would need more bytes than 10 allows, n not found, c the job is leased
+-- Returns d done, q the new body would need more bytes than ARGV 10 allows, n not found, c the job is leased
 --
 -- Moves a job: delayed, ready -> delayed, ready
 

@@ -1,20 +1,21 @@
 --@ use clock fence bells scores numbered places records leases sizes circuits
--- Leases ready jobs, topic by topic, in the order of priority and due time, and for jobs with numbers also of arrival.
+-- Leases ready jobs, topic by topic, in the order of priority and due time. Jobs whose priority is a number and no
+-- level are leased in the order of arrival, if priority and due time are equal.
 -- Leases no job of a paused topic, and only one job of a topic whose circuit is half open.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 how many jobs at most   2 16 random bytes, never used twice   3 the owner's tag, '' for none
 --       4 how many other topics to look at for ready jobs, at most   5 how many bytes of big bodies at most
 --       then for each topic: topic, max jobs, hold in ms, limit of attempts for jobs that have none of their own,
---         how many of its jobs may be leased on this shard at once, '' for no limit; '1' if the lease of a job with
---         a ttr of its own lasts for this ttr, and not for the hold
+--         how many of its jobs may be leased on this shard at once, '' for no limit; then '1' if a job that has a ttr
+--         of its own is leased for this ttr instead of the hold
 -- Returns three arrays, or more
 --       1 for each topic with leased jobs: an array of topic, deadline, then for each job: id, record, attempt,
 --         due. The token of the n-th job of the whole answer, counted from 1, is ARGV 2 and n as four bytes, big-endian
 --       2 topics that have ready jobs left, each followed by how many: all such topics of the call, and some others
 --       3 topics with ready jobs that wait for their circuit: all such topics of the call, and some others. For each:
---         topic, for how many ms the circuit lets no job through, and a number: how often the circuit was opened, if
---         a job was let through now (it is in the first array), else 0
+--         topic, for how many ms the circuit lets no job through, and a number. If this call let a job through (it is
+--         in the first array), the number is how often the circuit was opened. Otherwise it is 0
 --       4 if some jobs have headers: the number of each of these jobs, as in its token, followed by the headers
 --       5 if some leases last for a job's own ttr: the number of each of these jobs, followed by the deadline
 --
@@ -28,8 +29,8 @@ local LOOKS, MENDED = 16, 16
 -- If the call arrives so late that its leases were already taken back, it leases nothing: see take_back.
 if call('EXISTS', base .. 'w:' .. prefix) == 1 then return { {}, {}, {} } end
 
--- Adds jobs with numbers in a range to `chosen`, in their order, until `chosen` has `n` jobs. Removes from q: members
--- that match no entry of r:, and members whose id is chosen already.
+-- Adds to `chosen` the jobs whose numbers are in a range, in their order, until `chosen` has `n` jobs. Removes from q:
+-- members that match no entry of r:, and members whose id is chosen already.
 local function choose(chosen, topic, n, from, to)
   local order, ready, kept = base .. 'q:' .. topic, base .. 'r:' .. topic, 0
   for _ = 1, LOOKS do

@@ -41,7 +41,7 @@ for i = 3, #ARGV, 2 do
     local last_died = last and tonumber(call('ZSCORE', letters, latest))
     local moment = string.format('%.0f', died)
     if last and died < last_died then
-      -- Each letter that died later gets the next higher number.
+      -- The number of each letter that died later than this letter grows by one.
       local at = top
       while at > 1 do
         local before = call('ZSCORE', letters, numbered(id, at - 1))

@@ -20,7 +20,8 @@ use model::topic::Durability;
 /// that is sent on it has an unknown outcome.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// How long to wait for a connection before a check whether the server refuses connections. Doubles each time.
+/// How long to wait for a connection. If there is none after this time, dq checks whether the server refuses
+/// connections. Doubles each time.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// How long to wait for a connection to a server that counts as down. The pool is making new connections meanwhile.

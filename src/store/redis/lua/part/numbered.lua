@@ -6,7 +6,8 @@
 
 -- The lowest score of a level in r:. Jobs with a number have lower scores.
 local LEVELS = 1e15
--- Jobs with lower numbers come before the levels, and the others after them. An unknown number counts as this number.
+-- Jobs with numbers below MIDDLE come before the jobs with levels. Jobs with the number MIDDLE or a higher one come
+-- after them. If the number of a job is not known, MIDDLE is used as its number.
 local MIDDLE = '2147483648'
 
 -- Returns number, stamp and place from the notes of a job as text, or nothing.
