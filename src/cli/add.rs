@@ -47,8 +47,8 @@ pub(super) struct AddArguments {
     #[command(flatten)]
     when: DueOptions,
 
-    /// The priority: high, normal (2147483648), low or a number. Of the ready jobs of a topic, those with the lowest
-    /// number are served first
+    /// The priority: high, normal (2147483648), low or a number. Among the ready jobs of a topic, the jobs with the
+    /// lowest number are served first
     #[arg(long, value_name = "PRIORITY", value_parser = priority)]
     priority: Option<JobPriority>,
 

@@ -43,7 +43,7 @@ struct Password {
     #[arg(default_value = "admin")]
     name: String,
 
-    /// What the account may do: admin may do everything, read may look but not change anything. Default: an existing
+    /// What the account may do: admin may do everything, read may view but not change anything. Default: an existing
     /// account keeps its role, and a new account with the name admin is an admin
     #[arg(long, value_parser = ["admin", "read"])]
     role: Option<String>,

@@ -56,7 +56,7 @@ pub(super) struct Topic {
     /// Whether the topic is paused. None: this is not known.
     #[serde(default)]
     pub paused: Option<bool>,
-    /// How late deliveries began, in milliseconds: half of them were not later than this.
+    /// Half of the deliveries began no later than this, in milliseconds after their due times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_p50_ms: Option<f64>,
     /// The same for 99 of 100 deliveries.
@@ -101,7 +101,7 @@ pub(super) struct Node {
     /// The highest durability level that the node can provide without replicas.
     #[serde(default)]
     pub durability: Option<String>,
-    /// How many replicas follow it.
+    /// The number of replicas of the node.
     #[serde(default)]
     pub replicas: Option<u64>,
     /// If a node does not report its counts, they are null in the API, and 0 here.

@@ -58,7 +58,7 @@ struct ListDeadLetters {
     how_many: PageOptions,
 }
 
-/// The conditions that select dead letters. A dead letter must meet all that are given.
+/// The conditions that select dead letters. A dead letter must meet all given conditions.
 #[derive(Debug, Clone, Default, clap::Args)]
 struct Filter {
     /// Only dead letters whose id begins with this text
@@ -139,14 +139,14 @@ struct DeadSelection {
     /// The topic
     topic: String,
 
-    /// Only the one with this id; may be given several times
+    /// Only the dead letter with this id; may be given several times
     #[arg(long = "id", value_name = "ID", conflicts_with = "Filter")]
     ids: Vec<String>,
 
     #[command(flatten)]
     filter: Filter,
 
-    /// At most this many; default: all
+    /// The maximum number of dead letters; default: all
     #[arg(long, value_name = "NUMBER")]
     limit: Option<u64>,
 
@@ -317,7 +317,7 @@ fn print_result(
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use super::super::receiver::{Answer, Call, Receiver};
+    use super::super::receiver::{Call, CannedAnswer, Receiver};
     use super::*;
 
     /// A stand-in for the daemon: a topic with `dead` dead letters, of which `stay` cannot be redriven.
@@ -334,7 +334,7 @@ mod tests {
                 false => body["limit"].as_u64().unwrap().min(matched).min(left.saturating_sub(stay)),
             };
             *left -= take;
-            Answer::new(200, &json!({"matched": matched, "redriven": take}).to_string())
+            CannedAnswer::new(200, &json!({"matched": matched, "redriven": take}).to_string())
         };
         let receiver = Receiver::start(([127, 0, 0, 1], 0).into(), Arc::new(answer)).unwrap();
         (

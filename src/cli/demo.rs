@@ -15,7 +15,7 @@ use serde_json::json;
 use super::Client;
 use super::api::Api;
 use super::own_daemon::{Daemon, TemporaryFolder, free_port, local};
-use super::receiver::{Answer, Call, Receiver};
+use super::receiver::{Call, CannedAnswer, Receiver};
 use super::show::short_span;
 use super::target::TargetOptions;
 use host::{Signals, random_name, wait_readable};
@@ -33,7 +33,7 @@ pub struct DemoArguments {
 /// How long all deliveries together may take.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// The job that the receiver refuses at first, and how often it does so.
+/// The job that the receiver refuses at first, and the number of refusals.
 const STUBBORN: (&str, u32) = ("order-3", 2);
 
 /// How many jobs are added. They are due after 1, 2, 3 … seconds.
@@ -83,7 +83,7 @@ fn configuration(port: u16, console: Option<u16>, receiver: SocketAddr) -> Strin
 }
 
 /// Returns the receiver's handler. It accepts every job except the stubborn one, which it refuses at first.
-fn receive(tell: Sender<ReceiverAnswer>) -> impl Fn(Call) -> Answer {
+fn receive(tell: Sender<ReceiverAnswer>) -> impl Fn(Call) -> CannedAnswer {
     let refused: Mutex<HashMap<String, u32>> = Mutex::default();
     move |call| {
         let id = call.header("dq-job-id").to_owned();
@@ -95,11 +95,11 @@ fn receive(tell: Sender<ReceiverAnswer>) -> impl Fn(Call) -> Answer {
             *times += 1;
             println!("refused    {line}");
             let _ = tell.send(ReceiverAnswer::Refused);
-            return Answer::new(503, "not yet\n");
+            return CannedAnswer::new(503, "not yet\n");
         }
         println!("delivered  {line}");
         let _ = tell.send(ReceiverAnswer::Accepted(id));
-        Answer::new(200, "ok\n")
+        CannedAnswer::new(200, "ok\n")
     }
 }
 

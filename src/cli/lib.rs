@@ -68,7 +68,7 @@ use self::failure::Failure;
 use model::settings::Settings;
 
 pub use client::Client;
-pub use receiver::{Answer, Call, Receiver};
+pub use receiver::{Call, CannedAnswer, Receiver};
 
 /// The command line of dq, the delay queue
 ///

@@ -41,11 +41,11 @@ pub(super) struct ListArguments {
 /// How many jobs are listed.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct PageOptions {
-    /// List at most this many
+    /// The maximum number of entries to list
     #[arg(long, value_name = "NUMBER", default_value_t = 50, conflicts_with = "all")]
     limit: usize,
 
-    /// List all of them
+    /// List all entries
     #[arg(long)]
     all: bool,
 }

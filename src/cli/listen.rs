@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use super::receiver::{Answer, Call, Receiver};
+use super::receiver::{Call, CannedAnswer, Receiver};
 use super::show::{plain, short_span};
 use delivery::callback::signatures;
 use model::topic::signing_key;
@@ -50,7 +50,7 @@ pub fn run(arguments: &ListenArguments) -> Result<()> {
     let (status, secrets) = (arguments.status, arguments.secrets.clone());
     let show = move |call: Call| {
         print!("{}", page(&call, &secrets));
-        Answer::new(status, "ok\n")
+        CannedAnswer::new(status, "ok\n")
     };
     let receiver = Receiver::start(arguments.listen, Arc::new(show))
         .with_context(|| format!("cannot listen on {}", arguments.listen))?;
@@ -91,7 +91,7 @@ enum SignatureCheck {
     Missing(&'static str),
     /// The timestamp is not a number.
     NoTimestamp,
-    /// The signature was made with one of the secrets, but its time differs from the present by this many seconds.
+    /// The signature was made with one of the secrets, but its time differs from the present by this number of seconds.
     WrongTime(i64),
     /// None of the secrets has made a signature of the callback.
     Invalid,

@@ -7,9 +7,9 @@ use model::job::TopicName;
 use model::settings::{RegistrySettings, Settings};
 use registry::CopySummary;
 
-/// Copies what the registry of `old` has to the registry of `new`. Returns what was done, or `None` if there is nothing
-/// to copy. Nothing is removed from the old registry. If something is different in the new registry, this function
-/// fails. With `replaces`, it is replaced instead.
+/// Copies the topics, tokens and accounts from the registry of `old` to the registry of `new`. Returns what was done,
+/// or `None` if there is nothing to copy. Nothing is removed from the old registry. If something is different in the
+/// new registry, this function fails. With `replaces`, it replaces the different settings instead.
 pub(super) fn copy(old: &Settings, new: &Settings, replaces: bool) -> Result<Option<(CopySummary, String)>> {
     let Some(from) = old.registry.as_ref().filter(|from| new.registry.as_ref() != Some(from)) else {
         return Ok(None);

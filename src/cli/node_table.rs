@@ -19,7 +19,7 @@ pub(super) struct NodeRow {
     pub state: String,
     /// The highest durability level that the node can provide without replicas: `fsync` or `memory`.
     pub durability: Option<String>,
-    /// How many replicas follow it.
+    /// The number of replicas of the node.
     pub replicas: Option<u64>,
     /// How many jobs it has. `None`: it does not answer.
     pub jobs: Option<JobCounts>,

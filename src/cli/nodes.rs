@@ -269,7 +269,7 @@ fn print_outboxes(lanes: &Lanes, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// How long a move waits at its end until the timers have sent all entries of the outboxes.
+/// The longest time that a move waits at its end for the timers to send all entries of the outboxes.
 const OUTBOXES_WAIT: Duration = Duration::from_secs(30);
 
 /// Waits until the emptied nodes also have no entries in their outboxes. The timers send these entries.
@@ -298,7 +298,8 @@ fn wait_for_outboxes(lanes: &Lanes, done: &MoveSummary) -> Result<()> {
     Ok(())
 }
 
-/// Returns a function that shows the progress of a move: a bar at a terminal, otherwise a line each [`LINE_EACH`].
+/// Returns a function that shows the progress of a move: a bar at a terminal, otherwise one line after each
+/// [`LINE_EACH`].
 fn progress_bar() -> Result<impl FnMut(MoveProgress)> {
     let bar = ProgressBar::new(0);
     bar.set_style(ProgressStyle::with_template("{bar:40} {pos} of {len} looked at, {eta} to go")?);

@@ -1,4 +1,4 @@
-//! Shows on stderr how far a long piece of work is: a bar at a terminal, otherwise a line every few seconds.
+//! Shows the progress of long work on stderr: a bar at a terminal, otherwise a line every few seconds.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};

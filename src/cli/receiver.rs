@@ -44,7 +44,7 @@ impl Call {
 
 /// An answer to a request.
 #[derive(Clone)]
-pub struct Answer {
+pub struct CannedAnswer {
     /// The status.
     pub status: u16,
     /// The body.
@@ -57,21 +57,21 @@ pub struct Answer {
     pub then: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
-impl Answer {
+impl CannedAnswer {
     /// Returns an answer without delay.
-    pub fn new(status: u16, body: &str) -> Answer {
-        Answer { status, body: body.to_owned(), headers: Vec::new(), after: Duration::ZERO, then: None }
+    pub fn new(status: u16, body: &str) -> CannedAnswer {
+        CannedAnswer { status, body: body.to_owned(), headers: Vec::new(), after: Duration::ZERO, then: None }
     }
 
     /// Returns the answer with one more header.
-    pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Answer {
+    pub fn with(mut self, name: &'static str, value: impl Into<String>) -> CannedAnswer {
         self.headers.push((name, value.into()));
         self
     }
 
     /// Returns the answer with this delay.
-    pub fn after(self, after: Duration) -> Answer {
-        Answer { after, ..self }
+    pub fn after(self, after: Duration) -> CannedAnswer {
+        CannedAnswer { after, ..self }
     }
 }
 
@@ -83,7 +83,7 @@ pub struct Receiver {
 }
 
 /// How a receiver answers a call.
-pub type Handler = Arc<dyn Fn(Call) -> Answer + Send + Sync>;
+pub type Handler = Arc<dyn Fn(Call) -> CannedAnswer + Send + Sync>;
 
 impl Receiver {
     /// Starts a receiver on its own thread. Port 0 means any free port.

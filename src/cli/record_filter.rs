@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// The conditions that select records. A record must meet all that are given.
+/// The conditions that select records. A record must meet all given conditions.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct RecordFilter {
     /// Only jobs that ended in this way

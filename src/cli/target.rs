@@ -82,7 +82,7 @@ enum TokenSource {
     File(PathBuf),
 }
 
-/// The user's file. It names the daemon to use if neither a flag nor the environment names one.
+/// The user's file. It names the daemon that is used if no flag and no environment variable names a daemon.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct UserFile {

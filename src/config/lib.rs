@@ -152,7 +152,8 @@ pub fn defaults() -> Table {
     Table::try_from(Raw::default()).expect("the defaults are plain values")
 }
 
-/// Returns the same table with all keys of sections. A key without a default has an example as its value.
+/// Returns the table of [`defaults`], but with all keys of sections. A key without a default has an example as its
+/// value.
 fn shown_keys() -> Table {
     let mut raw = Raw::default();
     raw.callback.max_attempts = Some(10);
@@ -190,7 +191,7 @@ mod tests {
         let text = include_str!("../../conf/dq.toml");
         let documented: Table = text.parse().unwrap();
         assert_eq!(documented, defaults());
-        // Its commented examples are valid too.
+        // The commented examples of the file are valid too.
         let examples: String =
             text.lines().map(|l| l.strip_prefix("#: ").unwrap_or(l).to_owned() + "\n").collect();
         assert_ne!(examples.parse::<Table>().unwrap(), defaults());

@@ -72,8 +72,8 @@ pub(super) fn redis(raw: raw::Store, base: &Path, run_dir: &Path) -> Result<Redi
 /// SQLite can number the pages.
 const SPOOL: (usize, usize) = (1 << 20, 1 << 43);
 
-/// Returns where the spool is if the file does not name a path. Daemons whose configuration files are in one folder
-/// have different run_dirs, and so different spools.
+/// Returns where the spool is if the file does not name a path. If several daemons have their configuration files in
+/// one folder, their run_dirs are different. So their spools are also different.
 fn usual_spool(base: &Path, run_dir: &Path) -> PathBuf {
     let var = base.join("var");
     if run_dir == var.join("run") {

@@ -20,7 +20,7 @@ use model::settings::{Auth, BeanstalkSettings, GmqSettings, HttpSettings, Server
 /// 0. In the other framing, the first byte is a digit.
 const FRAMES: (ByteCount, ByteCount) = (ByteCount(256), ByteCount(15 << 20));
 
-/// The most connections that a port may have.
+/// The maximum number of connections of a port.
 const CONNECTIONS_MAX: usize = 1_000_000;
 
 /// If the configuration does not limit the connections of one source, the limit is at least this number, but never more
@@ -151,8 +151,8 @@ fn session_key_file(text: &str, base: &Path) -> Result<Option<PathBuf>, ConfigEr
     Ok(Some(path))
 }
 
-/// Returns the URL at which receivers find the API. This is `http.public_url`. If that is empty, it is the address in
-/// `http.listen`, if receivers can call this address.
+/// Returns the URL at which receivers find the API. This is `http.public_url`. If `http.public_url` is empty, the
+/// address in `http.listen` is used, if receivers can call this address.
 fn public_url(said: &str, listen: Option<SocketAddr>, has_tls: bool) -> Result<Option<String>, ConfigError> {
     if said.is_empty() {
         let scheme = if has_tls { "https" } else { "http" };

@@ -323,7 +323,7 @@ fn every_setting_is_explained_and_no_other() {
 
 #[test]
 fn bounds_types_and_fixed_settings_come_from_the_code() {
-    // Each paragraph in one line.
+    // Here, each paragraph is one line.
     let text = document().split("\n\n").map(|text| text.replace('\n', " ")).collect::<Vec<_>>().join("\n");
     for line in [
         "**`server.max_frame`** · default `\"1MiB\"` · size, 256B to 15MiB · `DQ_SERVER__MAX_FRAME`",

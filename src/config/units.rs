@@ -31,7 +31,7 @@ impl<'de> Deserialize<'de> for Span {
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
                 let refused = |_| E::invalid_value(de::Unexpected::Str(text), &self);
-                // A value from the environment is always text, also if it is a number.
+                // A value from the environment is always text, even if it is a number.
                 match text.parse() {
                     Ok(seconds) => Ok(Span(Duration::from_secs(seconds))),
                     Err(_) => humantime::parse_duration(text).map(Span).map_err(refused),

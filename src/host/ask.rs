@@ -26,7 +26,7 @@ pub enum AskError {
 }
 
 /// Returns the status from the master of that folder, which must answer within `patience`. The status does not contain
-/// the findings, nor the resources that the daemon's processes use.
+/// the findings. It also does not contain the resources that the daemon's processes use.
 pub fn ask_master(run_dir: &Path, patience: Duration) -> Result<DaemonStatus, AskError> {
     let path = control_socket(run_dir);
     let answer = || -> io::Result<Vec<u8>> {

@@ -12,8 +12,8 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 const LINKS_MAX: usize = 16;
 
 /// Returns the folders where a change may affect the file: its own folder, the folder of each link on its path, and the
-/// folders to which these links lead. If a part of the path is missing, the last folder of the result is the one where
-/// this part would be.
+/// folders to which these links lead. If a part of the path is missing, the last folder of the result is the folder
+/// where this part would be.
 fn folders_of(path: &Path, links_left: usize) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = path.parent().map(Path::to_owned).into_iter().collect();
     // The prefixes are sorted from the root to the file itself.

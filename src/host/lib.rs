@@ -78,8 +78,8 @@ pub fn set_process_name(name: &str) -> io::Result<()> {
     Ok(nix::sys::prctl::set_name(&name)?)
 }
 
-/// Makes this process, and those that it starts, use only small memory pages. With huge pages, each process of the
-/// daemon occupies 15 MB because of the allocator, but uses only 2 MB.
+/// Makes this process, and the processes that it starts, use only small memory pages. With huge pages, each process of
+/// the daemon occupies 15 MB because of the allocator, but uses only 2 MB.
 pub fn use_small_pages() {
     // A kernel without huge pages refuses this, which does not matter.
     let _ = nix::sys::prctl::set_thp_disable(true);

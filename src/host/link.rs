@@ -45,7 +45,8 @@ pub enum ToMaster {
 }
 
 impl ToMaster {
-    /// Returns the message that a child cannot continue. If `reason` is too long for a message, its end is cut off.
+    /// Returns a message that says that a child cannot continue. If `reason` is too long for a message, its end is cut
+    /// off.
     pub fn failed(reason: &str) -> ToMaster {
         ToMaster::Failed { reason: reason.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect() }
     }

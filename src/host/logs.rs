@@ -110,7 +110,7 @@ struct OpenFile {
     unchecked: u64,
 }
 
-/// The length of a log file is checked again after this many bytes.
+/// The length of a log file is checked again when this number of bytes has been written.
 const CHECK_AFTER: u64 = 16 << 10;
 
 /// Returns the name of a log file.
@@ -160,7 +160,7 @@ impl Files {
         file.file.write_all(line.as_bytes())
     }
 
-    /// Opens the first file of a day that is not full, beginning with this part. Removes old files.
+    /// Opens the first file of a day that is not full. The search begins with this part. Removes old files.
     fn open(&self, kind: &'static str, date: String, mut part: u32) -> io::Result<OpenFile> {
         loop {
             let path = self.folder.join(file_name(kind, &date, part));

@@ -15,7 +15,7 @@ pub struct Usage {
 }
 
 /// Returns what the process with that pid uses; none: there is no such process. Only tools for people should call it,
-/// because the kernel may take its time to answer.
+/// because the kernel may need a long time to answer.
 pub fn usage_of(pid: i32) -> Option<Usage> {
     let fields = stat_of(pid)?;
     // The fields after the name: state is field 3 of proc_pid_stat(5), utime and stime are 14 and 15, rss is 24.

@@ -2,7 +2,7 @@
 //! or URL, and the URL that is called. Pure.
 //!
 //! A job may be added by somebody who may not change its topic. So a path never leads to another host or out of the
-//! path of the callback. This holds no matter how often a receiver or a proxy unescapes the path. A URL leads only to
+//! path of the callback. This is true no matter how often a receiver or a proxy unescapes the path. A URL leads only to
 //! hosts that the topic lists. The rules are checked when the job is added. They are checked again for each delivery,
 //! because the topic may have changed.
 
@@ -179,7 +179,8 @@ fn is_same_origin(a: &Uri, b: &Uri) -> bool {
     a.scheme() == b.scheme() && a.authority() == b.authority()
 }
 
-/// Appends a path to a URL. The path is put after the URL's path, and its query after the URL's query.
+/// Appends a path to a URL. The path is put after the path of the URL. The query of `path` is put after the query of
+/// the URL.
 fn join(callback: &str, path: &str) -> String {
     let callback = callback.split('#').next().unwrap_or(callback);
     let (place, own) = callback.split_once('?').unwrap_or((callback, ""));

@@ -90,7 +90,7 @@ impl<K: FailureKey> FailureLimiter<K> {
         FailureLimiter { most, counts: HashMap::new() }
     }
 
-    /// Returns until when a source is blocked. None: it is not blocked.
+    /// Returns when the block of a source ends. None: the source is not blocked.
     pub fn blocked_until(&self, from: K, now: Instant) -> Option<Instant> {
         // If the limiter cannot count more sources separately, all new sources count as one.
         let is_full = self.counts.len() >= REMEMBERED && !self.counts.contains_key(&from);

@@ -66,8 +66,8 @@ impl BodyFields {
         self.0.iter().any(|(known, _)| known == name)
     }
 
-    /// Returns the fields as a form, such as `a=1&zh=%E4%B8%AD`: RFC 3986 escapes, `true` as `1`, `false` and `null`
-    /// empty, nested values as JSON text.
+    /// Returns the fields as a form, such as `a=1&zh=%E4%B8%AD`, with the escapes of RFC 3986. `true` becomes `1`,
+    /// `false` and `null` become empty, and nested values become JSON text.
     pub fn url_encoded(&self) -> String {
         let mut out = String::new();
         for (name, json) in &self.0 {

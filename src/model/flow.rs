@@ -88,7 +88,7 @@ impl RateSteps {
     pub fn take(self, spent_us: f64, now_us: f64, unused: u32, want: u32) -> TokenGrant {
         let RateSteps { step_us, burst } = self;
         let full = f64::from(burst) * step_us;
-        // Nobody waits for longer than a bucket takes to fill, even after a change of the rate, or if the clock was
+        // No wait is longer than the time in which a bucket fills, even after a change of the rate, or if the clock was
         // ahead before.
         let spent_us = (spent_us - f64::from(unused) * step_us).max(now_us).min(now_us + full);
         let there = ((now_us + full - spent_us) / step_us + 0.001).floor() as u32;

@@ -77,8 +77,8 @@ pub fn refusal(url: &str, address: IpAddr, why: &str) -> String {
     )
 }
 
-/// The host has a loopback address. Returns whether its text shows this without a look-up: the text is an address, or
-/// `localhost` (RFC 6761, 6.3).
+/// The host has a loopback address. Returns whether the text of the host shows this without a look-up: the text is an
+/// address, or `localhost` (RFC 6761, 6.3).
 fn is_written_as_loopback(host: &str) -> bool {
     let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
     literal(host).is_some() || name == "localhost" || name.ends_with(".localhost")
@@ -111,7 +111,8 @@ pub(crate) fn literal(host: &str) -> Option<IpAddr> {
     Some(IpAddr::V4(Ipv4Addr::from(high | last)))
 }
 
-/// Returns the addresses that an address may stand for: the address itself, or those that an IPv6 form contains.
+/// Returns the addresses that an address may stand for: the address itself, or the addresses that an IPv6 form
+/// contains.
 fn meant(address: IpAddr) -> Vec<IpAddr> {
     let IpAddr::V6(v6) = address else { return vec![address] };
     let (s, o) = (v6.segments(), v6.octets());

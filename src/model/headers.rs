@@ -2,9 +2,9 @@
 //!
 //! The text also has the job's destination, its tags and its links to other jobs, as pseudo-headers like those of
 //! HTTP/2: `:path` or `:url`, `:tags`, `:then` and `:next` (what follows the job), `:after` (the job that this job
-//! follows), `:ttr` (how long a client may work on it, ms), and `:expires` (no attempt begins after this moment, Unix
-//! ms). They are the first members of the text, in this order. None of their values has a quotation mark. No real
-//! header has such a name, and earlier releases send no header with such a name.
+//! follows), `:ttr` (how long a client may work on the job, ms), and `:expires` (no attempt begins after this moment,
+//! Unix ms). The pseudo-headers are the first members of the text, in this order. Their values contain no quotation
+//! marks. No real header has such a name. Earlier releases do not send a header with such a name.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

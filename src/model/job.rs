@@ -29,7 +29,7 @@ pub struct NewJob {
     pub on_conflict: OnConflict,
     /// Its own limit of attempts. None: the limit of the topic.
     pub max_attempts: Option<u32>,
-    /// Attempts that were made before the job came here. They count.
+    /// The number of attempts that were made before this add. They count.
     pub attempts: u32,
     /// The headers that its callbacks carry in addition to the headers of the topic.
     pub headers: Headers,

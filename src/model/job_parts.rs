@@ -21,7 +21,7 @@ pub const ID_MAX: usize = 256;
 /// Why a topic's name, an id or a body was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidJobPart {
-    /// A topic's name that is not 1 to 128 of the allowed characters.
+    /// A topic's name that is empty, is longer than 128 bytes, or has a character that is not allowed.
     #[error("topic {0:?} is not 1 to {TOPIC_MAX} letters, digits, `_`, `.` or `-`")]
     Topic(String),
     /// An id that is empty or too long. Holds its length in bytes.
@@ -189,7 +189,7 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// Returns the priority of a number from a store or from the PHP daemon's tables.
+    /// Returns the priority that has this number in a store or in the PHP daemon's tables.
     pub fn from_number(n: i64) -> Option<Priority> {
         match n {
             1 => Some(Priority::High),
@@ -231,7 +231,7 @@ impl State {
     /// All states, in the order of a job's life.
     pub const ALL: [State; 4] = [State::Delayed, State::Ready, State::Leased, State::Dead];
 
-    /// Returns the state of a number from a store.
+    /// Returns the state that has this number in a store.
     pub fn from_number(n: i64) -> Option<State> {
         State::ALL.into_iter().find(|s| *s as i64 == n)
     }

@@ -14,8 +14,8 @@ use crate::job_parts::Priority;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobPriority(u32);
 
-/// The difference between the number of a priority and its number in a store, which is smaller. In a store, the levels
-/// are 1, 2 and 3, as in earlier releases.
+/// The number of a priority is greater than its number in a store by this difference. In a store, the levels are 1, 2
+/// and 3, as in earlier releases.
 const STORED_LESS: i64 = (1 << 31) - 2;
 
 impl JobPriority {

@@ -77,8 +77,9 @@ pub fn whole(json: &str) -> Option<i64> {
 /// mistake, for example Unix seconds.
 pub const FIRST_MS: i64 = 100_000_000_000;
 
-/// Returns whether a number given as Unix milliseconds must be Unix seconds. As milliseconds it is between 1970-01-02
-/// and 1973-03-03, so that the job would be due at once. As seconds it is between 1973 and 5138.
+/// Returns whether a number that is given as Unix milliseconds must be a number of Unix seconds. As milliseconds, the
+/// number is between 1970-01-02 and 1973-03-03, so the job would be due at once. As seconds, it is between 1973 and
+/// 5138.
 pub fn is_seconds(ms: i64) -> bool {
     (100_000_000..FIRST_MS).contains(&ms)
 }

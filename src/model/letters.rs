@@ -57,7 +57,7 @@ impl Pace {
         Pace { after, every: rate.map_or(Duration::ZERO, |rate| rate.per / rate.jobs.max(1)) }
     }
 
-    /// Returns the pace for the jobs after the first `count` jobs. The returned pace is used `elapsed` later than this
+    /// Returns the pace for the jobs after the first `count` jobs. The returned pace begins `elapsed` later than this
     /// pace.
     pub fn behind(self, count: usize, elapsed: Duration) -> Pace {
         Pace { after: self.due(count).saturating_sub(elapsed), ..self }

@@ -13,7 +13,8 @@ pub struct Then {
     /// The jobs, with dots between them. Each is the base64url form of a JSON `StoredFollower`. Empty: they are not
     /// known, or there are none.
     pub(crate) full: Box<str>,
-    /// Only topics and ids: the base64url form of a JSON list of `[topic, id]`. A record without a body has only this.
+    /// Only topics and ids: the base64url form of a JSON list of `[topic, id]`. A record without a body has only this
+    /// text.
     pub(crate) links: Box<str>,
 }
 

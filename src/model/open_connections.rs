@@ -19,7 +19,7 @@ pub enum ConnectionRefusal {
     /// There are no more places. Holds how many connections are open.
     #[error("{0} connections are open (max_connections)")]
     Port(usize),
-    /// The source has taken all the places that it may have. Holds how many.
+    /// The source has taken all the places that it may have. Holds the number of these places.
     #[error("it has {0} open connections (max_connections_per_source)")]
     Source(usize),
 }

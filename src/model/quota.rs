@@ -106,7 +106,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Returns the limits for adds to a topic with a token. None: there are none.
+    /// Returns the limits that apply when a client with this token adds jobs to a topic. None: there are no limits.
     pub fn of(topic: &Topic, token: Option<&Token>) -> Option<Arc<Quota>> {
         let rate = |limit, name: String, rate| AddRate { limit, name, rate };
         let of_topic =

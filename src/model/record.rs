@@ -27,7 +27,7 @@ impl Ending {
     /// All endings.
     pub const ALL: [Ending; 4] = [Ending::Delivered, Ending::Dead, Ending::Deleted, Ending::Replaced];
 
-    /// Returns the ending of a number from a store.
+    /// Returns the ending that has this number in a store.
     pub fn from_number(n: i64) -> Option<Ending> {
         Ending::ALL.into_iter().find(|ending| *ending as i64 == n)
     }
@@ -65,7 +65,7 @@ pub struct JobRecord {
     /// When its last attempt was due, Unix milliseconds. If the job ended while it waited for its next attempt, this is
     /// the due time of the next attempt.
     pub due_ms: i64,
-    /// How many attempts were begun and count.
+    /// How many attempts were begun. Attempts that do not count are left out.
     pub attempts: u32,
     /// The first and the last attempts, the oldest first, followed by a note if there is one.
     pub attempts_log: Vec<Attempt>,
@@ -75,8 +75,8 @@ pub struct JobRecord {
     pub headers: Headers,
 }
 
-/// The number of a log entry that is a note and not an attempt: its error says why the job was removed. Earlier
-/// releases show the note among the attempts.
+/// The number of a log entry that is a note and not an attempt. The error of such an entry says why the job was
+/// removed. Earlier releases show the note among the attempts.
 pub const NOTE_NUMBER: u32 = 0;
 
 impl JobRecord {
@@ -105,7 +105,7 @@ pub const RECORDS_OF_AN_ID: usize = 10;
 /// A body with more bytes than this is not kept in a record.
 pub const RECORD_BODY_MAX: usize = 65_536;
 
-/// The room for the records of all topics together, in bytes, if the configuration does not say otherwise.
+/// The maximum size of the records of all topics together, in bytes, if the configuration does not set it.
 pub const RECORDS_MAX: u64 = 512 << 20;
 
 /// Which records a listing shows.

@@ -12,7 +12,7 @@ pub fn order<P: AsRef<[u8]>>(places: &[P], key: &[&[u8]]) -> Vec<usize> {
     scored.into_iter().map(|(_, i)| i).collect()
 }
 
-/// Returns the first of [`order`] among `count` places whose names are numbers.
+/// Returns the first place in the [`order`] of `count` places. The names of the places are the numbers from 0.
 pub fn first_of(count: u32, key: &[&[u8]]) -> u32 {
     let by_score = |i: &u32| (score(&i.to_be_bytes(), key), std::cmp::Reverse(*i));
     (0..count).max_by_key(by_score).unwrap_or(0)
@@ -23,8 +23,8 @@ pub fn hash(key: &[&[u8]]) -> u64 {
     score(b"", key)
 }
 
-/// Returns the score of a place for a key: FNV-1a over all parts, each ended by a byte that cannot be in a name, and
-/// then a finisher that spreads differences in the last bytes.
+/// Returns the score of a place for a key: FNV-1a over all parts. A byte that cannot be in a name ends each part. After
+/// that, a finisher spreads differences in the last bytes.
 fn score(place: &[u8], key: &[&[u8]]) -> u64 {
     const PRIME: u64 = 0x0000_0100_0000_01b3;
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;

@@ -126,7 +126,7 @@ pub enum RequiredAccess<'a> {
     SomeTopics,
     /// To read jobs of some topic. Topics for which the scope is not enough are left out.
     SomeJobs,
-    /// To read the settings of this topic, without credentials.
+    /// To read the settings of this topic, but not the credentials in them.
     Topic(&'a str),
     /// To read jobs of this topic.
     Jobs(&'a str),

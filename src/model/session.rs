@@ -1,6 +1,6 @@
 //! The sessions of people who have signed in to the console: what their cookie says, and how dq recognizes its own
 //! cookies. dq does not store sessions. A cookie is signed with a key that is made from a secret file, from the hash of
-//! the password and from the moment in which the password was set. So each dq-http-server that has the file recognizes
+//! the password and from the moment at which the password was set. So each dq-http-server that has the file recognizes
 //! the cookie, even after a restart. A new password ends all sessions of the old password. To end the sessions of an
 //! account without a new password, the registry sets that moment one millisecond later. Someone who can read only the
 //! registry cannot sign a cookie. Pure: the current time is an argument.

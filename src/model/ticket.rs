@@ -1,7 +1,8 @@
 //! The ticket of an attempt. A receiver that answers later uses it to report the outcome. The ticket is signed. So the
 //! receiver needs no other proof, and dq recognizes a forged ticket without the store. Pure: no I/O, no clock.
 //!
-//! Its text is the base64url form of a version, the fields of [`Ticket`], and HMAC-SHA256 over both.
+//! Its text is the base64url form of a version, the fields of [`Ticket`], and HMAC-SHA256 over the version and the
+//! fields.
 
 use std::fmt;
 use std::time::Duration;
@@ -150,7 +151,7 @@ impl PresentedTicket {
         &self.ticket.token
     }
 
-    /// Returns the topic that the ticket names, which is not proved yet.
+    /// Returns the topic that the ticket names. The signature of the ticket is not checked yet.
     pub fn topic(&self) -> &TopicName {
         &self.ticket.key.topic
     }

@@ -1,8 +1,8 @@
 //! Tokens: the secret that a client presents, the digest that dq keeps, and the check of its scopes. Pure: no I/O, no
 //! clock, no random numbers.
 //!
-//! A secret has 256 random bits. So a plain SHA-256 of it is as safe as a keyed SHA-256, because nobody can guess the
-//! secret, even with the digest. A keyed SHA-256 needs a key, which must be kept beside the digests or on every host.
+//! A secret has 256 random bits. So nobody can guess the secret, even with the digest. A plain SHA-256 is therefore as
+//! safe as a keyed SHA-256, which would need a key. This key would have to be kept beside the digests or on every host.
 
 use std::fmt;
 use std::sync::Arc;
@@ -55,8 +55,8 @@ impl Secret {
     }
 }
 
-/// The text that a client presents as its token, which may be wrong. The text must not appear in any log or message, so
-/// `Debug` hides it.
+/// The text that a client presents as its token. The token may be wrong. The text must not appear in any log or
+/// message, so `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PresentedToken(pub String);
 
@@ -137,7 +137,7 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// How the holder of a token proves that the token is theirs.
+/// How somebody proves to be the holder of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum TokenProof {
@@ -236,7 +236,7 @@ impl fmt::Display for TokenName {
 pub struct Token {
     /// The name of the token.
     pub name: TokenName,
-    /// How its holder proves that the token is theirs. (Older releases know only secrets. So the field is called
+    /// How somebody proves to be the holder of the token. (Older releases know only secrets. So the field is called
     /// `digest` where it is stored.)
     #[serde(rename = "digest")]
     pub proof: TokenProof,

@@ -68,7 +68,7 @@ pub struct RateUse {
 
 impl RateUse {
     /// Whether jobs wait because of the rate. A high rate has a free token now and then, even while jobs wait for
-    /// tokens. So `used` also counts.
+    /// tokens. So `used` is checked as well.
     fn is_reached(&self) -> bool {
         let is_near = |used: u64| used as f64 >= f64::from(self.limit.jobs) * RATE_REACHED;
         self.next_ms.is_some() || self.used.is_some_and(is_near)
@@ -84,7 +84,7 @@ pub struct HostUse {
     pub max_in_flight: Option<u32>,
     /// How many callbacks run, or have a permit to begin.
     pub in_flight: u32,
-    /// How many callbacks may begin in a span.
+    /// How many callbacks may begin in a given time.
     pub rate: Option<Rate>,
     /// When the rate lets the next callback begin, Unix milliseconds. None: it may begin now.
     pub next_ms: Option<i64>,
@@ -109,7 +109,7 @@ impl HostUse {
 pub struct Pause {
     /// Who paused it, as in the audit log. None: this is not known, or the reader may not see it.
     pub by: Option<String>,
-    /// Since when it is paused, Unix milliseconds. None: this is not known.
+    /// When it was paused, Unix milliseconds. None: this is not known.
     pub since_ms: Option<i64>,
 }
 
@@ -200,7 +200,7 @@ pub enum WaitingReason {
         /// How many jobs of all topics are leased.
         leased: u64,
     },
-    /// The job has no obstacle: a consumer leases this job next, or other jobs are before it.
+    /// Nothing prevents the delivery of the job. A consumer leases this job next, or leases other jobs first.
     Ready {
         /// How many jobs of the topic are ready.
         ready: u64,
@@ -208,8 +208,8 @@ pub enum WaitingReason {
 }
 
 impl WaitingReason {
-    /// Returns why a job waits now, the most decisive reason first. The list is empty if the job does not wait: it is
-    /// leased or a dead letter.
+    /// Returns the reasons why a job waits now. The most decisive reason comes first. The list is empty if the job does
+    /// not wait: it is leased or a dead letter.
     pub fn all(job: WaitingJob<'_>, topic: &WaitingTopic, now_ms: i64) -> Vec<WaitingReason> {
         let mut reasons = Vec::new();
         if job.is_spooled {

@@ -1,10 +1,10 @@
-//! What a caller expects to be registered, so that two callers that change a topic at the same time do not overwrite
-//! each other's change.
+//! The state of a topic that a caller expects. This check prevents that two callers, which change a topic at the same
+//! time, overwrite each other's change.
 
 use super::{RegistryError, Result, Revision};
 use model::job::TopicName;
 
-/// What must be registered for a change to be made.
+/// The condition for a change: what the registry must have under the name of the topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     /// The change is made whether a topic with that name is registered or not.
@@ -16,7 +16,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Checks that what was found is what is expected. `found`: the revision of the topic, if there is one.
+    /// Checks that the registered topic is as expected. `found`: the revision of the topic, if there is one.
     pub(crate) fn check(self, name: &TopicName, found: Option<Revision>) -> Result<()> {
         match (self, found) {
             (Expected::Any, _) | (Expected::Absent, None) => Ok(()),

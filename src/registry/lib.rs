@@ -179,8 +179,8 @@ pub struct BulkSave<'a> {
 /// named lock, so that no other dq writes at the same time. On Redis each change is made only if nobody else has
 /// changed the same table since the caller read it.
 pub trait Registry: Send + fmt::Debug {
-    /// Returns a number that changes whenever a topic or a token changes, no matter who changes it. Cheap: it is called
-    /// every second.
+    /// Returns a number that changes whenever a topic or a token changes, no matter who changes it. The call must be
+    /// cheap, because it is made every second.
     fn revision(&mut self) -> Result<Revision>;
 
     /// Returns all that is registered.
@@ -225,7 +225,7 @@ pub trait Registry: Send + fmt::Debug {
     fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>>;
 
     /// Begins an operation on many jobs. Returns its number, or none if [`model::bulk::RUNNING_MAX`] operations have
-    /// not ended. Removes operations that ended, beyond [`model::bulk::KEPT`].
+    /// not ended. Removes operations that have ended and are not among the last [`model::bulk::KEPT`].
     fn begin_bulk(&mut self, request: &BulkRequest, who: &str, now_ms: i64) -> Result<Option<u64>>;
 
     /// Returns operations before this number, the latest first. Operations that another release has written and this
@@ -248,7 +248,7 @@ pub trait Registry: Send + fmt::Debug {
     /// Asks to stop an operation. Returns false if it has already ended.
     fn stop_bulk(&mut self, number: u64) -> Result<bool>;
 
-    /// Adds new counts to the statistics: to the sums of all time, and to those of a day, such as `2026-11-21`. New
+    /// Adds new counts to the statistics: to the sums of all time, and to the sums of a day, such as `2026-11-21`. New
     /// counts are those that the pages of counters have gained since the last call. The registry also stores which
     /// counts it has added, and changes this in the same transaction as the sums. A call that failed, or whose outcome
     /// is unknown, is repeated with the same pages or with later pages. So no count is added twice or lost. Returns how

@@ -27,7 +27,7 @@ pub struct Reading {
     pub topics: Vec<Registered>,
     /// The rows that are not topics.
     pub unusable: Vec<InvalidRow>,
-    /// The names of all rows of `dq_topic`, also of those that dq cannot use.
+    /// The names of all rows of `dq_topic`, also of the rows that dq cannot use.
     pub names: HashSet<String>,
     /// The rows of `dq_redis`.
     pub nodes: Vec<PhpNode>,

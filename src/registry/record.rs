@@ -1,9 +1,9 @@
 //! The settings of a topic as they are stored in the databases and in the snapshot. Each release can read what another
 //! one wrote: a missing setting has its default, and an unknown one is kept.
 //!
-//! A stored value is the written form of the setting, with three exceptions, because older releases read these forms: a
-//! span is a whole number of milliseconds under a name that ends in `_ms`, the retry policy is one object, and a rate
-//! in seconds is a number.
+//! A stored value is the written form of the setting, with three exceptions: a span is a whole number of milliseconds
+//! under a name that ends in `_ms`, the retry policy is one object, and a rate in seconds is a number. Older releases
+//! read these three forms.
 
 use std::time::Duration;
 

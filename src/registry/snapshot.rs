@@ -1,5 +1,5 @@
-//! The snapshot: a file with what the registry held when it was last read. All processes of the host read it. So they
-//! can run, and even start, while the database does not answer.
+//! The snapshot: a file with the contents of the registry when the registry was last read. All processes of the host
+//! read it. So they can run, and even start, while the database does not answer.
 
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;

@@ -46,8 +46,8 @@ impl Bulk {
     }
 
     /// Looks at the next page of up to `limit` jobs, and plans what happens to them. The caller has applied the plan of
-    /// `before`. Returns the progress after this page. It has the new plan in place of the applied plan. `now_ms` is
-    /// the time of this host.
+    /// `before`. Returns the progress after this page. The progress contains the new plan instead of the applied plan.
+    /// `now_ms` is the time of this host.
     pub fn look(
         &self,
         store: &mut dyn Store,

@@ -1,5 +1,5 @@
-//! The current topics and tokens: those of the configuration file, and those of the last snapshot of the registry. This
-//! module never reads the database. dq-redis-checker reads it, and writes the snapshot.
+//! The current topics and tokens, from the configuration file and from the last snapshot of the registry. This module
+//! never reads the database. dq-redis-checker reads it, and writes the snapshot.
 
 use std::collections::HashSet;
 use std::fs::Metadata;
@@ -90,7 +90,8 @@ impl LiveTopics {
         &self.tokens
     }
 
-    /// Returns whether all topics are known. This is so if there is no registry, or if its snapshot was read once.
+    /// Returns whether all topics are known. All topics are known if there is no registry, or if the snapshot of the
+    /// registry was read once.
     pub fn is_whole(&self) -> bool {
         self.registry.as_ref().is_none_or(|registry| registry.is_read)
     }

@@ -1,6 +1,6 @@
-//! A store that counts its calls: what happened to jobs, by topic, and how long calls took, by node. It counts when the
-//! store has done the work, and before anybody gets the answer. So everything that was acknowledged is counted, and
-//! everything that is counted was done.
+//! A store that counts its calls: what happened to jobs, by topic, and how long calls took, by node. It counts after
+//! the store has done the work, and before anybody gets the answer. So each acknowledged change is counted, and each
+//! counted change was done.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -74,7 +74,7 @@ impl MeteredStore {
     ) -> Result<T> {
         let begun = Instant::now();
         let out = call(self.store.as_mut());
-        // A call that must wait until jobs have been moved has not failed.
+        // A call has not failed if it must wait until jobs have been moved.
         let failed = matches!(&out, Err(e) if !matches!(e, StoreError::Moving(_)));
         self.took(operation, key, begun, failed);
         out

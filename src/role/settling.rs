@@ -27,7 +27,7 @@ pub enum ReportVerb {
     },
     /// The job needs more time.
     Extend {
-        /// How long the lease holds from now on. None: as long as the job or its topic says. A receiver that answers
+        /// How long the lease lasts from now on. None: as long as the job or its topic says. A receiver that answers
         /// later never gets more than its ticket allows.
         lease: Option<Duration>,
     },
@@ -42,7 +42,7 @@ pub struct Report {
     pub text: String,
 }
 
-/// What happens to a job if its lease still holds.
+/// What happens to a job if its lease has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettlingResult {
     /// It is done.
@@ -62,7 +62,7 @@ pub struct Settling {
     pub settlement: Settlement,
     /// What happens to the job.
     pub became: SettlingResult,
-    /// With `Extended`: how long the lease holds from now on.
+    /// With `Extended`: how long the lease lasts from now on.
     pub hold: Option<Duration>,
 }
 

@@ -1,6 +1,5 @@
 //! Settles leases by their tickets, for both servers. Proves a ticket with the secret of its lane. Remembers what was
-//! settled recently: if the answer to a report was lost and the client repeats the report, the client gets the same
-//! answer.
+//! settled recently. If a client repeats a report because the answer was lost, the client gets the same answer.
 //!
 //! A thread that asks the store calls [`Tickets::prepare`] before it settles a lease, and [`Tickets::settled`] after
 //! that. It settles several leases together. `crate::settling` says what a report means.

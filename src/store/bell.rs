@@ -37,8 +37,8 @@ pub struct TopicRing {
     pub number: String,
 }
 
-/// Where a process waits for work. Its descriptor is readable after a ring. The bell always rings when there is work,
-/// but it may also ring without need.
+/// The place where a process waits for work. Its descriptor is readable after a ring. The bell always rings when there
+/// is work, but it may also ring without need.
 pub trait Bell: AsFd + Send {
     /// Takes all rings so far. Returns whether there were any. If so, the caller must look for work.
     fn answer(&self) -> io::Result<bool>;

@@ -1,18 +1,18 @@
-//! How safe a Redis server can make jobs, judged by what it reports about itself. Pure.
+//! Judges how safe a Redis server can make jobs, from what the server reports about itself. Pure.
 
 use std::collections::BTreeMap;
 
 use model::topic::Durability;
 
 /// From this release of Redis on, WAITAOF answers only when a change is on the disk. With `appendfsync everysec`,
-/// WAITAOF of Redis 7.2 and 7.4 and of Valkey may answer earlier (Valkey 8.0.1 was seen to do so, and 9.1 has the same
-/// code): <https://github.com/redis/redis/pull/13793>.
+/// WAITAOF of Redis 7.2 and 7.4 and of Valkey may answer earlier: <https://github.com/redis/redis/pull/13793>. This was
+/// seen with Valkey 8.0.1. Valkey 9.1 has the same code.
 const TELLS_OF_DISK: (u32, u32) = (8, 0);
 
 /// What a server can promise about the changes that it makes. A field is `None` if the server does not report it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capability {
-    /// Its release of Redis. If it is not Redis: the release of Redis that it claims to be compatible with.
+    /// The release of Redis. If the server is not Redis: the release of Redis that it claims to be compatible with.
     pub version: Option<(u32, u32)>,
     /// Its name, if it is not Redis.
     pub fork: Option<String>,
@@ -20,7 +20,7 @@ pub struct Capability {
     pub aof: Option<bool>,
     /// Whether each change is on the disk before it is answered (`appendfsync always`).
     pub syncs_always: Option<bool>,
-    /// How many replicas follow it.
+    /// The number of replicas of the server.
     pub replicas: Option<u64>,
 }
 

@@ -14,7 +14,7 @@ pub enum DeadLetterOperation {
     Remove,
 }
 
-/// Which dead letters a redrive or purge takes.
+/// The dead letters that a redrive or purge handles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeadLetterSelection {
     /// All dead letters of the topic.

@@ -14,7 +14,8 @@ pub type ReadyCounts = Vec<(TopicName, u64)>;
 /// one job through.
 pub type WaitingTopics = Vec<(TopicName, Duration)>;
 
-/// How long the store remembers how many callbacks a process holds, if the process does not report the number again.
+/// The store remembers the number of callbacks that a process holds for this time. Then it forgets the number, unless
+/// the process has reported it again.
 pub const PERMIT_HOLDS: Duration = Duration::from_secs(30);
 
 /// A request of a process for permits of a topic or a host that has limits.
@@ -41,7 +42,7 @@ pub struct PermitRequest {
 pub struct Permit {
     /// How many callbacks may begin.
     pub granted: u32,
-    /// The time until the rate allows more. None: the rate held back no callback.
+    /// The time until the rate allows more. None: the rate did not delay a callback.
     pub again: Option<Duration>,
 }
 
@@ -96,15 +97,15 @@ pub struct CircuitView {
     pub until_ms: i64,
     /// How often it was opened in a row.
     pub opens: u32,
-    /// When it was opened for the first time in this row of openings, Unix milliseconds.
+    /// When it was opened for the first time in this series of openings, Unix milliseconds.
     pub since_ms: i64,
     /// Why it was opened last.
     pub reason: String,
 }
 
 impl CircuitView {
-    /// Joins the reports of several parts of the store. For each topic, the result has the view that holds back the
-    /// most jobs.
+    /// Joins the reports of several parts of the store. For each topic, the result has the view that makes the most
+    /// jobs wait.
     pub fn join(views: impl IntoIterator<Item = CircuitView>) -> Vec<CircuitView> {
         let mut all: Vec<CircuitView> = views.into_iter().collect();
         all.sort_by(|a, b| {
@@ -130,9 +131,9 @@ pub trait Pauses {
 /// Permits and circuits, which make ready jobs wait.
 pub trait Limits {
     /// Grants permits to begin callbacks of topics and hosts with limits, at their homes. Returns one answer for each
-    /// of `asks`, in their order. The store forgets how many callbacks a process holds if the process does not report
-    /// it again within [`PERMIT_HOLDS`], and when [`Promotion::hand_back`](crate::Promotion::hand_back) is called for
-    /// the process.
+    /// of `asks`, in their order. The store forgets how many callbacks a process holds in two cases: if the process
+    /// does not report the number again within [`PERMIT_HOLDS`], or if
+    /// [`Promotion::hand_back`](crate::Promotion::hand_back) is called for the process.
     fn permits(&mut self, owner: &OwnerTag, asks: &[PermitRequest]) -> Vec<Result<Permit>>;
 
     /// Returns how far the limits of topics and hosts are used, according to their homes. Changes nothing. Returns one

@@ -58,7 +58,8 @@ pub fn hang_bell(
     }
 }
 
-/// Takes a bell down. If its rings are lost with it, all bells are rung, so that other processes look for that work.
+/// Takes a bell down. If the rings of this bell are lost with the bell, all bells are rung, so that other processes
+/// look for the work.
 pub fn unhang(bell: Box<dyn Bell>, store: &mut dyn Store) {
     let loses_rings = bell.loses_rings();
     // From here on, the bell gets no more rings.

@@ -77,10 +77,10 @@ impl Leased {
 pub struct Batch {
     /// The leased jobs. The jobs of a topic are sorted by priority and due time.
     pub jobs: Vec<Leased>,
-    /// The topics that still have ready jobs, with the number of these jobs. Paused topics are left out, and so are
-    /// topics whose circuit lets no job through now. If the circuit of a topic lets one job through, the number is one.
-    /// All topics of the request are included, but only some of the other topics. If the call is repeated, each of the
-    /// other topics is included sooner or later.
+    /// The topics that still have ready jobs, with the number of these jobs. Paused topics are left out. Topics whose
+    /// circuit lets no job through now are also left out. If the circuit of a topic lets one job through, the number is
+    /// one. All topics of the request are included, but only some of the other topics. If the call is repeated, each of
+    /// the other topics is included sooner or later.
     pub left: ReadyCounts,
     /// The topics that have ready jobs, but whose circuit lets no job through now. Each has the time until its circuit
     /// may let one job through. No bell rings when that time is over. Topics are included as in `left`.
@@ -189,7 +189,7 @@ pub trait Settlements {
     ) -> (Vec<Result<Settled>>, Result<Batch>);
 }
 
-/// The work of timers: they promote jobs whose due time has come, and end leases that were not settled.
+/// The work of timers: they promote jobs whose due time has passed, and end leases that were not settled.
 pub trait Promotion {
     /// Promotes up to `limit` due jobs on each shard. `next_ms` is the next due time.
     fn promote(&mut self, limit: usize) -> Result<PromotionResult> {

@@ -91,8 +91,8 @@ pub enum StoreError {
     /// A node that the call needs is down, for example the home of the job.
     #[error("a node is down: {0}")]
     NodeDown(String),
-    /// The configuration does not fit the nodes. Either it does not name all nodes, or the nodes are of an earlier
-    /// release, or the nodes may lose data in a crash and the configuration does not allow that.
+    /// The configuration does not fit the nodes, for one of three reasons. It does not name all nodes. Or the nodes are
+    /// of an earlier release. Or the nodes may lose data in a crash, and the configuration does not allow this.
     #[error("the nodes do not fit the configuration: {0}")]
     Unfit(String),
     /// Jobs are being moved between nodes. Until the move is over, nothing else is done with jobs.
@@ -244,7 +244,7 @@ pub const HELD_MS: i64 = 253_402_300_000_017;
 /// If a job has been due for this long and is not ready, no timer promoted it: there was an outage.
 pub const OUTAGE: Duration = Duration::from_secs(10);
 
-/// The topics whose jobs got a new due time, and how many jobs of each.
+/// The topics whose jobs got a new due time, each with the number of these jobs.
 pub type Rescheduled = Vec<(TopicName, usize)>;
 
 /// A page of a listing.
@@ -329,8 +329,8 @@ pub trait Maintenance {
     /// Rings all bells in case there is work: a process may have died after it made work and before it rang.
     fn announce(&mut self);
 
-    /// Does the regular work of the store. Embedded: copies the write-ahead log into the file. Redis: brings nodes that
-    /// were away up to date with what they have missed. A timer calls this method when the bell of the timer rang, and
+    /// Does the regular work of the store. Embedded: copies the write-ahead log into the file. Redis: gives the nodes
+    /// that were away the changes that they have missed. A timer calls this method when the bell of the timer rang, and
     /// after the returned time, if there is one. An import calls it too, because perhaps no daemon is running.
     fn maintain(&mut self) -> Result<Option<Duration>>;
 }

@@ -1,7 +1,7 @@
 //! A store takes over the jobs, dead letters and records of another store, as they are. `dq move` does this while no
 //! daemon runs.
 //!
-//! A move removes nothing from the old store. So a move that is broken off loses nothing, and may be run again. A mark
+//! A move removes nothing from the old store. So a move that is interrupted loses nothing, and may be run again. A mark
 //! in each of the two stores keeps daemons away until the move has ended. The mark of the old store then stays, and
 //! keeps daemons away for good:
 //!

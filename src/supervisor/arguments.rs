@@ -12,7 +12,7 @@ use model::slot::{MASTER, Role};
 /// The delay-queue daemon: delivers jobs to webhooks when they are due, and loses none.
 ///
 /// Signals: TERM, INT and QUIT drain and exit; a second one exits at once. HUP applies a changed configuration. USR2
-/// also applies a new executable. USR1 reopens the log files. TTIN starts one more consumer. TTOU drains one.
+/// also applies a new executable. USR1 reopens the log files. TTIN starts one more consumer. TTOU drains one consumer.
 #[derive(Debug, Parser)]
 #[command(name = MASTER, version)]
 pub struct MasterArguments {

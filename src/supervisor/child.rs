@@ -59,7 +59,7 @@ pub enum ChildEvent {
         /// When it is killed.
         kill_at: Instant,
     },
-    /// Its [`Child::deadline`] has come.
+    /// The [`Child::deadline`] of the child has passed.
     Deadline,
 }
 
@@ -237,8 +237,8 @@ impl Child {
         action
     }
 
-    /// Counts a failure. After the first one, the next process starts at once; after further ones it starts after 1 s,
-    /// 2 s, 4 s and so on, up to 30 s.
+    /// Counts a failure. After the first failure, the next process starts at once. After further failures, it starts
+    /// after 1 s, 2 s, 4 s and so on, up to 30 s.
     fn pause(&mut self, now: Instant) -> State {
         let pause = match self.failures {
             0 => Duration::ZERO,

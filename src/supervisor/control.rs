@@ -18,7 +18,7 @@ use model::status::{self, DaemonStatus, Phase, Process, ProcessState};
 /// How many clients are answered before the master does other work.
 const TURN: usize = 16;
 
-/// How long no client is answered after an error.
+/// After an error, no client is answered for this time.
 const REST: Duration = Duration::from_secs(1);
 
 /// The socket where the master answers.
@@ -26,7 +26,7 @@ const REST: Duration = Duration::from_secs(1);
 pub struct Control {
     listener: UnixListener,
     path: PathBuf,
-    /// The end of the time after an error in which no client is answered.
+    /// After an error, no client is answered before this moment.
     rests_until: Option<Instant>,
 }
 

@@ -155,14 +155,14 @@ struct Master {
     /// Why the new generation is about to be given up.
     failure: Option<String>,
     sockets: Sockets,
-    /// How many consumers TTIN and TTOU have added to those of the settings (negative: removed). `asked_consumers` is
-    /// the number of consumers that are still to be added (negative: removed).
+    /// The number of consumers that TTIN and TTOU have added to the consumers of the settings (negative: removed).
+    /// `asked_consumers` is the number of consumers that are still to be added (negative: removed).
     more_consumers: i32,
     asked_consumers: i32,
     signals: Signals,
     /// When the first signal to end arrived.
     stopping_since: Option<Instant>,
-    /// The time limit for all children of the first generation to be ready; none: they have been ready.
+    /// The time limit for all children of the first generation to be ready; none: all of them have become ready.
     started_by: Option<Instant>,
     /// A new executable that is being tried.
     preflight: Option<Preflight>,

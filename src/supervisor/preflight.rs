@@ -109,7 +109,7 @@ fn resume_master(arguments: MasterArguments, handover: HandOver, from: HandOverM
     let mut master = handover.adopt(&from, arguments, signals)?;
     // The hand-over's memory and the previous image are not needed any more, and must not be passed to the next image.
     drop(from);
-    // Signals that arrived meanwhile, also those for the end of a child, are delivered now.
+    // Signals that arrived meanwhile are delivered now. This includes the signals for the end of a child.
     host::unblock_signals().context("cannot unblock signals")?;
     match &refused {
         Some(reason) => master.refuse(&format!("the new executable has given the process back: {reason}")),

@@ -74,7 +74,7 @@ pub enum RestartEvent {
     AllReady,
     /// A slot of the new generation cannot become ready, or the try or the execution of the new executable failed.
     Failed,
-    /// [`RestartState::deadline`] has come.
+    /// The [`RestartState::deadline`] has passed.
     Deadline,
     /// The daemon must end.
     Stop,

@@ -2,7 +2,7 @@
 //! killed and replaced.
 //!
 //! The master counts silence in its own rounds, not by a clock. A master that was stopped, or got no processor time,
-//! has made no rounds meanwhile, so no child seems silent because of that.
+//! has made no rounds meanwhile. So this pause of the master does not make a child seem silent.
 
 use std::time::{Duration, Instant};
 

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use crate::support::Sink;
-use cli::Answer;
+use cli::CannedAnswer;
 use delivery::callback::{Caller, Delivery, Verdict};
 use jiff::tz::TimeZone;
 use model::expression::{Answer as ExpressionAnswer, Expression};
@@ -302,7 +302,7 @@ fn a_body_is_empty_where_php_says_so() {
     let questions: Vec<Value> = bodies.iter().map(|body| json!({"what": "empty", "body": body})).collect();
     let next = Arc::new(Mutex::new(String::new()));
     let answer = Arc::clone(&next);
-    let sink = Sink::answering(move |_| Answer::new(200, answer.lock().unwrap().as_str()));
+    let sink = Sink::answering(move |_| CannedAnswer::new(200, answer.lock().unwrap().as_str()));
     let settings =
         CallbackSettings { guard: Guard::Metadata, allow: Vec::new(), tls: TlsSettings::default() };
     let caller = Caller::new(1, &settings, TimeZone::UTC).unwrap();

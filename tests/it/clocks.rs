@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::http::Http;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, stats, topic};
-use cli::Answer;
+use cli::CannedAnswer;
 use model::job::TopicName;
 use model::settings;
 use serde_json::Value;
@@ -43,7 +43,8 @@ fn a_job_is_too_old_by_its_nodes_clock_and_not_by_the_hosts() {
 fn failing() -> (Sink, Arc<AtomicBool>) {
     let works = Arc::new(AtomicBool::new(false));
     let is_working = Arc::clone(&works);
-    let answer = move |_: &_| Answer::new(if is_working.load(Ordering::Relaxed) { 200 } else { 503 }, "");
+    let answer =
+        move |_: &_| CannedAnswer::new(if is_working.load(Ordering::Relaxed) { 200 } else { 503 }, "");
     (Sink::answering(answer), works)
 }
 

@@ -1,6 +1,6 @@
 //! The forms, dialogs and menus of the console in a real browser: what is entered is kept, what is done is asked first.
 
-use cli::Answer;
+use cli::CannedAnswer;
 use serde_json::{Value, json};
 
 use crate::console_browser::{good, signed_in};
@@ -11,8 +11,8 @@ use crate::support::{Daemon, SECOND, Sink, eventually};
 /// Starts a daemon with a topic whose receiver refuses the job `dead`, and a browser on the topic's page.
 fn topic_page() -> (Sink, Daemon, Browser) {
     let sink = Sink::answering(|call| match call.header("dq-job-id") {
-        "dead" => Answer::new(410, r#"{"why": "\u5173\u95ed"}"#),
-        _ => Answer::new(200, "ok"),
+        "dead" => CannedAnswer::new(410, r#"{"why": "\u5173\u95ed"}"#),
+        _ => CannedAnswer::new(200, "ok"),
     });
     let daemon = Daemon::start("");
     Http::unix(&daemon)

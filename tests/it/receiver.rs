@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, topic};
-use cli::Answer;
+use cli::CannedAnswer;
 
 const MODES: [&str; 4] = ["200", "503", "418", "slow"];
 
@@ -23,9 +23,9 @@ fn add_jobs(http: &mut Http) {
 
 fn sink() -> Sink {
     Sink::answering(|call| match call.header("dq-job-id").split('-').next().unwrap() {
-        "hangs" => Answer::new(200, "ok").after(20 * SECOND),
-        "slow" => Answer::new(200, "ok").after(SECOND * 3 / 10),
-        status => Answer::new(status.parse().unwrap(), "an answer"),
+        "hangs" => CannedAnswer::new(200, "ok").after(20 * SECOND),
+        "slow" => CannedAnswer::new(200, "ok").after(SECOND * 3 / 10),
+        status => CannedAnswer::new(status.parse().unwrap(), "an answer"),
     })
 }
 

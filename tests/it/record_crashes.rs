@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cli::{Answer, Client};
+use cli::{CannedAnswer, Client};
 use protocol::dq::Framing;
 
 use crate::support::redis::RedisServer;
@@ -109,7 +109,7 @@ fn play(daemon: &Daemon, open: impl FnOnce(&Path) -> Box<dyn Store>) {
 fn sink() -> Sink {
     Sink::answering(|call| {
         let status = if call.header("dq-job-id").ends_with('3') { 410 } else { 200 };
-        Answer::new(status, "ok").after(Duration::from_millis(10))
+        CannedAnswer::new(status, "ok").after(Duration::from_millis(10))
     })
 }
 

@@ -5,14 +5,14 @@ use std::process::{Command, Stdio};
 
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, on_redis, topic};
-use cli::Answer;
+use cli::CannedAnswer;
 use serde_json::{Value, json};
 
 const ONCE: &str = "breaker_failures = 0\nmax_attempts = 1";
 
 /// Returns a sink that answers with the status in the job's body.
 fn answering() -> Sink {
-    Sink::answering(|call| Answer::new(call.body.parse().unwrap_or(200), "Closed for Today"))
+    Sink::answering(|call| CannedAnswer::new(call.body.parse().unwrap_or(200), "Closed for Today"))
 }
 
 /// Adds a job that is due now, and waits until it has a record more than before.

@@ -199,8 +199,8 @@ fn begin_read(db: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Copies the pages of a database into a new file that only its owner may read. `report` gets the number of pages that
-/// are copied so far, and the number of all pages. The source is in a read transaction, so other processes may go on to
-/// write to it.
+/// are copied so far, and the number of all pages. The source is in a read transaction, so other processes may continue
+/// to write to the source.
 fn copy_pages(from: &Connection, to: &Path, mut report: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
     let mut copy = Connection::open(to)?;

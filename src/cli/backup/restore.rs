@@ -179,7 +179,8 @@ impl FileToRestore {
     }
 }
 
-/// Returns the files to restore, the store last. The key of sessions is left out if it is unchanged or cannot be made.
+/// Returns the files to restore. The store is the last one. The key of sessions is left out if it is unchanged or
+/// cannot be made.
 fn targets(settings: &Settings, store: &Path, backup: &Connection) -> Result<Vec<FileToRestore>> {
     let mut targets = Vec::new();
     if container::has(backup, container::REGISTRY)? {

@@ -22,7 +22,7 @@ use store::Direction;
 /// The topic of the jobs that the operation changes. None of them becomes due. (Another topic has quick callbacks.)
 const TOPIC: &str = "slow";
 
-/// By how much the jobs are shifted, in milliseconds.
+/// The difference between the new and the old due time of each job, in milliseconds.
 const BY_MS: i64 = 3_600_000;
 
 /// How many jobs are added or listed in one call.

@@ -1,5 +1,5 @@
-//! The daemon that is measured: in a new folder, with topics that call the receiver, on the embedded store or on Redis
-//! nodes that are started for it.
+//! The daemon that is measured. It runs in a new folder, and its topics call the receiver. Its store is the embedded
+//! store, or Redis nodes that are started for it.
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -64,7 +64,7 @@ pub(super) struct Options {
     #[arg(long, value_enum, default_value = "bare")]
     pub receiver: SinkKind,
 
-    /// Let ended jobs leave no record
+    /// Keep no records of ended jobs
     #[arg(long)]
     pub no_records: bool,
 

@@ -23,7 +23,7 @@ pub(super) struct JobTemplate {
 }
 
 impl JobTemplate {
-    /// Returns a body of this many bytes.
+    /// Returns a body of `bytes` bytes.
     pub(super) fn body(bytes: usize) -> String {
         format!("{{\"pad\":\"{}\"}}", "x".repeat(bytes.saturating_sub(10)))
     }

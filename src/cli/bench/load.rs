@@ -48,7 +48,7 @@ pub(super) enum SendMode {
 /// When a run stops sending requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum StopCondition {
-    /// After this many requests.
+    /// After this number of requests.
     Count(u64),
     /// After this time.
     Time(Duration),

@@ -1,6 +1,6 @@
 //! `dq bench`: starts a daemon and measures it. In the same run, it measures the same work without a daemon (the
-//! floor). Figures of two machines, or of two hours, cannot be compared. Only their ratios to the floor can be
-//! compared.
+//! floor). Figures from different machines, or from different hours, cannot be compared. Only their ratios to the floor
+//! can be compared.
 
 mod bulk;
 mod daemon;
@@ -303,7 +303,7 @@ struct Outage {
     /// Requests in flight on each connection
     #[arg(long, default_value_t = 16, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     depth: u32,
-    /// For how long, once with all nodes and once with one node down
+    /// How long to measure, once with all nodes and once with one node down
     #[arg(long, default_value = "10s", value_parser = span)]
     time: Duration,
     /// What happens to the second node

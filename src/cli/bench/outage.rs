@@ -16,7 +16,7 @@ use store::Lanes;
 /// How long a node may take until it accepts adds again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Adds, over TCP, of jobs whose home is one node.
+/// Adds of jobs over TCP. All of these jobs have the same home node.
 struct NodeAdds<'a> {
     adds: Tcp,
     lanes: &'a Lanes,

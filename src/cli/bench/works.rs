@@ -166,7 +166,7 @@ pub(super) fn add(add: &Add) -> WorkOutcome {
 enum Baseline {
     Http(SocketAddr),
     Redis(SocketAddr),
-    /// This many inserts in each commit.
+    /// The number of inserts in each commit.
     Sqlite(u64),
 }
 
@@ -304,7 +304,7 @@ pub(super) fn idle(idle: &Idle) -> WorkOutcome {
     let stage = BenchDaemon::start(daemon)?;
     let empty = stage.redis_bytes()?;
     fill(&stage, jobs("i", daemon.topics, 125, (DAY_MS, DAY_MS)), *pending)?;
-    // During this time, the work that the adds have caused (the checkpoint of the log, statistics) ends.
+    // The adds cause further work: the checkpoint of the log, and statistics. This work ends during this pause.
     std::thread::sleep(Duration::from_secs(12));
     let waits =
         || Ok::<u64, anyhow::Error>(stage.control().processes()?.into_iter().filter_map(waits_of).sum());

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::due::moment;
 use crate::record_filter::{given, text};
 
-/// The conditions that select jobs. A job must meet all that are given.
+/// The conditions that select jobs. A job must meet all given conditions.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct BulkJobFilter {
     /// Only jobs in this state; default: all that the operation can change

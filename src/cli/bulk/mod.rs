@@ -138,7 +138,7 @@ struct Replay {
 #[command(after_help = "Example:
   dq bulk list --json")]
 struct ListOperations {
-    /// List at most this many, up to 200
+    /// The maximum number of operations to list, up to 200
     #[arg(long, value_name = "NUMBER", default_value_t = 50)]
     limit: u32,
 }

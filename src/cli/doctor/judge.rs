@@ -333,8 +333,7 @@ pub(super) fn room(what: &str, path: &str, free: u64, all: u64, min_free: u64) -
     let (bytes, hundredths) = ROOM;
     let text = format!("{} of {} MiB are free under {path}", free >> 20, all >> 20);
     let check = format!("room {what}");
-    // This is for the second check: on a small disk, a tenth of the disk is enough, even if a tenth is less than
-    // `bytes`.
+    // In the second check, a tenth of a small disk is enough, even if a tenth is less than `bytes`.
     if free < min_free {
         return CheckResult::fail(&check, text)
             .advise("this is less than store.min_free, so adds are refused: make room");

@@ -18,8 +18,8 @@ pub(super) struct Server {
     pub down: Option<String>,
     pub info: BTreeMap<String, String>,
     pub config: BTreeMap<String, String>,
-    /// By how many milliseconds its clock is ahead of this host's. A difference that the time of the request can
-    /// explain is left out.
+    /// The difference between the clock of the server and the clock of this host, in milliseconds. Positive: the
+    /// server's clock is ahead. A difference that the time of the request can explain is left out.
     pub ahead_ms: i64,
 }
 

@@ -15,7 +15,7 @@ pub(super) fn known(settings: &Settings) -> Topics {
     let snapshot = Snapshot::read(&settings.run_dir).ok().flatten();
     let known = snapshot.map(|(known, _)| known).filter(|known| Some(&known.source) == source.as_ref());
     let of_registry = known.into_iter().flat_map(|known| known.topics);
-    // If two topics have the same name, the one of the file counts.
+    // If two topics have the same name, the topic of the file counts.
     settings.topics.iter().cloned().chain(of_registry).collect()
 }
 

@@ -31,7 +31,7 @@ const BATCH: usize = 256;
 /// What the records of the moved jobs say.
 const EXPORTED: &str = "exported to the PHP daemon's Redis (dq export php-dq)";
 
-/// The summary names at most this many jobs that were not moved.
+/// The maximum number of jobs in the summary's list of jobs that were not moved.
 const NAMED: usize = 10;
 
 /// The result of an export.
@@ -41,8 +41,8 @@ pub struct ExportSummary {
     pub dry_run: bool,
     /// Jobs that were moved.
     pub moved: u64,
-    /// Of these, jobs whose own tags or limit of attempts are lost: the PHP daemon has no place for them. With --reduce
-    /// also their headers, priority number, followers and end of life.
+    /// Moved jobs that lose their own tags or limit of attempts, because the PHP daemon has no place for them. With
+    /// --reduce, jobs may also lose their headers, priority number, followers and end of life.
     pub reduced: u64,
     /// Jobs that dq has delivered or deleted since it took them over, and that were removed from the PHP daemon's
     /// Redis.

@@ -44,11 +44,11 @@ enum Destination {
 ///
 /// A job that is written there is removed from dq. dq may have taken over jobs from that Redis, and may have delivered
 /// or deleted them since then. The command removes these jobs from that Redis, so that php-delayqueue does not deliver
-/// them again. Dead letters stay in dq, and so do jobs that php-delayqueue cannot deliver, such as those of pull
-/// topics. dq's registry may be the database of php-delayqueue. Then the command begins only if the given addresses are
-/// the same as in the table dq_redis of that database. The command can be killed and run again at any time. The exit
-/// code is 0 if all jobs could be written. It is 1 if some could not be written (they are named), or if the addresses
-/// do not fit.
+/// them again. Dead letters stay in dq. Jobs that php-delayqueue cannot deliver, such as the jobs of pull topics, also
+/// stay in dq. dq's registry may be the database of php-delayqueue. Then the command begins only if the given addresses
+/// are the same as in the table dq_redis of that database. The command can be killed and run again at any time. The
+/// exit code is 0 if all jobs could be written. It is 1 if some could not be written (they are named), or if the
+/// addresses do not fit.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Run it as the daemon's user, who owns the files of the embedded store. Example:\n  \
                   dq export php-dq --config /etc/dq/dq.toml --to 10.0.0.1:6379:secret --to 10.0.0.2:6379:secret --dry-run")]

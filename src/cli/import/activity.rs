@@ -1,14 +1,14 @@
 //! Finds out whether a PHP daemon runs on a Redis: watches its keys for a short time, and looks at the connected
 //! clients.
 //!
-//! A running PHP daemon does something at least once a second: each timer reads the first name of its bucket ten times
-//! a second, each consumer takes from the ready lists, and all of them keep their connections open. These connections
-//! have no names.
+//! A running PHP daemon does something at least once a second. Each timer reads the first name of its bucket ten times
+//! a second. Each consumer takes names from the ready lists. All timers and consumers keep their connections open.
+//! These connections have no names.
 //!
 //! Three things are asked for, because Redis may refuse any of them, and any of them may show nothing:
 //!
-//! - `OBJECT IDLETIME`: how long each key was idle. Under an LFU policy this is unknown, and while Redis saves it is
-//!   not updated.
+//! - `OBJECT IDLETIME`: how long each key was idle. Under an LFU policy this time is unknown. It is not updated while
+//!   Redis saves.
 //! - `CLIENT LIST`: the clients. Managed servers may refuse this command.
 //! - `INFO`, used only if one of the other two is missing: how often the commands of timers and consumers were called.
 
@@ -22,7 +22,8 @@ use super::source::{CONNECTION, Source};
 /// short.
 const WATCHED: Duration = Duration::from_millis(2500);
 
-/// If a key has been idle for at most this many seconds at the end of the watch, somebody used it during the watch.
+/// A time in seconds. If the idle time of a key at the end of the watch is not longer, somebody used the key during the
+/// watch.
 const TOUCHED: u64 = 1;
 
 /// The largest number of clients or keys that a sign names.

@@ -36,7 +36,7 @@ impl KnownSources {
         if let Some(at) = &settings.registry {
             known.read_registry(at, settings, is_trial);
         }
-        // If two topics have the same name, the one of the configuration file counts.
+        // If two topics have the same name, the topic of the configuration file counts.
         known.add(settings.topics.iter().cloned());
         known
     }

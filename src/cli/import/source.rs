@@ -1,5 +1,5 @@
-//! A Redis of the PHP daemon. Its pending jobs are read page by page. Nothing in it is changed except one hash, the
-//! notes about what has been taken over. Only commands that Redis has had since 2.8 are used.
+//! A Redis of the PHP daemon. Its pending jobs are read page by page. The import changes only one hash there: the notes
+//! about what has been taken over. It uses only commands that Redis has had since 2.8.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -17,7 +17,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// About how many entries a page has. (Redis may return more.)
+/// The approximate number of entries on a page. (Redis may return more.)
 const PAGE: usize = 256;
 
 /// How many names are requested at once.
@@ -223,7 +223,7 @@ impl Source {
         self.ask(&key, scan).map(ScanPage::new)
     }
 
-    /// Returns the entries with these names and bodies: adds their due times, ready lists and notes.
+    /// Returns the entries with these names and bodies, together with their due times, ready lists and notes.
     pub fn entries_of(
         &mut self,
         bodies: Vec<NamedBody>,
@@ -336,7 +336,7 @@ impl Source {
         Ok(ScanPage::new((next, names.collect())))
     }
 
-    /// Removes all notes: nothing counts as taken over any more.
+    /// Removes all notes. After that, no job counts as taken over.
     pub fn forget_notes(&mut self) -> Result<()> {
         let key = self.notes();
         self.ask(&key, |c| redis::cmd("DEL").arg(&key).exec(c))

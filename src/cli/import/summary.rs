@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::pending::{Entry, Place, display_name};
 
-/// The summary names at most this many jobs that were not taken over, and this many names without a job.
+/// The limit of two lists in the summary: the jobs that were not taken over, and the names without a job.
 const NAMED: usize = 10;
 
 /// The counts. Each job that was seen is in one of three places, and has one of six outcomes.

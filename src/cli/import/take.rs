@@ -29,7 +29,7 @@ use store::{Added, HELD_MS, Store, StoreError};
 /// How many jobs are handed to the store at once.
 const BATCH: usize = 256;
 
-/// The import stops if the store takes no job from this many batches in a row.
+/// The import stops after this number of batches in a row from which the store takes no job.
 const FRUITLESS: u32 = 5;
 
 /// An import that runs.
@@ -95,7 +95,7 @@ impl ImportRun {
         self.only.is_empty() || self.only.iter().any(|t| t.as_str().as_bytes() == topic)
     }
 
-    /// Takes over the jobs of all sources. If something stops the import, the summary says what.
+    /// Takes over the jobs of all sources. If something stops the import, the summary names the reason.
     pub fn take_over(&mut self, sources: &mut [Source]) {
         let taken = sources.iter_mut().try_for_each(|source| self.take_from(source));
         self.progress.end();

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::super::api::Api;
 use super::Key;
 
-/// Delete a job, whatever its state
+/// Delete a job in any state
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq del orders 42")]
 pub(in super::super) struct DelArguments {

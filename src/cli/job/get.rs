@@ -34,7 +34,7 @@ pub(in super::super) struct GetArguments {
 const NOT_FOUND: u8 = 3;
 
 #[derive(Debug, Deserialize)]
-struct JobHistory {
+struct RecordsOfJob {
     records: Vec<Box<RawValue>>,
 }
 
@@ -44,7 +44,7 @@ pub(in super::super) fn run(GetArguments { key }: &GetArguments) -> Result<()> {
     let answer = match api.get(&key.path()) {
         Ok(answer) => answer,
         Err(e) => {
-            // How the job ended goes to stdout. The command still fails: there is no such job any more.
+            // The command prints to stdout how the job ended. It still fails, because there is no such job any more.
             if failure::exit(&e) == NOT_FOUND {
                 show_end(&api, key)?;
             }
@@ -63,7 +63,7 @@ pub(in super::super) fn run(GetArguments { key }: &GetArguments) -> Result<()> {
 fn show_end(api: &Api, key: &Key) -> Result<()> {
     // The token may lack the scope, or an older daemon may not have this route.
     let Ok(answer) = api.get(&format!("{}/records", key.path())) else { return Ok(()) };
-    let JobHistory { records } = answer.json()?;
+    let RecordsOfJob { records } = answer.json()?;
     if key.at.json {
         if !records.is_empty() {
             println!("{}", answer.raw()?.get());

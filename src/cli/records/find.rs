@@ -44,7 +44,7 @@ pub(in super::super) struct FindArguments {
     at: TargetOptions,
 }
 
-/// The conditions that select jobs. A job must meet all that are given.
+/// The conditions that select jobs. A job must meet all given conditions.
 #[derive(Debug, Clone, Default, clap::Args)]
 struct FindFilter {
     /// Only jobs in this state: delayed, ready, leased, dead, or several of these with commas between them

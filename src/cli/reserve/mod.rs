@@ -46,7 +46,7 @@ pub(super) struct ReserveArguments {
     #[arg(long, value_name = "SPAN", value_parser = humantime::parse_duration, conflicts_with = "exec")]
     wait: Option<Duration>,
 
-    /// How long each lease holds. Default: the job's ttr, or the topic's
+    /// How long each lease lasts. Default: the job's ttr, or the topic's
     #[arg(long, value_name = "SPAN", value_parser = humantime::parse_duration)]
     lease: Option<Duration>,
 

@@ -44,7 +44,7 @@ pub(in super::super) struct Nack {
     reason: Option<String>,
 }
 
-/// Take more time for a reserved job
+/// Get more time for a reserved job
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq extend orders 42 \"$TOKEN\" --by 5m")]
 pub(in super::super) struct Extend {
@@ -54,7 +54,7 @@ pub(in super::super) struct Extend {
     /// The token that `dq reserve` printed
     lease: String,
 
-    /// How long the lease holds from now on. Default: the job's ttr, or the topic's
+    /// How long the lease lasts from now on. Default: the job's ttr, or the topic's
     #[arg(long, value_name = "SPAN", value_parser = humantime::parse_duration)]
     by: Option<Duration>,
 }

@@ -15,7 +15,7 @@ use model::status::{DaemonStatus, ProcessState};
 /// The maximum number of lines that show problems.
 const ALERTS: usize = 3;
 
-/// In a window of up to this many lines, processes and nodes get up to eight lines each.
+/// In a window that has this number of lines or fewer, processes and nodes get up to eight lines each.
 const LOW: u16 = 30;
 
 /// Draws the whole screen.

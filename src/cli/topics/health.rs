@@ -16,7 +16,7 @@ pub(super) struct TopicsHealthArguments {
     /// The topic
     name: String,
 
-    /// The time to look at: ten minutes, a day or a week
+    /// The period to show: ten minutes, a day or a week
     #[arg(long, default_value = "10m", value_parser = ["10m", "1d", "7d"])]
     over: String,
 }

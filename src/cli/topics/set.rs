@@ -166,7 +166,7 @@ mod tests {
 
     use model::topic::Setting;
 
-    use super::super::super::receiver::{Answer as Said, Call, Receiver};
+    use super::super::super::receiver::{Call, CannedAnswer as Said, Receiver};
     use super::*;
 
     /// A stand-in for a daemon that has one topic, `there`.

@@ -40,9 +40,9 @@ pub(super) struct SharedCallState {
 }
 
 /// A call that is under way. It counts as under way until this value is dropped.
-pub(super) struct RunningCall<'a>(&'a SharedCallState);
+pub(super) struct InFlightGuard<'a>(&'a SharedCallState);
 
-impl Drop for RunningCall<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.flying.fetch_sub(1, Ordering::Relaxed);
         self.0.ended.notify_one();
@@ -62,9 +62,9 @@ impl SharedCallState {
     }
 
     /// Counts a call as under way, until the returned value is dropped.
-    pub(super) fn begin(&self) -> RunningCall<'_> {
+    pub(super) fn begin(&self) -> InFlightGuard<'_> {
         self.flying.fetch_add(1, Ordering::Relaxed);
-        RunningCall(self)
+        InFlightGuard(self)
     }
 
     /// Waits until at least one call has ended since the last wait.

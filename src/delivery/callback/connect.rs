@@ -1,4 +1,4 @@
-//! Connections: made by TCP, and wrapped in TLS for https. A connection also notes two things that hyper does not
+//! Makes connections by TCP, and wraps them in TLS for https. A connection also notes two things that hyper does not
 //! report: whether any byte of an answer has arrived, and whether the receiver stopped accepting the request. In the
 //! second case, the answer may already be there.
 
@@ -128,7 +128,7 @@ impl Socket {
         }
     }
 
-    /// Writes to the connection. If the receiver accepts no more bytes, reports them as written.
+    /// Writes to the connection. If the receiver accepts no more bytes, this function reports all bytes as written.
     fn write<T>(
         &mut self,
         all: T,

@@ -41,7 +41,7 @@ pub(super) struct ReceivedBody {
     pub end: BodyEnd,
 }
 
-/// Waits for a future, and drives the connection meanwhile, because the future needs this.
+/// Waits for a future. Meanwhile, drives the connection, because the future needs the data that the connection reads.
 async fn drive<F: Future>(driver: &mut Option<Driver>, wanted: F) -> F::Output {
     let mut wanted = pin!(wanted);
     poll_fn(|cx| {

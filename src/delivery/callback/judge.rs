@@ -168,8 +168,8 @@ pub(super) fn judge(topic: &Topic, expressions: &Expressions, answer: &Answer) -
 /// A kind of failure, and the reason for people.
 type AnswerRefusal = (Failure, String);
 
-/// Checks whether the topic's rule accepts an answer. An error says why not. If the rule accepts it, but the flag asks
-/// for the job again, returns the reason for the next attempt.
+/// Checks whether the topic's rule accepts an answer. An error says why not. If the rule accepts the answer, but the
+/// flag asks for the job again, returns the reason for the next attempt.
 fn check_answer(
     topic: &Topic,
     expressions: &Expressions,
@@ -189,7 +189,7 @@ fn check_answer(
     let of =
         |res: Option<&Json>, expression: &Expression| expression.holds(expression::Answer { status, res });
     match &topic.success {
-        // The head of the answer is enough.
+        // This rule needs only the head of the answer.
         Success::Status if (200..300).contains(&status) => {}
         Success::Status => return Err((kind, format!("status {status}"))),
         Success::NonEmpty => {
@@ -252,7 +252,7 @@ mod tests {
         judge(topic, &Expressions::default(), answer)
     }
 
-    /// Returns the kind of failure; none: it was accepted.
+    /// Returns the kind of failure; none: the answer was accepted.
     fn kind(topic: &Topic, answer: &Answer) -> Option<Failure> {
         match judged(topic, answer) {
             Verdict::Accepted => None,

@@ -173,7 +173,8 @@ impl Caller {
     }
 
     /// Returns why a URL would not be called: its host has addresses, and the guard denies all of them. If the
-    /// addresses are not known within that time, the URL is not refused. The host is looked up again when it is called.
+    /// addresses are not known after the time `within`, the URL is not refused. The host is looked up again when the
+    /// URL is called.
     pub fn denies(&self, url: &str, within: Duration) -> Option<String> {
         let uri: Uri = url.parse().ok()?;
         match self.resolver.allowed(uri.host()?, Some(within)) {

@@ -28,7 +28,7 @@ pub enum BulkOperation {
         /// The difference.
         by_ms: i64,
     },
-    /// The jobs are spread over a span: each job gets a due time in it.
+    /// The jobs are spread over a span: each job gets a due time in this span.
     Spread {
         /// The beginning of the span, Unix milliseconds.
         from_ms: i64,

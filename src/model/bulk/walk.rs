@@ -130,8 +130,8 @@ impl Walk {
             BulkOperation::At { at_ms } => at_ms,
             BulkOperation::Spread { from_ms, over_ms } => self.spread(job.id, from_ms, over_ms),
             BulkOperation::Shift { by_ms } if by_ms > 0 => {
-                // The operation may already have changed a ready job with a later due time, and the job has become
-                // ready since then.
+                // A ready job with a later due time may be a job that the operation has already changed, and that has
+                // become ready since then.
                 if leg.state == State::Ready && job.due_ms > self.started_ms.saturating_add(by_ms) {
                     return JobDecision::Ignore;
                 }
@@ -145,16 +145,16 @@ impl Walk {
                 matches!(self.operation, BulkOperation::At { .. } | BulkOperation::Spread { .. });
             return if is_recognized { JobDecision::Ignore } else { JobDecision::Skip };
         }
-        // If an attempt began after the operation did, the operation may have changed the job before that attempt. The
-        // due time of the retry does not show that change.
+        // If an attempt began after the operation began, the operation may have changed the job before that attempt.
+        // The due time of the retry does not show that change.
         if job.tried_ms.is_some_and(|at| at >= self.started_ms - CLOCKS_MS) {
             return JobDecision::Skip;
         }
         JobDecision::Due(to_ms)
     }
 
-    /// Returns true if the operation has nothing more to do in this leg. Then it does not concern the delayed jobs with
-    /// this due time or the jobs that the leg would visit next.
+    /// Returns true if the operation has nothing more to do in this leg. Then the operation does not concern the
+    /// delayed jobs with this due time or the jobs that the leg would visit next.
     fn is_behind(&self, leg: Leg, due_ms: i64) -> bool {
         let is_over = match self.operation {
             BulkOperation::At { at_ms } if leg.is_backward => due_ms <= at_ms,
@@ -177,8 +177,8 @@ impl Walk {
         from_ms.saturating_add(i64::try_from(within).unwrap_or(0)).min(LATEST_MS)
     }
 
-    /// Returns a moment, in Unix milliseconds: the jobs of the wanted records ended before it. None: begin with the
-    /// last record.
+    /// Returns the moment before which the jobs of the wanted records ended, in Unix milliseconds. None: the walk
+    /// begins with the last record.
     pub fn records_before(&self) -> Option<i64> {
         self.records.until_ms
     }

@@ -188,7 +188,7 @@ impl Parser {
                 Term::Float(n) => Term::Float(-n),
                 term => Term::Minus(Box::new(term)),
             },
-            // A plus negates twice, so that a string becomes a number, as in PHP.
+            // For a plus, the operand is negated twice, so that a string becomes a number, as in PHP.
             Lexeme::Plus => Term::Minus(Box::new(Term::Minus(Box::new(self.operand(depth + 1)?)))),
             Lexeme::Function(function) => Term::Call(function, self.arguments(function, depth + 1)?),
             Lexeme::OpenList => Term::List(self.items(&Lexeme::CloseList, depth + 1)?),

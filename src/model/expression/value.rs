@@ -299,7 +299,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the item of an array that has a name.
+    /// Returns the item with this name from an array.
     fn item(&self, name: &str) -> Option<Value<'a>> {
         match self {
             Value::Array(Json::Array(items)) => items.get(name.parse::<usize>().ok()?).map(Value::from_json),

@@ -10,9 +10,9 @@
 //! the topics of a tenant share what the second rule gives to one topic. So a tenant gets no more by using many topics.
 //! A topic without a tenant is a tenant of its own.
 //!
-//! Priorities are weights, 5 to 3 to 2, in both rules. For the threshold, a topic with the highest priority among those
-//! with ready jobs counts all free workers. A topic with a lower priority counts only a part of them: its own weight
-//! divided by the highest weight.
+//! Priorities are weights, 5 to 3 to 2, in both rules. For the threshold, a topic counts all free workers if no topic
+//! with ready jobs has a higher priority. Any other topic counts only a part of the workers: its own weight divided by
+//! the highest weight.
 
 mod share;
 
@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use self::share::{may_begin_more, stride, weight};
 use crate::job::{Priority, TopicName};
 
-/// The most that a topic may be behind the others after it had to wait. The topic can catch up by this much, which is a
-/// hundred jobs of a normal topic.
+/// The maximum by which a topic may be behind the others after it had to wait. The topic can catch up by this value,
+/// which is the advance of a hundred jobs of a normal topic.
 const CREDIT: u64 = 1000;
 
 /// A topic that is served.
@@ -42,7 +42,7 @@ pub struct ServedTopic {
 pub struct LeaseLimit {
     /// The topic.
     pub topic: TopicName,
-    /// The most jobs that the lease may take. 0: the lease only reports how many ready jobs the topic has.
+    /// The maximum number of jobs to take. 0: the lease only reports how many ready jobs the topic has.
     pub max: u32,
 }
 
@@ -106,7 +106,7 @@ struct TenantState {
 struct Candidate {
     place: usize,
     pass: u64,
-    /// The most jobs that the plan may ask for.
+    /// The maximum number of jobs that the plan may ask for.
     most: u64,
     max: u32,
 }
@@ -257,8 +257,8 @@ impl Fair {
         stride(weight) * self.tenants[tenant].active.max(1)
     }
 
-    /// Returns whether a topic could begin one more callback if `more` more callbacks of the topic, and
-    /// `more_of_tenant` more callbacks of its tenant, were in flight.
+    /// Returns whether a topic may begin one more callback. The calculation counts `more` additional callbacks of the
+    /// topic, and `more_of_tenant` additional callbacks of its tenant.
     fn may_begin(
         &self,
         topic: &PlannedTopic,

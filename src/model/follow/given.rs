@@ -1,4 +1,5 @@
-//! Reads the field `then` of a client's request. A mistake is named by its field, such as `then[1].topic`. Pure.
+//! Reads the field `then` of a client's request. An error names the field of the mistake, such as `then[1].topic`.
+//! Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -117,9 +117,9 @@ fn json_of(text: &str) -> Option<String> {
     String::from_utf8(TEXT.decode(text).ok()?).ok()
 }
 
-/// Makes a follower from its text (one of [`Then::texts`]). `ago` is the time since the job before the follower was
-/// accepted. `place` is the place of the text in the list. A follower without a delay of its own uses `delay` of its
-/// topic. None: the text cannot be read.
+/// Makes a follower from its text (one of [`Then::texts`]). `ago` is the time that has passed since `source`, the
+/// followed job, was accepted. `place` is the place of the text in the list. A follower without a delay of its own uses
+/// `delay` of its topic. None: the text cannot be read.
 pub fn job_of(
     text: &str,
     source: FollowedJob<'_>,

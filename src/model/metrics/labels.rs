@@ -72,7 +72,7 @@ impl DeathCause {
 /// Why a dead letter was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PurgeCause {
-    /// Somebody asked for it.
+    /// Somebody asked to remove it.
     Asked,
     /// The topic's time for keeping dead letters was over.
     Retention,

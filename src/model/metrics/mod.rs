@@ -29,8 +29,8 @@ use crate::topic::Failure;
 /// topic.
 pub const OTHER: &str = "(other)";
 
-// The positions of a topic's numbers in its cells. New numbers are added at the end: they are 0 in the pages of
-// releases that do not know them.
+// The positions of a topic's numbers in its cells. New numbers are added at the end. In the page of a release that does
+// not know a new number, the number is 0.
 const ADDS: usize = 0;
 const DELETES: usize = ADDS + AddOutcome::NAMES.len();
 const ATTEMPTS: usize = DELETES + DeleteOutcome::NAMES.len();
@@ -45,7 +45,7 @@ const SPOOLED: usize = PURGED + PurgeCause::NAMES.len();
 const FAILURES: usize = SPOOLED + 1;
 const TOPIC_CELLS: usize = FAILURES + receiver::FAILURES;
 
-// Where the numbers of a node are.
+// The positions of a node's numbers in its cells.
 const NODE_WRITTEN: usize = 0;
 const NODE_DELIVERED: usize = 1;
 const NODE_DELETED: usize = 2;

@@ -4,13 +4,13 @@
 //! ```text
 //! header    magic, version, the page's own number, rows in use of topics and of nodes
 //! indexes   of topics and of nodes: 48 bits of a name's hash, and its row
-//! nodes     rows; a row is the length of its name, its name, its cells
-//! topics    rows, at the end of the file; those in use come first, so that the rest of the file stays a hole
+//! nodes     rows; a row has the length of the name, the name, and the cells
+//! topics    rows, at the end of the file; the used rows come first, so that the rest of the file stays a hole
 //! ```
 //!
 //! A name gets its row by one compare-and-swap in the index. If the process that claimed a row died before it wrote the
-//! name, the next process that finds the row writes it. Row 0 is for all names that have no row. A row that is in the
-//! index is never given back.
+//! name, the next process that finds the row writes the name. Row 0 is for all names that have no row. A row that is in
+//! the index is never given back.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -245,8 +245,8 @@ impl<'a> Page<'a> {
                 self.write_name(table, row as usize, name);
                 return row as usize;
             }
-            // Another process has taken this place meanwhile, perhaps for the same name. The row is given back if it is
-            // still the last one; otherwise it stays unused.
+            // Another process has taken this place meanwhile, perhaps for the same name. If the row is still the last
+            // one, it is given back. Otherwise it stays unused.
             let _ = used.compare_exchange(row + 1, row, Ordering::AcqRel, Ordering::Acquire);
         }
     }

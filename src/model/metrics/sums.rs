@@ -17,7 +17,8 @@ pub struct Sums {
     pub deleted: u64,
     /// Jobs that became dead letters.
     pub dead: u64,
-    /// The sum over all attempts of the time from the due time to the beginning of the attempt, in microseconds.
+    /// The lateness of all attempts together, in microseconds. The lateness of an attempt is the time from its due time
+    /// to its beginning.
     pub late_us: u64,
     /// The number of attempts in the sum `late_us`.
     pub attempts: u64,
@@ -33,7 +34,7 @@ impl Sums {
         [written, delivered, failed, deleted, dead, late_us, attempts]
     }
 
-    /// Makes sums from numbers in that order.
+    /// Makes sums from numbers in the order of [`Sums::numbers`].
     pub fn new(numbers: [u64; Sums::COUNT]) -> Sums {
         let [written, delivered, failed, deleted, dead, late_us, attempts] = numbers;
         Sums { written, delivered, failed, deleted, dead, late_us, attempts }
@@ -44,7 +45,7 @@ impl Sums {
         Sums::new(std::array::from_fn(|i| each(mine[i], others[i])))
     }
 
-    /// Returns the sums of both.
+    /// Returns these sums plus the other sums.
     pub fn plus(self, other: Sums) -> Sums {
         self.with(other, u64::wrapping_add)
     }
@@ -55,7 +56,7 @@ impl Sums {
         self.with(before, u64::saturating_sub)
     }
 
-    /// Returns the greater number of each pair, which comes from the later reading.
+    /// Returns the greater value of each number. The greater value comes from the later reading.
     pub fn max(self, other: Sums) -> Sums {
         self.with(other, u64::max)
     }

@@ -24,7 +24,7 @@ pub const NOT_SENT: &str = "alerts_not_sent";
 /// The kind for test alerts, which show whether alerts arrive. A test alert is sent when somebody asks for it.
 pub const TEST: &str = "test";
 
-/// All kinds of alerts. The kinds of alerts that can be over are the names of findings.
+/// All kinds of alerts. If an alert can be over, its kind is the name of a finding.
 pub const KINDS: &[&str] = &[
     DEAD_LETTER,
     "topic_late",

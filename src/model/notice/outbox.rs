@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 /// The first and the longest pause after a failure.
 const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(600)];
 
-/// After this many failures in a row, an alert says that alerts are not sent.
+/// After this number of failures in a row, an alert says that alerts are not sent.
 const FAILURES_TOLD: u32 = 3;
 
 /// How often messages go out.
@@ -41,7 +41,7 @@ pub struct Outbox {
 struct PendingNotices {
     to: Recipient,
     notices: Vec<Notice>,
-    /// How many of these alerts, from the first one, this process is sending now.
+    /// The number of alerts at the beginning of `notices` that this process is sending now.
     #[serde(skip)]
     sending: usize,
     /// When the first alert that is not being sent began to wait.
@@ -49,7 +49,7 @@ struct PendingNotices {
     /// When the last message was sent.
     last_ms: Option<i64>,
     failures: u32,
-    /// Since when no message can be sent, when the last try was, and why it failed.
+    /// When the failures began or alerts were last dropped, when the last try was, and why the last try failed.
     failing_ms: i64,
     tried_ms: i64,
     reason: String,
@@ -162,7 +162,7 @@ impl Outbox {
         if now_ms - waiting.failing_ms < PATIENCE.as_millis() as i64 {
             return 0;
         }
-        // Alerts that came after this message was begun stay: they are tried for a further day.
+        // Alerts that came after this message was begun stay. dq tries to send them for a further day.
         waiting.notices.drain(..tried);
         waiting.failing_ms = now_ms;
         waiting.dropped += tried as u64;

@@ -1,5 +1,5 @@
-//! The validated settings, as every process sees them. Pure types: `config` makes them, dq-master writes them into
-//! sealed memory and hands them to its child processes, and nobody changes them.
+//! The validated settings, as every process sees them. Pure types. `config` makes the settings. dq-master writes them
+//! into sealed memory, and hands them to its child processes. Nobody changes them.
 
 mod alert;
 mod beanstalk;
@@ -176,7 +176,7 @@ pub struct HostLimit {
     pub host: HostPattern,
     /// How many callbacks may run at the same time.
     pub max_in_flight: Option<u32>,
-    /// How many callbacks may begin in a span.
+    /// How many callbacks may begin in a given time.
     pub rate: Option<Rate>,
 }
 
@@ -187,7 +187,7 @@ pub enum StoreSettings {
     Embedded {
         /// The file.
         path: PathBuf,
-        /// While the disk of the file has fewer free bytes than this, adds are refused.
+        /// Adds are refused while the disk of the file has fewer free bytes than this number.
         min_free: u64,
     },
     /// Nodes of Redis.
@@ -221,7 +221,7 @@ pub struct SpoolSettings {
 }
 
 /// The first byte of the file `-turn` beside the spool if nothing waits in the spool. Each batch of requests has to
-/// know whether changes wait, and to read this byte costs one system call. When nothing waits, a process sets the byte
+/// know whether changes wait. Reading this byte costs one system call. When nothing waits, a process sets the byte
 /// during its turn. The byte is cleared before a change is stored. It is also cleared when the spool is opened, because
 /// it may be wrong after a crash of the machine. With any other byte, the spool is read.
 pub const NOTHING_WAITS: u8 = b'0';
@@ -283,7 +283,8 @@ pub enum NodeAddress {
         sentinels: Vec<String>,
         /// The name by which the Sentinels know the master.
         master_name: String,
-        /// How to connect to the master. The host of this URL is not used, because the Sentinels name it.
+        /// How to connect to the master. The host of this URL is not used, because the Sentinels name the host of the
+        /// master.
         url: String,
     },
     /// The masters of a Redis Cluster.
@@ -351,8 +352,8 @@ pub struct CallbackSettings {
     pub guard: Guard,
     /// Address ranges that may be called even if the guard denies them.
     pub allow: Vec<IpNet>,
-    /// The authorities that may sign receivers' certificates, in addition to those that this host trusts, and the
-    /// certificate that dq presents.
+    /// The authorities that may sign receivers' certificates, in addition to the authorities that this host trusts.
+    /// Also the certificate that dq presents.
     pub tls: TlsSettings,
 }
 

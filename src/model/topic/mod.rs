@@ -320,7 +320,7 @@ impl Topic {
     }
 
     /// Sets the fields that `given` names, from their written forms. Null means the default. Other fields keep their
-    /// values. The values are read, but not checked ([`Topic::check`] does this). A name that is not a setting is
+    /// values. The values are read, but not checked ([`Topic::check`] checks them). A name that is not a setting is
     /// ignored.
     ///
     /// # Errors

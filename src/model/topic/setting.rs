@@ -30,7 +30,7 @@ const HEADER_MAX: usize = 1024;
 pub enum SettingKind {
     /// A text. In the API, it has at most `most` bytes.
     Text {
-        /// The most bytes.
+        /// The maximum number of bytes.
         most: usize,
     },
     /// One of these words.
@@ -60,7 +60,7 @@ pub enum SettingKind {
     },
     /// A [`topic::Rate`] of at most `most` jobs.
     Rate {
-        /// The most jobs.
+        /// The maximum number of jobs.
         most: u32,
     },
     /// A [`topic::CatchUp`] rule whose span is within these bounds.
@@ -76,7 +76,7 @@ pub enum SettingKind {
     Durability,
     /// A [`topic::Success`] rule. In the API, it has at most `most` bytes.
     Success {
-        /// The most bytes.
+        /// The maximum number of bytes.
         most: usize,
     },
     /// A [`crate::retry::Retry`] policy.
@@ -96,7 +96,7 @@ pub enum SettingKind {
 pub struct Setting {
     /// Its name in the configuration file, in the API and in the registry.
     pub name: &'static str,
-    /// What it does, as it is declared.
+    /// What the setting does, in the words of its declaration.
     pub(super) about: &'static str,
     /// How it is written, and its bounds.
     pub kind: SettingKind,
@@ -112,7 +112,8 @@ pub struct Setting {
     pub(super) size: fn(&Topic) -> Option<ValueSize>,
 }
 
-/// Declares the struct [`Topic`] and the list of its settings: for each its documentation, type, default and kind.
+/// Declares the struct [`Topic`] and the list of its settings. Each setting has its documentation, type, default and
+/// kind.
 macro_rules! settings {
     ($($(#[doc = $about:literal])+ $name:ident: $type:ty = $default:expr, $kind:expr;)+) => {
         /// A registered kind of job. Its serialized form is the result of [`Topic::written`], together with its name.

@@ -39,7 +39,7 @@ impl From<Success> for String {
 }
 
 /// A rate limit: a number of jobs in a span. It is written `"100/s"`, `"30/m"`, `"500/h"`, or as a number, which means
-/// jobs in a second.
+/// jobs per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RateText", into = "RateText")]
 pub struct Rate {

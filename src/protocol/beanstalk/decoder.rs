@@ -23,8 +23,8 @@ enum State {
 }
 
 impl BeanstalkDecoder {
-    /// Makes the decoder of a new connection. A body has at most `max_job_size` bytes. In beanstalkd, this is 65535, or
-    /// the value of its option `-z`.
+    /// Makes the decoder of a new connection. A body has at most `max_job_size` bytes. The limit of beanstalkd is
+    /// 65535, or the value of its option `-z`.
     pub fn new(max_job_size: u32) -> BeanstalkDecoder {
         BeanstalkDecoder { max_job_size, state: State::Line(Vec::new()) }
     }
@@ -53,7 +53,7 @@ impl BeanstalkDecoder {
     }
 
     /// Another decoder may continue in the place of this decoder. Returns the bytes that the other decoder must read
-    /// first. None: this decoder skips a part of the input, and keeps nothing of it.
+    /// first. None: this decoder is skipping a part of the input, and has not kept this part.
     pub fn unread(&self) -> Option<Vec<u8>> {
         match &self.state {
             State::Line(line) => Some(line.clone()),
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(decoder.decode(&mut input), None);
     }
 
-    /// Pieces of commands, right and wrong ones.
+    /// Pieces of right and wrong commands.
     fn any_input() -> impl Strategy<Value = Vec<u8>> {
         let word = prop::sample::select(vec![
             "put ",

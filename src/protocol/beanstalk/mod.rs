@@ -26,6 +26,6 @@ pub use self::command::{BeanstalkCommand, CommandError, LINE_MAX, Put};
 pub use self::decoder::BeanstalkDecoder;
 pub use self::response::BeanstalkResponse;
 pub use self::response_reader::ResponseError;
-pub use self::stats::{JobState, JobStats, ProcessorTime, Quoted, ServerStats, TubeStats};
+pub use self::stats::{JobState, JobStats, ProcessorTime, QuotedStat, ServerStats, TubeStats};
 pub use self::tube::{TUBE_MAX, TubeName};
 pub use self::yaml::Document;

@@ -121,7 +121,7 @@ dictionary! {
         "current-waiting" => current_waiting: u64,
         "total-connections" => total_connections: u64,
         "pid" => pid: u64,
-        "version" => version: Quoted,
+        "version" => version: QuotedStat,
         "rusage-utime" => rusage_utime: ProcessorTime,
         "rusage-stime" => rusage_stime: ProcessorTime,
         "uptime" => uptime_s: u64,
@@ -153,7 +153,7 @@ pub enum JobState {
 
 /// A text in quotation marks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Quoted(pub String);
+pub struct QuotedStat(pub String);
 
 /// Time that processors worked, with six decimals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -214,13 +214,13 @@ impl Entry for String {
     }
 }
 
-impl Entry for Quoted {
+impl Entry for QuotedStat {
     fn to_entry(&self) -> String {
         format!("\"{}\"", self.0.replace(|c: char| c.is_control() || c == '"' || c == '\\', " "))
     }
 
-    fn from_entry(text: &str) -> Option<Quoted> {
-        Some(Quoted(text.strip_prefix('"')?.strip_suffix('"')?.to_owned()))
+    fn from_entry(text: &str) -> Option<QuotedStat> {
+        Some(QuotedStat(text.strip_prefix('"')?.strip_suffix('"')?.to_owned()))
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn texts_cannot_add_entries() {
         let stats = ServerStats {
-            version: Quoted("1\"\n2".to_owned()),
+            version: QuotedStat("1\"\n2".to_owned()),
             hostname: "a\nid: 7\r\n".to_owned(),
             rusage_utime: ProcessorTime(Duration::from_micros(1_000_020)),
             ..ServerStats::default()

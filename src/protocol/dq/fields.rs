@@ -58,7 +58,8 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Parses the fields of a request or a job. Also returns the unknown fields whose names look like a known one.
+    /// Parses the fields of a request or a job. Also returns the unknown fields whose names look like the name of a
+    /// known field.
     pub(super) fn parse(text: &'a str) -> serde_json::Result<(Fields<'a>, Vec<MisspeltField>)> {
         serde_json::from_str(text).map(|Parsed { fields, mistakes }| (fields, mistakes))
     }
@@ -83,7 +84,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A field whose name is close to a known one.
+/// A field whose name is similar to the name of a known field.
 pub(super) struct MisspeltField {
     name: String,
     meant: &'static str,

@@ -37,7 +37,7 @@ pub struct Add {
     pub on_conflict: OnConflict,
     /// The job's own limit of attempts. None: the limit of the topic.
     pub max_attempts: Option<u32>,
-    /// The job's own headers (which are added to those of the topic), its destination, its tags, and its followers.
+    /// The headers that are added to the topic's headers, the destination, the tags, and the followers.
     pub headers: Headers,
     /// How long after its due time the job may begin an attempt. Zero: for ever. None: as long as the topic says.
     pub expire_after: Option<Duration>,
@@ -157,7 +157,7 @@ fn madd(common: RequestFields<'_>, clock: LocalClock<'_>) -> Result<Command, Ref
         let problem = format!("jobs holds {} jobs, which is more than {BATCH_MAX}", jobs.len());
         return Err(Refusal::new("bad_field", problem));
     }
-    // Of the fields beside `jobs`, only the topic applies to all jobs.
+    // `topic` is the only field beside `jobs` that applies to all jobs.
     let mut of_jobs = ["id", "body", "ttr"].into_iter().chain(TIMES).chain(OPTIONS);
     if let Some(field) = of_jobs.find(|field| common.get(field).is_some()) {
         let problem = format!("{field} has no effect beside jobs: give it in each job");

@@ -41,7 +41,7 @@ impl<'a> Scanner<'a> {
         self.skip(end).parse().ok()
     }
 
-    /// Reads exactly this many digits. More may follow.
+    /// Reads exactly `count` digits. More digits may follow.
     pub(super) fn fixed(&mut self, count: usize) -> Option<i64> {
         let taken = self.rest.get(..count).filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?;
         self.skip(count);

@@ -2,8 +2,8 @@
 //! the server's default. The program sent UTF-8, and the server took each byte for one character of latin1. So the text
 //! is encoded twice. Pure.
 
-/// The characters of MySQL's latin1 that differ from ISO 8859-1: those of the bytes from 0x80 to 0x9F in Windows-1252.
-/// The five bytes that have no character there stand for the control characters of the same number.
+/// The characters of MySQL's latin1 that differ from ISO 8859-1: the characters of the bytes from 0x80 to 0x9F in
+/// Windows-1252. Five of these bytes have no character there. They stand for the control characters of the same number.
 const WINDOWS: [char; 32] = [
     '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}', '\u{90}',
     '‘', '’', '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',

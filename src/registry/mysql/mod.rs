@@ -341,8 +341,8 @@ struct LockedConnection<'a>(&'a mut Conn);
 impl Session for LockedConnection<'_> {
     fn run(&mut self, sql: &str) -> Result<()> {
         let mut all = self.0.query_iter(sql)?;
-        // `query_iter` reports only the error of the first statement. The error of a later one comes when its results
-        // are read.
+        // `query_iter` reports only the error of the first statement. The error of a later statement comes when the
+        // results of that statement are read.
         while let Some(results) = all.iter() {
             for row in results {
                 row?;

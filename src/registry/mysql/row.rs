@@ -41,7 +41,7 @@ pub(super) fn select_from(table: &str, which: &str) -> String {
     )
 }
 
-/// How long the texts of the PHP daemon's columns may be, in characters.
+/// The maximum length of a text in the PHP daemon's columns, in characters.
 const TEXT_MAX: usize = 1024;
 
 /// The default of the column `re_notify_flag` in the PHP daemon's schema. It means that no flag is set.
@@ -219,8 +219,8 @@ pub(super) fn status_number(status: TopicStatus) -> i64 {
     }
 }
 
-/// Returns new texts in the form in which they are written to the row: encoded twice if the texts in the row are. Each
-/// text is given with the name of its field, in the order of [`Columns::texts`].
+/// Returns new texts in the form in which they are written to the row. They are encoded twice if the texts in the row
+/// are encoded twice. Each text is given with the name of its field, in the order of [`Columns::texts`].
 fn texts_as_before(texts: [(&'static str, &String); 5], before: Option<&Columns>) -> Result<[String; 5]> {
     let new = Default::default();
     let of_row = before.map_or([&new; 5], Columns::texts);

@@ -15,7 +15,7 @@ const PIECE: usize = 250;
 
 const COLUMNS: &str = "written, delivered, failed, deleted, dead, late_us, attempts";
 
-/// Returns the placeholders for that many rows and columns: `(?, ?), (?, ?)`.
+/// Returns the placeholders for this number of rows and columns: `(?, ?), (?, ?)`.
 fn places(rows: usize, columns: usize) -> String {
     let row = format!("({})", vec!["?"; columns].join(", "));
     vec![row; rows].join(", ")

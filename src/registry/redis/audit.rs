@@ -21,10 +21,11 @@ const FIRST: &str = "audit_first";
 /// The field of [`LOG`] with the number of the last entry.
 const LAST: &str = "audit_last";
 
-/// How many entries are kept at most. (Redis has them in memory: an entry may have 3 KB, and most have 200 bytes.)
+/// The maximum number of entries that are kept. (Redis has them in memory: an entry may have 3 KB, and most have 200
+/// bytes.)
 const ENTRIES_MAX: u64 = 50_000;
 
-/// How many old entries one new entry removes at most.
+/// The maximum number of old entries that one new entry removes.
 const REMOVED_AT_ONCE: u64 = 10;
 
 /// Returns the changes that add an entry and remove entries that are too old.

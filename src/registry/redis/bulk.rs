@@ -39,8 +39,8 @@ struct BulkField {
     /// Who has the right to run it.
     #[serde(default)]
     runner: Option<String>,
-    /// If there is a runner: until when it has the right to run the operation. If there is no runner: the moment from
-    /// which any process may run the operation.
+    /// If there is a runner: the moment when the right of the runner ends. If there is no runner: the moment from which
+    /// any process may run the operation.
     #[serde(default)]
     until_ms: i64,
 }

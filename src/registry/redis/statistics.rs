@@ -14,10 +14,10 @@ const CARRIED: &str = "registry:carried";
 /// The sums of all time. The sums of a day are in a table with this name, a colon, and the day.
 const SUMS: &str = "registry:sums";
 
-/// The tables of the statistics, without those of days.
+/// The tables of the statistics, without the tables of days.
 pub(super) const TABLES: &[&str] = &[DAYS, CARRIED, SUMS];
 
-/// How many days are kept at most. (Redis has them in memory.)
+/// The maximum number of days that are kept. (Redis has them in memory.)
 const DAYS_MAX: usize = 800;
 
 /// Returns the table of a day, or of all time if `day` is empty.

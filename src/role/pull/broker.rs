@@ -25,11 +25,11 @@ use model::job::TopicName;
 use model::topic::Topics;
 use store::{Permit, PermitRequest, Ring, StoreError};
 
-/// How long a client whose time is over still waits for a lease that is under way.
+/// How long a client still waits for a lease that is under way, when the client's time is over.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 
-/// How often the broker checks the topics that clients wait for, without a ring. A process may have died before it rang
-/// the bell.
+/// How often the broker checks the topics that clients wait for, even if no bell rings. A process may have died before
+/// it rang the bell.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// If a limit prevents the lease of ready jobs, dq pauses before it asks for jobs of this topic again. These are the

@@ -8,7 +8,7 @@ use crate::TroubleLog;
 use model::job::TopicName;
 use store::{LeaseRequest, PermitRequest, ReadyCounts, Settlement, StoreError};
 
-/// How long clients wait for a lane that does not answer before they are free for other lanes.
+/// How long clients wait for a lane that does not answer. After this time, they are free for other lanes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often the store is asked for the rings of a topic. This must be much shorter than the time after which the store
@@ -75,7 +75,7 @@ pub(super) struct Lane {
     /// When the store was last asked for the rings of a topic.
     pub(super) registered: HashMap<TopicName, Instant>,
     pub(super) under_way: Option<RunningCalls>,
-    /// Until when the lane pauses because its store failed, and why.
+    /// The time until which the lane pauses because its store failed, and the error of the store.
     pub(super) failing: Option<(Instant, StoreError)>,
     pub(super) trouble: TroubleLog,
 }

@@ -2,9 +2,10 @@
 //! store is asked for jobs only when a bell rings, when permits come, and every ten seconds in case a ring was lost.
 //!
 //! `broker` decides who waits for what, and who gets the jobs. It is pure. `plan` decides what the lanes are asked for.
-//! `threads` has the threads. One thread owns the broker. Each lane of the store has two: one talks to the lane, and
-//! one listens to its bell. The threads of the lanes begin with the first reserve, so a process that gets no reserve
-//! has only the thread of the broker. `crate::settling` says what a client's ack, nack or extend means for the lease.
+//! `threads` has the threads. One thread owns the broker. Each lane of the store has two threads: one talks to the
+//! lane, and one listens to its bell. The threads of the lanes begin with the first reserve, so a process that gets no
+//! reserve has only the thread of the broker. `crate::settling` says what a client's ack, nack or extend means for the
+//! lease.
 //!
 //! A lease made here has no owner. It ends when it is settled, or at its deadline. A job that was leased for a client
 //! that is gone is handed back. If this fails, the job comes back at the deadline. A client whose leases must end with
@@ -44,13 +45,13 @@ pub struct Reserve {
     pub topics: Vec<TopicName>,
     /// The maximum number of jobs.
     pub max: u32,
-    /// How long the leases hold. None: as long as the job or its topic says.
+    /// How long the leases last. None: as long as the job or its topic says.
     pub lease: Option<Duration>,
     /// Whether this process owns the leases. Owned leases end with the process.
     pub is_owned: bool,
     /// The client, if it has named itself. Its leases show the client.
     pub client: Option<Client>,
-    /// Until when the client waits if there is no job for it.
+    /// The time until which the client waits if there is no job for it.
     pub until: Instant,
 }
 

@@ -33,7 +33,7 @@ impl Broker {
         }
     }
 
-    /// Returns how many jobs these clients want, up to the most of one call.
+    /// Returns how many jobs these clients want, up to the maximum of one call.
     fn wanted_by(&self, ids: &BTreeSet<u64>) -> u32 {
         let max = |id: &u64| self.waiters.get(id).map_or(0, |waiter| waiter.reserve.max);
         ids.iter().take(CALL_JOBS as usize).map(max).sum::<u32>().min(CALL_JOBS)

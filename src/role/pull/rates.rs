@@ -10,8 +10,8 @@ use model::job::TopicName;
 use model::topic::Rate;
 use store::{Permit, PermitRequest};
 
-/// How long to wait before the next question for permits. It is used if a question failed, or if the refusal had no
-/// time for the next question.
+/// How long to wait before the next question for permits. This pause is used if a question failed, or if the refusal
+/// did not say when to ask again.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// The permits of one topic.
@@ -21,7 +21,7 @@ struct Permits {
     hand: u32,
     /// Permits that were granted and not used. They are given back with the next question.
     unused: u32,
-    /// Since when a question is under way.
+    /// When the question under way was asked. None: no question is under way.
     asked: Option<Instant>,
     /// Permits are not asked for before this moment.
     again: Option<Instant>,

@@ -1,6 +1,6 @@
-//! The threads that serve reserves. One owns the broker. Each lane of the store has two: one asks the lane, and one
-//! listens to its bell. The lanes' threads begin with the first reserve. No thread polls, but the broker checks every
-//! ten seconds whether a ring was lost.
+//! The threads that serve reserves. One thread owns the broker. Each lane of the store has two threads: one asks the
+//! lane, and one listens to its bell. The lanes' threads begin with the first reserve. No thread polls, but the broker
+//! checks every ten seconds whether a ring was lost.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;

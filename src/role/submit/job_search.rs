@@ -15,7 +15,7 @@ use store::{JobsPage, Result, Store, StoreError, View};
 const LOOKS: usize = 5_000;
 const STEP: Duration = Duration::from_millis(100);
 
-/// How many jobs are read first, and the maximum. The number doubles as long as the jobs are small.
+/// The number of jobs that are read first, and its maximum. The number doubles as long as the jobs are small.
 const READ: [usize; 2] = [25, 400];
 const SMALL: usize = 256 << 10;
 
@@ -27,7 +27,7 @@ const COUNTED: usize = 4;
 pub struct JobQuery {
     /// The topics, in the order of their names.
     pub topics: Vec<SearchedTopic>,
-    /// Which jobs of these topics.
+    /// The filter that selects jobs of these topics.
     pub filter: JobFilter,
     /// Where the previous page ended.
     pub cursor: Option<JobCursor>,
@@ -40,7 +40,7 @@ pub struct JobQuery {
 pub struct JobCursor {
     /// The topic that was searched.
     pub topic: TopicName,
-    /// Which list of this topic.
+    /// The list of this topic that was read.
     pub state: State,
     /// The store's cursor in this list. None: the list was not read yet.
     pub place: Option<String>,
@@ -59,7 +59,7 @@ pub struct FoundJobs {
     pub away: Vec<String>,
 }
 
-/// Finds a page of jobs. It is shorter than asked for if the jobs are large, or if the search takes long.
+/// Finds a page of jobs. The page has fewer jobs than the limit if the jobs are large, or if the search takes long.
 pub(super) fn find(store: &mut dyn Store, query: &JobQuery) -> Result<FoundJobs> {
     let lists = lists_of(store, query)?;
     let mut search =

@@ -1,5 +1,5 @@
-//! One thread that asks the store. Requests that arrive while the store is busy go to it as one batch, so that they
-//! share a transaction and its sync to the disk.
+//! One thread that asks the store. Requests that arrive while the store is busy form one batch. So they share a
+//! transaction and its sync to the disk.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -253,7 +253,7 @@ impl<A: RequestSource> Worker<A> {
             return;
         }
         let mut done = lock(&self.shared.done);
-        // If earlier answers were not taken yet, the server was already woken for them, and takes these answers too.
+        // If earlier answers were not taken yet, the server was already woken. It then takes these answers too.
         let is_first = done.is_empty();
         done.extend(answers);
         drop(done);

@@ -7,7 +7,7 @@ use model::job::{JobKey, State, TopicName};
 use model::letters::{Filter, Pace};
 use store::{DeadLetter, DeadLetterOperation, DeadLetterSelection, JobsPage, Result, Store, View};
 
-/// How many letters are read first, and the maximum. The number doubles as long as the letters are small.
+/// The number of letters that are read first, and its maximum. The number doubles as long as the letters are small.
 const READ: [usize; 2] = [25, 400];
 const SMALL: usize = 256 << 10;
 

@@ -26,7 +26,7 @@ pub use self::records::{FoundId, FoundIds, FoundRecords, RecordCursor, RecordQue
 pub use self::request::StoreRequest;
 use store::{Lanes, Result, Store};
 
-/// A store that has not answered for this long counts as hung: its requests are answered with `unknown`, and it gets no
+/// A store counts as hung if it has not answered for this long. Its requests are answered with `unknown`. It gets no
 /// more requests until it answers.
 pub const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -35,7 +35,7 @@ pub struct SearchedTopic {
 pub struct RecordQuery {
     /// The topics, in the order of their names.
     pub topics: Vec<SearchedTopic>,
-    /// Which records of these topics.
+    /// The filter that selects records of these topics.
     pub filter: RecordFilter,
     /// Where the previous page ended.
     pub cursor: Option<RecordCursor>,
@@ -67,7 +67,7 @@ pub struct FoundRecords {
     pub away: Vec<String>,
 }
 
-/// The records that were read of one topic, the latest record first.
+/// The records that were read from one topic, the latest record first.
 struct RecordStream<'a> {
     topic: &'a SearchedTopic,
     read: VecDeque<JobRecord>,
@@ -123,7 +123,8 @@ fn start(
     }
 }
 
-/// Finds a page of records. It is shorter than asked for if the records are large, or if the search takes long.
+/// Finds a page of records. The page has fewer records than the limit if the records are large, or if the search takes
+/// long.
 pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRecords> {
     let RecordQuery { topics, filter, cursor, limit } = query;
     let (since_ms, mut found, mut bytes) = (filter.since_ms.unwrap_or(i64::MIN), FoundRecords::default(), 0);

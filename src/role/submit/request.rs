@@ -318,7 +318,7 @@ impl<R: 'static> StoreRequest<R> {
         StoreRequest::other(Target::AllLanes, move |store| respond(ask(store)))
     }
 
-    /// Returns how far the limits of topics and hosts are used.
+    /// Returns how much of the limits of topics and hosts is used.
     pub fn limit_use(
         queries: Vec<LimitQuery>,
         respond: impl FnOnce(Vec<Result<LimitUse>>) -> R + Send + 'static,

@@ -61,7 +61,7 @@ pub(super) fn settlement(
         Verdict::Again { retry_after, .. } => {
             again(topic.notifications_limit(leased.max_attempts), retry_after)
         }
-        // The time that the receiver may take counts from the beginning of the attempt.
+        // The time limit of the receiver counts from the beginning of the attempt.
         Verdict::Later => {
             Outcome::Later(topic.answer_later.saturating_sub(Duration::from_millis(attempt.took_ms)))
         }

@@ -195,9 +195,9 @@ impl ConsumerState {
         let mut others: BTreeSet<TopicName> = without_worker.cloned().chain(unasked).collect();
         others.extend(left.into_iter().map(|(topic, _)| topic));
         // Which of these topics are for this process? First, the topics that the lease asked for. Second, while workers
-        // are left, the topics with limits. If the limits hold them back, the limits hold back the other processes too,
-        // and this process asks for permits without a ring. Third, also while workers are left, the other topics, if
-        // the lease did not ask for all topics. The next lease may ask for them.
+        // are left, the topics with limits. If the limits hold these topics back, this is so for all processes. This
+        // process asks for permits without a ring. Third, also while workers are left, the other topics, if the lease
+        // did not ask for all topics. The next lease may ask for them.
         let is_ours = |topic: &TopicName| {
             asked.contains_key(topic)
                 || (allowed(&self.limits, &self.hosts, topic).is_some() || asks == TopicSearch::Known)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use model::job::TopicName;
 
-/// How long lines are counted, from the first one.
+/// The time for which lines are counted. It begins with the first line.
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// The limits of lines within `WINDOW`: for one topic, and for all topics together.

@@ -15,7 +15,7 @@ const BREATH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct HoldLog {
     started: Instant,
-    /// Since when no worker was free, and the last time when no worker was free. A worker that was free for less than
+    /// The first and the last moment of the time in which no worker was free. A worker that was free for less than
     /// [`BREATH`] does not count.
     workers_busy: Option<(Instant, Instant)>,
     /// For each lane: the time until which its store was not asked again after a failure.

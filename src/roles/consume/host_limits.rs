@@ -239,7 +239,7 @@ impl HostLimits {
         Some(if may_begin { host.topics.clone() } else { Vec::new() })
     }
 
-    /// Returns the topics whose callbacks go to a host, if the name is that of a host.
+    /// Returns the topics whose callbacks go to a host, if the name is the name of a host.
     pub(super) fn topics_of(&self, name: &LimitName) -> Option<&[TopicName]> {
         self.hosts.iter().find(|host| host.name == *name).map(|host| host.topics.as_slice())
     }

@@ -19,8 +19,8 @@ use store::{Settlement, TopicRing};
 /// jobs, it leases at once after a ring.
 const GATHER: Duration = Duration::from_millis(1);
 
-/// While the last lease has left work behind, the lane does not listen to its bell. It finds topics with new ready jobs
-/// by surveys, which are leases that ask for all topics. The store also reports some of these topics. A survey takes
+/// If the last lease has left work behind, the lane does not listen to its bell. It finds topics with new ready jobs by
+/// surveys, which are leases that ask for all topics. The store also reports some of these topics. A survey takes
 /// longer with more topics, so surveys get a tenth of the time. After each survey, the lane waits for the duration of
 /// the survey, multiplied by this number.
 const SURVEY_SHARE: u32 = 9;
@@ -43,7 +43,7 @@ pub(super) struct LaneState {
     /// When the last lease ended. `None`: as far as is known, it left no work behind.
     backlog: Option<Instant>,
     pub bell: BellState,
-    /// Since the last lease: the topics for which the bell rang, and those whose circuit has let a job through.
+    /// Since the last lease: the topics for which the bell rang, and the topics whose circuit has let a job through.
     pub rung: BTreeSet<TopicName>,
     /// Outcomes that are not in the store yet.
     unsettled: Vec<Settlement>,
@@ -51,7 +51,7 @@ pub(super) struct LaneState {
     gathers_since: Option<Instant>,
     /// How many callbacks of the lane's jobs run.
     pub flying: u32,
-    /// When a lease asks for all topics again, and not only for those that are known to have ready jobs.
+    /// When a lease asks for all topics again, and not only for the topics that are known to have ready jobs.
     survey_at: Instant,
     /// When the lane tries again to take back leases whose answers never came. `None`: there are none.
     take_back_at: Option<Instant>,
@@ -228,10 +228,11 @@ impl LaneState {
         self.circuits.insert(topic, lets_through);
     }
 
-    /// Returns until when the lane waits for more outcomes, to settle them together. `None` if there are no outcomes,
-    /// or if the lane does not wait. It does not wait when the number of outcomes reaches the number of callbacks that
-    /// still run. So one half is settled while the other half is in flight. A ring ends the wait only if the lane knows
-    /// of no other work. A lease that leaves work behind rings as well, so a busy lane gets rings all the time.
+    /// Returns the time until which the lane waits for more outcomes, to settle them together. `None` if there are no
+    /// outcomes, or if the lane does not wait. It does not wait when the number of outcomes reaches the number of
+    /// callbacks that still run. So one half is settled while the other half is in flight. A ring ends the wait only if
+    /// the lane knows of no other work. A lease that leaves work behind rings as well, so a busy lane gets rings all
+    /// the time.
     fn gathering_deadline(&self) -> Option<Instant> {
         let is_rung = self.search.is_some_and(|search| search.is_rung) && self.backlog.is_none();
         let waits = !is_enough(self.unsettled.len(), self.flying) && !is_rung;
@@ -276,7 +277,7 @@ impl LaneState {
         idle.into_iter().flatten().chain(self.circuits.values().copied()).chain(passes_on).min()
     }
 
-    /// Notes topics that other processes may lease, and this process may not. Returns the topics that are new in the
+    /// Notes topics that other processes may lease, but this process may not. Returns the topics that are new in the
     /// list. Only these topics are passed on. If all were passed on, two processes that may not lease a topic would
     /// pass the topic to each other without end.
     pub(super) fn pass_on(

@@ -46,7 +46,7 @@ const LEASE_MARGIN: Duration = Duration::from_secs(15);
 /// How long an exchange with the store may take.
 const EXCHANGE: Duration = Duration::from_secs(15);
 
-/// How long before the end of a drain the leases of running callbacks are handed back.
+/// The leases of running callbacks are handed back this long before the end of a drain.
 const LAST_CALL: Duration = Duration::from_millis(500);
 
 /// Runs the role.

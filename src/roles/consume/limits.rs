@@ -37,7 +37,7 @@ struct Limit {
     in_flight: u32,
     /// Permits that may be used now.
     hand: u32,
-    /// Since when `hand` holds permits.
+    /// The time since which there are permits in `hand`.
     hand_since: Instant,
     /// Permits for which a lease is under way.
     reserved: u32,
@@ -111,7 +111,7 @@ impl Limit {
         self.take(granted, now);
         if granted < want && self.again.is_none() {
             self.again = Some(now + REFUSED.0);
-            // With this number, the end of a callback in this process ends the pause at once.
+            // Because this number is not 0, the end of a callback in this process ends the pause at once.
             self.refusals = 1;
         }
     }
@@ -129,7 +129,7 @@ impl Limit {
 #[derive(Debug)]
 pub(super) struct Limits<N = TopicName> {
     epoch: Instant,
-    /// Whether jobs can be leased while a home does not answer. If the home is the whole store, they cannot.
+    /// Whether jobs can be leased while a home does not answer. This is not possible if the home is the whole store.
     may_go_alone: bool,
     topics: BTreeMap<N, Limit>,
 }

@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use tokio::sync::watch;
 
-use super::admission::Hosts;
+use super::admission::AcceptedHosts;
 use super::connections::ConnectionProof;
 use super::pool::{Holder, Pool};
 use super::problem::Problem;
@@ -71,7 +71,7 @@ impl fmt::Display for Caller {
     }
 }
 
-/// An extension of an answer: the caller had a valid token or session, or needed none.
+/// An extension of an answer. It says that the caller had a valid token or session, or needed none.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PassedAccess;
 
@@ -85,7 +85,7 @@ impl Permissions {
         self.0.as_ref()
     }
 
-    /// Whether the caller may do this. A caller that needs no token may do everything.
+    /// Whether the caller may do what `need` names. A caller that needs no token may do everything.
     pub(super) fn permits(&self, need: RequiredAccess<'_>) -> bool {
         self.0.as_ref().is_none_or(|token| token.permits(need))
     }
@@ -97,7 +97,8 @@ type Identity = (Caller, Option<Token>);
 /// The header that the console's page sends with each change.
 const CSRF: HeaderName = HeaderName::from_static("dq-csrf");
 
-/// Returns the values of all cookies of a name. An old cookie of another path may stand before the valid cookie.
+/// Returns the values of all cookies of a name. A browser may send an old cookie of another path before the valid
+/// cookie.
 fn cookies<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str> {
     let all = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
     all.flat_map(|cookies| cookies.split(';')).filter_map(move |one| {
@@ -106,7 +107,8 @@ fn cookies<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a s
     })
 }
 
-/// Returns the account that has signed in, and the value of its session cookie, if the request has one.
+/// Returns the account that has signed in, and the value of its session cookie. None: the request has no valid session
+/// cookie.
 pub(super) fn holder<'a, 'b>(
     headers: &'b HeaderMap,
     sessions: &Sessions,
@@ -122,7 +124,7 @@ pub(super) struct Access {
     auth: Auth,
     tokens: watch::Receiver<Tokens>,
     failures: Mutex<FailureLimiter>,
-    hosts: Arc<Hosts>,
+    hosts: Arc<AcceptedHosts>,
     /// None: there is no console, so there are no sessions.
     sessions: Option<Arc<Sessions>>,
     requests: Pool,
@@ -136,7 +138,7 @@ impl Access {
     pub(super) fn new(
         http: &HttpSettings,
         tokens: watch::Receiver<Tokens>,
-        hosts: Arc<Hosts>,
+        hosts: Arc<AcceptedHosts>,
         sessions: Option<Arc<Sessions>>,
     ) -> Access {
         Access {
@@ -166,7 +168,7 @@ impl Access {
         }
     }
 
-    /// Returns the caller and its token, or the answer that refuses it.
+    /// Returns the caller and its token, or the answer that refuses the request.
     fn caller(&self, peer: Peer, method: &Method, headers: &HeaderMap) -> Result<Identity, Box<Response>> {
         if let Some(uid) = self.local_user(peer) {
             return Ok((Caller::Local(uid), None));
@@ -197,8 +199,8 @@ impl Access {
         }
     }
 
-    /// Returns the account that has signed in to the console, if the request has its session cookie. A browser sends
-    /// the cookie by itself. So a change must also carry the CSRF value, which only the console's own page knows.
+    /// Returns the account that has signed in to the console, if the request has a valid session cookie. A browser
+    /// sends the cookie by itself. So a change must also carry the CSRF value, which only the console's own page knows.
     fn signed_in(&self, method: &Method, headers: &HeaderMap) -> Result<Option<Identity>, Box<Response>> {
         let Some(sessions) = self.sessions.as_deref().filter(|_| headers.contains_key(COOKIE)) else {
             return Ok(None);
@@ -223,7 +225,8 @@ impl Access {
     }
 }
 
-/// Refuses a caller that has sent too many wrong tokens or passwords, until `until`.
+/// Returns the refusal for a caller that has sent too many wrong tokens or passwords. The refusal ends at the time
+/// `until`.
 pub(super) fn too_many_failures(of_what: &str, peer: Peer, until: Instant) -> Response {
     let left = until.saturating_duration_since(Instant::now()).as_secs() + 1;
     let detail = format!("too many wrong {of_what} from {}: wait {left} s", peer.source());
@@ -257,8 +260,8 @@ async fn topic(parts: &mut Parts) -> Option<String> {
     params.iter().next().map(|(_, topic)| topic.to_owned())
 }
 
-/// Passes on a request if its caller may make the request, and if there is a free place for it. The answer says whether
-/// the caller had a token ([`PassedAccess`]).
+/// Passes on a request if its caller may make the request, and if there is a free place for it. The answer gets the
+/// extension [`PassedAccess`] if the caller has shown a valid token or session, or needs none.
 pub(super) async fn let_in<F: Future<Output = Response>>(
     access: &Access,
     request: Request,
@@ -291,8 +294,8 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
     answer
 }
 
-/// Passes on a request for a route that needs a scope or a ticket. Sets `has_token` when the caller has proved who it
-/// is.
+/// Passes on a request for a route that needs a scope or a ticket. Sets `has_token` when the caller has a valid token
+/// or session, or needs none.
 async fn let_in_by<F: Future<Output = Response>>(
     access: &Access,
     rule: Option<RouteRule>,
@@ -324,7 +327,7 @@ async fn let_in_by<F: Future<Output = Response>>(
     let holder = Holder::new(&caller, peer);
     let places = if rule == Some(RouteRule::Ticket) { &access.tickets } else { &access.requests };
     let place = places.take(holder.clone(), 1);
-    // Root and the daemon's own user get an answer even when all places are taken, so that someone can look at an
+    // Root and the daemon's own user get an answer even when all places are taken, so that an operator can examine an
     // overloaded daemon.
     if place.is_none() && !matches!(caller, Caller::Local(_)) {
         let detail = format!(

@@ -171,8 +171,8 @@ async fn remove(
         if tokens.iter().filter(|token| token.is_account()).count() > 1 {
             return registry.delete_token(&gone);
         }
-        // The row of the last account stays, and nobody can sign in with it. The row shows that there was an account,
-        // so dq does not make a first account again.
+        // The row of the last account stays, but nobody can sign in to this account. The row shows that there was an
+        // account, so dq does not make a first account again.
         registry.put_account(&Token { expires_ms: Some(0), ..account.clone() })
     });
     removed.await.map_err(|e| match e {

@@ -1,5 +1,5 @@
 //! The route where a receiver that answers later reports the outcome of an attempt. The ticket in the path is the only
-//! proof that it needs (docs/ANSWER_LATER.md).
+//! proof that the receiver needs (docs/ANSWER_LATER.md).
 
 use axum::extract::{Extension, FromRequestParts, MatchedPath, RawPathParams, Request as HttpRequest, State};
 use axum::http::StatusCode;
@@ -53,8 +53,8 @@ pub(super) struct AckRequest {
     delay: Option<Span>,
     /// Only with `nack`: the reason. Its first 200 characters are kept with the job.
     reason: Option<String>,
-    /// Only with `extend`, and required there: how long the receiver may still take, from now on. The topic's
-    /// `answer_later` remains the limit.
+    /// Required with `extend`, and not allowed otherwise: how long the receiver may still take, from now on. The
+    /// topic's `answer_later` remains the limit.
     #[schema(schema_with = schema::span, required = false)]
     by: Option<Span>,
 }
@@ -195,7 +195,7 @@ impl Api {
         self.lanes.of_token(&Token(shown.token().into())).ok_or_else(no_ticket)
     }
 
-    /// Checks a ticket, and returns it. The store never sees a forged ticket. The store is only asked for the secret of
+    /// Checks a ticket, and returns it. The store never sees a forged ticket. dq only asks the store for the secret of
     /// the lane.
     async fn ticket(&self, lane: usize, shown: &PresentedTicket) -> Result<Ticket, Problem> {
         match self.tickets.proved(lane, shown) {
@@ -219,8 +219,8 @@ impl Api {
         }
     }
 
-    /// Settles the lease that a ticket proves. `reserved` is the job that a client has reserved and names. None: the
-    /// report is from a receiver that answers later.
+    /// Settles the lease that a ticket proves. `reserved` is the reserved job that the client names in its report.
+    /// None: the report is from a receiver that answers later.
     pub(super) async fn settle(
         &self,
         (lane, shown): (usize, PresentedTicket),

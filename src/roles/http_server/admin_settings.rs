@@ -39,7 +39,7 @@ impl AdminSettings {
         AdminSettings::Kept { tenant, topics }
     }
 
-    /// Checks a removal, because the limits of a topic are removed with it.
+    /// Checks the removal of a topic, because this also removes the topic's limits.
     pub(super) fn check_removal(&self, topic: &Topic) -> Result<(), Problem> {
         let AdminSettings::Kept { tenant, .. } = self else { return Ok(()) };
         let new = Topic::new(topic.name.clone(), "");

@@ -49,25 +49,25 @@ fn made_id() -> String {
 }
 
 /// The host names that requests without a token may use. A person whose browser reaches dq may open any web page, and
-/// this page can send requests to dq. It sends them under its own host name (DNS rebinding), or from its own origin.
-/// The browser reports the host name in `Host`, and the origin in `Origin`.
+/// this page can send requests to dq. The page sends these requests under its own host name (DNS rebinding), or from
+/// its own origin. The browser reports the host name in `Host`, and the origin in `Origin`.
 #[derive(Debug)]
-pub(super) struct Hosts {
+pub(super) struct AcceptedHosts {
     /// The scheme at the beginning of the origin of this host's pages.
     scheme: &'static str,
     /// If set, any address and this name are accepted in addition to loopback. None: only loopback.
     wide: Option<String>,
 }
 
-impl Hosts {
+impl AcceptedHosts {
     /// Returns the names for an instance that listens at an address, with or without TLS.
-    pub(super) fn new(listen: Option<SocketAddr>, with_tls: bool, instance: &str) -> Hosts {
+    pub(super) fn new(listen: Option<SocketAddr>, with_tls: bool, instance: &str) -> AcceptedHosts {
         let scheme = if with_tls { "https://" } else { "http://" };
         let is_wide = listen.is_some_and(|a| !a.ip().to_canonical().is_loopback());
-        Hosts { scheme, wide: is_wide.then(|| instance.to_owned()) }
+        AcceptedHosts { scheme, wide: is_wide.then(|| instance.to_owned()) }
     }
 
-    /// Checks that a request is meant for this host. The error says why it is not.
+    /// Checks that a request is meant for this host. The error says why the request is refused.
     pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), String> {
         let text = |name: HeaderName| headers.get(name).map(|v| String::from_utf8_lossy(v.as_bytes()));
         let host = text(HOST).unwrap_or_default();
@@ -124,9 +124,9 @@ mod tests {
 
     #[test]
     fn only_this_host_and_its_own_pages_are_let_in() {
-        let loopback = Hosts::new(Some("127.0.0.1:8088".parse().unwrap()), false, "host-a");
-        let wide = Hosts::new(Some("0.0.0.0:8088".parse().unwrap()), true, "host-a");
-        let check_of = |hosts: &Hosts, host: &str, origin: Option<&str>| {
+        let loopback = AcceptedHosts::new(Some("127.0.0.1:8088".parse().unwrap()), false, "host-a");
+        let wide = AcceptedHosts::new(Some("0.0.0.0:8088".parse().unwrap()), true, "host-a");
+        let check_of = |hosts: &AcceptedHosts, host: &str, origin: Option<&str>| {
             let mut headers = HeaderMap::from_iter([(HOST, HeaderValue::try_from(host).unwrap())]);
             if let Some(origin) = origin {
                 headers.insert(ORIGIN, HeaderValue::try_from(origin).unwrap());

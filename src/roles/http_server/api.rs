@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 use tokio::sync::watch;
 
 use super::access::{Caller, Permissions};
-use super::admission::Hosts;
+use super::admission::AcceptedHosts;
 use super::bulk_runner::BulkRunner;
 use super::callback_test::CallbackTester;
 use super::events::LiveCache;
@@ -19,7 +19,7 @@ use super::forecast::Forecasts;
 use super::health::Health;
 use super::id_source::IdSource;
 use super::input;
-use super::metrics::Sources;
+use super::metrics::MetricSources;
 use super::pool::{Holder, Pool};
 use super::problem::Problem;
 use super::registrar::Registrar;
@@ -57,7 +57,7 @@ pub(super) struct Parts {
     pub lanes: Lanes,
     pub trials: CallbackTester,
     pub health: Health,
-    pub metrics: Sources,
+    pub metrics: MetricSources,
     pub counters: Counters,
     /// The time zone in which the days of the statistics begin and end.
     pub zone: TimeZone,
@@ -67,18 +67,19 @@ pub(super) struct Parts {
     /// Limits how many clients reserve jobs at the same time. Each client takes a place.
     pub reserves: Pool,
     pub live: LiveCache,
-    pub hosts: Arc<Hosts>,
+    pub hosts: Arc<AcceptedHosts>,
     /// None: there is no console.
     pub sessions: Option<Arc<Sessions>>,
     pub forecasts: Forecasts,
     pub bulk: BulkRunner,
     /// True when this process is ending. Streams that have no end of their own are then closed.
     pub closing: watch::Sender<bool>,
-    /// Becomes true when this process is about to end its drain. Connections with leases hand them back.
+    /// Becomes true when this process is about to end its drain. Then connections that have leases hand the leases
+    /// back.
     pub cut: watch::Sender<bool>,
     /// The text of `/openapi.json`.
     pub document: OnceLock<Bytes>,
-    /// The page `/docs`, once somebody has asked for it.
+    /// The page `/docs`. It is made at the first request for the page.
     pub docs_page: OnceLock<Bytes>,
 }
 
@@ -96,12 +97,12 @@ impl From<Parts> for Api {
 }
 
 impl Api {
-    /// Counts an add that is refused before the store is asked.
+    /// Counts an add that is refused before it reaches the store.
     pub(super) fn count_refusal<T>(&self, topic: &TopicName, add: Result<T, Problem>) -> Result<T, Problem> {
         add.inspect_err(|_| self.counters.known_topic(topic.as_str()).added(AddOutcome::Refused, 1))
     }
 
-    /// Returns whether the configuration file has a topic. Such a topic is changed only there.
+    /// Returns whether the configuration file has a topic. Such a topic can be changed only in this file.
     pub(super) fn is_of_file(&self, name: &TopicName) -> bool {
         self.settings.topics.iter().any(|topic| topic.name == *name)
     }
@@ -128,7 +129,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Whether the reader may do this.
+    /// Whether the reader may do what `need` names.
     pub(super) fn permits(&self, need: RequiredAccess<'_>) -> bool {
         self.permissions.as_ref().is_some_and(|permissions| permissions.permits(need))
     }

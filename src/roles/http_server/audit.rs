@@ -100,8 +100,8 @@ async fn target(parts: &mut Parts) -> String {
 /// The maximum time that an answer waits for its entry.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Runs a request, and records what it changed. The request and the recording continue when the client goes away, so
-/// that each change has its entry.
+/// Runs a request, and records what it changed. The request and the recording continue even if the client disconnects,
+/// so that each change gets its entry.
 pub(super) async fn record_changes<F: Future<Output = Response> + Send + 'static>(
     registrar: &Registrar,
     request: Request,

@@ -84,7 +84,7 @@ fn no_memory() -> Problem {
     )
 }
 
-/// Checks that a body is declared as JSON, or not declared at all.
+/// Checks that the declared type of a body is JSON. A body without a declared type is accepted, too.
 fn check_kind(headers: &HeaderMap) -> Result<(), Problem> {
     let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let text = String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase();

@@ -107,7 +107,8 @@ pub(super) struct BulkResponse {
     /// How many jobs this operation may or may not have changed. A process died or the store did not answer, so the
     /// step was done again. By then, something else had changed these jobs.
     unclear: u64,
-    /// What a running operation waits for, or why the operation failed. Null: it waits for nothing, and has not failed.
+    /// What a running operation waits for, or why the operation failed. Null: the operation waits for nothing, and has
+    /// not failed.
     #[schema(required = true)]
     error: Option<String>,
     started_ms: i64,
@@ -303,7 +304,7 @@ async fn show(
     Ok(ApiResponse::new(StatusCode::OK, &BulkResponse::new(row)))
 }
 
-/// Stops an operation. The changes that it has made stay. The operation ends after its present step.
+/// Stops an operation. The changes that it has made stay. The operation ends after its current step.
 #[utoipa::path(post, path = "/v1/jobs/bulk/{number}/stop", tag = "jobs", operation_id = "stop_bulk",
     params(BulkPath, schema::IdempotencyKey),
     responses((status = 202, body = BulkResponse, description = "The operation stops soon, or has ended"), schema::ChangeProblems))]

@@ -21,7 +21,7 @@ use model::topic::Rate;
 /// The longest text that a filter looks for, in bytes.
 const TEXT_MAX: usize = 1000;
 
-/// The values of `by`, as messages name them.
+/// The valid values of `by`, as error messages describe them.
 const SHIFT: &str = "a difference such as \"1h\" or \"-10m\", or a number of seconds, and not 0";
 
 /// What is done to the jobs.
@@ -50,7 +50,7 @@ pub(super) struct BulkBody<'a> {
     #[serde(default, deserialize_with = "word")]
     #[schema(value_type = OperationWord, required = true)]
     operation: Option<OperationWord>,
-    /// `reschedule` only: the due time of all jobs, or with `spread` the beginning of the span.
+    /// `reschedule` only: the due time of all jobs. With `spread`: the beginning of the span.
     #[schema(schema_with = schema::moment, required = false)]
     at: Option<Moment>,
     /// `reschedule` only: the difference to the old due time.
@@ -59,7 +59,7 @@ pub(super) struct BulkBody<'a> {
     /// `reschedule` only: the jobs are spread over a span of this length. The span begins now, or at the time `at`.
     #[schema(schema_with = schema::span, required = false)]
     spread: Option<Span>,
-    /// Which jobs of the topic. If it is missing: all jobs that the operation can change.
+    /// Selects jobs of the topic. If the filter is missing, all jobs that the operation can change are selected.
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Option<Filter>, nullable = false)]
     filter: Option<&'a RawValue>,
@@ -267,7 +267,7 @@ impl Filter {
     }
 }
 
-/// Returns the words for an operation in a message.
+/// Returns the words that error messages use for an operation.
 fn described(operation: BulkOperation) -> &'static str {
     match operation {
         BulkOperation::Shift { by_ms } if by_ms < 0 => "reschedule to an earlier time",

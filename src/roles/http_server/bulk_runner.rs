@@ -1,6 +1,6 @@
-//! Runs operations on many jobs. The registry stores each operation, with the process that may run it and the end of
-//! this claim. One thread looks for operations that no process runs. For each of these operations, it starts a thread
-//! with its own handles.
+//! Runs operations on many jobs. The registry stores each operation. It also stores the claim: which process may run
+//! the operation, and until when. One thread looks for operations that no process runs. For each of these operations,
+//! it starts a thread with its own handles.
 //!
 //! A step applies the plan that the registry has, and looks at the next page of jobs. Then it writes counts, cursor and
 //! the next plan with one change of the registry. So a process may die at any point. Another process then applies the
@@ -148,9 +148,9 @@ impl Drop for RunningThread {
 
 /// Why an operation stops in this thread.
 enum Pause {
-    /// It has ended, or another process has it.
+    /// The operation has ended, or another process runs it.
     Over,
-    /// It continues after a while.
+    /// The operation continues after a while.
     Waits(String),
     /// This process ends.
     Closing,
@@ -199,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// Starts the thread of an operation. Returns when to look for the next one.
+    /// Starts the thread of an operation. Returns how long to wait before the search for the next operation.
     fn begin(&self, row: BulkRow, runner: String) -> Duration {
         let (shared, running) = (self.clone(), RunningThread::begin(&self.signals));
         let name = format!("bulk-{}", row.number);
@@ -294,7 +294,8 @@ impl Run {
         let applied = self.bulk.apply(store, &self.row.progress.plan, self.is_again);
         match applied {
             Ok(counts) => self.row.progress.counts.add(counts),
-            // A part of the plan may be done. An operation that somebody wants to stop does not wait for the rest.
+            // A part of the plan may be applied already. Somebody wants to stop this operation, so it does not wait
+            // until the rest can be applied.
             Err(e) if self.row.is_stopping => {
                 self.row.progress.counts.unclear += self.row.progress.plan.len() as u64;
                 self.row.progress.waits_for = Some(e.to_string());

@@ -122,7 +122,8 @@ pub(super) enum CallbackVerdict {
     Refused,
 }
 
-/// Calls the topic's callback once, now. The status is 200 whatever the receiver answers. Nothing is stored or retried.
+/// Calls the topic's callback once, now. The status is 200 even if the receiver does not accept the call. Nothing is
+/// stored or retried.
 #[utoipa::path(post, path = "/v1/topics/{topic}/test", tag = "topics", operation_id = "test_topic",
     params(schema::TopicPath, schema::IdempotencyKey), request_body(content = Option<CallbackTestRequest>, content_type = "application/json"),
     responses((status = 200, body = CallbackTestResponse, description = "The result of the call"), schema::ChangeProblems))]

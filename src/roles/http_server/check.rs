@@ -22,7 +22,7 @@ use model::job::TopicName;
 use model::strict_json::UniqueFields;
 use model::topic::Topic;
 
-/// The maximum number of problems that are looked for, because each unknown field of a body would be a problem.
+/// The maximum number of problems that a check finds. A limit is needed, because each unknown field is a problem.
 const PROBLEMS_MAX: usize = 32;
 
 /// How many attempts the timetable shows. The last attempt is shown in any case.

@@ -1,8 +1,8 @@
 //! Connections: how connections are served, and how they end.
 //!
 //! A dq-http-server that is replaced by a new one answers one more request on each connection. This answer has
-//! `Connection: close`, so that no connection is closed just when its client sends a request. A connection that stays
-//! idle for too long meanwhile is closed, as HTTP allows at any time.
+//! `Connection: close`, so that no connection is closed just when its client sends a request. If a connection stays
+//! idle for too long in this time, dq closes it. HTTP allows this at any time.
 //!
 //! A connection is also closed if no caller on it soon proves who it is (with a token, a session or a ticket). If
 //! callers need no proof, any request is enough.
@@ -241,7 +241,7 @@ impl ConnectionTask {
             ended = connection.as_mut() => Some(ended),
             () = last_answer => None,
             () = proof.missing_after(PROOF_PATIENCE) => {
-                // The answer to the present request, if there is one, is the last.
+                // If a request is in progress, its answer is the last answer on this connection.
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     ended = connection.as_mut() => Some(ended),

@@ -1,9 +1,9 @@
 //! The credentials in a topic: they may be in the URL of its callback, and in the values of its headers. Only
 //! administrators see them.
 //!
-//! A caller may be allowed to change a topic, but not to see its credentials. Such a caller could send them to a
-//! receiver of its own. So a change of the callback's host removes the credentials, unless an administrator makes the
-//! change.
+//! A caller may be allowed to change a topic, but not to see its credentials. Such a caller could send the credentials
+//! to a receiver of its own. So a change of the callback's host removes the credentials, unless an administrator makes
+//! the change.
 
 use std::borrow::Cow;
 
@@ -34,14 +34,14 @@ impl Reader {
 }
 
 /// Replaces the credentials of a topic by `***`: the user and the password of the URL, the values of its query, and the
-/// values of the headers. A part of the query without a name is a value.
+/// values of the headers. A part of the query without a name counts as a value.
 fn mask(topic: &mut Topic) {
     topic.callback = masked_url(&topic.callback).into_owned();
     topic.headers.values_mut().for_each(|value| MASK.clone_into(value));
 }
 
-/// Masks the credentials in a request that was sent. `request` is its method and target, in which the values of the
-/// query are masked. `own` has the names of the topic's headers, whose values are masked.
+/// Masks the credentials in a request that was sent. `request` has its method and target. The values of the query are
+/// masked in the target. `own` has the names of the topic's headers. The values of these headers are masked.
 pub(super) fn mask_sent(request: &mut String, headers: &mut [(String, String)], own: &[String]) {
     *request = masked_url(request).into_owned();
     for (name, value) in headers {
@@ -75,7 +75,7 @@ fn masked_url(url: &str) -> Cow<'_, str> {
     masked.into()
 }
 
-/// Returns the scheme, the host and the port of a URL. None: it is not a URL.
+/// Returns the scheme, the host and the port of a URL. None: the text is not a complete URL.
 fn place(url: &str) -> Option<(String, String, Option<u16>)> {
     let uri: Uri = url.parse().ok()?;
     let host = uri.host()?.to_ascii_lowercase();
@@ -183,8 +183,8 @@ mod tests {
         assert_eq!(changed.callback, "http://h/b?sk_live_1&k=1");
         for elsewhere in ["http://evil:1/a", "http://h:2/a", "https://h:1/a"] {
             assert_eq!(change(elsewhere, masked).1, Vec::<String>::new(), "{elsewhere}");
-            // After a PATCH of only the callback, the topic still has its old headers. They are removed, and a new
-            // header stays.
+            // After a PATCH of only the callback, the topic still has its old headers. The old headers are removed, and
+            // the new header stays.
             let kept = &[("authorization", "secret"), ("x-shop", "7"), ("x-new", "1")];
             assert_eq!(change(elsewhere, kept).1, ["x-new=1"], "{elsewhere}");
         }

@@ -1,5 +1,5 @@
-//! Cursors of listings. The store's own cursor may have any text. Clients get the cursor in characters that every URL
-//! allows.
+//! Cursors of listings. The store's own cursor may contain any characters. dq encodes it for clients with characters
+//! that every URL allows.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ pub(super) fn write(words: &str) -> String {
     })
 }
 
-/// Decodes a client's cursor. None: it is not a valid cursor.
+/// Decodes a client's cursor. None: the text is not a valid cursor.
 pub(super) fn read(shown: &str) -> Option<String> {
     if !shown.len().is_multiple_of(2) || !shown.bytes().all(|b| b.is_ascii_hexdigit()) {
         return None;

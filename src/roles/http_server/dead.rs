@@ -36,7 +36,7 @@ const STEP: usize = 500;
 /// The default and the maximum number of dead letters that one request handles.
 const LIMITS: [u32; 2] = [1000, 100_000];
 
-/// The values of `rate`, as messages name them.
+/// The valid values of `rate`, as error messages describe them.
 const RATE: &str = "a rate such as \"50/s\", \"30/m\" or \"500/h\"";
 
 /// The highest rate.
@@ -147,7 +147,7 @@ pub(super) struct Redriven {
 pub(super) struct Purged {
     /// How many dead letters are selected, without regard to the limit.
     matched: usize,
-    /// How many were removed.
+    /// How many dead letters were removed.
     purged: usize,
     #[serde(flatten)]
     looked: Looked,
@@ -288,7 +288,7 @@ impl Api {
         act: impl Fn(Pace) -> DeadLetterTask,
     ) -> Result<(usize, usize, Looked), Problem> {
         let begun = Instant::now();
-        // A job that dies again meanwhile is not selected again.
+        // A job that dies again during this request is not selected again.
         let filter = Filter {
             died_before_ms: Some(filter.died_before_ms.unwrap_or(i64::MAX).min(now_ms() + 1)),
             ..filter
@@ -300,8 +300,8 @@ impl Api {
             let ask = |reply: Reply<_>| {
                 StoreRequest::find(of_topic, filter, cursor, STEP, |found| reply.with(found))
             };
-            // Only a caller that may manage the topic gets here, and one request handles many letters. So these reads
-            // are not limited.
+            // These reads are not limited. Only a caller that may manage the topic can cause them, and one request
+            // handles many dead letters.
             let found = self.store_client.read(None, ask).await.and_then(|found| Ok(found?));
             let FoundDeadLetters { mut letters, next, away } = found.map_err(|p| p.after(done))?;
             matched += letters.len();

@@ -19,18 +19,18 @@ use model::tags::Tag;
 pub(super) const NAMES: [&str; 7] =
     ["id_prefix", "id_contains", "died_after", "died_before", "reason", "status", "tag"];
 
-/// The values of a moment, as messages name them.
+/// The valid values of a moment, as error messages describe them.
 pub(super) const MOMENT: &str = "a moment such as \"2026-12-01T23:50:50+08:00\", Unix milliseconds, or a span such as \"2h\" (that long ago)";
 
 pub(super) const STATUS: &str = "an HTTP status";
 
-/// What a tag must be, in the words of an error message.
+/// The valid values of a tag, as error messages describe them.
 const TAG: &str = "a tag";
 
 /// Reads a moment in Unix milliseconds. A span, such as `2h`, means a time before now.
 pub(super) fn when(text: &str) -> Option<i64> {
     match humantime::parse_duration(text) {
-        // (`0` is a span for this parser.)
+        // (This parser also accepts `0` as a span.)
         Ok(span) if text.parse::<i64>().is_err() => {
             now_ms().checked_sub(i64::try_from(span.as_millis()).ok()?)
         }

@@ -1,5 +1,5 @@
-//! The live state for the console, as server-sent events each second. It is gathered once for all clients, and only
-//! while there are clients.
+//! The live state for the console, as server-sent events each second. The state is gathered once for all clients, and
+//! only while there are clients.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::api::Api;
 use super::metrics::joined;
 use super::problem::Problem;
-use super::topic_shown::Circuit;
+use super::topic_shown::ShownCircuit;
 use host::{findings, now_ms, whole_status};
 use model::job::TopicName;
 use model::metrics::{Lateness, MetricSubject, Sums, Totals};
@@ -45,8 +45,8 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// A stream ends when its client reads nothing for this long.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// How many clients may get events at the same time. For each client, all topics are compared with the last event each
-/// second.
+/// How many clients may get events at the same time. There is a limit, because dq compares all topics with the last
+/// event of each client each second.
 const LISTENERS: usize = 64;
 static SEATS: Semaphore = Semaphore::const_new(LISTENERS);
 
@@ -66,7 +66,7 @@ struct LiveTopic {
     add_rate_used: Option<u64>,
     /// Null: the store does not answer.
     paused: Option<bool>,
-    circuit: Option<Circuit>,
+    circuit: Option<ShownCircuit>,
     registered: bool,
     status: Option<TopicStatus>,
     sums: Sums,
@@ -119,8 +119,8 @@ impl LiveCache {
     }
 }
 
-/// The readings of the last seconds. Each has its time, in Unix milliseconds, and the lateness of all attempts until
-/// this time.
+/// The readings of the last seconds. Each reading has its time, in Unix milliseconds, and the lateness of all attempts
+/// until this time.
 #[derive(Default)]
 struct RecentLateness(VecDeque<(i64, Lateness)>);
 
@@ -190,7 +190,7 @@ async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> LiveState {
             bytes: counts.and_then(|c| c.bytes),
             add_rate_used: add_rates.get(name).copied(),
             paused: held.map(|(is_paused, _)| is_paused),
-            circuit: held.map(|(_, view)| Circuit::from_view(view)),
+            circuit: held.map(|(_, view)| ShownCircuit::from_view(view)),
             registered: known.is_some(),
             status: known.map(|topic| topic.status),
             sums: sums.get(name.as_str()).copied().unwrap_or_default(),
@@ -338,7 +338,7 @@ mod tests {
                 bytes: None,
                 add_rate_used: None,
                 paused: Some(false),
-                circuit: Some(Circuit::Closed),
+                circuit: Some(ShownCircuit::Closed),
                 registered: true,
                 status: Some(TopicStatus::Online),
                 sums: Sums::default(),

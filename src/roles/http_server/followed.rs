@@ -44,8 +44,8 @@ impl FollowedTopics {
         Ok(())
     }
 
-    /// Waits until there may be changes, and publishes them. If changes are impossible, waits forever. The future may
-    /// be dropped while it waits.
+    /// Waits until there may be changes, and publishes them. If changes are impossible, waits forever. It is safe to
+    /// drop the future while it waits.
     pub(super) async fn follow(&mut self) -> io::Result<()> {
         let Some(changes) = &self.changes else { return std::future::pending().await };
         let mut readable = changes.readable().await?;
@@ -65,7 +65,7 @@ impl FollowedTopics {
 
 /// Lets tokio watch a descriptor.
 pub(super) fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the `AsyncFd` owns the descriptor, which stays open and unchanged until it is dropped with its
-    // registration.
+    // SAFETY: the `AsyncFd` owns the descriptor. The descriptor stays open and unchanged until the `AsyncFd` drops it
+    // together with its registration.
     Ok(unsafe { AsyncFd::register(fd) }?)
 }

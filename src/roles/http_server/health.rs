@@ -169,7 +169,7 @@ fn registry_away(findings: &[Finding]) -> Option<&str> {
     findings.iter().find(|f| f.name == "registry_away").map(|f| f.detail.as_str())
 }
 
-/// Returns how many topics need attention. It does not name them, because this route needs no token.
+/// Returns how many topics need attention. The result has no names of topics, because this route needs no token.
 fn of_topics(findings: &[Finding]) -> Option<String> {
     let count = |name: &str| findings.iter().filter(|finding| finding.name == name).count();
     let parts = [

@@ -25,8 +25,8 @@ impl IdSource {
         IdSource { digest: hash[..16].iter().map(|byte| format!("{byte:02x}")).collect() }
     }
 
-    /// Returns the id of the only job of a request, or of a job at a place in a batch. The `~` makes it unlikely that a
-    /// client's own id is the same.
+    /// Returns the id of the job at `place` in a batch. None: the request has only one job. The `~` makes it unlikely
+    /// that a client's own id is the same.
     pub(super) fn id(&self, place: Option<usize>) -> Result<JobId, Problem> {
         let place = place.map_or(String::new(), |place| format!(".{place}"));
         input::id(format!("~{}{place}", self.digest))

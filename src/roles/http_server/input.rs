@@ -28,7 +28,7 @@ pub(super) const BATCH_MAX: usize = 10_000;
 /// The default and the maximum number of jobs that a listing shows.
 pub(super) const LIMITS: [usize; 2] = [50, 1000];
 
-/// Returns the problem of a field with a value that is not `wanted`. A password or secret is not repeated.
+/// Returns the problem of a field with a value that is not `wanted`. The message never has a password or secret.
 pub(super) fn wrong(field: &str, raw: &RawValue, wanted: &str) -> Problem {
     let detail = match field {
         "password" | "secrets" => format!("{field}: the value is not {wanted}"),
@@ -135,7 +135,7 @@ pub(super) struct NewJobRequest<'a> {
 }
 
 /// An id: a text, or a number as it was written. PHP sends a number if the application used one. A number with an
-/// exponent is refused, because the application may have written no exponent. (The TCP port does the same.)
+/// exponent is refused, because the application may have written the number without it. (The TCP port does the same.)
 struct IdText(String);
 
 impl<'de> Deserialize<'de> for IdText {

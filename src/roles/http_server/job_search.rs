@@ -182,7 +182,7 @@ async fn search(
         if let Some(problem) = unknown.filter(|_| looked_at == 0 && next.is_none()) {
             return Err(problem);
         }
-        // Answers that the caller may not see were left out by the search.
+        // The search has already left out the answers that the caller may not see.
         let jobs = jobs.iter().map(|view| JobResponse::new(view, true)).collect();
         let page =
             FoundJobList { jobs, complete: next.is_none(), next: next.map(write_cursor), looked_at, away };

@@ -256,14 +256,15 @@ pub(super) enum OutcomeWord {
     Spooled,
 }
 
-/// The result of a removal that waits in this host's spool. It replaces an add of the job that waited there.
+/// The result of a removal that waits in this host's spool. The removal replaces an add of the job that waited in the
+/// spool.
 #[derive(Serialize, ToSchema)]
 pub(super) struct SpooledDeletion {
     /// Always true.
     pub spooled: bool,
 }
 
-/// The results of the jobs, in their order.
+/// The results of the jobs, in the order of the jobs.
 #[derive(Serialize, ToSchema)]
 pub(super) struct AddedJobs<'a> {
     pub results: Vec<AddResult<'a>>,

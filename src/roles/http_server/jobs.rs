@@ -130,7 +130,7 @@ async fn list(
 /// Shows a job. If there is no job with this id, shows its latest dead letter. If the job has ended, the problem
 /// contains its last record, as `ended`.
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "get_job",
-    params(schema::JobPath),
+    params(schema::JobPathParameters),
     responses((status = 200, body = JobResponse, description = "The job"), schema::FindProblems))]
 async fn show(
     State(api): State<Api>,
@@ -158,7 +158,7 @@ async fn show(
 /// Changes a job that is delayed or ready: its due time, body, priority, limit of attempts, headers,
 /// path, URL or tags.
 #[utoipa::path(patch, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "change_job",
-    params(schema::JobPath), request_body = input::JobChangeRequest,
+    params(schema::JobPathParameters), request_body = input::JobChangeRequest,
     responses((status = 204, description = "The job is changed"), schema::ChangeProblems))]
 async fn change(
     State(api): State<Api>,
@@ -176,7 +176,7 @@ async fn change(
 
 /// Removes a job in any state.
 #[utoipa::path(delete, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "delete_job",
-    params(schema::JobPath),
+    params(schema::JobPathParameters),
     responses(
         (status = 204, description = "The job is removed"),
         (status = 202, body = SpooledDeletion, description = "An add of this id waits on the disk of this host: the removal is done after it"),
@@ -190,7 +190,7 @@ async fn delete(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<Api
 
 /// Delivers a delayed job now.
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/run", tag = "jobs", operation_id = "run_job",
-    params(schema::JobPath, schema::IdempotencyKey),
+    params(schema::JobPathParameters, schema::IdempotencyKey),
     responses((status = 204, description = "The job is ready"), schema::ChangeProblems))]
 async fn run(
     State(api): State<Api>,

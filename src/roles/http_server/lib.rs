@@ -97,7 +97,7 @@ use tokio::sync::watch;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::access::Access;
-use self::admission::Hosts;
+use self::admission::AcceptedHosts;
 use self::api::{Api, Parts};
 use self::bulk_runner::BulkRunner;
 use self::callback_test::CallbackTester;
@@ -106,7 +106,7 @@ use self::events::LiveCache;
 use self::followed::{FollowedTopics, watched};
 use self::forecast::Forecasts;
 use self::health::Health;
-use self::metrics::Sources;
+use self::metrics::MetricSources;
 use self::pool::Pool;
 use self::problem::Problem;
 use self::refused::{RefusedRequests, RequestLine};
@@ -130,7 +130,7 @@ pub fn run(mut context: Context) -> Result<()> {
     let store_client = StoreClient::start(&mut context)?;
     let topics = FollowedTopics::new(context.topics()?);
     let settings = Arc::clone(&context.settings);
-    let hosts = Hosts::new(settings.http.listen, settings.http.tls.is_some(), &settings.instance);
+    let hosts = AcceptedHosts::new(settings.http.listen, settings.http.tls.is_some(), &settings.instance);
     let hosts = Arc::new(hosts);
     let sessions = Sessions::load(&settings)?.map(Arc::new);
     let access = Access::new(&settings.http, topics.tokens(), Arc::clone(&hosts), sessions.clone());
@@ -145,7 +145,7 @@ pub fn run(mut context: Context) -> Result<()> {
         trials: CallbackTester::new(&settings, context.zone()?)
             .context("cannot start the thread for callback tests")?,
         health: Health::start(&mut context)?,
-        metrics: Sources::start(&mut context)?,
+        metrics: MetricSources::start(&mut context)?,
         counters: context.counters.clone(),
         zone: context.zone()?,
         document: OnceLock::new(),
@@ -172,7 +172,7 @@ pub fn run(mut context: Context) -> Result<()> {
     runtime.spawn(async move { counted.log_each_minute().await });
     let served = runtime.block_on(serve(&mut context, connections, api, topics, (tcp, unix, gmq, beanstalk)));
     refused.log_rest();
-    // The process does not wait for a callback under test or for a node that hangs.
+    // The process does not wait for the test of a callback, or for a node that does not answer.
     runtime.shutdown_background();
     served
 }

@@ -43,8 +43,8 @@ impl ListFormat {
     }
 
     /// Returns the format that an `Accept` header prefers (RFC 9110, 12.5.1). This is the format with the highest
-    /// weight. Among formats of equal weight, the format that the header names most exactly wins, and after that, the
-    /// format that it names first. None: the header accepts no format.
+    /// weight. If the weights are equal, the format that the header names most exactly wins. If there is still more
+    /// than one, the format that the header names first wins. None: the header accepts no format.
     fn from_accept(accept: &str) -> Option<ListFormat> {
         let ranges: Vec<MediaRange> = accept.split(',').map(MediaRange::parse).collect();
         let mut best: Option<(ListFormat, Preference)> = None;

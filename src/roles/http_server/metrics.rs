@@ -68,13 +68,13 @@ pub(super) async fn by<T>(until: Instant, answer: oneshot::Receiver<T>) -> Optio
     tokio::time::timeout_at(until, answer).await.ok()?.ok()
 }
 
-/// What a node reports: its numbers of jobs, its circuits that are not closed, its outbox. An error: why it does not
-/// report.
+/// What a node reports: its numbers of jobs, its circuits that are not closed, its outbox. An error says why the node
+/// does not report.
 pub(super) type NodeCounts = Result<(Vec<Counts>, Vec<CircuitView>, OutboxState), String>;
 
 /// The sources of metrics. It is cheap to clone.
 #[derive(Clone)]
-pub(super) struct Sources(Arc<MetricQuestions>);
+pub(super) struct MetricSources(Arc<MetricQuestions>);
 
 struct MetricQuestions {
     /// The sums of all counters. None: they could not be read.
@@ -87,9 +87,9 @@ struct MetricQuestions {
     spool: Option<(u64, QuestionThread<Option<SpoolState>>)>,
 }
 
-impl Sources {
+impl MetricSources {
     /// Starts the threads.
-    pub(super) fn start(context: &mut Context) -> Result<Sources> {
+    pub(super) fn start(context: &mut Context) -> Result<MetricSources> {
         let (lanes, mut nodes) = (context.lanes()?, Vec::new());
         for lane in 0..lanes.count() {
             let name = lanes.name(lane).unwrap_or(EMBEDDED).to_owned();
@@ -106,7 +106,7 @@ impl Sources {
             Ok((max_bytes, QuestionThread::start("metrics-spool", move |()| reader.read().ok())?))
         });
         let (for_pages, for_master) = (context.settings.run_dir.clone(), context.settings.run_dir.clone());
-        Ok(Sources(Arc::new(MetricQuestions {
+        Ok(MetricSources(Arc::new(MetricQuestions {
             pages: QuestionThread::start("metrics-pages", move |()| pages(&for_pages))?,
             master: QuestionThread::start("metrics-master", move |()| {
                 ask_master(&for_master, PATIENCE).ok()
@@ -120,7 +120,7 @@ impl Sources {
 /// A node, and how many jobs it has.
 pub(super) type NamedNodeCounts<'a> = (&'a str, NodeCounts);
 
-impl Sources {
+impl MetricSources {
     /// Returns the sums of all counters of this host. None: they did not arrive in time, or could not be read.
     pub(super) async fn pages(&self, until: Instant) -> Option<Totals> {
         by(until, self.0.pages.ask(())).await.flatten()

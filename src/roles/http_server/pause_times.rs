@@ -1,5 +1,5 @@
-//! When a topic was paused, by the audit log. With this, the log of a late attempt can name the pause. A consumer does
-//! not see pauses, so it reports an unknown reason.
+//! Finds in the audit log when a topic was paused. So the log of a late attempt can name the pause. A consumer does not
+//! see pauses, so it reports an unknown reason for the late start.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl PauseTimes {
         PauseTimes(times)
     }
 
-    /// Returns whether the topic was paused when the attempt was due, or between its due time and its begin.
+    /// Returns whether the topic was paused at any time between the due time and the beginning of the attempt.
     fn explains(&self, attempt: &Attempt) -> bool {
         let late_ms = attempt.late.map_or(0, |late| i64::try_from(late.ms).unwrap_or(i64::MAX));
         let due_ms = attempt.at_ms.saturating_sub(late_ms);
@@ -56,7 +56,8 @@ impl Api {
         entries.into_iter().map(|(_, entry)| entry).filter(|entry| entry.target == name.as_str()).collect()
     }
 
-    /// Names the pause of the topic in attempts that began late for an unknown reason.
+    /// Sets the pause of the topic as the reason of each late attempt whose reason is unknown, if a pause explains the
+    /// delay.
     pub(super) async fn name_pauses(&self, topic: &TopicName, attempts: impl Iterator<Item = &mut Attempt>) {
         let mut attempts: Vec<&mut Attempt> =
             attempts.filter(|attempt| has_unknown_reason(attempt)).collect();

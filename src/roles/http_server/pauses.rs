@@ -1,4 +1,5 @@
-//! The routes that pause and resume a topic. Only the store has the pause. After the answer, no lease is given.
+//! The routes that pause and resume a topic. The pause is kept only in the store. After the answer to a pause, the
+//! store gives no lease.
 
 use std::time::Duration;
 

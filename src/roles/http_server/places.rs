@@ -38,7 +38,8 @@ impl Places {
             Ok(place) => Some(place),
             Err(why) => {
                 let turned_away = self.turned_away.fetch_add(1, Ordering::Relaxed) + 1;
-                // Only every power of two is logged, so that a flood of connections does not flood the log.
+                // Only the 1st, 2nd, 4th, 8th (and so on) refusal is logged, so that a flood of connections does not
+                // flood the log.
                 if turned_away.is_power_of_two() {
                     log::warn!("{ip} is turned away: {why} ({turned_away} so far)");
                 }

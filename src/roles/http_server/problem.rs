@@ -41,7 +41,7 @@ pub(super) struct Problem {
     wait: Option<u32>,
 }
 
-/// The text of limited length with which the log describes a problem. It is an extension of the answer.
+/// A text of limited length that describes a problem in the log. It is an extension of the answer.
 #[derive(Debug, Clone)]
 pub(super) struct Reason(pub String);
 

@@ -69,8 +69,8 @@ struct HealthResponse {
     errors: Vec<FailureCount>,
 }
 
-/// How many attempts took a time in this range: more than `up_to_us` of the range before, and not more than its own
-/// `up_to_us`.
+/// A range of durations, and how many attempts are in this range. These attempts took more than `up_to_us` of the range
+/// before, and not more than `up_to_us` of this range.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 struct DurationRange {
     /// Null in the last range, which has no end.

@@ -30,7 +30,7 @@ pub(super) struct RecordResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     added_ms: Option<i64>,
-    /// When its last attempt was due, Unix milliseconds. Without an attempt: when its first attempt was due.
+    /// When its last attempt was due, Unix milliseconds. If there was no attempt: when the first attempt was due.
     due_ms: i64,
     /// When its first attempt began, Unix milliseconds. If it is missing, there was no attempt.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -158,7 +158,7 @@ impl Api {
             .collect()
     }
 
-    /// Returns a page of records. `unknown`: what the client gets instead of an empty list.
+    /// Returns a page of records. `unknown` is the problem that the client gets instead of an empty list.
     async fn records(
         &self,
         reader: Reader,
@@ -184,7 +184,7 @@ impl Api {
 
 /// Shows how the jobs with one id ended, the latest first. If the id has no records, the list is empty.
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}/records", tag = "records", operation_id = "get_job_records",
-    params(schema::JobPath),
+    params(schema::JobPathParameters),
     responses((status = 200, body = RecordsOfId, description = "The records of the id"), schema::FindProblems))]
 async fn story(
     State(api): State<Api>,
@@ -201,7 +201,7 @@ async fn story(
 
 /// Erases the records of an id. A job or a dead letter with this id stays.
 #[utoipa::path(delete, path = "/v1/topics/{topic}/jobs/{id}/records", tag = "records", operation_id = "forget_job",
-    params(schema::JobPath),
+    params(schema::JobPathParameters),
     responses((status = 200, body = Erased, description = "How many records were erased"), schema::FindProblems))]
 async fn forget(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<ApiResponse, Problem> {
     let ask = |reply: Reply<_>| StoreRequest::forget(key, |_, erased| reply.with(erased));

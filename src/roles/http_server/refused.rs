@@ -49,7 +49,7 @@ impl RequestLine {
 }
 
 impl RefusedRequests {
-    /// Records a request with its id, if its answer says that it was refused.
+    /// Records a request with its id, if the answer says that the request was refused.
     pub(super) fn record(&self, asked: &RequestLine, response: &Response, id: &str) {
         let Some(reason) = response.extensions().get::<Reason>() else { return };
         let has_token = response.extensions().get::<PassedAccess>().is_some();

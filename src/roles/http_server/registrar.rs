@@ -26,8 +26,8 @@ const WAITS: u8 = 0;
 const BEGUN: u8 = 1;
 const GIVEN_UP: u8 = 2;
 
-/// What the thread does with the registry, or with the error of opening it. Returns whether the connection is still
-/// good.
+/// What the thread does with the registry, or with the error if the registry cannot be opened. Returns whether the
+/// connection is still good.
 type Work = Box<dyn FnOnce(std::result::Result<&mut dyn Registry, RegistryError>) -> bool + Send>;
 
 /// Passes questions to the registry. It is cheap to clone.

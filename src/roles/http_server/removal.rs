@@ -2,9 +2,9 @@
 //!
 //! Removing a topic with its jobs takes four steps. The topic is paused, so that no job is delivered any more. The
 //! topic is removed from the registry. Its jobs are removed, and then its records. The pause is ended. If the request
-//! is refused, or the process dies before the second step is done, no job is lost. If the process dies later, jobs may
-//! remain, which nobody delivers. The client can send the same request again to remove them. So with `jobs=purge` the
-//! route also accepts a topic that is not registered.
+//! is refused, or the process dies before the second step is done, no job is lost. If the process dies later, jobs that
+//! nobody delivers may remain in the store. The client can send the same request again to remove them. So with
+//! `jobs=purge` the route also accepts a topic that is not registered.
 
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,8 @@ use role::submit::StoreRequest;
 const STEP: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The order matters: no job may change into a state that was already emptied. A leased job may become delayed or
-/// ready, and a delayed job may become ready. But the jobs of a paused topic are not leased.
+/// The order in which the states are emptied. No job may change into a state that was already emptied. A leased job may
+/// become delayed or ready, and a delayed job may become ready. But the jobs of a paused topic are not leased.
 const ORDER: [JobState; 4] = [JobState::Leased, JobState::Delayed, JobState::Ready, JobState::Dead];
 
 /// What happens to the jobs of a removed topic.
@@ -59,7 +59,8 @@ struct RemovalQuery {
 
 /// What was removed.
 #[derive(Serialize, ToSchema)]
-struct Removed {
+#[schema(as = Removed)]
+struct RemovalCounts {
     /// The number of removed jobs, including dead letters.
     purged: usize,
     /// The number of erased records of ended jobs, including those of the removed jobs. With Redis, the records of one
@@ -162,7 +163,7 @@ impl Api {
         name: &TopicName,
         condition: Condition,
         is_there: bool,
-    ) -> Result<Removed, Problem> {
+    ) -> Result<RemovalCounts, Problem> {
         let paused = self.paused().await;
         let Some((was_paused, _)) = paused.state_of(name.as_str()) else {
             return Err(Problem::unavailable(
@@ -184,7 +185,7 @@ impl Api {
         let purged = self.purge_jobs(name).await?;
         let records = self.erase_records(name).await?;
         self.pause_jobs(name.clone(), false).await?;
-        Ok(Removed { purged, records })
+        Ok(RemovalCounts { purged, records })
     }
 
     /// Erases all records of a topic.
@@ -237,7 +238,7 @@ impl Api {
 /// not registered. The records of ended jobs are erased, except with `keep`.
 #[utoipa::path(delete, path = "/v1/topics/{topic}", tag = "topics", operation_id = "delete_topic",
     params(schema::TopicPath, RemovalQuery, ("If-Match" = Option<String>, Header, description = "Removes the topic only if it has this revision, in quotes")),
-    responses((status = 204, description = "The topic is removed"), (status = 200, body = Removed, description = "The topic and its jobs are removed"),
+    responses((status = 204, description = "The topic is removed"), (status = 200, body = RemovalCounts, description = "The topic and its jobs are removed"),
         schema::ChangeProblems))]
 async fn delete(
     State(api): State<Api>,
@@ -282,7 +283,7 @@ async fn delete(
                 false => api.remove_with_jobs(&name, condition, is_there).await?,
                 true => match api.erase_records(&name).await? {
                     0 => return Err(Problem::unknown_topic(&name)),
-                    records => Removed { purged: 0, records },
+                    records => RemovalCounts { purged: 0, records },
                 },
             };
             let detail = format!("and {} jobs", removed.purged);

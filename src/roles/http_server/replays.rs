@@ -56,7 +56,7 @@ type RequestKey = (Option<Caller>, Box<str>, Box<str>);
 
 /// A final answer, which is repeated for the same request.
 #[derive(Clone)]
-struct StoredResponse {
+struct ReplayedResponse {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
@@ -69,7 +69,7 @@ enum Record {
     },
     Done {
         of: u64,
-        answer: StoredResponse,
+        answer: ReplayedResponse,
     },
 }
 
@@ -90,7 +90,7 @@ enum KeyState {
     New,
     Running,
     OtherBody,
-    Answered(StoredResponse),
+    Answered(ReplayedResponse),
 }
 
 impl Records {
@@ -112,7 +112,7 @@ impl Records {
         }
     }
 
-    fn keep(&mut self, place: &RequestKey, of: u64, answer: StoredResponse, now: Instant) {
+    fn keep(&mut self, place: &RequestKey, of: u64, answer: ReplayedResponse, now: Instant) {
         let bytes = answer.body.len() + place.1.len() + place.2.len() + 512;
         self.bytes += bytes;
         self.order.push_back((now, place.clone(), bytes));
@@ -135,13 +135,13 @@ impl Records {
 }
 
 /// A request that is being done. If it ends without an answer to keep, its key is removed.
-struct RunningRequest {
+struct RunningKey {
     replays: Replays,
     place: RequestKey,
     kept: bool,
 }
 
-impl Drop for RunningRequest {
+impl Drop for RunningKey {
     fn drop(&mut self) {
         if !self.kept {
             lock(&self.replays.0).all.remove(&self.place);
@@ -149,7 +149,8 @@ impl Drop for RunningRequest {
     }
 }
 
-/// Whether an answer also holds for a repeated request: something was done, or the request conflicts with what exists.
+/// Whether an answer is also valid for a repeated request. It is valid if something was done, or if the request
+/// conflicts with what exists.
 fn is_final(status: StatusCode) -> bool {
     status.is_success() || status == StatusCode::CONFLICT
 }
@@ -158,8 +159,8 @@ fn is_final(status: StatusCode) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PartialResult;
 
-/// Returns whether the answer holds a secret that must not be kept: a new token, a session cookie, or a topic's new
-/// secret for a caller that cannot be distinguished from others.
+/// Returns whether the answer contains a secret that must not be kept. This is a new token or a session cookie. It is
+/// also a topic's new secret, if the caller cannot be distinguished from other callers.
 fn holds_secret(path: &str, caller: Option<&Caller>) -> bool {
     let is_anybody = matches!(caller, None | Some(Caller::Anybody));
     matches!(path, "/v1/tokens" | "/console/session") || (is_anybody && path.ends_with("/rotate-secret"))
@@ -199,13 +200,13 @@ async fn replayed(replays: Replays, api: &Api, request: Request, next: Next) -> 
                 "this Idempotency-Key was used for a request with another body or query: use a new key";
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key_reused", detail));
         }
-        KeyState::Answered(StoredResponse { status, headers, body }) => {
+        KeyState::Answered(ReplayedResponse { status, headers, body }) => {
             let mut response = (status, headers, body).into_response();
             response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
             return Ok(response);
         }
     }
-    let begun = RunningRequest { replays: replays.clone(), place, kept: false };
+    let begun = RunningKey { replays: replays.clone(), place, kept: false };
     let request = Request::from_parts(head, Body::from(body));
     // A client that gives up will send the request again. So the request continues without the client, and its answer
     // is kept.
@@ -216,7 +217,7 @@ async fn replayed(replays: Replays, api: &Api, request: Request, next: Next) -> 
 /// Waits for the answer, and keeps it if it is final.
 async fn done(
     replays: Replays,
-    mut begun: RunningRequest,
+    mut begun: RunningKey,
     of: u64,
     answer: impl Future<Output = Response>,
 ) -> Result<Response, Problem> {
@@ -228,7 +229,7 @@ async fn done(
     }
     let (head, body) = response.into_parts();
     let body = to_bytes(body, ANSWER_MAX).await.map_err(Problem::bad_body)?;
-    let answer = StoredResponse { status: head.status, headers: head.headers.clone(), body: body.clone() };
+    let answer = ReplayedResponse { status: head.status, headers: head.headers.clone(), body: body.clone() };
     begun.kept = true;
     lock(&replays.0).keep(&begun.place, of, answer, Instant::now());
     Ok(Response::from_parts(head, Body::from(body)))
@@ -238,8 +239,12 @@ async fn done(
 mod tests {
     use super::*;
 
-    fn answer(bytes: usize) -> StoredResponse {
-        StoredResponse { status: StatusCode::CREATED, headers: HeaderMap::new(), body: vec![0; bytes].into() }
+    fn answer(bytes: usize) -> ReplayedResponse {
+        ReplayedResponse {
+            status: StatusCode::CREATED,
+            headers: HeaderMap::new(),
+            body: vec![0; bytes].into(),
+        }
     }
 
     #[test]

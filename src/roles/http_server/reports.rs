@@ -40,7 +40,7 @@ struct JobAck {
 struct JobNack {
     /// The `token` of the reserved job.
     token: String,
-    /// The delay until the next attempt, if the job has attempts left. Default: as the topic's `retry` says.
+    /// The delay until the next attempt, if the job has attempts left. If it is missing, the topic's `retry` decides.
     #[schema(schema_with = schema::span, required = false)]
     delay: Option<Span>,
     /// Why the client could not do the job. The first 200 characters are kept with the job.
@@ -77,7 +77,7 @@ impl Api {
 
 /// Reports that a reserved job is done.
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/ack", tag = "jobs", operation_id = "ack_job",
-    params(schema::JobPath, schema::IdempotencyKey), request_body = JobAck,
+    params(schema::JobPathParameters, schema::IdempotencyKey), request_body = JobAck,
     responses((status = 200, body = AckResponse, description = "The job is done"), schema::AckProblems))]
 async fn ack(
     State(api): State<Api>,
@@ -91,7 +91,7 @@ async fn ack(
 
 /// Reports that a reserved job could not be done. The job is tried again, or becomes a dead letter.
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/nack", tag = "jobs", operation_id = "nack_job",
-    params(schema::JobPath, schema::IdempotencyKey), request_body = JobNack,
+    params(schema::JobPathParameters, schema::IdempotencyKey), request_body = JobNack,
     responses((status = 200, body = AckResponse, description = "What happened to the job"), schema::AckProblems))]
 async fn nack(
     State(api): State<Api>,
@@ -105,7 +105,7 @@ async fn nack(
 
 /// Gives the client more time for a reserved job.
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/extend", tag = "jobs", operation_id = "extend_job",
-    params(schema::JobPath, schema::IdempotencyKey), request_body = JobExtend,
+    params(schema::JobPathParameters, schema::IdempotencyKey), request_body = JobExtend,
     responses((status = 200, body = AckResponse, description = "The lease holds for longer"), schema::AckProblems))]
 async fn extend(
     State(api): State<Api>,

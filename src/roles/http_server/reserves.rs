@@ -37,7 +37,8 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 /// The place of a request. At most `http.max_requests` requests have a place at the same time. The place is an
-/// extension of the request. A request that waits for long gives up its place, and counts against another limit.
+/// extension of the request. A request that reserves jobs gives up its place, because it may wait for a long time.
+/// Another limit counts such requests.
 #[derive(Debug, Clone)]
 pub(super) struct RequestPlace(Arc<Mutex<Option<PoolPart>>>);
 
@@ -123,8 +124,8 @@ struct ReservedJob<'a> {
     due_ms: i64,
     /// When the job was added, Unix milliseconds.
     added_ms: i64,
-    /// The proof of the lease. The client reports the outcome with it. If it is missing, there is no lease: the job was
-    /// done and removed when it was reserved (`on_reserve` of the topic).
+    /// The proof of the lease. The client reports the outcome with this token. If the token is missing, there is no
+    /// lease. Then the job was done and removed when it was reserved (`on_reserve` of the topic).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     token: Option<&'a str>,
@@ -261,7 +262,7 @@ impl Api {
         ))
     }
 
-    /// Returns a place among the clients that reserve.
+    /// Takes one of the places for clients that reserve jobs.
     pub(super) fn reserve_place(&self, holder: Option<Holder>) -> Result<PoolPart, Problem> {
         let detail =
             "too many clients reserve, or half of the allowed number are this one's (http.max_reserves)";

@@ -1,5 +1,6 @@
 //! The route that gives a topic a new secret. Its old secrets sign callbacks for some more time, and then end by
-//! themselves. The topic has the end of this time, and each process that signs compares the end with its clock.
+//! themselves. The end of this time is stored with the topic. Each process that signs callbacks compares the end with
+//! its clock.
 
 use std::time::Duration;
 

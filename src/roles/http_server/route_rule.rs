@@ -11,9 +11,9 @@ pub(super) enum RouteRule {
     Anyone,
     /// Nothing. The route shows more to a caller that has the scope `read`.
     AnyoneInBrief,
-    /// The ticket in its path, which the route itself checks.
+    /// The ticket in the path of the request. The route itself checks the ticket.
     Ticket,
-    /// The password in its body, which the route itself checks.
+    /// The password in the body of the request. The route itself checks the password.
     Password,
     Read,
     Metrics,
@@ -31,7 +31,8 @@ pub(super) enum RouteRule {
     Admin,
 }
 
-/// What each route needs. A route that is not in this table needs `admin`, so a forgotten route is closed.
+/// What each route needs. A route that is not in this table needs `admin`, so a route that was forgotten here is not
+/// open to everyone.
 #[rustfmt::skip]
 const RULES: &[(&str, &str, RouteRule)] = &[
     ("GET",    "/",                               RouteRule::Anyone),

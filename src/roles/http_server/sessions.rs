@@ -62,7 +62,7 @@ fn read_or_make(path: &Path) -> Result<SessionKey> {
     }
     let mut random = [0; KEY_LEAST];
     getrandom::fill(&mut random).context("the system gives no random bytes")?;
-    // The key is complete before the file gets its name.
+    // The key is written completely before the file gets its final name.
     let made = path.with_extension(std::process::id().to_string());
     let _ = fs::remove_file(&made);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&made)?;

@@ -33,7 +33,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 #[derive(Serialize, ToSchema)]
 struct Stats {
     topics: Vec<TopicStats>,
-    /// With `days`: the last of these days, such as `2027-01-31`. It is not over yet.
+    /// With `days`: the last of these days, such as `2027-01-31`. This day is not over yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     today: Option<String>,
@@ -78,8 +78,8 @@ struct TopicStats {
 /// A range of lateness, and the number of attempts in this range. Ranges without attempts are left out.
 #[derive(Serialize, ToSchema)]
 struct LatenessRange {
-    /// The end of the range, in microseconds. From 1 ms on, a range begins at most a sixteenth below its end. Null: the
-    /// range has no end.
+    /// The end of the range, in microseconds. From 1 ms on, the width of a range is a sixteenth of its end or less.
+    /// Null: the range has no end.
     #[schema(required = true)]
     up_to_us: Option<u64>,
     attempts: u64,

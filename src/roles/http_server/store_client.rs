@@ -133,7 +133,7 @@ impl StoreClient {
         let turn = self.turn(holder).await?;
         let begun = Instant::now();
         let answer = self.ask_on(&self.reads, 0, make).await;
-        // The list of turns has one reference, and so has each read that runs or waits.
+        // The list of turns has one reference to the semaphore. Each read that runs or waits has another reference.
         if Arc::strong_count(turn.semaphore()) > 1 + READS_MAX {
             let pause = (begun.elapsed() * PAUSES).min(PAUSE_MAX);
             tokio::spawn(async move {

@@ -15,7 +15,7 @@ use role::TroubleLog;
 /// How many bytes a connection reads at a time.
 pub(super) const READ: usize = 16 << 10;
 
-/// Responses of more bytes are written before the next request is carried out.
+/// If the responses have more bytes than this, they are written before the next request is carried out.
 pub(super) const WRITE: usize = 64 << 10;
 
 /// Serves the port until this process drains and its connections are closed. The listening socket stays open in the

@@ -1,5 +1,5 @@
 //! The routes of tokens: make them, show them without their secrets, revoke them. A change is answered when this
-//! process uses it. All other processes use it within two seconds.
+//! process uses the change. All other processes use the change within two seconds.
 
 use std::time::Duration;
 

@@ -51,7 +51,7 @@ pub(super) struct TopicRegistration {
     paused: Option<bool>,
     /// The topic's circuit. Null while the store does not answer.
     #[schema(required = true)]
-    circuit: Option<Circuit>,
+    circuit: Option<ShownCircuit>,
     /// The time until which the circuit is open, Unix milliseconds. After that, each shard of the store lets one job
     /// through as a probe. Null if the circuit is closed, or the store does not answer.
     #[schema(required = true)]
@@ -64,7 +64,8 @@ pub(super) struct TopicRegistration {
 /// Whether a topic's jobs wait because the receiver fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Circuit {
+#[schema(as = Circuit)]
+pub(super) enum ShownCircuit {
     /// No jobs wait.
     Closed,
     /// All jobs wait.
@@ -73,13 +74,13 @@ pub(super) enum Circuit {
     HalfOpen,
 }
 
-impl Circuit {
+impl ShownCircuit {
     /// Reads the store's view. Without a view, the circuit is closed.
-    pub(super) fn from_view(view: Option<&CircuitView>) -> Circuit {
+    pub(super) fn from_view(view: Option<&CircuitView>) -> ShownCircuit {
         match view.map(|view| view.state) {
-            None => Circuit::Closed,
-            Some(CircuitState::Open) => Circuit::Open,
-            Some(CircuitState::HalfOpen) => Circuit::HalfOpen,
+            None => ShownCircuit::Closed,
+            Some(CircuitState::Open) => ShownCircuit::Open,
+            Some(CircuitState::HalfOpen) => ShownCircuit::HalfOpen,
         }
     }
 }
@@ -151,7 +152,7 @@ impl TopicResponse {
         let Some((is_paused, view)) = held.state_of(&self.name) else { return self };
         let state = TopicRegistration {
             paused: Some(is_paused),
-            circuit: Some(Circuit::from_view(view)),
+            circuit: Some(ShownCircuit::from_view(view)),
             circuit_until_ms: view.map(|view| view.until_ms),
             circuit_reason: view.map(|view| view.reason.clone()),
             ..self.state

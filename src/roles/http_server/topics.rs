@@ -1,5 +1,5 @@
 //! The routes of topics. They read topics from the registry, and write them there. A change is answered when this
-//! process uses it. The other processes follow a moment later.
+//! process uses the change. The other processes use the change a moment later.
 
 use std::time::Duration;
 

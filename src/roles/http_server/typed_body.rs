@@ -20,7 +20,7 @@ pub(super) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Problem>
         return Err(Problem::bad_json("it begins with something else than {"));
     }
     serde_json::from_slice(json).map_err(|e| {
-        // The second reading finds the field. It is not done for each body, since it takes longer.
+        // The second reading finds the wrong field. It takes longer, so it is only done after an error.
         let mut again = serde_json::Deserializer::from_slice(json);
         let named = serde_path_to_error::deserialize::<_, T>(&mut again).err();
         let mut path = named.iter().flat_map(|named| named.path().iter()).map(ToString::to_string);

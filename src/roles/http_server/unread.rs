@@ -37,9 +37,9 @@ impl AsRef<[u8]> for HeldBytes {
 pub(super) enum Answer {
     /// The answer only shows something, so it can be replaced by a refusal.
     Shows,
-    /// It says what was changed, so it is never replaced.
+    /// The answer says what was changed, so it is never replaced.
     Changed,
-    /// It says what was changed for each job of a batch, so it can be large.
+    /// The answer says what was changed for each job of a batch, so it can be large.
     ChangedBatch,
 }
 

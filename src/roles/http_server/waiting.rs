@@ -50,7 +50,7 @@ impl WaitingResponse {
 }
 
 impl Api {
-    /// Returns why a job waits. None: it does not wait.
+    /// Returns why a job waits. None: the job does not wait.
     pub(super) async fn waiting(&self, view: &View, reader: &Reader) -> Option<WaitingResponse> {
         if matches!(view.state, State::Leased | State::Dead) {
             return None;

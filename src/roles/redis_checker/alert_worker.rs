@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result};
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use super::condition::Condition;
+use super::finding_kind::FindingKind;
 use super::findings::FoundConditions;
 use super::restarts::Restarts;
 use super::routes::{PhpMail, Routes, SharedPhpMail};
@@ -257,13 +257,13 @@ impl AlertWorker {
         }
         let mut found = lock(&self.shared.found);
         match ledger.outbox.trouble() {
-            Some(trouble) => drop(found.insert(Condition::AlertsNotSent, trouble)),
-            None => drop(found.remove(&Condition::AlertsNotSent)),
+            Some(trouble) => drop(found.insert(FindingKind::AlertsNotSent, trouble)),
+            None => drop(found.remove(&FindingKind::AlertsNotSent)),
         }
     }
 
-    /// Reports jobs that became dead letters since the last look. The counters of this host's processes give their
-    /// number, and the store gives the jobs themselves.
+    /// Reports jobs that became dead letters since the last check. The number of these jobs comes from the counters of
+    /// this host's processes, and the jobs themselves come from the store.
     fn look_at_dead(&mut self, php: &PhpMail, now: i64) {
         let pages = match counters::read(&self.settings.run_dir) {
             Ok(pages) => pages.iter().map(counters::Reading::sums).collect::<Vec<_>>(),
@@ -284,7 +284,7 @@ impl AlertWorker {
     }
 
     fn look_at_processes(&mut self, now: i64) {
-        // If the master does not answer now, it is asked again at the next look.
+        // If the master does not answer now, it is asked again at the next check.
         let Ok(status) = ask_master(&self.settings.run_dir, MASTER_PATIENCE) else { return };
         let restarting = self.kept.restarts.check(&status, self.settings.alert.restarts_within, now);
         let mut found = lock(&self.shared.found);

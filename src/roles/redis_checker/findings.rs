@@ -9,11 +9,11 @@ use std::path::Path;
 
 use nix::fcntl::{FallocateFlags, fallocate};
 
-use super::condition::Condition;
+use super::finding_kind::FindingKind;
 use model::status::{Finding, findings_file};
 
-/// What one look has found: each condition with its details.
-pub(super) type FoundConditions = BTreeMap<Condition, String>;
+/// What one check has found: each condition with its details.
+pub(super) type FoundConditions = BTreeMap<FindingKind, String>;
 
 /// How long a finding from before a restart stays open if it is not found again. The time is long enough for nodes,
 /// which count as down only after several misses.
@@ -25,16 +25,16 @@ const RESERVED: [i64; 2] = [64 << 10, 4 << 10];
 /// The open findings.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    open: BTreeMap<Condition, Finding>,
+    open: BTreeMap<FindingKind, Finding>,
     /// The findings of the previous process that this process has not yet found itself. They stay open until
     /// `believed_until_ms`.
-    taken_up: BTreeSet<Condition>,
+    taken_up: BTreeSet<FindingKind>,
     believed_until_ms: i64,
     /// The bytes that were last written to the file.
     written: Vec<u8>,
 }
 
-/// A change from one look to the next.
+/// A change from one check to the next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Opened(Finding),
@@ -44,14 +44,14 @@ pub(super) enum Change {
 
 impl Findings {
     /// Takes over the findings of the previous process. If the configuration has changed and this process no longer
-    /// looks for a finding, the finding is closed at the first look.
+    /// looks for a finding, the finding is closed at the first check.
     pub(super) fn take_up(
         findings: Vec<Finding>,
         now_ms: i64,
-        is_watched: impl Fn(&Condition) -> bool,
+        is_watched: impl Fn(&FindingKind) -> bool,
     ) -> Findings {
-        let open: BTreeMap<Condition, Finding> =
-            findings.into_iter().filter_map(|f| Some((Condition::from_finding(&f)?, f))).collect();
+        let open: BTreeMap<FindingKind, Finding> =
+            findings.into_iter().filter_map(|f| Some((FindingKind::from_finding(&f)?, f))).collect();
         let taken_up = open.keys().filter(|condition| is_watched(condition)).cloned().collect();
         let believed_until_ms = now_ms.saturating_add(GRACE_MS);
         Findings { open, taken_up, believed_until_ms, written: Vec::new() }
@@ -63,7 +63,7 @@ impl Findings {
     }
 
     /// Returns the details of an open finding.
-    pub(super) fn detail(&self, condition: &Condition) -> Option<&str> {
+    pub(super) fn detail(&self, condition: &FindingKind) -> Option<&str> {
         self.open.get(condition).map(|finding| finding.detail.as_str())
     }
 
@@ -74,8 +74,8 @@ impl Findings {
             self.taken_up.clear();
         }
         self.taken_up.retain(|condition| !found.contains_key(condition));
-        let is_over = |c: &&Condition| !found.contains_key(c) && !self.taken_up.contains(c);
-        let over: Vec<Condition> = self.open.keys().filter(is_over).cloned().collect();
+        let is_over = |c: &&FindingKind| !found.contains_key(c) && !self.taken_up.contains(c);
+        let over: Vec<FindingKind> = self.open.keys().filter(is_over).cloned().collect();
         for condition in over {
             if let Some(finding) = self.open.remove(&condition) {
                 let held_ms = now_ms - finding.since_ms;
@@ -130,13 +130,13 @@ fn reserve(draft: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::condition::NodeCondition;
+    use super::super::finding_kind::NodeCondition;
     use super::*;
 
     #[test]
     fn a_finding_opens_once_and_closes_once_and_others_can_read_it() {
         let mut findings = Findings::default();
-        let found = |detail: &str| FoundConditions::from([(Condition::DiskNearlyFull, detail.to_owned())]);
+        let found = |detail: &str| FoundConditions::from([(FindingKind::DiskNearlyFull, detail.to_owned())]);
         let opened = findings.update(found("1 MiB"), 1000);
         assert!(matches!(&opened[..], [Change::Opened(f)] if f.detail == "1 MiB" && f.since_ms == 1000));
         assert_eq!(findings.update(found("0 MiB"), 61_000), []);
@@ -153,7 +153,7 @@ mod tests {
     fn the_space_for_the_next_findings_is_reserved() {
         let dir = tempfile::tempdir().unwrap();
         let mut findings = Findings::default();
-        let found = |detail: String| FoundConditions::from([(Condition::DiskNearlyFull, detail)]);
+        let found = |detail: String| FoundConditions::from([(FindingKind::DiskNearlyFull, detail)]);
         for detail in ["long ".repeat(1000), "short".to_owned()] {
             findings.update(found(detail), 1000);
             findings.write(dir.path()).unwrap();
@@ -168,7 +168,10 @@ mod tests {
     #[test]
     fn what_was_open_before_a_restart_stays_so_and_is_not_told_anew() {
         let found = |node: &str| {
-            FoundConditions::from([(Condition::Node(node.into(), NodeCondition::Down), "refused".to_owned())])
+            FoundConditions::from([(
+                FindingKind::Node(node.into(), NodeCondition::Down),
+                "refused".to_owned(),
+            )])
         };
         let mut before = Findings::default();
         before.update(found("r1"), 1000);

@@ -1,7 +1,7 @@
 //! Finds the topics that are late (the oldest ready job has waited for longer than `alert.late_after`), the topics
 //! whose circuits are open, the topics whose jobs nobody delivers (`stranded`), and the topics that have nearly used up
 //! their limits (`quotas`). A thread of its own asks the lanes of the store one after the other. When a lane is down,
-//! its waiting jobs are forgotten. Its paused topics and open circuits stay as last reported.
+//! its waiting jobs are forgotten. Its last report of paused topics and open circuits still counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::condition::Condition;
+use super::finding_kind::FindingKind;
 use super::findings::FoundConditions;
 use super::quotas::{TopicHoldings, held, nearly_used};
 use super::stranded::{WaitingJobs, problems, stranded};
@@ -20,7 +20,7 @@ use role::{self, Context, lock};
 use store::{self, CircuitState, Counts, OutboxState, Store, StoreError};
 use telemetry::history::add_rates;
 
-/// The shortest and the longest time between two looks.
+/// The shortest and the longest time between two checks.
 const PERIODS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
 /// An entry of the outbox should lead to an add at once. An entry that has waited for longer than this is a finding.
@@ -42,7 +42,7 @@ struct LaneReport {
     outbox: OutboxState,
 }
 
-/// What was found in the last look.
+/// What was found in the last check.
 pub(super) type LateFindings = Arc<Mutex<FoundConditions>>;
 
 /// Starts the thread.
@@ -66,8 +66,8 @@ pub(super) fn watch(context: &mut Context) -> Result<LateFindings> {
                 }
             }
             topics.reload();
-            let late = |condition: &Condition| match condition {
-                Condition::TopicLate(topic) => Some(topic.clone()),
+            let late = |condition: &FindingKind| match condition {
+                FindingKind::TopicLate(topic) => Some(topic.clone()),
                 _ => None,
             };
             let before: BTreeSet<String> = lock(&found).keys().filter_map(late).collect();
@@ -85,7 +85,7 @@ pub(super) fn watch(context: &mut Context) -> Result<LateFindings> {
             if topics.is_whole() {
                 let is_leased = |name: &str| lanes.iter().any(|(_, report)| report.leased.contains(name));
                 now.extend(stranded(&waiting, now_ms(), |name| match known.undelivered(name)? {
-                    // Clients work on some jobs of the topic, so they will reserve the others later.
+                    // Clients work on some jobs of the topic, so they will reserve the other jobs later.
                     NotDelivered::Pull if is_leased(name) => None,
                     why => Some(why),
                 }));
@@ -128,7 +128,7 @@ fn lane_report(store: &mut dyn Store) -> store::Result<LaneReport> {
 /// Returns a problem if an entry of an outbox has waited for too long.
 fn outbox_that_waits<'a>(
     lanes: impl Iterator<Item = &'a OutboxState> + Clone,
-) -> Option<(Condition, String)> {
+) -> Option<(FindingKind, String)> {
     let oldest = lanes.clone().map(|outbox| outbox.oldest).max()?;
     let entries: u64 = lanes.map(|outbox| outbox.entries).sum();
     (oldest >= OUTBOX_MAX).then(|| {
@@ -137,7 +137,7 @@ fn outbox_that_waits<'a>(
         let detail = format!(
             "{jobs} to be added behind jobs that have ended, the oldest for {waits}: a node does not answer, or no timer runs"
         );
-        (Condition::OutboxWaits, detail)
+        (FindingKind::OutboxWaits, detail)
     })
 }
 
@@ -166,7 +166,7 @@ fn judge(
         let waits_text = humantime::format_duration(Duration::from_secs(waits.as_secs()));
         let detail = format!("{ready} ready jobs are not delivered, the oldest for {waits_text}");
         let is_late = waits > limit && is_wanted(topic);
-        is_late.then(|| (Condition::TopicLate(topic.as_str().to_owned()), detail))
+        is_late.then(|| (FindingKind::TopicLate(topic.as_str().to_owned()), detail))
     };
     waiting.iter().filter_map(describe).collect()
 }
@@ -177,7 +177,7 @@ fn circuits<'a>(
     is_delivered: impl Fn(&str) -> bool,
 ) -> FoundConditions {
     let open = lanes.flatten().filter(|(topic, _)| is_delivered(topic.as_str()));
-    open.map(|(topic, why)| (Condition::CircuitOpen(topic.as_str().to_owned()), why.clone())).collect()
+    open.map(|(topic, why)| (FindingKind::CircuitOpen(topic.as_str().to_owned()), why.clone())).collect()
 }
 
 #[cfg(test)]
@@ -189,7 +189,7 @@ mod tests {
         let state = |entries, secs| OutboxState { entries, oldest: Duration::from_secs(secs) };
         assert_eq!(outbox_that_waits([state(9, 299), state(0, 0)].iter()), None);
         let (condition, detail) = outbox_that_waits([state(9, 1), state(1, 300)].iter()).unwrap();
-        assert_eq!(condition, Condition::OutboxWaits);
+        assert_eq!(condition, FindingKind::OutboxWaits);
         assert!(detail.starts_with("10 jobs wait") && detail.contains("for 5m:"), "{detail}");
     }
 
@@ -206,7 +206,7 @@ mod tests {
         assert!(judged(&[lane(1, 10_000)], &[], 70_000).is_empty());
         let found = judged(&[lane(1, 10_000), lane(2, 5_000)], &[], 70_000);
         let detail = "3 ready jobs are not delivered, the oldest for 1m 5s".to_owned();
-        assert_eq!(found, FoundConditions::from([(Condition::TopicLate("t".into()), detail)]));
+        assert_eq!(found, FoundConditions::from([(FindingKind::TopicLate("t".into()), detail)]));
         assert_eq!(judged(&[lane(1, 10_000)], &["t"], 41_000).len(), 1);
         assert!(judged(&[lane(1, 10_000)], &["t"], 40_000).is_empty());
     }
@@ -217,7 +217,7 @@ mod tests {
         let lane =
             BTreeMap::from([(topic("t"), "5 failures: refused".to_owned()), (topic("gone"), String::new())]);
         let found = circuits([BTreeMap::new(), lane].iter(), |name| name == "t");
-        let expected = (Condition::CircuitOpen("t".into()), "5 failures: refused".to_owned());
+        let expected = (FindingKind::CircuitOpen("t".into()), "5 failures: refused".to_owned());
         assert_eq!(found, FoundConditions::from([expected]));
     }
 }

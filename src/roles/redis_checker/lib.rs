@@ -8,7 +8,7 @@
 //! It never changes a job. Begin with [`run`], then `findings`.
 
 mod alert_worker;
-mod condition;
+mod finding_kind;
 mod findings;
 mod late;
 mod nodes;
@@ -29,7 +29,7 @@ use anyhow::{Context as _, Result};
 use nix::sys::statvfs::statvfs;
 
 use self::alert_worker::Alerts;
-use self::condition::Condition;
+use self::finding_kind::FindingKind;
 use self::findings::{Change, Findings, FoundConditions};
 use self::nodes::Watchers;
 use self::routes::SharedPhpMail;
@@ -79,7 +79,7 @@ pub fn run(mut context: Context) -> Result<()> {
     let statistics = Statistics::start(&context)?;
     let mut alerts = Alerts::start(&context, php)?;
     let names: Vec<&str> = (0..lanes.count()).filter_map(|lane| lanes.name(lane)).collect();
-    let is_watched = |condition: &Condition| condition.node().is_none_or(|node| names.contains(&node));
+    let is_watched = |condition: &FindingKind| condition.node().is_none_or(|node| names.contains(&node));
     let mut findings = Findings::take_up(host::findings(&context.settings.run_dir), now_ms(), is_watched);
     let (mut history, mut history_fails) = (Recorder::default(), TroubleLog::default());
     let (mut of_store, mut next_look, mut has_looked) = (FoundConditions::new(), Instant::now(), false);
@@ -90,7 +90,7 @@ pub fn run(mut context: Context) -> Result<()> {
             if file.is_some() {
                 of_store = look_at_store(store.as_mut());
             }
-            // At the first look the other processes may not have created their bells yet.
+            // At the first check, the other processes may not have created their bells yet.
             let needs_bells = file.is_some() && std::mem::replace(&mut has_looked, true);
             of_store.extend(look_at_run_dir(&context.settings.run_dir, needs_bells)?);
         }
@@ -98,19 +98,19 @@ pub fn run(mut context: Context) -> Result<()> {
         // The disk is checked more often, because adds are refused from the moment when it is full.
         found.extend(file.as_ref().map(check_file).unwrap_or_default());
         found.extend(nodes.found());
-        found.extend(move_that_lasts(&lanes, &mut moving_since).map(|what| (Condition::StoreFails, what)));
+        found.extend(move_that_lasts(&lanes, &mut moving_since).map(|what| (FindingKind::StoreFails, what)));
         found.extend(lock(&late).clone());
         found.extend(alerts.found());
         match &*lock(&damage) {
-            InspectionResult::Damaged(what) => drop(found.insert(Condition::Damaged, what.clone())),
+            InspectionResult::Damaged(what) => drop(found.insert(FindingKind::Damaged, what.clone())),
             // Damage that was found before a restart counts until the whole store has been checked again.
             InspectionResult::NotYet => {
-                let before = findings.detail(&Condition::Damaged);
-                found.extend(before.map(|what| (Condition::Damaged, what.to_owned())));
+                let before = findings.detail(&FindingKind::Damaged);
+                found.extend(before.map(|what| (FindingKind::Damaged, what.to_owned())));
             }
             InspectionResult::Whole => {}
         }
-        let others = [(Condition::RegistryAway, &registry), (Condition::SpoolWaits, &spool)];
+        let others = [(FindingKind::RegistryAway, &registry), (FindingKind::SpoolWaits, &spool)];
         found.extend(
             others.into_iter().filter_map(|(condition, what)| Some((condition, lock(what).clone()?))),
         );
@@ -178,7 +178,7 @@ fn look_at_run_dir(run_dir: &Path, needs_bells: bool) -> Result<FoundConditions>
         return Ok(FoundConditions::new());
     };
     host::make_folder_in_run_dir(run_dir).context("cannot make run_dir again")?;
-    Ok(FoundConditions::from([(Condition::RunDirGone, format!("{}: {what}", run_dir.display()))]))
+    Ok(FoundConditions::from([(FindingKind::RunDirGone, format!("{}: {what}", run_dir.display()))]))
 }
 
 /// Returns what is wrong with the embedded store.
@@ -186,7 +186,7 @@ fn look_at_store(store: &mut dyn Store) -> FoundConditions {
     let mut found = FoundConditions::new();
     // This check is only for the embedded store. A watcher checks each node.
     if let Err(e) = store.health() {
-        found.insert(Condition::StoreFails, e.to_string());
+        found.insert(FindingKind::StoreFails, e.to_string());
     }
     found
 }
@@ -240,10 +240,10 @@ fn check_file(file: &EmbeddedFile) -> FoundConditions {
     let advice = "dq takes and delivers no jobs until it is moved back (docs/RUNBOOK.md)";
     match (host::file_at(path), host::used_file(run_dir)) {
         (Err(e), _) => {
-            drop(found.insert(Condition::FileMissing, format!("{}: {e}: {advice}", path.display())))
+            drop(found.insert(FindingKind::FileMissing, format!("{}: {e}: {advice}", path.display())))
         }
         (Ok(file), Ok(Some(used))) if file != used => {
-            found.insert(Condition::FileReplaced, format!("{}: {advice}", path.display()));
+            found.insert(FindingKind::FileReplaced, format!("{}: {advice}", path.display()));
         }
         (Ok(_), _) => {}
     }
@@ -251,7 +251,7 @@ fn check_file(file: &EmbeddedFile) -> FoundConditions {
     if let Ok(m) = std::fs::metadata(&log)
         && m.len() > LOG_MAX
     {
-        found.insert(Condition::LogTooLong, format!("{} has {} MiB", log.display(), m.len() >> 20));
+        found.insert(FindingKind::LogTooLong, format!("{} has {} MiB", log.display(), m.len() >> 20));
     }
     let folder = path.parent().unwrap_or(Path::new("/"));
     if let Ok(disk) = statvfs(folder) {
@@ -269,7 +269,7 @@ fn check_file(file: &EmbeddedFile) -> FoundConditions {
                 detail +=
                     &format!("; this is less than store.min_free ({min_free} MiB), so adds are refused");
             }
-            found.insert(Condition::DiskNearlyFull, detail);
+            found.insert(FindingKind::DiskNearlyFull, detail);
         }
     }
     found
@@ -290,12 +290,12 @@ mod tests {
         let file = EmbeddedFile::new(&path, dir.path(), 0);
         let kinds = |found: FoundConditions| found.into_keys().collect::<Vec<_>>();
         let before = kinds(check_file(&file));
-        assert!(!before.contains(&Condition::FileMissing));
+        assert!(!before.contains(&FindingKind::FileMissing));
         std::fs::remove_file(&path).unwrap();
-        assert!(kinds(check_file(&file)).contains(&Condition::FileMissing));
+        assert!(kinds(check_file(&file)).contains(&FindingKind::FileMissing));
         std::fs::write(&path, "").unwrap();
-        assert!(kinds(check_file(&file)).contains(&Condition::FileReplaced));
+        assert!(kinds(check_file(&file)).contains(&FindingKind::FileReplaced));
         let found = check_file(&EmbeddedFile::new(&path, dir.path(), u64::MAX / 2));
-        assert!(found[&Condition::DiskNearlyFull].contains("adds are refused"), "{found:?}");
+        assert!(found[&FindingKind::DiskNearlyFull].contains("adds are refused"), "{found:?}");
     }
 }

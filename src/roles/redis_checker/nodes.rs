@@ -1,5 +1,5 @@
-//! Watches the Redis nodes: each second whether they answer, every ten seconds their state, each minute their
-//! configuration. Their answers are judged by pure functions.
+//! Watches the Redis nodes. Checks each second whether they answer, every ten seconds their state, and each minute
+//! their configuration. Pure functions judge the answers.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 
-use super::condition::{Condition, NodeCondition};
+use super::finding_kind::{FindingKind, NodeCondition};
 use super::findings::FoundConditions;
 use model::topic::Durability;
 use store::{Capability, Lanes, Probe, ProbeAnswer, StoreError};
 
-/// How often a node is asked whether it answers, and after how many such rounds its state and its configuration are
-/// read.
+/// How often a node is asked whether it answers. The other two numbers say after how many such rounds its state and its
+/// configuration are read.
 const ROUND: Duration = Duration::from_secs(1);
 const INFO_EACH: u64 = 10;
 const CONFIG_EACH: u64 = 60;
@@ -46,11 +46,11 @@ struct KnownServer {
     misses: u32,
     why: String,
     found: BTreeMap<NodeCondition, String>,
-    /// The most replicas that the server has had since this process started.
+    /// The largest number of replicas that the server has had since this process started.
     replicas: u64,
     /// The server has reported the name of its node at least once, so the node is in use.
     is_used: bool,
-    /// Its configuration, as far as it reports it.
+    /// The configuration of the server, as far as the server reports it.
     config: BTreeMap<String, String>,
 }
 
@@ -79,7 +79,10 @@ impl Watchers {
         self.nodes.extend(self.answers.try_iter());
         let of = |(name, found): (&String, &BTreeMap<NodeCondition, String>)| {
             let name = name.clone();
-            found.clone().into_iter().map(move |(what, detail)| (Condition::Node(name.clone(), what), detail))
+            found
+                .clone()
+                .into_iter()
+                .map(move |(what, detail)| (FindingKind::Node(name.clone(), what), detail))
         };
         self.nodes.iter().flat_map(of).collect()
     }
@@ -236,7 +239,7 @@ fn connected_replicas(info: &BTreeMap<String, String>) -> u64 {
     info.iter().filter(|line| is_replica(*line)).count() as u64
 }
 
-/// Judges the state of a node. `replicas`: the most replicas that it has had.
+/// Judges the state of a node. `replicas`: the largest number of replicas that the node has had.
 fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> NodeFindings {
     let is = |key: &str, value: &str| info.get(key).is_some_and(|v| v == value);
     let link = if is("master_link_status", "down") { ", and its link to the master is down" } else { "" };
@@ -269,7 +272,8 @@ fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> 
     ]
 }
 
-/// Returns why a node cannot keep jobs at the durability level that the store and the topics require. `None`: it can.
+/// Returns why a node cannot keep jobs at the durability level that the store and the topics require. `None`: the node
+/// can.
 fn judge_durability(capability: &Capability, asked: &[Durability], allows_snapshots: bool) -> Option<String> {
     if capability.keeps_snapshots_only() && !allows_snapshots {
         let unused = "it writes no append-only file, and is not used: set appendonly yes, or store.allow_snapshots = true";

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::condition::Condition;
+use super::finding_kind::FindingKind;
 use super::findings::FoundConditions;
 use model::job::TopicName;
 use model::topic::{Rate, Size, Topic};
@@ -53,7 +53,7 @@ pub(super) fn nearly_used<'a>(
         let detail: Vec<String> = parts.into_iter().flatten().collect();
         if !detail.is_empty() {
             let detail = format!("{}; when a limit is reached, adds are refused", detail.join(", "));
-            found.insert(Condition::QuotaNearlyUsed(topic.name.as_str().to_owned()), detail);
+            found.insert(FindingKind::QuotaNearlyUsed(topic.name.as_str().to_owned()), detail);
         }
     }
     found

@@ -1,6 +1,6 @@
-//! Publishes what the registry holds. The thread checks each second, and after a nudge, whether the registry has
-//! changed. If so, it writes the snapshot that all processes of the host follow. It is a thread of its own, because a
-//! database may delay it.
+//! Publishes the contents of the registry. The thread checks each second, and after a nudge, whether the registry has
+//! changed. If so, it writes the snapshot that all processes of the host follow. This work has a thread of its own,
+//! because a database may delay it.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// How often mail settings are read. They change without a new revision.
 const MAIL_PERIOD: Duration = Duration::from_secs(30);
 
-/// Why the registry cannot be read now. `None`: it can.
+/// Why the registry cannot be read now. `None`: it can be read.
 pub(super) type RegistryOutage = Arc<Mutex<Option<String>>>;
 
 /// Starts the thread, if there is a registry. The mail settings that it finds go to `php`.
@@ -69,7 +69,7 @@ struct Follower {
     php: SharedPhpMail,
 }
 
-/// Opens the watch on the file through which others report that they have changed the registry.
+/// Opens a watch on the file by which other processes report that they have changed the registry.
 fn nudges(settings: &Settings) -> Option<Changes> {
     let watch = || Changes::new(&registry::nudge_file(&settings.run_dir)?);
     watch().map_err(|e| log::warn!("cannot watch for nudges: {e}; the registry is asked each second")).ok()
@@ -157,7 +157,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Whether somebody has overwritten the snapshot since the last look. (During a rolling restart, the previous
+    /// Whether somebody has overwritten the snapshot since the last check. (During a rolling restart, the previous
     /// release also writes the snapshot, without the parts that it does not know.) If so, the contents are checked
     /// again.
     fn is_written_over(&mut self) -> bool {

@@ -1,11 +1,11 @@
-//! Which processes are started again and again. Pure: it judges what dq-master reports of each slot.
+//! Finds the processes that are started again and again. Pure: it judges what dq-master reports of each slot.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::condition::Condition;
+use super::finding_kind::FindingKind;
 use super::findings::FoundConditions;
 use model::status::DaemonStatus;
 
@@ -59,7 +59,7 @@ impl Restarts {
         self.slots.retain(|name, _| status.processes.iter().any(|p| p.name == *name));
         let describe = |(name, slot): (&String, &SlotRestarts)| {
             let detail = format!("{} times within {text}, at last: {}", slot.at_ms.len(), slot.reason);
-            slot.is_open.then(|| (Condition::ProcessRestarting(name.clone()), detail))
+            slot.is_open.then(|| (FindingKind::ProcessRestarting(name.clone()), detail))
         };
         self.slots.iter().filter_map(describe).collect()
     }

@@ -1,4 +1,5 @@
-//! Who gets which alert: by the settings, by the topics, and by the mail settings in the PHP daemon's database.
+//! Decides who gets which alert. This depends on the settings, the topics, and the mail settings in the PHP daemon's
+//! database.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +17,7 @@ pub(super) enum PhpMail {
     /// The registry has not been read yet.
     #[default]
     Unknown,
-    /// There are none, or they are not used.
+    /// There are no mail settings, or they are not used.
     Nothing,
     /// The mail settings.
     Row(Box<PhpMailer>),
@@ -68,7 +69,7 @@ pub(super) struct Routes<'a> {
 }
 
 impl Routes<'_> {
-    /// Returns the mail server. `None`: there is none, or it is not known yet.
+    /// Returns the mail server. `None`: there is no mail server, or it is not known yet.
     pub(super) fn smtp(&self) -> Option<&SmtpSettings> {
         match self.php {
             PhpMail::Row(row) if self.alert.smtp.is_none() => Some(&row.smtp),

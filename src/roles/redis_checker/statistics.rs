@@ -1,7 +1,7 @@
 //! Carries the counters of this host's processes into the registry, which keeps them by day. The thread is separate,
 //! because a database may delay it. Meanwhile, the counts stay in the pages (`telemetry::counters`). The registry
 //! records which counts of each page it has, in the same transaction as the sums. So no count is lost or counted twice,
-//! even if a process dies in between or two processes carry at the same time.
+//! even if a process dies in between or two processes carry counts at the same time.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! Which topics have due jobs that nobody delivers, and which have settings that dq does not support. Pure.
+//! Finds the topics whose due jobs nobody delivers, and the topics whose settings dq does not support. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::condition::Condition;
+use super::finding_kind::FindingKind;
 use super::findings::FoundConditions;
 use model::job::TopicName;
 use model::topic::{NotDelivered, Topics};
@@ -16,7 +16,7 @@ pub(super) type WaitingJobs = BTreeMap<TopicName, (u64, i64)>;
 const AFTER: Duration = Duration::from_secs(10);
 
 /// Returns each topic whose due jobs no process delivers, with the number of these jobs and the reason. Paused topics
-/// count as well: if somebody resumed one, its jobs would still not be delivered.
+/// count as well: if somebody resumed such a topic, its jobs would still not be delivered.
 pub(super) fn stranded(
     waiting: &WaitingJobs,
     now_ms: i64,
@@ -30,7 +30,7 @@ pub(super) fn stranded(
         }
         if let Some(why) = undelivered(topic.as_str()) {
             found.insert(
-                Condition::JobsStranded(topic.as_str().to_owned()),
+                FindingKind::JobsStranded(topic.as_str().to_owned()),
                 detail(topic, *ready, waits, &why),
             );
         }
@@ -54,7 +54,7 @@ fn detail(topic: &TopicName, ready: u64, waits: Duration, why: &NotDelivered) ->
 
 /// Returns the topics with settings that dq does not support, and what follows from that.
 pub(super) fn problems(topics: &Topics) -> FoundConditions {
-    let of = |name: &str, problem: String| (Condition::TopicProblem(name.to_owned()), problem);
+    let of = |name: &str, problem: String| (FindingKind::TopicProblem(name.to_owned()), problem);
     topics.iter().filter_map(|topic| Some(of(topic.name.as_str(), topic.problem()?))).collect()
 }
 
@@ -78,7 +78,7 @@ mod tests {
         let at = |now_ms| stranded(&waiting, now_ms, |name| topics.undelivered(name));
         assert_eq!(at(10_000), FoundConditions::new(), "its topic may be about to come");
         let found = at(10_001);
-        let about = |name: &str| found[&Condition::JobsStranded(name.to_owned())].as_str();
+        let about = |name: &str| found[&FindingKind::JobsStranded(name.to_owned())].as_str();
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(
             about("gone").starts_with("3 due jobs wait, the oldest for 10s: the topic is not registered.")
@@ -93,7 +93,7 @@ mod tests {
         let plain = Topic::new(name("t"), "http://h/");
         let flag = Topic { re_notify_flag: "system({res.a})".into(), ..plain.clone() };
         let found = problems(&Topics::from_iter([flag]));
-        assert!(found[&Condition::TopicProblem("t".into())].contains("re_notify_flag"), "{found:?}");
+        assert!(found[&FindingKind::TopicProblem("t".into())].contains("re_notify_flag"), "{found:?}");
         assert_eq!(problems(&Topics::from_iter([plain])), FoundConditions::new());
     }
 }

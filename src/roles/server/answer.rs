@@ -24,7 +24,7 @@ use store::{Added, Changed, Counts, Deleted, Result, StoreError, View};
 /// The JSON of an answer.
 pub(super) type Json = Cow<'static, [u8]>;
 
-/// `{"code":1,"msg":"succ","data":[]}`, which most answers are.
+/// The most frequent answer: `{"code":1,"msg":"succ","data":[]}`.
 pub(super) const SUCCESS: &[u8] = br#"{"code":1,"msg":"succ","data":[]}"#;
 
 /// The success answer of a change that waits in the spool, on this host's disk.

@@ -30,7 +30,7 @@ const OWED_MAX: usize = 1024;
 /// The assumed size, in bytes, of the answer to a `get` until the store has answered it.
 const ANSWER_GUESS: usize = 64 << 10;
 
-/// If the framing of a client is lost: how long the client has to read its last answer and to close the connection.
+/// How long a client has to read its last answer and to close the connection, if its framing is lost.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]

@@ -105,7 +105,8 @@ impl Server {
             Some(Err(e)) => {
                 log::warn!("{}: cannot be passed on: {e}", connection.peer);
                 if e.kind() != ErrorKind::InvalidInput {
-                    // The next dq-server would not take the other connections either, so these must not wait for it.
+                    // The next dq-server would not take the other connections either, so these connections must not
+                    // wait for it.
                     self.keep_all();
                 }
             }
@@ -115,7 +116,8 @@ impl Server {
         self.serve(place);
     }
 
-    /// Closes the connections that the next dq-server has taken, and continues with those that it has refused.
+    /// Closes the connections that the next dq-server has taken, and continues with the connections that it has
+    /// refused.
     pub(super) fn read_handoff_results(&mut self) {
         let Some(handoff_sender) = &mut self.handoff_sender else { return };
         let (results, more) = handoff_sender.results();

@@ -161,7 +161,7 @@ impl HandoffSender {
     }
 
     /// Returns the answers of the next dq-server, and whether further answers may arrive. The next dq-server answers
-    /// before it uses a connection. So if it is gone, it has taken no connection without an answer.
+    /// before it uses a connection. So if it is gone, it has not taken the connections that have no answer.
     pub(super) fn results(&mut self) -> (Vec<HandoffResult>, bool) {
         let mut results = Vec::new();
         loop {

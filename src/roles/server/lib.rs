@@ -54,11 +54,11 @@ const PASSAGE: Token = Token(usize::MAX - 5);
 const HANDOFF_SENDER: Token = Token(usize::MAX - 6);
 const TOPICS: Token = Token(usize::MAX - 7);
 
-/// After the store has given the last answers, a drain waits for this time until the clients have read them.
+/// After the last answers of the store, a drain waits up to this time for the clients to read these answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
-/// The bytes that the buffers of all connections may take together. If four times the longest frame is more, that limit
-/// applies.
+/// The bytes that the buffers of all connections may take together. If four times the longest frame is more than this,
+/// the larger limit applies.
 const BUFFERS_MAX: usize = 32 << 20;
 
 /// Runs the role.

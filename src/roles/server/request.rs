@@ -34,7 +34,7 @@ const MADD_DIGITS_MAX: usize = 200;
 /// The longest frame, in bytes, of a client that must show a token and has not shown it yet.
 const UNKNOWN_MAX: usize = 64 << 10;
 
-/// How long a client that needs a token may take to show it, from the opening of its connection.
+/// A client that needs a token must show it within this time after its connection was opened.
 const PROOF_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns the length of the longest answer in bytes.

@@ -61,7 +61,7 @@ impl std::fmt::Debug for WaitingReserve {
     }
 }
 
-/// A place among the clients that reserve. It is free again when it is dropped.
+/// A place among the clients that reserve. The place is free again when this value is dropped.
 struct ReservePlace {
     places: Rc<RefCell<OpenConnections>>,
     source: ClientSource,

@@ -68,7 +68,7 @@ impl Socket {
         self.is_over |= is_over;
     }
 
-    /// Lets the following reads take everything that has arrived by now, whether an event has reported it or not.
+    /// Makes the next reads take everything that has arrived by now, even if no event has reported it.
     pub(super) fn read_to_the_end(&mut self) {
         (self.readable, self.to_the_end) = (true, true);
     }

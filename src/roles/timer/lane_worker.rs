@@ -65,7 +65,7 @@ pub(super) struct LaneWorkerHandle {
 impl LaneWorkerHandle {
     /// Makes the worker hand back the leases of an owner that is gone.
     pub(super) fn hand_back(&self, owner: OwnerTag, dead: SharedDeadOwner) {
-        // A worker that has ended has already reported that.
+        // If the worker has ended, it has already reported this.
         let _ = self.dead.send((owner, dead));
         let _ = std::io::Write::write(&mut &self.wake_writer, &[1]);
     }
@@ -113,7 +113,7 @@ impl LaneWorker {
 
     /// Works until the main loop ends it, or until it cannot continue.
     pub(super) fn tend(mut self) -> Result<()> {
-        // The timer that was active before may have died after it made jobs ready, and before it rang the bell of the
+        // The previous active timer may have died after it made jobs ready, but before it rang the bell of the
         // consumers.
         self.store.announce();
         let longest = if self.bell.loses_rings() { SHORTER_SLEEP } else { LONGEST_SLEEP };
@@ -159,7 +159,7 @@ impl LaneWorker {
                 log::info!("{jobs} leases of {} are handed back: its process is gone", owner.0);
             }
             let Some((_, dead)) = self.dead.pop() else { break };
-            // The last lane that is done with the owner removes its file.
+            // The last lane that is done with the owner removes the owner's file.
             if let Some(Err(e)) =
                 Arc::into_inner(dead).and_then(|d| d.into_inner().ok().flatten()).map(DeadOwner::forget)
             {

@@ -1,5 +1,5 @@
-//! Decides which timer of a `run_dir` is active: the one that holds the lock. When it dies, the kernel gives the lock
-//! to another timer.
+//! Decides which timer of a `run_dir` is active: the timer that holds the lock. When this timer dies, the kernel gives
+//! the lock to another timer.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};
@@ -16,7 +16,7 @@ impl LeaderLock {
         let lock =
             OpenOptions::new().create(true).truncate(false).write(true).open(run_dir.join("timer.lock"))?;
         let (held, tell) = UnixStream::pair()?;
-        // A wait for the lock blocks its thread, so this is a thread of its own.
+        // A wait for the lock blocks its thread, so the wait has a thread of its own.
         std::thread::Builder::new().name("stand-by".into()).spawn(move || {
             loop {
                 match lock.lock() {

@@ -1,8 +1,8 @@
 //! dq-timer: promotes due jobs to ready, expires leases, and hands back the leases of processes that died.
 //!
-//! One timer of a `run_dir` is active: the one that holds the leader lock. The others stand by, and one of them takes
-//! over as soon as the lock is free. Each lane of the store has a [`LaneWorker`](lane_worker), and a thread that adds
-//! the jobs of the lane's `outbox`. The main loop watches the owners of leases, and the workers.
+//! One timer of a `run_dir` is active: the timer that holds the leader lock. The other timers stand by, and one of them
+//! takes over as soon as the lock is free. Each lane of the store has a [`LaneWorker`](lane_worker), and a thread that
+//! adds the jobs of the lane's `outbox`. The main loop watches the owners of leases, and the workers.
 //!
 //! A timer never makes a callback. Begin with [`run`], then `lane_worker`.
 
@@ -35,7 +35,7 @@ const NODE_AWAY: Duration = Duration::from_secs(1);
 /// The longest sleep of the main loop, which only watches the workers.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// How long the process waits at its end for steps that have begun. An interrupted step was done as a whole, or not at
+/// How long the process waits at its end for steps that have begun. An interrupted step is done completely or not at
 /// all.
 const LAST_STEPS: Duration = Duration::from_secs(2);
 
@@ -69,7 +69,7 @@ struct Timer {
     spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
     /// The topics, shared with the threads that add the jobs of the outboxes.
     known: Arc<Mutex<Topics>>,
-    /// Keeps the thread that sends the host's spool running. `None`: the store has no spool.
+    /// While this value exists, the thread that sends the host's spool runs. `None`: the store has no spool.
     _spool: Option<Sender<()>>,
 }
 

@@ -15,8 +15,8 @@ use model::topic::Topics;
 use role::{TroubleLog, lock};
 use store::{OutboxCause, OutboxEntry, Store};
 
-/// Starts the thread. The thread looks for entries when it is woken. It also looks at the start, because an earlier
-/// timer may have died before it was done. It ends when the sender is dropped.
+/// Starts the thread. The thread looks for entries when it is woken. It also looks for entries at the start, because an
+/// earlier timer may have died before its work was done. The thread ends when the sender is dropped.
 pub(super) fn start(mut store: Box<dyn Store>, topics: Arc<Mutex<Topics>>) -> Result<SyncSender<()>> {
     let (sender, receiver) = sync_channel(1);
     role::vital_thread("outbox", move || {

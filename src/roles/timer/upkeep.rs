@@ -13,7 +13,7 @@ use store::{Store, StoreError};
 const EVERY: Duration = Duration::from_secs(60);
 
 /// How long the topics must stay unchanged before the jobs of unregistered topics are reported. At the first start, and
-/// after a restore, the topics of the registry come a moment later than those of the configuration file.
+/// after a restore, the topics of the registry come a moment later than the topics of the configuration file.
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// `STEP`: how many dead letters are removed in one step. Between two steps, other processes can use the store. `GO`:

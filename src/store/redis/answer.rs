@@ -182,7 +182,7 @@ pub(super) fn headers_of(log: &[u8]) -> Headers {
 }
 
 /// Returns the priority of a job from its level and its headers. If the priority is a number, the first member of the
-/// headers has this number and the order of arrival: `part/numbered.lua`.
+/// headers has this number and the order of arrival: see `part/numbered.lua`.
 pub(super) fn priority(level: Priority, headers: &[u8]) -> JobPriority {
     let number = || {
         let member =

@@ -164,7 +164,7 @@ impl RedisStore {
     }
 }
 
-/// Which items the calls of a batch script are about.
+/// The items of each call of a batch script, and the result of each item.
 pub(super) struct Grouped<const N: usize> {
     /// The result of each item. It is an error until the item's call is answered.
     results: Vec<Result<[u8; N]>>,

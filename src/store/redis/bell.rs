@@ -1,5 +1,5 @@
-//! Waits for work without polling. There is one connection to each shard, with one outstanding call, which the server
-//! answers when the bell rings. A thread waits for this answer, and wakes the process that watches the bell.
+//! Waits for work without polling. There is one connection to each shard, with one outstanding call. The server answers
+//! this call when the bell rings. A thread waits for this answer, and wakes the process that watches the bell.
 //!
 //! A ring goes to one listener only. So one ring wakes only one process, even if many processes wait. Therefore a
 //! process listens only while it can take work. A process that gets a ring for a topic that it may not take passes the
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use redis::{ConnectionLike, Value};
 
-use super::node::{Endpoint, Node, WaitingConnection};
+use super::node::{BellConnection, Endpoint, Node};
 use super::{BELL_ROUND, Nodes, answer};
 use crate::{Bell, BellKind, Ring, TopicRing};
 use model::job::TopicName;
@@ -207,7 +207,7 @@ impl Listener {
     }
 
     fn listen_on(&self, node: &Node) -> redis::RedisResult<()> {
-        let WaitingConnection { mut connection, server } = node.connect(self.shard, BELL_ROUND * 2)?;
+        let BellConnection { mut connection, server } = node.connect(self.shard, BELL_ROUND * 2)?;
         let number: i64 = redis::cmd("CLIENT").arg("ID").query(&mut connection)?;
         let mut waiting = self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.insert(self.shard, (server, number));

@@ -216,7 +216,7 @@ impl Views for RedisStore {
 
     fn delayed_from(&mut self, _: &TopicName, due_ms: i64) -> Result<String> {
         // The score of a delayed job is its due time and its rank: see part/scores.lua. No job has an empty id, so this
-        // is before all jobs of this due time.
+        // position is before all jobs with this due time.
         let behind = ListPosition::Behind(due_ms.saturating_mul(4).to_string(), Vec::new());
         self.cursor_of(self.all_places().map(|place| (place, &behind)))
     }

@@ -52,8 +52,8 @@ fn heads_of(value: Value, state: State) -> Result<ShardListing> {
     Ok(ShardListing { jobs, has_more })
 }
 
-/// Joins what the shards list to one page. Some shards have more jobs than they listed. The page ends at the earliest
-/// end of their lists, so that no job of these shards is passed over.
+/// Joins the lists of the shards to one page. Some shards have more jobs than they listed. The page ends at the
+/// earliest end of their lists, so that no job of these shards is skipped.
 fn joined(shards: Vec<ShardListing>, direction: Direction, limit: usize) -> Result<ListedPage> {
     let is_before = |a: &ListPlace, b: &ListPlace| match direction {
         Direction::Forward => a < b,
@@ -108,7 +108,7 @@ impl Bulk for RedisStore {
         let answers = self.ask_all(places.into_iter().map(call).collect());
         let shards: Vec<ShardListing> =
             answers.into_iter().map(|(_, answer)| heads_of(answer?, state)).collect::<Result<_>>()?;
-        // A job that is moved meanwhile may be seen on no shard.
+        // A job that is moved meanwhile may be missing on all shards.
         match self.nodes.open_homes()?.set == homes.set {
             true => joined(shards, direction, limit),
             false => Err(moving()),

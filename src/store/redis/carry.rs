@@ -1,5 +1,5 @@
-//! Copies jobs and dead letters to their homes, and removes them from where they were. A round of a move does this with
-//! each page.
+//! Copies jobs and dead letters to their homes, and then removes them from their old shards. A round of a move does
+//! this with each page.
 
 use redis::Value;
 
@@ -141,9 +141,9 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         }
     }
 
-    /// Applies the notes that an earlier release, which did not know sets, has left beside its jobs. Then removes the
-    /// notes. A job may have been added on another node instead of at its home, and may have ended there. For such a
-    /// job, the version that the home had before is removed.
+    /// An earlier release without sets has left notes beside its jobs. Applies these notes, and then removes them. A
+    /// job may have been added on another node instead of at its home, and may have ended there. For such a job, the
+    /// version that the home had before is removed.
     pub(super) fn take_up_notes(&mut self, places: &[Place]) -> RoundResult<()> {
         for place in places {
             for home in self.nodes.names.clone() {

@@ -1,4 +1,5 @@
-//! What clients do to jobs that they name: add, get, change, delete. Each happens at the job's home.
+//! What clients do to jobs that they name: add, get, change, delete. Each of these actions happens at the home of the
+//! job.
 
 use std::collections::HashMap;
 
@@ -137,7 +138,7 @@ impl RedisStore {
     pub(super) fn find(&self, key: &JobKey) -> Result<Option<View>> {
         for _ in 0..TRIES {
             let homes = self.nodes.homes()?;
-            // While jobs are moved, each one is copied to its new home first, and then removed from the old one.
+            // While jobs are moved, each job is first copied to its new home, and then removed from its old home.
             let (before, home) = (homes.home_before(key)?, homes.home(key)?);
             let mut found = self.find_at(before, key, &homes);
             if home != before && matches!(found, Ok(None)) {

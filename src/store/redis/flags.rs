@@ -1,5 +1,6 @@
 //! Statements that are sent to each node separately, for example that a topic is paused or resumed. The latest
-//! statement about a name counts. A node that was away learns it from a process that reads the other nodes. Pure.
+//! statement about a name counts. A node that was away gets this statement from a process that reads the other nodes.
+//! Pure.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ pub(super) type Flags = BTreeMap<String, (i64, bool)>;
 /// The key under which a shard keeps the statements about paused topics.
 pub(super) const PAUSES: &str = "pauses";
 
-/// Takes over the flags from `other` that are later than the known ones. Returns whether there were any.
+/// Takes over the flags from `other` that are later than the known ones. Returns whether there were such flags.
 pub(super) fn merge_newer(known: &mut Flags, other: &Flags) -> bool {
     let mut is_news = false;
     for (name, flag) in other {

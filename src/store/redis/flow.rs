@@ -18,12 +18,12 @@ use model::flow::{LimitName, RateSteps};
 use model::job::TopicName;
 use model::rendezvous;
 
-/// How many characters are kept of the reason why a circuit was opened.
+/// The most characters that are kept of the reason why a circuit was opened.
 const REASON: usize = 200;
 
 impl Nodes {
-    /// Returns the node that grants the permits of a topic or a receiver's host, by its name. All hosts of dq choose
-    /// the same node, whichever nodes are down.
+    /// Returns the node that grants the permits of a topic or of a receiver's host. `name` is the name of this topic or
+    /// host. All hosts of dq choose the same node, even if some nodes are down.
     pub fn home_of(&self, name: &str) -> usize {
         let known = self.known();
         let names = known.as_ref().map_or(&self.names[..], |homes| homes.set.homes());

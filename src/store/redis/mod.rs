@@ -105,7 +105,7 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// Opens a handle to all nodes, also if they have the mark of a move.
+    /// Opens a handle to all nodes, even if the nodes have the mark of a move.
     pub fn open_marked(settings: &settings::RedisSettings) -> Result<RedisStore> {
         let spool = Spool::from_settings(settings)?;
         Ok(RedisStore { spool, ..RedisStore::new(settings, None)? })

@@ -1,4 +1,4 @@
-//! What a move is asked to do, how far it is, and what it has done.
+//! The request for a move, its progress, and its result.
 
 use crate::StoreError;
 

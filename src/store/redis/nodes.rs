@@ -229,8 +229,8 @@ impl Nodes {
     }
 
     /// Reads the sets of all nodes that answer, and uses the newest. Does not read the sets if another thread has read
-    /// them since `not_before`. Also sends each node that answers the pauses that the node has missed. If no node has a
-    /// set, makes the first set.
+    /// them since `not_before`. Also sends missed pauses to each node that answers. If no node has a set, makes the
+    /// first set.
     pub(super) fn learn(&self, not_before: Option<Instant>) -> Result<Arc<Homes>> {
         let called_at = Instant::now();
         let mut learned_at = self.learned_at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -312,8 +312,8 @@ impl Nodes {
         answer::optional_text(self.nodes[place.node].run_one(call).map_err(Failure::into_error)?)
     }
 
-    /// Makes calls on one node. If this process has not met the server yet, or must meet it again after a silence, it
-    /// first reads the sets of all nodes that answer.
+    /// Makes calls on one node. If this process has not met the server yet, or must meet it again after a silence, the
+    /// process first reads the sets of all nodes that answer.
     pub(super) fn run(&self, lane: usize, calls: &[Call]) -> Vec<Answer> {
         let mut answers = self.nodes[lane].run(calls);
         // The servers of a Cluster are met one by one.
@@ -371,7 +371,7 @@ impl Nodes {
         ))
     }
 
-    /// Sends each node that answers the pauses that the node has missed.
+    /// Sends missed pauses to each node that answers.
     fn agree_on_pauses(&self, reports: &[Result<NodeReport>]) {
         let known = {
             let mut known = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);

@@ -61,13 +61,13 @@ impl Outboxes {
 
 /// A page of entries.
 enum OutboxPage {
-    /// Another sender may send for this long.
+    /// Only another sender may send for this long.
     Busy(Duration),
     /// The set under which entries were last sent, and the entries with their numbers. None: the entry cannot be read.
     Read(String, Vec<(i64, Option<OutboxEntry>)>),
 }
 
-/// What is left of a source after a call.
+/// What is left to do for a source after a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SourceRest {
     Nothing,
@@ -75,11 +75,11 @@ enum SourceRest {
     More,
     /// Some entries could not be sent.
     Blocked,
-    /// Another sender may send for this long.
+    /// Only another sender may send for this long.
     Busy(Duration),
 }
 
-/// The name that a source uses to send entries under a set.
+/// The sender's name for the entries of a source under one set of nodes.
 fn sender_name(node: &str, source: Place, set: &str) -> String {
     let mut words = set.split(' ');
     let (number, tag) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -236,7 +236,7 @@ impl RedisStore {
 
     /// Removes the entries that their targets took under an earlier set of nodes. Then notes that entries are sent
     /// under the present set from now on. Targets no longer take entries under the earlier set: their fences refuse
-    /// them. Returns false if it is not known yet what a target took.
+    /// these entries. Returns false if it is not known yet what a target took.
     fn settle_earlier_set(
         &self,
         homes: &Homes,

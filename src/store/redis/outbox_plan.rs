@@ -1,9 +1,9 @@
 //! Decides what is sent from an outbox, and what is removed from it. docs/internals/FOLLOW.md has the rules. Pure.
 //!
 //! A target is a shard that gets jobs. It keeps a mark for each source: the number of the last entry that the target
-//! took from the source. A batch for a target has all entries for this target, from the first entry after its mark to
-//! the last entry of the batch. The target takes the batch only if its mark is still the one that the sender has read.
-//! So it takes each entry once.
+//! took from the source. A batch for a target begins with the first entry after the mark of the target. It has all
+//! entries for this target up to the last entry of the batch. The target takes the batch only if its mark is still the
+//! one that the sender has read. So it takes each entry once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct OutboxBatch {
     /// The mark that the target must have.
     pub expected: i64,
-    /// The mark that the target has after that: the number of the last entry.
+    /// The mark that the target has after the batch: the number of the last entry.
     pub number: i64,
     /// The numbers of the entries.
     pub entries: Vec<i64>,

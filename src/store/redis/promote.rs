@@ -139,7 +139,7 @@ impl Promotion for RedisStore {
             moved.next_ms = Some(moved.next_ms.map_or(soon, |at| at.min(soon)));
         } else if was_partial {
             // The bell of a consumer may have rung for jobs that the consumer could not get at that time. No other
-            // process rings it again.
+            // process rings this bell again.
             self.announce();
         }
         Ok((moved, counts.into_iter().collect()))

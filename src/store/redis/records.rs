@@ -190,7 +190,7 @@ impl Records for RedisStore {
 
     fn records(&mut self, key: &JobKey) -> Result<Vec<JobRecord>> {
         let homes = self.nodes.homes()?;
-        // While jobs are moved, records are copied to their new home first, and then removed from the old one.
+        // While jobs are moved, records are first copied to their new home, and then removed from their old home.
         let (before, home) = (homes.home_before(key)?, homes.home(key)?);
         let mut found = self.records_at(self.nodes.place(before, key), key)?;
         if home != before {

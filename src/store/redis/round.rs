@@ -175,8 +175,8 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         Ok((line("run_id").unwrap_or_default().to_owned(), replicas as u64))
     }
 
-    /// Returns an error if a replica that the Sentinels know does not follow. Such a replica could take over without
-    /// the moved jobs.
+    /// Returns an error if the Sentinels know a replica that does not follow the server. Such a replica could take over
+    /// without the moved jobs.
     fn have_replicas(&self, node: usize) -> RoundResult<()> {
         let known = match self.nodes.nodes[node].known_replicas() {
             Some(known) => known,
@@ -219,8 +219,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
             let mut wait = redis::cmd("WAIT");
             wait.arg(replicas).arg(WAIT.as_millis() as u64);
             let wait = Call::plain(place.shard, wait);
-            // With only the hash of the script, a server that does not know the script would run it only after the
-            // WAIT.
+            // If only the hash of the script were sent, a server without the script would run it only after the WAIT.
             let mut answers = self.run(place, vec![call().whole(), wait])?;
             let (reached, answer) = (answers.pop().unwrap_or_default(), answers.pop().unwrap_or_default());
             if number(&reached)? >= replicas as i64 {
@@ -256,8 +255,8 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         Ok(number(&self.run_one(place, older)?)? > 0)
     }
 
-    /// Drops the jobs of an older shard whose home before this move is another node. An earlier move has moved these
-    /// jobs away. Then removes the mark `older`.
+    /// Drops the jobs of an older shard for which the home before this move is another node. An earlier move has moved
+    /// these jobs away. Then removes the mark `older`.
     fn clear(&mut self, place: Place) -> RoundResult<()> {
         for topic in self.nodes.counts_at(place)?.into_keys() {
             for kind in KINDS {

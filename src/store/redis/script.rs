@@ -141,7 +141,7 @@ const PARTS: [(&str, &str); 22] = sources!(
     "views"
 );
 
-/// A script in the form in which it is sent to servers, and the hash by which servers then know the script.
+/// The text of a script that is sent to servers, and the hash by which servers then know the script.
 struct LoadedScript {
     text: String,
     hash: String,
@@ -174,7 +174,7 @@ impl Script {
         !self.is_fenced() || matches!(self, Script::Get | Script::RecordGet)
     }
 
-    /// Returns the text that servers are given.
+    /// Returns the text that is sent to servers.
     pub(super) fn text(self) -> &'static str {
         &self.assembled().text
     }

@@ -14,8 +14,8 @@ pub(super) const SET: &str = "set";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NodeSet {
     text: String,
-    /// When the set was made, Unix milliseconds. If the number of the previous set is the same or greater, this is that
-    /// number plus one.
+    /// When the set was made, Unix milliseconds. If the number of the previous set is the same or greater, this number
+    /// is the previous number plus one.
     pub number: u64,
     /// The names of the nodes that are homes of jobs.
     pub names: Vec<String>,
@@ -49,7 +49,7 @@ impl NodeSet {
         NodeSet::new(after, names, None)
     }
 
-    /// Makes a set that moves jobs from these homes to those of the goal.
+    /// Makes a set that moves jobs from these homes to the homes of the goal.
     pub(super) fn moving(after: u64, names: &[String], from: u64, goal: &[String]) -> Result<NodeSet> {
         let mut goal = goal.to_vec();
         goal.sort();
@@ -87,8 +87,8 @@ impl NodeSet {
         all
     }
 
-    /// Returns whether a process that knows the set `known` must use this set instead. A single node has no other node
-    /// to differ from, so its set is used even if its number is smaller.
+    /// Returns whether a process that knows the set `known` must use this set instead. If there is only one node, no
+    /// other node can have a different set. So this set is used even if its number is smaller.
     pub(super) fn is_news(&self, known: Option<&NodeSet>) -> bool {
         known.is_none_or(|known| {
             let is_alone = self.names.len() == 1 && self.all() == known.all();

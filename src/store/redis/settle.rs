@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl RedisStore {
-    /// Returns the shard that the token of a lease names. If its node is not in the set any more, returns the home of
-    /// the job.
+    /// Returns the shard that the token of a lease names. If the node of that shard is not in the set any more, returns
+    /// the home of the job.
     fn place_of_lease(&self, homes: &Homes, settlement: &Settlement) -> Result<Place> {
         let by_token = self.nodes.place_of(&settlement.token).filter(|place| homes.has(place.node));
         by_token.map_or_else(|| self.home_place(homes, settlement), Ok)

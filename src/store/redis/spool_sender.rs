@@ -22,8 +22,8 @@ use model::job::{JobKey, NewJob};
 use model::settings;
 use model::topic::Durability;
 
-/// How long nothing is sent to a shard that took nothing: the first pause, and the longest pause. Each pause is twice
-/// as long as the previous one.
+/// How long the sender waits after a shard took nothing: the first pause, and the longest pause. Each pause is twice as
+/// long as the previous one.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// If a node outside the set has not answered for this long, the batches that were sent to it are sent to the new
@@ -38,16 +38,16 @@ pub struct SpoolSender {
     name: String,
     /// The number of the set under which entries were last sent.
     set: u64,
-    /// All entries up to this one were examined. Those that still wait are for the shards in `held_up`.
+    /// All entries up to this one were examined. The entries that still wait are for the shards in `held_up`.
     done_to: i64,
-    held_up: BTreeMap<Place, BlockedShard>,
+    held_up: BTreeMap<Place, SpoolBackoff>,
     /// For each batch, by its number: since when no server has answered for it.
     silent: HashMap<i64, Instant>,
 }
 
 /// A shard that took nothing. Nothing is sent to it for a while.
 #[derive(Debug, Clone, Copy)]
-struct BlockedShard {
+struct SpoolBackoff {
     /// The first entry for the shard, or an earlier one.
     first: i64,
     again_at: Instant,
@@ -130,7 +130,7 @@ impl SpoolSender {
     }
 
     /// Sends a batch once more to the same shard. The shard takes the batch now, or has taken it before. If later
-    /// changes have replaced all entries of the batch, it is sent without entries. After the shard has answered, it
+    /// changes have replaced all entries of the batch, the batch is sent without entries. After its answer, the shard
     /// refuses the copy that was sent first, even if that copy arrives much later. None: the result is not known yet.
     fn send_again(&self, homes: &Homes, place: Place, batch: &SentBatch, entries: &[Entry]) -> Option<bool> {
         let calls = self.calls(homes, &[(place, batch, entries)]);
@@ -167,8 +167,8 @@ impl SpoolSender {
     fn try_blocked(&mut self, homes: &Homes, unanswered: &BTreeSet<Place>) -> Result<usize> {
         let now = Instant::now();
         let is_due =
-            |(place, held): &(&Place, &BlockedShard)| held.again_at <= now && !unanswered.contains(place);
-        let due: Vec<(Place, BlockedShard)> =
+            |(place, held): &(&Place, &SpoolBackoff)| held.again_at <= now && !unanswered.contains(place);
+        let due: Vec<(Place, SpoolBackoff)> =
             self.held_up.iter().filter(is_due).map(|(place, held)| (*place, *held)).collect();
         let mut sum = 0;
         for (place, before) in due {
@@ -186,7 +186,7 @@ impl SpoolSender {
                 None => self.done_to = self.done_to.min(before.first - 1),
                 Some(held) => {
                     let pause = (before.pause * 2).min(PAUSE.1);
-                    *held = BlockedShard { first: before.first, again_at: Instant::now() + pause, pause };
+                    *held = SpoolBackoff { first: before.first, again_at: Instant::now() + pause, pause };
                 }
             }
         }
@@ -273,7 +273,7 @@ impl SpoolSender {
     /// Notes that nothing is sent to a shard for a while, and which entry of the shard waits first.
     fn block_shard(&mut self, place: Place, entries: &[Entry]) {
         let Some(first) = entries.iter().map(|entry| entry.seq).min() else { return };
-        let new = BlockedShard { first, again_at: Instant::now() + PAUSE.0, pause: PAUSE.0 };
+        let new = SpoolBackoff { first, again_at: Instant::now() + PAUSE.0, pause: PAUSE.0 };
         let held = self.held_up.entry(place).or_insert(new);
         held.first = held.first.min(first);
     }

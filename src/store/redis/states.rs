@@ -30,7 +30,7 @@ impl Nodes {
 
     /// Returns the state of each node.
     pub fn states(&self) -> Vec<NodeState> {
-        // The set is read first, so that the nodes' own reports are not older than it. A newer set in the reports
+        // The set is read first, so that the nodes' own reports are not older than the set. A newer set in the reports
         // counts at once, because after a move the known set may be a second old.
         let _ = self.learn(Instant::now().checked_sub(FRESH));
         let reports = self.reports();

@@ -87,9 +87,9 @@ impl SharedTables {
         Ok(Some(tables))
     }
 
-    /// Makes the tables on the node `on`. Without `on`, makes them on the home of jobs whose name comes first. All
-    /// nodes must answer, and none may have tables. The first table gets `changes` in the same step. Also returns
-    /// whether this process made the tables. If not, another process was faster and has made them.
+    /// Makes the tables on the node `on`. Without `on`, makes them on the node whose name comes first among the homes
+    /// of jobs. All nodes must answer, and none may have tables. The first table gets `changes` in the same step. Also
+    /// returns whether this process made the tables. If not, another process was faster and has made them.
     pub fn create(
         settings: &settings::RedisSettings,
         on: Option<&str>,
@@ -213,12 +213,12 @@ impl SharedTables {
         }
     }
 
-    /// Returns the error for tables that are not where they were found.
+    /// Returns the error for tables that are no longer on the node where they were found.
     pub fn gone(&self) -> StoreError {
         StoreError::Unavailable(format!("the registry is not on node {} any more", self.node()))
     }
 
-    /// Moves the tables to another node. `others`: all tables but the first. A run may end after any step. It may be
+    /// Moves the tables to another node. `others`: all tables except the first. A run may end after any step. It may be
     /// started again, even while another run works. Returns the handle to the tables on that node.
     pub fn move_to(self, name: &str, others: &[String]) -> Result<SharedTables> {
         let goal = SharedTables::at(&self.nodes, position(&self.nodes, name)?);

@@ -97,7 +97,7 @@ impl RedisStore {
     }
 
     /// Takes back the leases of a call at its shard. If jobs were moved since, the leases may be on any shard, so all
-    /// are searched.
+    /// shards are searched.
     fn take_back(&self, lease: &UnansweredLease, homes: &Homes) -> Result<usize> {
         if homes.set == lease.homes.set {
             return self.take_back_at(lease.place, lease, homes);

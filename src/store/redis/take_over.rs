@@ -120,8 +120,7 @@ fn packed_record(record: &JobRecord) -> Packed {
 
 impl RedisStore {
     /// Calls a script at the homes of jobs, with several jobs in each call. `before`: the arguments before those of the
-    /// jobs. Jobs with the same shard and the same such arguments form a group. Jobs of different groups do not share a
-    /// call.
+    /// jobs. Jobs with the same shard and the same `before` form a group. Jobs of different groups do not share a call.
     fn put(
         &self,
         script: Script,

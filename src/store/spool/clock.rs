@@ -26,8 +26,8 @@ impl Moment {
         Moment { unix_us: unix.as_micros() as i64, boot: boot.to_owned(), boot_ms: since_boot }
     }
 
-    /// Returns what is left, at this moment, of a delay that began at `since`. After a reboot it is not known how long
-    /// the host was off. Only the time since the boot is counted as passed, so that no job is early.
+    /// Returns how much of a delay is left at this moment. The delay began at `since`. After a reboot it is not known
+    /// how long the host was off. Only the time since the boot is counted as passed, so that no job is early.
     pub(super) fn left_of(&self, delay: Duration, since: &Moment) -> Due {
         let passed_ms = if self.boot == since.boot { self.boot_ms - since.boot_ms } else { self.boot_ms };
         // The moments are rounded down to whole milliseconds, so the difference may be up to a millisecond too large.

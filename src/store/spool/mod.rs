@@ -127,8 +127,8 @@ impl Spool {
         !files_at(&self.path).is_ok_and(|files| files == self.files)
     }
 
-    /// Refuses to continue with a file that was removed or replaced: other processes do not see what it says about
-    /// jobs.
+    /// Refuses to continue with a file that was removed or replaced, because other processes do not see the changes in
+    /// this file.
     fn check_files(&self) -> Result<()> {
         match self.is_replaced() {
             true => Err(StoreError::Gone(format!("the spool {}", self.path.display()))),
@@ -156,7 +156,7 @@ impl Spool {
         any.exists([]).map(|any| !any).map_err(unread)
     }
 
-    /// Returns for each of these jobs whether a change of it waits.
+    /// Returns for each of these jobs whether a change of this job waits.
     pub(super) fn holds<'a>(&self, keys: impl Iterator<Item = &'a JobKey>) -> Result<Vec<bool>> {
         if self.is_empty()? {
             return Ok(keys.map(|_| false).collect());

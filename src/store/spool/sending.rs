@@ -23,7 +23,7 @@ pub(crate) struct SentBatch {
 }
 
 impl Spool {
-    /// Returns whether nothing waits. If so, this is noted, so that nobody has to read the file.
+    /// Returns whether nothing waits. In this case, also writes a note that says so. Then nobody has to read the file.
     pub(crate) fn note_empty(&self) -> Result<bool> {
         if self.is_noted_empty() || !self.has_no_entry()? {
             return self.is_empty();
@@ -31,7 +31,7 @@ impl Spool {
         if let Ok(turn) = self.turn.take()
             && self.has_no_entry()?
         {
-            // If the note cannot be written, nothing is wrong: processes read the file then.
+            // If the note cannot be written, this is not an error: processes then read the file.
             let _ = turn.set_byte(NOTHING_WAITS);
         }
         self.is_empty()

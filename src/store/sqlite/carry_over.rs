@@ -45,8 +45,8 @@ pub(super) enum LogReuse {
     Emptied,
 }
 
-/// Copies the log into the file, if the log has this many pages or disk space is scarce. Returns false if a reader
-/// still needs the log.
+/// Copies the log into the file, if the log has `least_pages` pages or more, or if disk space is scarce. Returns false
+/// if a reader still needs the log.
 pub(super) fn carry_over(
     db: &Connection,
     turn: &Turn,

@@ -14,7 +14,7 @@ use model::job_priority::JobPriority;
 use model::quota::{OverQuota, QuotaLimit};
 use model::record::Ending;
 
-/// Pauses a topic, so that its jobs are no longer leased; or resumes it, and rings the consumers.
+/// Pauses a topic, so that its jobs are no longer leased. Or resumes the topic, and rings the consumers.
 pub(super) fn pause(w: &mut Write<'_>, topic: &TopicName, paused: bool) -> rusqlite::Result<()> {
     let sql = match paused {
         true => "INSERT INTO pause (name) VALUES (?1) ON CONFLICT DO NOTHING",
@@ -105,14 +105,15 @@ fn live(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<Option<(i64, St
         .optional()
 }
 
-/// Returns when the live job with that id is due. If it was replaced while it is leased: when the replacement is due.
+/// Returns when the live job with that id is due. For a leased job that was replaced, returns when the replacement is
+/// due.
 fn due_of(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<i64> {
     let due = "SELECT coalesce(replaced_due_ms, due_ms) FROM job WHERE tid = ?1 AND id = ?2 AND state < 4";
     w.db.prepare_cached(due)?.query_row(params![tid, id.as_str()], |row| row.get(0))
 }
 
 /// Deletes one live job, or its dead letters if there is no live job. `note`: why, for its record. Returns whether
-/// there were any.
+/// there was a job or a dead letter.
 pub(super) fn delete(w: &mut Write<'_>, key: &JobKey, note: Option<&str>) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     if let Some((seq, state)) = live(w, tid, &key.id)? {

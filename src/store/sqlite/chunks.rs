@@ -24,7 +24,7 @@ impl SqliteStore {
         out
     }
 
-    /// Repeats a step until it says that there is no more to do. Returns the sum of what it did.
+    /// Repeats a step until the step says that there is no more to do. Returns the sum of what the steps did.
     pub(super) fn until_done(
         &mut self,
         mut step: impl FnMut(&mut Write<'_>) -> rusqlite::Result<(usize, More)>,

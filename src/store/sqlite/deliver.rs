@@ -134,7 +134,7 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
         .optional()?;
     let Some(mut held) = found else { return Ok(Settled::Stale) };
     if let Some(due_ms) = held.replaced_due_ms {
-        // An extension does nothing, because it would make the replacement wait. A name does nothing either. Any
+        // `Extend` does nothing here, because it would make the replacement wait. `Name` does nothing here, either. Any
         // other outcome ends the lease, and settles nothing.
         if !matches!(settlement.outcome, Outcome::Extend(_) | Outcome::Name(_)) {
             end(w, &held, w.place(Due::At(due_ms)))?;
@@ -280,7 +280,7 @@ pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Promot
     Ok(PromotionResult { jobs, next_ms: browse::next_deadline(w.db)? })
 }
 
-/// Returns the recorded attempts of a job with one more: the attempt that was lost.
+/// Returns the recorded attempts of a job, and after them the attempt that was lost.
 fn lost(w: &Write<'_>, held: &mut LeasedRow, error: &str) -> String {
     let attempt = Attempt {
         number: held.attempts,

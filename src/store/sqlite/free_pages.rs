@@ -43,9 +43,9 @@ pub(super) enum FreePages {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Nothing,
-    /// Look again after this time.
+    /// Check again after this time.
     Wait(Duration),
-    /// Give back up to this many pages, and look again.
+    /// Give back up to this number of pages, and check again.
     Give(i64),
     /// All these pages are given back, but only in the log. The log must be copied into the file, so that the file gets
     /// shorter.

@@ -25,8 +25,8 @@ use crate::{Bell, BellKind};
 /// How long after a failure to try again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Where a process waits for work. Its descriptor is readable after a ring, and when the bell may have to be hung
-/// again.
+/// The place where a process waits for work. Its descriptor is readable after a ring, and when the bell may have to be
+/// hung again.
 #[derive(Debug)]
 pub struct HungBell {
     path: PathBuf,

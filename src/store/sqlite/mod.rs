@@ -69,10 +69,10 @@ use host::{FileId, file_at, use_file, used_file};
 use model::job::TopicName;
 use model::ticket::TicketSecret;
 
-/// How many jobs a transaction touches at most, so that it stays short.
+/// The maximum number of jobs that a transaction changes. This limit keeps transactions short.
 const CHUNK: usize = 256;
 
-/// Each time the log grows by this many pages (of 4 kB), the timer is rung to copy it into the file.
+/// Each time the log grows by this number of pages (of 4 kB), the timer is rung to copy the log into the file.
 const LOG_PAGES: i32 = 1000;
 
 /// A handle to the embedded store.

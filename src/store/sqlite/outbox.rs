@@ -15,7 +15,7 @@ use crate::{Added, FollowerMaker, Outbox, OutboxCause, OutboxEntry, OutboxState,
 use model::job::{JobKey, TopicName};
 use model::record::Ending;
 
-/// How many entries a transaction sends at most.
+/// The maximum number of entries that a transaction sends.
 const STEP: usize = 64;
 
 /// The columns of a record come first: see `record_of`.

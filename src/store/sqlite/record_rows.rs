@@ -11,7 +11,7 @@ use model::record::JobRecord;
 /// The condition for the records of the topic ?1.
 pub(super) const IN_TOPIC: &str = "rid > ?1 << 40 AND rid < (?1 + 1) << 40";
 
-/// The row numbers of a topic's records begin at the number of the topic times this number.
+/// The row numbers of a topic's records begin at the number of the topic, multiplied by this value.
 pub(super) const OF_A_TOPIC: i64 = 1 << 40;
 
 const COLUMNS: &str =

@@ -22,8 +22,8 @@ use model::follow::Then;
 use model::job::{Attempt, JobId, JobKey, NewJob, TopicName};
 use model::record::{Ending, JobRecord, NOTE_NUMBER, RECORD_BODY_MAX, RECORDS_MAX, RecordKeeping};
 
-/// How many surplus records a transaction removes for each record that it writes. With more than one, a limit that was
-/// lowered is reached in the end.
+/// How many surplus records a transaction removes for each record that it writes. The number is greater than one, so
+/// that the records reach a limit that was lowered.
 const SURPLUS: i64 = 2;
 
 /// The SQL expression for the bytes of a row of `record`. `ROW_BYTES` is the part for the columns that are not texts.
@@ -42,7 +42,7 @@ const ROOM_RECORDS: i64 = 16;
 /// How many transactions may remove records for one batch of adds.
 const ROOM_STEPS: usize = 64;
 
-/// What a record takes from the row of its job.
+/// The values that a record gets from the row of its job.
 pub(super) struct EndedRow {
     pub stamp_us: i64,
     pub due_ms: i64,
@@ -66,7 +66,8 @@ macro_rules! ended_columns {
 }
 pub(super) use ended_columns;
 
-/// Returns the most bytes that a body may have to be kept with its headers. 0: no body is kept. (No body is empty.)
+/// Returns the largest size, in bytes, of a body that is kept together with its headers. 0: no body is kept. (No body
+/// is empty.)
 pub(super) fn body_max(keeping: &RecordKeeping) -> i64 {
     if keeping.with_body { RECORD_BODY_MAX as i64 } else { 0 }
 }
@@ -240,8 +241,8 @@ impl Write<'_> {
         self.remove_records(IN_TOPIC, "1", params![tid, limit, 0])
     }
 
-    /// Removes records. `among` says which records are looked at, up to the limit, and `which` says which of these are
-    /// removed. The parameters: topic, limit, and what the two conditions need.
+    /// Removes records. `among` says which records are checked, up to the limit. `which` says which of these records
+    /// are removed. The parameters are the topic, the limit, and the values for the two conditions.
     pub(super) fn remove_records(
         &self,
         among: &str,

@@ -64,7 +64,7 @@ pub(super) fn topic_name(row: &Row<'_>, column: usize) -> rusqlite::Result<Topic
 }
 
 /// Returns the headers of a job as the text of their column. The text begins with the stamp of the job to which the
-/// headers belong, because the release before this one leaves the old headers in the row when it replaces a job.
+/// headers belong. The reason: when the previous release replaces a job, it leaves the old headers in the row.
 pub(super) fn headers_text(headers: &Headers, stamp_us: i64) -> Option<String> {
     (!headers.is_empty()).then(|| format!("{stamp_us} {}", headers.to_text()))
 }

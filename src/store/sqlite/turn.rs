@@ -89,8 +89,8 @@ impl HeldTurn {
         Ok(HeldTurn { turn, database: database.to_owned() })
     }
 
-    /// Notes on the disk that the file is being replaced. If this process dies before the end, nobody opens the store,
-    /// or makes a new one in its place, until a person has repaired the files.
+    /// Notes on the disk that the file is being replaced. If this process dies before the end, a person must repair the
+    /// files. Before that, nobody opens the store, or makes a new store in its place.
     pub fn begin_replacement(&self) -> io::Result<()> {
         let note = replacement_note(&self.database);
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&note)?.sync_all()?;
@@ -104,7 +104,7 @@ impl HeldTurn {
         std::fs::remove_file(replacement_note(&self.database))
     }
 
-    /// Notes that the old file is still, or again, in its place.
+    /// Notes that the old file is in its place: it was never moved, or it is back.
     pub fn give_up_replacement(&self) -> io::Result<()> {
         std::fs::remove_file(replacement_note(&self.database))
     }

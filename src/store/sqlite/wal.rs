@@ -3,11 +3,11 @@
 //! synced before are missing on the disk. After a power cut, the log ends there: all later commits would be lost, even
 //! if they were synced.
 //!
-//! So a process notes in the turn's file that it is about to write to the log, and removes the note when all went well.
-//! If there was an error or the process was killed, the next process that has the turn finds the note. That process
-//! first writes the whole log again and syncs it, because the pages in memory are still right. (A checkpoint is not
-//! enough. It changes the database file, but the old log stays until SQLite begins a new one. After a power cut, the
-//! rest of the old log would overwrite the changed file.)
+//! So a process writes a note in the turn's file before it writes to the log. It removes the note when the write has
+//! succeeded. If there was an error or the process was killed, the next process that has the turn finds the note. That
+//! process first writes the whole log again and syncs it, because the pages in memory are still right. (A checkpoint is
+//! not enough. It changes the database file, but the old log stays until SQLite begins a new one. After a power cut,
+//! the rest of the old log would overwrite the changed file.)
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};

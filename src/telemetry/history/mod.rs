@@ -80,7 +80,8 @@ pub struct History {
     pub long: Vec<Point>,
 }
 
-/// The name has the number of the layout, because samples of another layout have another size.
+/// Returns the path of the file. The name contains the number of the layout, because samples of another layout have
+/// another size.
 fn path(run_dir: &Path) -> PathBuf {
     run_dir.join(format!("history.{LAYOUT}"))
 }
@@ -139,8 +140,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Writes a sample into each ring buffer whose next step has come. `totals` is called only then. If a sample cannot
-    /// be written, it is left out, and the next one is written at the next step.
+    /// Writes a sample into each ring buffer whose next step has come. `totals` is called only if there is such a ring
+    /// buffer. If a sample cannot be written, it is left out, and the next one is written at the next step.
     pub fn record(
         &mut self,
         run_dir: &Path,

@@ -22,8 +22,8 @@ use model::job::TopicName;
 /// How many sequences a test plays, unless the environment sets another number. (Twenty sequences take a second.)
 const SEQUENCES: u64 = 150;
 
-/// How long after the time of trouble all jobs must be delivered. An exchange that hangs takes 5 s. A circuit whose
-/// probe was lost waits for up to 20 s. A home forgets after 30 s what a process held. Each job may need one more
+/// All jobs must be delivered within this time after the time of trouble. An exchange that hangs takes 5 s. A circuit
+/// whose probe was lost waits for up to 20 s. A home forgets after 30 s what a process held. Each job may need one more
 /// second, if its topic has one callback at a time.
 const PATIENCE: Duration = Duration::from_secs(60);
 

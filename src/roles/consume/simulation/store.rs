@@ -26,7 +26,7 @@ pub(super) struct SimulatedLane {
     /// The rings that no process has heard yet: topics, each with the number of its ring. `None`: any work.
     bell: BTreeMap<Option<TopicName>, u64>,
     rings: u64,
-    /// The number of the lane, and of the last lease. Both are in a token.
+    /// The number of the lane, and the number of the last lease. A token contains both numbers.
     number: usize,
     tokens: u64,
     circuits: HashMap<TopicName, Circuit>,
@@ -197,7 +197,7 @@ impl SimulatedLane {
         retries
     }
 
-    /// Takes back these leases, if they have not ended. `tokens` is `None`: takes back all leases of the process.
+    /// Takes back these leases, if they have not ended. If `tokens` is `None`, takes back all leases of the process.
     pub(super) fn take_back(&mut self, tokens: Option<&[Token]>, owner: usize, now: Instant) {
         let is_meant = |token: &Token, of: usize| of == owner && tokens.is_none_or(|t| t.contains(token));
         let meant = self.leases.iter().filter(|(token, (_, _, of))| is_meant(token, *of));
@@ -269,7 +269,7 @@ impl SimulatedLane {
     }
 }
 
-/// Some jobs have a URL of their own, where their topics allow it.
+/// Some jobs have a URL of their own, if their topics allow it.
 pub(super) fn destination_of(number: JobNumber) -> Option<Destination> {
     number.is_multiple_of(3).then(|| Destination::Url("http://h1.example/".to_owned()))
 }

@@ -17,7 +17,7 @@ use model::retry::Retry;
 use model::settings::HostLimit;
 use model::topic::{Failure, HostPattern, Rate, Topic, Topics};
 
-/// How long jobs come, and how long stores and receivers fail.
+/// The time in which jobs come, and in which stores and receivers fail.
 pub(super) const TROUBLE: Duration = Duration::from_secs(8);
 
 /// How long a job may wait while a consumer that serves it is idle: the ring is passed on again after a second.

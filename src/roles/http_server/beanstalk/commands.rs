@@ -27,7 +27,7 @@ pub(super) fn failed(problem: &Problem) -> BeanstalkResponse<'static> {
 }
 
 impl Session {
-    /// Carries out a command that is neither a put nor a reserve with a wait.
+    /// Carries out any command except put, quit, and the reserves that may wait.
     pub(super) async fn carry_out(&mut self, command: BeanstalkCommand) -> BeanstalkResponse<'static> {
         self.count(&command);
         let done = match command {

@@ -11,7 +11,7 @@ use store::Token;
 /// How many jobs a connection may have reserved at the same time.
 pub(super) const HELD_MAX: usize = 1_000;
 
-/// How long before the end of a lease its client is warned: one second, as in beanstalkd.
+/// A client is warned this long before the end of its lease: one second, as in beanstalkd.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// A lease stays known for this time after its end, because the clock of the store decides when a lease ends.

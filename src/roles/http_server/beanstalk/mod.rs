@@ -132,7 +132,7 @@ async fn serve(
 /// How the service of a connection ends.
 enum ConnectionEnd {
     Closed,
-    /// This process drains, and the next one may take the connection.
+    /// This process drains, and the next process may take the connection.
     Draining,
 }
 

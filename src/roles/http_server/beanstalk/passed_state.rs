@@ -20,7 +20,7 @@ use store::Token;
 /// refuses a version that it does not know, and the connection stays where it is.
 const VERSION: u32 = 1;
 
-/// The limit of bytes that have arrived and are not carried out yet. A connection with more of them is not passed on.
+/// The limit of bytes that have arrived and are not carried out yet. A connection with more bytes is not passed on.
 const INPUT_MAX: usize = 20 << 20;
 
 /// The state of a connection between two commands, or in a reserve that waits.

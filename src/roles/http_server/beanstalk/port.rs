@@ -139,7 +139,7 @@ impl BeanstalkPort {
         self.pauses.send_replace(());
     }
 
-    /// Returns the paused tubes, how long each is paused, and until when.
+    /// Returns the paused tubes, the length of each pause, and its end.
     pub(super) fn pauses(&self, now: Instant) -> Vec<(TubeName, Duration, Instant)> {
         self.with_state(|state| {
             let paused = |(tube, known): (&TubeName, &TubeState)| {

@@ -29,7 +29,7 @@ use store::StoreError;
 /// How many times dq tries to add a job, if its number is taken or the home of its number does not answer.
 const TRIES: usize = 8;
 
-/// How many numbers are tried to find one whose home answers.
+/// How many numbers dq tries, to find a number whose home answers.
 const NUMBERS: usize = 64;
 
 /// A put registers a new topic only while dq knows fewer topics than this.

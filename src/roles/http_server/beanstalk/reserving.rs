@@ -182,7 +182,8 @@ impl Session {
                 None => WaitResult::Nothing,
             }),
             // When this process drains, each reserve gets its answer soon. This code waits for the answer, because a
-            // job may be leased for the client. If the process ended before, it could not hand this job back.
+            // job may be leased for the client. If the process ended before the answer, it could not hand this job
+            // back.
             _ = closing.changed(), if is_idle => Ok(WaitResult::Closing),
             _ = pauses.changed() => Ok(WaitResult::Again),
             _ = topics_change.changed() => Ok(WaitResult::Again),

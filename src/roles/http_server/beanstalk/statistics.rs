@@ -1,5 +1,5 @@
 //! The statistics of jobs, tubes and the port. The counts of jobs come from the store. The counts of commands and
-//! connections are of this process alone.
+//! connections cover only this process.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use super::super::problem::Problem;
 use super::super::store_client::Reply;
 use super::reserving::tube_named;
 use super::session::Session;
-use super::stored_job::JobFacts;
+use super::stored_job::BeanstalkJobStats;
 use super::tube_topic::topic_of;
 use host::now_ms;
 use model::job::State;
 use protocol::beanstalk::{
-    BeanstalkResponse, JobState, JobStats, ProcessorTime, Quoted, ServerStats, TubeName, TubeStats,
+    BeanstalkResponse, JobState, JobStats, ProcessorTime, QuotedStat, ServerStats, TubeName, TubeStats,
 };
 use role::submit::StoreRequest;
 use store::Counts;
@@ -30,7 +30,7 @@ impl Session {
         let Some(view) = self.find(number).await? else { return Ok(BeanstalkResponse::NotFound) };
         let Some(tube) = tube_named(self, &view.key.topic) else { return Ok(BeanstalkResponse::NotFound) };
         let by_topic = self.port().topic(&view.key.topic).map_or(Duration::ZERO, |topic| topic.ttr);
-        let facts = JobFacts::new(&view, by_topic);
+        let facts = BeanstalkJobStats::new(&view, by_topic);
         let now_ms = now_ms();
         let (state, left_ms) = match view.state {
             State::Ready => (JobState::Ready, 0),
@@ -114,7 +114,7 @@ impl Session {
             max_job_size: api.settings.beanstalk.max_job_size.into(),
             current_tubes: self.port().tubes().len() as u64,
             pid: std::process::id().into(),
-            version: Quoted(format!("dq {}", env!("CARGO_PKG_VERSION"))),
+            version: QuotedStat(format!("dq {}", env!("CARGO_PKG_VERSION"))),
             rusage_utime: time(usage.as_ref().map_or(0, |usage| usage.user_time().num_microseconds())),
             rusage_stime: time(usage.as_ref().map_or(0, |usage| usage.system_time().num_microseconds())),
             uptime_s: self.port().started.elapsed().as_secs(),

@@ -106,7 +106,7 @@ impl Note {
 
 /// What beanstalkd reports about a job beside its state. The counts cover only the attempts that dq keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct JobFacts {
+pub(super) struct BeanstalkJobStats {
     pub priority: u32,
     pub delay_s: u64,
     pub ttr_s: u64,
@@ -116,11 +116,11 @@ pub(super) struct JobFacts {
     pub kicks: u64,
 }
 
-impl JobFacts {
-    /// `ttr` is the TTR of the topic, for jobs that have none of their own.
-    pub(super) fn new(view: &View, ttr: Duration) -> JobFacts {
+impl BeanstalkJobStats {
+    /// `ttr` is the TTR of the topic, for jobs that have no TTR of their own.
+    pub(super) fn new(view: &View, ttr: Duration) -> BeanstalkJobStats {
         let own_ttr = self::ttr(&view.headers).unwrap_or(ttr);
-        let mut facts = JobFacts {
+        let mut facts = BeanstalkJobStats {
             priority: view.priority.number(),
             delay_s: number(&view.headers, DELAY).unwrap_or(0).into(),
             ttr_s: own_ttr.as_secs(),

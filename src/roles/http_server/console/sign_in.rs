@@ -267,10 +267,10 @@ fn busy() -> Problem {
 /// The file in the run folder with the password of the first account.
 const FIRST_PASSWORD: &str = "first-password";
 
-/// How long after a failure the first account is tried again. The registry may be on a Redis that starts with dq.
+/// The pause before the first account is tried again. The registry may be on a Redis that starts with dq.
 const FIRST_ACCOUNT_RETRY: Duration = Duration::from_secs(1);
 
-/// Makes an account with a random password if there is none, and writes the password to a file that only the daemon's
+/// If there is no account, makes one with a random password, and writes the password to a file that only the daemon's
 /// user can read. The log names the file. Without a registry, it logs that there can be no accounts. While the registry
 /// does not answer, it tries again.
 pub(in super::super) async fn first_account(api: Api) {
@@ -316,7 +316,7 @@ pub(in super::super) async fn first_account(api: Api) {
     }
 }
 
-/// Makes an account with a random password, and returns the password. None: there is an account.
+/// Makes an account with a random password, and returns the password. None: an account exists already.
 fn make_first_account(registry: &mut dyn Registry) -> Result<Option<String>, RegistryError> {
     if registry.tokens()?.iter().any(Token::is_account) {
         return Ok(None);
@@ -373,7 +373,7 @@ pub(in super::super) async fn hash_in_background<T: Send + 'static>(
     hashed.await.ok()
 }
 
-/// Makes a random password, and an account with it.
+/// Makes a random password, and an account with this password.
 fn random_account() -> Option<(String, Token)> {
     let (mut random, mut salt) = ([0; 32], [0; 16]);
     getrandom::fill(&mut random).and_then(|()| getrandom::fill(&mut salt)).ok()?;

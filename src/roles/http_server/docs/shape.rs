@@ -25,12 +25,12 @@ const ALTERNATIVES: [(&str, &str); 3] = [("oneOf", " or "), ("anyOf", " or "), (
 /// The members of a schema that other functions show: its type, its fields and its meaning.
 const SHOWN_ELSEWHERE: [&str; 6] = ["type", "format", "$ref", "description", "properties", "required"];
 
-/// Returns the name of the schema to which this one refers.
+/// Returns the name of the schema to which this schema refers.
 pub(super) fn referred(schema: &Value) -> Option<&str> {
     schema["$ref"].as_str()?.strip_prefix(REFERENCE)
 }
 
-/// Returns the schema itself, or the one to which it refers.
+/// Returns the schema itself, or the schema to which it refers.
 pub(super) fn resolved<'d>(document: &'d Value, schema: &'d Value) -> &'d Value {
     match referred(schema) {
         Some(name) => &document["components"]["schemas"][name],
@@ -73,8 +73,8 @@ pub(super) fn type_of(schema: &Value) -> String {
     words.iter().map(one).collect::<Vec<_>>().join(" or ")
 }
 
-/// Returns which values are valid, and examples, each as one item. `is_row` leaves out the default, because it has its
-/// own column.
+/// Returns which values are valid, and examples, each as one item. `is_row` leaves out the default, because the default
+/// has its own column.
 pub(super) fn facts(schema: &Value, is_row: bool) -> Vec<String> {
     let Some(members) = schema.as_object() else { return Vec::new() };
     let mut facts = Vec::new();

@@ -322,7 +322,7 @@ pub(super) struct TopicPath {
 /// The job in a path.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
-pub(super) struct JobPath {
+pub(super) struct JobPathParameters {
     /// The topic's name.
     #[param(pattern = "^[A-Za-z0-9_.-]+$", min_length = 1, max_length = 128, example = "orders")]
     topic: String,

@@ -15,10 +15,10 @@
 -- not allow the add. Then the 7 bytes are the number of the limit (1), and in how many ms to try again (6)
 --
 -- Moves a job: nothing -> delayed, ready. A job that is replaced: delayed, ready -> delayed, ready; leased -> leased.
--- In the last case the record is that of the replacement, which becomes delayed or ready when the lease has ended. Dead
--- letters do not conflict.
+-- If the replaced job is leased, its record becomes the record of the replacement. The replacement becomes delayed or
+-- ready when the lease has ended. Dead letters do not conflict.
 
--- A topic that had a body of more bytes than this stays in `big`: see sizes.
+-- The size of a body, in bytes. A topic that had a larger body stays in `big`: see sizes.
 local BIG = 65536
 local REPLACE, KEEP = 114, 107
 local argv, byte, pack = ARGV, string.byte, struct.pack
@@ -29,7 +29,7 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
   local step = alike and 2 or 4
   local last = first + step * n - 1
   local bodies, delayed, ready = base .. 'b:' .. topic, base .. 'd:' .. topic, base .. 'r:' .. topic
-  -- How many of the jobs wait for their due time, and the score of the first of these.
+  -- How many of the jobs wait for their due time, and the lowest score of these jobs.
   local all_replace, some_noted, big, wait, earliest = true, false, false, 0, nil
   -- `list` has each id and its record, from position `from` to position `to`. So the ids and records need not be put
   -- together again.
@@ -128,7 +128,8 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
     end
     local ids = {}
     for k = 1, n do ids[k] = argv[first + step * k - step] end
-    -- Jobs with numbers, see numbered. `left`: those that were ready before. `queued`: those that are ready now.
+    -- Jobs whose priority is a number: see numbered. `left`: such jobs that were ready before. `queued`: such jobs that
+    -- are ready now.
     local was, was_due, was_rank, letters, old, ended, left, queued = {}, {}, {}, {}, {}, {}, {}, {}
     stored, is = {}, {}
     if not fresh then
@@ -181,8 +182,8 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
         ends_unsettled(m, id, REPLACED, ended[id][1], ended[id][2], packed, ended[id][3])
       end
       if was[id] == 'leased' then
-        -- The lease keeps its token (20 bytes) and, from the 33rd byte on, what is needed when it ends. Due time,
-        -- priority and the mark REPLACED (8) are those of the replacement. See leases.
+        -- The lease keeps its token (20 bytes). From the 33rd byte on, it keeps what is needed at its end. The due time
+        -- and the priority are now those of the replacement, and the mark REPLACED (8) is set. See leases.
         local lease = call('HGET', base .. 'L:' .. topic, id)
         lease = string.sub(lease, 1, 20)
           .. pack('>I6BI4B', moments[k], ranks[k] + 8, 0, 0)

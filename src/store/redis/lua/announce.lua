@@ -2,13 +2,13 @@
 -- Rings the bells for work that waits: a process that should have rung a bell may have died before it did so.
 --
 -- KEYS  1 the shard's base
--- ARGV  topics: each one is rung for if it has ready jobs
+-- ARGV  topics: the bells ring for each topic that has ready jobs
 --       or none: all bells are rung, and `bell` also gets the empty name, which means: look at all topics
 -- Returns nothing
 --
 -- Moves nothing.
 
--- A removal comes first: see moves. (No topic has this name.)
+-- A removal comes first: see moves. (It removes nothing, because no topic has this name.)
 call('ZREM', base .. 'bell', ' ')
 if ARGV[1] then
   for _, topic in ipairs(ARGV) do

@@ -14,7 +14,7 @@
 --
 -- Moves a job: delayed, ready -> delayed, ready
 
--- A topic that had a body of more bytes than this stays in `big`: see sizes.
+-- The size of a body, in bytes. A topic that had a larger body stays in `big`: see sizes.
 local BIG = 65536
 local topic, id = ARGV[1], ARGV[2]
 
@@ -104,7 +104,7 @@ if ARGV[7] ~= '' or ARGV[8] ~= '' or ARGV[9] ~= '' or ARGV[11] ~= '' or renumber
     call('HSET', notes, id, made .. log)
   end
 end
--- A due time in the past means now. So the lateness counts from the change, and not from that time.
+-- A due time in the past means now. So the lateness counts from the change, and not from the past time.
 local due = ARGV[3] == '' and was or math.max(moment(ARGV[3]), now)
 -- A ready job stays ready if its due time is not changed.
 local to = (due <= now or ARGV[3] == '' and from == ready) and ready or delayed

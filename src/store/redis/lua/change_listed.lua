@@ -4,8 +4,8 @@
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  for each topic: topic, n, and n times: id, its stamp in us, its due time in ms, and its new due time in ms or
 --       '-' to delete it
--- Returns one letter for each job, in their order: d done, a it had the new due time already, x it is not as it was
--- listed (or it is leased and was to get another due time), n there is no job of this id
+-- Returns one letter for each job, in their order: d done, a it already had the new due time, x it is not as it was
+-- listed (or it is leased and should get another due time), n there is no job with this id
 --
 -- Moves a job: delayed, ready -> delayed, ready. To delete it: delayed, ready, leased -> nothing
 

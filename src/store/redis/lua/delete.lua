@@ -1,7 +1,7 @@
 --@ use clock fence batch bells scores places meter numbered moves leases history unsettled
 -- Removes jobs in any state. If there is no job of an id, removes its dead letters. (A batch of the spool does not
--- remove dead letters. Its deletion follows an add of the same host that never reached this shard, and concerns only
--- that job.)
+-- remove dead letters. A deletion in the spool follows an add of the same host that never reached this shard. It
+-- deletes only the job of that add.)
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch of the spool only: see batch
 -- ARGV  1 why the jobs are removed, for their records; '' for nothing. Then for each topic: topic, n, and n ids
@@ -10,7 +10,7 @@
 --
 -- Moves a job: delayed, ready, leased -> nothing. If there is no job of that id: dead -> nothing
 
--- How many older dead letters one call removes at most, of all ids together.
+-- The most older dead letters that one call removes, for all ids together.
 local left = 2048
 
 local function take_latest_letter(topic, id)

@@ -8,7 +8,7 @@
 --
 -- Moves nothing.
 
--- A removal comes first: see moves. (No topic has this name.)
+-- A removal comes first: see moves. (It removes nothing, because no topic has this name.)
 call('ZREM', base .. 'bell', ' ')
 for i = 1, #ARGV, 2 do
   local topic = ARGV[i]

@@ -8,7 +8,7 @@
 -- Moves a job: leased -> ready, the attempt not counted, up to three times for each job. After that the attempt counts:
 -- leased -> ready, or dead if its attempts are used up. If it was replaced while it was leased -> delayed, ready
 
--- How often a job is forgiven. After that, the job itself may be what kills the process.
+-- How often a job is forgiven. After that, the job itself may be the cause of the deaths.
 local FORGIVEN = 3
 
 local owned = base .. 'o:' .. ARGV[1]

@@ -1,5 +1,5 @@
 --@ use shard places leases views seek sizes
--- Lists a page of a topic's jobs in one state without their bodies: in the order of list, or in the opposite one.
+-- Lists a page of a topic's jobs in one state without their bodies: in the order of list, or in the opposite order.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 topic   2 state (1 to 4)   3 and 4 the score and the member behind which the page begins; '' and '' for the

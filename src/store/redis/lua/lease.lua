@@ -1,7 +1,7 @@
 --@ use clock fence bells scores numbered places records leases sizes circuits
--- Leases ready jobs, topic by topic, in the order of priority and due time. Jobs whose priority is a number and no
--- level are leased in the order of arrival, if priority and due time are equal.
--- Leases no job of a paused topic, and only one job of a topic whose circuit is half open.
+-- Leases ready jobs, topic by topic, in the order of priority and due time. If priority and due time are equal, jobs
+-- whose priority is a number and not a level are leased in the order of arrival. Leases no job of a paused topic, and
+-- only one job of a topic whose circuit is half open.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 how many jobs at most   2 16 random bytes, never used twice   3 the owner's tag, '' for none
@@ -11,7 +11,7 @@
 --         of its own is leased for this ttr instead of the hold
 -- Returns three arrays, or more
 --       1 for each topic with leased jobs: an array of topic, deadline, then for each job: id, record, attempt,
---         due. The token of the n-th job of the whole answer, counted from 1, is ARGV 2 and n as four bytes, big-endian
+--         due. The token of the n-th job of the whole answer (n begins at 1): ARGV 2, then n as four bytes, big-endian
 --       2 topics that have ready jobs left, each followed by how many: all such topics of the call, and some others
 --       3 topics with ready jobs that wait for their circuit: all such topics of the call, and some others. For each:
 --         topic, for how many ms the circuit lets no job through, and a number. If this call let a job through (it is
@@ -60,8 +60,8 @@ local function choose_entries(chosen, n, found)
   end
 end
 
--- Returns the first `n` ready jobs of a topic that has jobs with numbers, in the form of `found`, and also returns
--- their members of q:. `found`: the first entries of r:.
+-- Returns the first `n` ready jobs of a topic that has jobs with numbers, in the form of `found`. Also returns their
+-- members of q:. `found`: the first entries of r:.
 local function in_order(topic, n, found)
   local chosen, all, members = {}, {}, {}
   choose(chosen, topic, n, '-inf', '(' .. MIDDLE)
@@ -78,7 +78,7 @@ local function in_order(topic, n, found)
   return all, members
 end
 
--- Adds members to q: for some random jobs with numbers, in case the release before this one put the jobs into r:.
+-- Adds members to q: for some random jobs with numbers, in case the previous release put the jobs into r:.
 local function mend(topic)
   local ready, jobs = base .. 'r:' .. topic, {}
   local some = call('ZRANDMEMBER', ready, MENDED, 'WITHSCORES')

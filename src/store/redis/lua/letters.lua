@@ -1,5 +1,5 @@
 --@ use shard fence seek meter dead_letters
--- Counts or removes the dead letters of some ids. An id may have a live job again: that job stays.
+-- Counts or removes the dead letters of some ids. If an id has a live job again, that job stays.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 'count' or 'remove'   then ids

@@ -1,5 +1,5 @@
 --@ use clock
--- Shows how far the limits of topics, or of hosts, are used. This shard is their home.
+-- Shows how far the limits of topics, or of hosts, are used. This shard is the home of these topics and hosts.
 --
 -- KEYS  1 the shard's base
 -- ARGV  the names, as in permits

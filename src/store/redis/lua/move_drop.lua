@@ -1,5 +1,5 @@
 --@ use clock fence bells scores leases meter numbered moves
--- Removes live jobs in any state from a shard, because their home has them now.
+-- Removes live jobs in any state from a shard, because their home shard has them now.
 --
 -- KEYS  1 the base of the shard that had them   2 the base, followed by the set: see fence
 -- ARGV  1 topic   then ids

@@ -5,7 +5,7 @@
 -- ARGV  1 what happens to a job that this shard has under the same id
 --         replace  it is removed
 --         newer    of the two jobs, the one that was added later stays
---         absent   it stays, and the other one is not taken over
+--         absent   it stays, and the job of the other shard is not taken over
 --       2 the shard that has the jobs   3 topic
 --       then for each job: id, record, notes, state, score, lease, as move_take returns them
 --         or, for a job that has ended on that shard: id, its stamp, and four times ''. A version of the job that was
@@ -15,8 +15,8 @@
 -- Moves a job: nothing -> delayed, ready, leased. A job that is removed: delayed, ready, leased -> nothing
 
 local rule, topic, taken = ARGV[1], ARGV[3], 0
--- Under this key, the release before sets existed noted the jobs that it moved to this shard. These jobs must not be
--- moved here a second time.
+-- The release before sets existed noted under this key which jobs it moved to this shard. These jobs must not be moved
+-- here a second time.
 local put = base .. 'put:' .. ARGV[2]
 local has_order = call('EXISTS', base .. 'q:' .. topic) == 1
 

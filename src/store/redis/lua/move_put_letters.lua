@@ -27,7 +27,8 @@ end
 
 for i = 3, #ARGV, 2 do
   local died, letter = tonumber(ARGV[i]), ARGV[i + 1]
-  -- No two letters of an id may have died at the same time. If another letter did, this letter gets a later time.
+  -- Each letter of an id must have its own time of death. If another letter has the same time, this letter gets a later
+  -- time.
   local there = letter_of(letters, id, died)
   while there and without_number(call('HGET', letter_hash, there)) ~= without_number(letter) do
     died = died + 1

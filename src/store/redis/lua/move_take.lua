@@ -4,8 +4,8 @@
 -- KEYS  1 the shard's base   2 the base, followed by the set: see fence
 -- ARGV  1 topic   2 how many bytes of bodies at most   then ids
 -- Returns how many of the ids it has looked at, then for each job that exists six values: id, record, notes, state (d,
--- r or l), its score in that state, lease. For a leased job, the score is how long the lease still lasts, ms: the home
--- may have another clock
+-- r or l), its score in that state, lease. For a leased job, the score is the time that its lease still lasts, ms: the
+-- clock of the home may differ
 --
 -- Moves nothing.
 
@@ -25,8 +25,8 @@ for i = 3, #ARGV do
     if not score then
       local deadline = call('ZSCORE', base .. 'l:' .. topic, id) or now
       state, score, packed = 'l', text(deadline - now), call('HGET', base .. 'L:' .. topic, id) or ''
-      -- The release before sets existed hid a job while it moved the job: it gave the job a lease without an owner. The
-      -- mark 16 beside the priority shows this.
+      -- The release before sets existed hid each job that it moved: the job got a lease without an owner. The mark 16
+      -- beside the priority shows this.
       if packed == '' or string.byte(packed, TOKEN + 7) >= 16 then
         local due, bits = now, string.byte(record)
         if packed ~= '' then due, bits = struct.unpack('>I6B', packed, TOKEN + 1) end

@@ -2,8 +2,8 @@
 -- Removes entries of the outbox whose jobs are added, or notes the set of nodes by which entries are sent from now on.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
--- ARGV  'done' and the numbers of the entries; or 'set', the set before and the new one
--- Returns how many entries there were; or 1 if the set before was right, else 0
+-- ARGV  'done' and the numbers of the entries; or 'set', the previous set and the new set
+-- Returns how many entries there were; or 1 if the previous set was right, else 0
 --
 -- Moves nothing.
 

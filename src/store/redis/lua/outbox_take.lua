@@ -9,7 +9,7 @@
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 the number of the entry before the first   2 how many entries at most   3 about how many bytes at most
 --       4 the name of the sender   5 for how many ms no other sender may send
--- Returns -1, the time in us, `outset`, and the entries; or for how many more ms only another sender may send
+-- Returns -1, the time in us, `outset`, and the entries; or, if only another sender may send now, for how many ms
 --
 -- Moves nothing.
 

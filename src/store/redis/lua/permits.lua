@@ -1,7 +1,7 @@
 --@ use clock
 -- Grants permits to begin callbacks. Each permit is for a callback of a topic that has limits, or for a callback to a
 -- host that has limits. This shard is the home of these topics and hosts. A host has a name that no topic has: 'host:'
--- and the host. Below, "topic" stands for such a host as well.
+-- and the host. Below, "topic" also means such a host.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 the owner's tag   2 for how long the owner's permits are remembered, ms
@@ -29,7 +29,8 @@ for i = 3, #ARGV, 7 do
         call('HDEL', flying, all[k])
       else
         others = others + n
-        -- If the clock was set back meanwhile, the permits are remembered for no longer than if they were reported now.
+        -- If the clock was set back meanwhile, the permits are remembered only as long as permits that are reported
+        -- now.
         if till > now + ARGV[2] then call('HSET', flying, all[k], string.format('%d %.0f', n, now + ARGV[2])) end
       end
     end

@@ -7,7 +7,7 @@
 --       then nothing, or: 3 for how long a job must have been due to count as forgotten, ms   4 a random number
 --         then topics whose forgotten jobs are spread, each followed by the span, ms
 -- Returns how many jobs it moved, the next due time in ms (in the past: there is more to do; -1: no job waits), the
--- shard's now in ms, and 1 if the outbox has entries, else 0; then topics, each followed by how many of its jobs it has
+-- shard's now in ms, and 1 if the outbox has entries, else 0; then topics, each followed by how many of its jobs were
 -- spread
 --
 -- Moves a job: delayed -> ready; delayed -> delayed
@@ -25,7 +25,7 @@ if ARGV[4] then
 end
 
 -- Gives new due times, within the span from now, to at most `most` forgotten jobs of a topic. Returns how many jobs got
--- one.
+-- a new due time.
 local function spread_out(topic, delayed, span, most)
   local long_ago = text((now - ARGV[3]) * 4)
   local found = call('ZRANGE', delayed, '-inf', long_ago, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
@@ -56,7 +56,7 @@ for _, topic in ipairs(call('ZRANGE', base .. 'due', '-inf', until_now, 'BYSCORE
     -- A removal comes first: see moves.
     call('ZREM', base .. 'due', topic)
   else
-    -- The jobs that were found are those with the lowest scores.
+    -- The jobs that were found have the lowest scores.
     call('ZREMRANGEBYRANK', delayed, 0, n - 1)
     local last, score, due, rank
     local queued = {}

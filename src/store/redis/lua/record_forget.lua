@@ -3,7 +3,7 @@
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 'ids', followed by ids, or 'oldest', followed by a number of ids
--- Returns how many records it has erased, or for 'oldest', of how many ids; and 1 if the topic has more, else 0
+-- Returns how many records it has erased ('oldest': of how many ids), and 1 if the topic has more records, else 0
 --
 -- Moves nothing.
 

@@ -6,7 +6,7 @@
 -- ARGV  1 topic   2 how many jobs at most   3 how many bytes of big bodies at most
 --       4 when the first one is due, in µs from now   5 how much later each next one is due, in µs
 --       then one of these:
---         'all', where the call before ended (two values; '' and '' at first), and how many letters to look at
+--         'all', where the previous call ended (two values; '' and '' at first), and how many letters to look at
 --         'ids' and the ids: the latest dead letter of each
 --         'letters', and for each letter its id and when it died in ms
 -- Returns how many it redrove, then two values. For 'all': where it ended, or '' and '' if it has seen all. For the

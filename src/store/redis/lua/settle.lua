@@ -66,7 +66,7 @@ local function settle(m, id, packed, outcome, attempt)
   elseif what == 112 then -- p: the notes of the job are from before the lease
     unlease(m, id, lease)
     place(m, id, moment(argument), lease.rank)
-  else -- h: the same
+  else -- h: the notes of the job are from before the lease
     restore(m, id, lease)
   end
   return 'd'

@@ -17,7 +17,7 @@
 -- Moves nothing.
 
 local first, guard = base .. ARGV[1], base .. ARGV[2]
--- The mark of a move itself is written without a next version.
+-- A call that writes the mark of a move has no next version, so it is not refused here.
 local goal = call('HGET', first, 'moves_to')
 if goal and ARGV[4] ~= '' then return goal end
 if ARGV[1] ~= ARGV[2] and call('EXISTS', first) == 0 then return -1 end

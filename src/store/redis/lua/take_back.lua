@@ -11,7 +11,7 @@
 -- Moves a job: leased -> ready, the attempt not counted. If it was replaced while it was leased -> delayed, ready
 
 local owner, prefix, jobs = ARGV[1], ARGV[2], 0
--- A removal comes first: see moves. (No topic has this name.)
+-- A removal comes first: see moves. (It removes nothing, because no topic has this name.)
 call('ZREM', base .. 'bell', ' ')
 call('SET', base .. 'w:' .. prefix, '', 'PX', ARGV[3])
 local found = call('SSCAN', base .. 'o:' .. owner, ARGV[4], 'COUNT', ARGV[5])

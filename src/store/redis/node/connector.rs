@@ -153,7 +153,7 @@ struct Sentinel {
 
 /// Which server is the master, in the view of one Sentinel.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct MasterView {
+struct SentinelView {
     /// The number of the failover that made this server the master. Of two views, Sentinels use the one with the higher
     /// number (`config-epoch` of `SENTINEL MASTER`).
     epoch: u64,
@@ -178,7 +178,7 @@ impl Sentinels {
     /// Connects to the master of a view. A server counts as the master only if it says so itself.
     fn connect_to(
         &self,
-        view: &MasterView,
+        view: &SentinelView,
         timeout: Duration,
     ) -> Result<(redis::Connection, ServerId, String), RedisError> {
         let there = self.master.at(&view.host, view.port);
@@ -198,7 +198,7 @@ impl Sentinels {
     /// Asks Sentinels until more than half of them have answered, or all were asked. Returns the newest of their views.
     /// A Sentinel that was cut off, or does not know of the last failover, would lead to a server that is not the
     /// master any more.
-    fn newest_views(&self, timeout: Duration) -> Result<Vec<MasterView>, RedisError> {
+    fn newest_views(&self, timeout: Duration) -> Result<Vec<SentinelView>, RedisError> {
         let (mut views, mut whys) = (Vec::new(), Vec::new());
         for sentinel in self.in_order() {
             match self.view_of(sentinel, timeout) {
@@ -224,13 +224,13 @@ impl Sentinels {
         order.into_iter()
     }
 
-    fn view_of(&self, sentinel: &Sentinel, timeout: Duration) -> Result<MasterView, RedisError> {
+    fn view_of(&self, sentinel: &Sentinel, timeout: Duration) -> Result<SentinelView, RedisError> {
         let asked = self.ask_view(sentinel, timeout);
         sentinel.failed.store(asked.is_err(), Ordering::Relaxed);
         asked
     }
 
-    fn ask_view(&self, sentinel: &Sentinel, timeout: Duration) -> Result<MasterView, RedisError> {
+    fn ask_view(&self, sentinel: &Sentinel, timeout: Duration) -> Result<SentinelView, RedisError> {
         let mut asked = connect(&sentinel.client, timeout, timeout)?;
         // While a failover ends, only the first command names the new master.
         let place: Option<(String, u16)> =
@@ -239,7 +239,7 @@ impl Sentinels {
             .ok_or_else(|| no_master("unknown master", format!("it does not monitor {:?}", self.name)))?;
         let about = self.about(&mut asked)?;
         let epoch = about.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-        Ok(MasterView { epoch, host, port })
+        Ok(SentinelView { epoch, host, port })
     }
 
     fn about(&self, asked: &mut redis::Connection) -> Result<HashMap<String, String>, RedisError> {
@@ -255,7 +255,7 @@ impl Sentinels {
 }
 
 /// Returns the views of the latest failover, each once.
-fn newest(mut views: Vec<MasterView>) -> Vec<MasterView> {
+fn newest(mut views: Vec<SentinelView>) -> Vec<SentinelView> {
     let last = views.iter().map(|view| view.epoch).max();
     views.retain(|view| Some(view.epoch) == last);
     views.sort();
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_sentinel_that_missed_the_last_failover_is_not_followed() {
-        let view = |epoch, port| MasterView { epoch, host: "h".into(), port };
+        let view = |epoch, port| SentinelView { epoch, host: "h".into(), port };
         assert_eq!(newest(vec![view(3, 1), view(4, 2), view(3, 1)]), [view(4, 2)]);
         // Sentinels that do not know each other may differ in one epoch. The servers say which is the master.
         assert_eq!(newest(vec![view(0, 2), view(0, 1), view(0, 2)]), [view(0, 1), view(0, 2)]);

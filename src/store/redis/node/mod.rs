@@ -52,7 +52,7 @@ enum Servers {
 }
 
 /// A connection on which a bell waits.
-pub(super) struct WaitingConnection {
+pub(super) struct BellConnection {
     pub connection: redis::Connection,
     pub server: Arc<Endpoint>,
 }
@@ -134,11 +134,7 @@ impl Node {
     }
 
     /// Opens a separate connection to the server of a shard, for a bell that waits on it.
-    pub(super) fn connect(
-        &self,
-        shard: usize,
-        read_timeout: Duration,
-    ) -> Result<WaitingConnection, RedisError> {
+    pub(super) fn connect(&self, shard: usize, read_timeout: Duration) -> Result<BellConnection, RedisError> {
         let server = match &self.servers {
             Servers::One(server) => Arc::clone(server),
             Servers::Many(cluster) => {
@@ -152,7 +148,7 @@ impl Node {
         if era != server.connector.era() {
             return Err(std::io::Error::other("the master has changed meanwhile").into());
         }
-        Ok(WaitingConnection { connection, server })
+        Ok(BellConnection { connection, server })
     }
 
     /// Begins a call of a script on a shard. The caller adds the arguments. A fenced script gets this set of nodes.

@@ -3,7 +3,8 @@
 -- clients read the stream with XREAD. `pull` has these topics, each with the time when somebody last asked for its
 -- rings. `tbell` holds at most one element, for the timers. Needs: clock.
 
--- For how long the rings of a topic are wanted after somebody has asked for them, ms. The same as PULL_RINGS.
+-- For how long the rings of a topic are wanted after somebody has asked for them, ms. The same as PULL_RINGS in
+-- src/store/lib.rs.
 local PULL_RINGS = 60000
 
 -- Rings for a topic that has ready jobs. Each topic with ready jobs is in `leasable`, and each topic in `leasable` is

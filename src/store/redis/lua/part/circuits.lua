@@ -2,7 +2,7 @@
 -- for the job that was let through as a probe, how often the circuit was opened, since when it is open, and why.
 -- `circuits_at` holds when this was last written. If the clock now shows an earlier time, the clock was set back
 -- meanwhile, and the jobs would wait for too long. (The release before this one does not write `circuits_at`. Then the
--- time since when the circuit is open is used instead.) Needs: clock.
+-- time when the circuit was opened is used instead.) Needs: clock.
 
 local function write_circuit(topic, till, probe, opens, since, why)
   -- A removal comes first: see moves.

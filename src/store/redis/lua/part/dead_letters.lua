@@ -42,8 +42,8 @@ local function topic_of(letter_hash)
   return string.sub(letter_hash, #base + 3)
 end
 
--- Drops the latest letter, and all letters from number `from` on. If there is a letter before these, it becomes the
--- latest letter.
+-- Drops the latest letter, and all letters from number `from` on. If older letters are left, the newest of them becomes
+-- the latest letter.
 local function drop_latest(letter_hash, letters, id, from, top)
   local names = { id .. ZERO }
   for number = from, top - 1 do names[#names + 1] = numbered(id, number) end
@@ -59,9 +59,8 @@ local function drop_latest(letter_hash, letters, id, from, top)
 end
 
 -- Takes letters out of the middle. Goes from number `from` in the direction of `step` to the end, and moves the letters
--- that stay into the gap. When the room is used up, puts the letters that were taken out back, at the current position.
--- So no number is missing there, and the next call finds these letters nearer to the end. Returns how many letters were
--- taken out.
+-- that stay into the gap. When the room is used up, puts the removed letters back at the current position. So no number
+-- is missing there, and the next call finds these letters nearer to the end. Returns how many letters were taken out.
 local function walk(letter_hash, letters, id, goes, top, from, step)
   local at, to, carried, moved = from, from, {}, false
   while true do

@@ -42,18 +42,18 @@ local function with_priority(lease, log, priority)
   return with_number(log, number, lease.stamp)
 end
 
--- Returns the record of a job with another level, if `with_priority` has noted one.
+-- Returns the record of a job with another level, if `with_priority` has noted such a level.
 local function with_level(record, lease)
   if not lease.level then return record end
   return string.char(string.byte(record) >= 4 and lease.level + 4 or lease.level) .. string.sub(record, 2)
 end
 
--- Keeps the counts and the log of a job beside its record.
+-- Stores the counts and the log of a job beside its record.
 local function note(m, id, attempts, crashes, log)
   add(m, 'notes', id, struct.pack('>I4B', attempts, crashes) .. log)
 end
 
--- Makes a job a dead letter when the moves are made.
+-- Notes that a job becomes a dead letter when the moves are made.
 local function bury(m, id, lease, log)
   unlease(m, id, lease)
   add(m, 'gone', id)

@@ -1,8 +1,8 @@
 -- What is kept of jobs that have ended. `H:<topic>` has a field for each id: its records, the oldest first. `h:<topic>`
--- has each of these ids by the time of its last record. `kept` has each topic with records by the bytes of its records,
--- and '' by the bytes of all topics together. `keeping` says what a topic keeps, if that is not the default: the
--- longest age in ms, the most ids, and a digit: 1 if bodies are kept, plus 2 if the end of a job makes an event. Its
--- field '' is the most bytes of all topics. The scripts write the outbox too: see outbox_take.
+-- has each of these ids by the time of its last record. `kept` has each topic with records, and its score is the bytes
+-- of these records. The score of '' is the bytes of all topics together. `keeping` has what a topic keeps, if this is
+-- not the default: the longest age in ms, the most ids, and a digit (1 if bodies are kept, plus 2 if the end of a job
+-- makes an event). Its field '' is the most bytes of all topics. The scripts write the outbox too: see outbox_take.
 --
 -- A record: the length of the rest (4 bytes), how the job ended (1), when it ended, ms (6), when it was added, us (7, 0
 -- if this is not known), due time (6), attempts (4), length of the log (4), the log, and the body (nothing: no body is
@@ -12,7 +12,7 @@ local DELIVERED, DEAD, DELETED, REPLACED = 1, 2, 3, 4
 -- The same as in src/model/record.rs.
 local DEFAULT_AGE, DEFAULT_IDS, DEFAULT_BYTES = 86400000, 100000, 536870912
 local OF_AN_ID, BODY_MAX = 10, 65536
--- The bytes of a record between its length and its log.
+-- The number of bytes in a record between its length and its log.
 local HEAD = 28
 -- How many surplus records a call removes for each record that it writes.
 local SURPLUS = 2
@@ -48,8 +48,8 @@ local function follows(m, kind, id, stamp, place, rest)
     .. struct.pack('>I7B', stamp, place) .. rest
 end
 
--- Writes the entries of the outbox that were noted. The number of an entry is about the time in us. So the numbers
--- increase even if the last number was lost.
+-- Writes the noted entries to the outbox. The number of an entry is about the time in us. So the numbers increase even
+-- if the last number was lost.
 local function write_outbox(m)
   local out, number = base .. 'out', tonumber(call('GET', base .. 'outn') or 0)
   local was_empty = call('EXISTS', out) == 0
@@ -63,8 +63,8 @@ local function write_outbox(m)
   if was_empty then call('ZADD', base .. 'tbell', 0, 'timer') end
 end
 
--- Notes that a job ends now. The ids of one `m` differ. `record` is the stored record of the job, if the caller has it.
--- `stamp` is when the job was added, or 0 if it must be read from the record.
+-- Notes that a job ends now. Each id occurs only once in an `m`. `record` is the stored record of the job, if the
+-- caller has it. `stamp` is when the job was added, or 0 if it must be read from the record.
 local function ends(m, id, ending, due, attempts, log, stamp, record)
   if not m.ids then m.ids, m.bodies, m.events = keeping_of(m.topic) end
   local event = m.events and (ending == DELIVERED or ending == DEAD)
@@ -113,7 +113,7 @@ local function last_of(records)
   return string.sub(records, starts[#starts - OF_AN_ID + 1])
 end
 
--- Adds to the bytes of a topic's records. Returns the bytes of all topics.
+-- Adds `bytes` to the count of the bytes of a topic's records. Returns the bytes of all topics.
 local function weigh(topic, bytes)
   call('ZINCRBY', base .. 'kept', bytes, topic)
   return tonumber(call('ZINCRBY', base .. 'kept', bytes, ''))
@@ -160,7 +160,7 @@ local function keep(m)
   if m.out then write_outbox(m) end
   if not list or list.n == 0 then return end
   local n, ids, records, moment, bytes = list.n, list.ids, list.records, string.format('%.0f', now), 0
-  -- At first scores and ids in turn, later ids and records in turn.
+  -- This list first has scores and ids in turn, and later ids and records in turn.
   local words = { [0] = moment }
   for i = 1, n do words[2 * i - 1], words[2 * i] = ids[i], moment end
   if call('ZADD', base .. 'h:' .. topic, unpack(words, 0, 2 * n - 1)) == n then

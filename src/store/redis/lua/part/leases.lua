@@ -5,7 +5,7 @@
 -- make the value longer than 64 bytes. So Redis stores the leases in a hash table, and does not search a list for them.
 local TOKEN, OWNER = 20, 66
 local ZEROS = string.rep('\0', 22)
--- Marks, in the same byte as the rank, above the two bits of the rank. NOTED: m: has notes of the job. REPLACED:
+-- The marks are in the same byte as the rank, above the two bits of the rank. NOTED: m: has notes of the job. REPLACED:
 -- record, due time and rank are those of a replacement.
 local NOTED, REPLACED = 4, 8
 

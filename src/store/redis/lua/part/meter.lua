@@ -1,5 +1,5 @@
 -- The bytes of a topic's jobs: of all its records (b:) and dead letters (X:). The hash `bytes` has a field for each topic
--- whose bytes are counted. For other topics nothing is counted, because this would slow down each of their transitions.
+-- whose bytes are counted. For other topics nothing is counted, because the count would slow down each transition.
 -- Needs: `call` and `base`.
 
 local function meter(topic, bytes)

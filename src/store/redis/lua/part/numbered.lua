@@ -6,8 +6,8 @@
 
 -- The lowest score of a level in r:. Jobs with a number have lower scores.
 local LEVELS = 1e15
--- Jobs with numbers below MIDDLE come before the jobs with levels. Jobs with the number MIDDLE or a higher one come
--- after them. If the number of a job is not known, MIDDLE is used as its number.
+-- Jobs with numbers below MIDDLE come before the jobs with levels. Jobs with the number MIDDLE or a higher number come
+-- after the jobs with levels. If the number of a job is not known, MIDDLE is used as its number.
 local MIDDLE = '2147483648'
 
 -- Returns number, stamp and place from the notes of a job as text, or nothing.
@@ -29,7 +29,8 @@ local function with_number(log, number, stamp)
   return others == '' and lines or 'h{' .. others .. '}\n' .. lines
 end
 
--- Returns the members of ready jobs in the order, and their numbers. `jobs`: id and due time in turn.
+-- Returns the members that ready jobs have in `q:<topic>`, and the numbers of these jobs. `jobs`: id and due time in
+-- turn.
 local function members_of(topic, jobs)
   local ids, members, numbers = {}, {}, {}
   for i = 1, #jobs, 2 do ids[(i + 1) / 2] = jobs[i] end

@@ -5,7 +5,7 @@ local HEAD, HEAD_WITH_LIMIT = 8, 12
 -- After how many ms a client may try again if the topic has too many jobs or bytes.
 local FULL_WAIT = 10000
 
--- Reads the rates from the words of the limits, and how many jobs each of them allows now.
+-- Returns the rates from the words of the limits, and how many jobs each rate allows now.
 local function rates_of(words)
   local rates = {}
   for i = 3, #words, 4 do

@@ -6,7 +6,7 @@ use model::status::Finding;
 
 /// Something that can be wrong.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Condition {
+pub(super) enum FindingKind {
     DiskNearlyFull,
     FileMissing,
     FileReplaced,
@@ -61,66 +61,66 @@ impl NodeCondition {
     ];
 }
 
-impl Condition {
+impl FindingKind {
     /// The conditions that belong to no node, topic or process.
-    const GENERAL: [Condition; 11] = [
-        Condition::DiskNearlyFull,
-        Condition::FileMissing,
-        Condition::FileReplaced,
-        Condition::LogTooLong,
-        Condition::StoreFails,
-        Condition::Damaged,
-        Condition::RunDirGone,
-        Condition::RegistryAway,
-        Condition::SpoolWaits,
-        Condition::OutboxWaits,
-        Condition::AlertsNotSent,
+    const GENERAL: [FindingKind; 11] = [
+        FindingKind::DiskNearlyFull,
+        FindingKind::FileMissing,
+        FindingKind::FileReplaced,
+        FindingKind::LogTooLong,
+        FindingKind::StoreFails,
+        FindingKind::Damaged,
+        FindingKind::RunDirGone,
+        FindingKind::RegistryAway,
+        FindingKind::SpoolWaits,
+        FindingKind::OutboxWaits,
+        FindingKind::AlertsNotSent,
     ];
 
     /// The conditions of a topic.
-    const OF_TOPICS: [fn(String) -> Condition; 5] = [
-        Condition::TopicLate,
-        Condition::CircuitOpen,
-        Condition::JobsStranded,
-        Condition::TopicProblem,
-        Condition::QuotaNearlyUsed,
+    const OF_TOPICS: [fn(String) -> FindingKind; 5] = [
+        FindingKind::TopicLate,
+        FindingKind::CircuitOpen,
+        FindingKind::JobsStranded,
+        FindingKind::TopicProblem,
+        FindingKind::QuotaNearlyUsed,
     ];
 
     /// Returns the condition of a finding. `None`: another release wrote it, and this release does not know it.
-    pub(super) fn from_finding(finding: &Finding) -> Option<Condition> {
+    pub(super) fn from_finding(finding: &Finding) -> Option<FindingKind> {
         let Finding { node, topic, process, .. } = finding.clone();
-        let general = Condition::GENERAL.into_iter();
+        let general = FindingKind::GENERAL.into_iter();
         let of_node = node.into_iter().flat_map(|node| {
-            NodeCondition::ALL.into_iter().map(move |what| Condition::Node(node.clone(), what))
+            NodeCondition::ALL.into_iter().map(move |what| FindingKind::Node(node.clone(), what))
         });
         let of_topic = topic
             .into_iter()
-            .flat_map(|topic| Condition::OF_TOPICS.map(|condition| condition(topic.clone())));
-        let of_process = process.map(Condition::ProcessRestarting);
+            .flat_map(|topic| FindingKind::OF_TOPICS.map(|condition| condition(topic.clone())));
+        let of_process = process.map(FindingKind::ProcessRestarting);
         general.chain(of_node).chain(of_topic).chain(of_process).find(|c| c.name() == finding.name)
     }
 
     /// Returns the name of the condition for programs.
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Condition::DiskNearlyFull => "disk_nearly_full",
-            Condition::FileMissing => "file_missing",
-            Condition::FileReplaced => "file_replaced",
-            Condition::LogTooLong => "log_too_long",
-            Condition::StoreFails => "store_fails",
-            Condition::Damaged => "damaged",
-            Condition::RunDirGone => "run_dir_gone",
-            Condition::RegistryAway => "registry_away",
-            Condition::SpoolWaits => "spool_waits",
-            Condition::OutboxWaits => "outbox_waits",
-            Condition::TopicLate(_) => "topic_late",
-            Condition::CircuitOpen(_) => "circuit_open",
-            Condition::JobsStranded(_) => "jobs_stranded",
-            Condition::TopicProblem(_) => "topic_problem",
-            Condition::QuotaNearlyUsed(_) => "quota_nearly_used",
-            Condition::ProcessRestarting(_) => "process_restarting",
-            Condition::AlertsNotSent => "alerts_not_sent",
-            Condition::Node(_, what) => match what {
+            FindingKind::DiskNearlyFull => "disk_nearly_full",
+            FindingKind::FileMissing => "file_missing",
+            FindingKind::FileReplaced => "file_replaced",
+            FindingKind::LogTooLong => "log_too_long",
+            FindingKind::StoreFails => "store_fails",
+            FindingKind::Damaged => "damaged",
+            FindingKind::RunDirGone => "run_dir_gone",
+            FindingKind::RegistryAway => "registry_away",
+            FindingKind::SpoolWaits => "spool_waits",
+            FindingKind::OutboxWaits => "outbox_waits",
+            FindingKind::TopicLate(_) => "topic_late",
+            FindingKind::CircuitOpen(_) => "circuit_open",
+            FindingKind::JobsStranded(_) => "jobs_stranded",
+            FindingKind::TopicProblem(_) => "topic_problem",
+            FindingKind::QuotaNearlyUsed(_) => "quota_nearly_used",
+            FindingKind::ProcessRestarting(_) => "process_restarting",
+            FindingKind::AlertsNotSent => "alerts_not_sent",
+            FindingKind::Node(_, what) => match what {
                 NodeCondition::Down => "node_down",
                 NodeCondition::Replica => "node_is_replica",
                 NodeCondition::Evicts => "node_evicts",
@@ -140,7 +140,7 @@ impl Condition {
     /// Returns the node of the condition.
     pub(super) fn node(&self) -> Option<&str> {
         match self {
-            Condition::Node(name, _) => Some(name),
+            FindingKind::Node(name, _) => Some(name),
             _ => None,
         }
     }
@@ -148,11 +148,11 @@ impl Condition {
     /// Returns the topic of the condition.
     pub(super) fn topic(&self) -> Option<&str> {
         match self {
-            Condition::TopicLate(topic)
-            | Condition::CircuitOpen(topic)
-            | Condition::JobsStranded(topic)
-            | Condition::TopicProblem(topic)
-            | Condition::QuotaNearlyUsed(topic) => Some(topic),
+            FindingKind::TopicLate(topic)
+            | FindingKind::CircuitOpen(topic)
+            | FindingKind::JobsStranded(topic)
+            | FindingKind::TopicProblem(topic)
+            | FindingKind::QuotaNearlyUsed(topic) => Some(topic),
             _ => None,
         }
     }
@@ -160,7 +160,7 @@ impl Condition {
     /// Returns the slot of the condition's process.
     pub(super) fn process(&self) -> Option<&str> {
         match self {
-            Condition::ProcessRestarting(slot) => Some(slot),
+            FindingKind::ProcessRestarting(slot) => Some(slot),
             _ => None,
         }
     }
@@ -170,41 +170,41 @@ impl Condition {
         use NodeCondition::{Emptied, Evicts, NotPersistent, PersistenceFails};
         matches!(
             self,
-            Condition::FileMissing
-                | Condition::FileReplaced
-                | Condition::Damaged
-                | Condition::Node(_, Emptied | Evicts | NotPersistent | PersistenceFails)
+            FindingKind::FileMissing
+                | FindingKind::FileReplaced
+                | FindingKind::Damaged
+                | FindingKind::Node(_, Emptied | Evicts | NotPersistent | PersistenceFails)
         )
     }
 }
 
-impl fmt::Display for Condition {
+impl fmt::Display for FindingKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
-            Condition::DiskNearlyFull => "the store's disk is nearly full",
-            Condition::FileMissing => "the store's file is gone",
-            Condition::FileReplaced => "another file is in the place of the store's file",
-            Condition::LogTooLong => "the store's log is not carried over",
-            Condition::StoreFails => "the store fails",
-            Condition::Damaged => "the store is damaged",
-            Condition::RunDirGone => "run_dir is gone",
-            Condition::RegistryAway => "the registry does not answer",
-            Condition::SpoolWaits => "changes wait in this host's spool",
-            Condition::OutboxWaits => "what follows jobs is not added",
-            Condition::TopicLate(topic) => return write!(f, "topic {topic} is late"),
-            Condition::CircuitOpen(topic) => return write!(f, "the circuit of topic {topic} is open"),
-            Condition::JobsStranded(topic) => {
+            FindingKind::DiskNearlyFull => "the store's disk is nearly full",
+            FindingKind::FileMissing => "the store's file is gone",
+            FindingKind::FileReplaced => "another file is in the place of the store's file",
+            FindingKind::LogTooLong => "the store's log is not carried over",
+            FindingKind::StoreFails => "the store fails",
+            FindingKind::Damaged => "the store is damaged",
+            FindingKind::RunDirGone => "run_dir is gone",
+            FindingKind::RegistryAway => "the registry does not answer",
+            FindingKind::SpoolWaits => "changes wait in this host's spool",
+            FindingKind::OutboxWaits => "what follows jobs is not added",
+            FindingKind::TopicLate(topic) => return write!(f, "topic {topic} is late"),
+            FindingKind::CircuitOpen(topic) => return write!(f, "the circuit of topic {topic} is open"),
+            FindingKind::JobsStranded(topic) => {
                 return write!(f, "nobody delivers the due jobs of topic {topic}");
             }
-            Condition::TopicProblem(topic) => {
+            FindingKind::TopicProblem(topic) => {
                 return write!(f, "topic {topic} has a setting that dq cannot do");
             }
-            Condition::QuotaNearlyUsed(topic) => {
+            FindingKind::QuotaNearlyUsed(topic) => {
                 return write!(f, "topic {topic} has nearly used up its quota");
             }
-            Condition::ProcessRestarting(slot) => return write!(f, "{slot} is started again and again"),
-            Condition::AlertsNotSent => "alerts cannot be sent",
-            Condition::Node(name, what) => {
+            FindingKind::ProcessRestarting(slot) => return write!(f, "{slot} is started again and again"),
+            FindingKind::AlertsNotSent => "alerts cannot be sent",
+            FindingKind::Node(name, what) => {
                 let text = match what {
                     NodeCondition::Down => "is down",
                     NodeCondition::Replica => "is a replica, which takes no jobs",
@@ -233,10 +233,10 @@ mod tests {
 
     #[test]
     fn every_condition_is_an_alert_kind_and_is_found_by_its_finding() {
-        let nodes = NodeCondition::ALL.into_iter().map(|what| Condition::Node("r1".into(), what));
-        let topics = Condition::OF_TOPICS.map(|condition| condition("t".into()));
-        let others = topics.into_iter().chain([Condition::ProcessRestarting("dq-timer-0".into())]);
-        let all: Vec<Condition> = Condition::GENERAL.into_iter().chain(nodes).chain(others).collect();
+        let nodes = NodeCondition::ALL.into_iter().map(|what| FindingKind::Node("r1".into(), what));
+        let topics = FindingKind::OF_TOPICS.map(|condition| condition("t".into()));
+        let others = topics.into_iter().chain([FindingKind::ProcessRestarting("dq-timer-0".into())]);
+        let all: Vec<FindingKind> = FindingKind::GENERAL.into_iter().chain(nodes).chain(others).collect();
         for condition in &all {
             let finding = Finding {
                 name: condition.name().into(),
@@ -248,9 +248,9 @@ mod tests {
                 detail: String::new(),
                 since_ms: 0,
             };
-            assert_eq!(Condition::from_finding(&finding).as_ref(), Some(condition));
+            assert_eq!(FindingKind::from_finding(&finding).as_ref(), Some(condition));
         }
-        let mut names: Vec<&str> = all.iter().map(Condition::name).chain([DEAD_LETTER]).collect();
+        let mut names: Vec<&str> = all.iter().map(FindingKind::name).chain([DEAD_LETTER]).collect();
         let mut kinds = KINDS.to_vec();
         names.sort();
         kinds.sort();
