@@ -38,6 +38,13 @@ pub(super) enum Failure {
     Declined,
 }
 
+impl Failure {
+    /// Returns whether the daemon does not know the topic of the request.
+    pub(super) fn is_unknown_topic(error: &anyhow::Error) -> bool {
+        matches!(error.downcast_ref(), Some(Failure::Refused(problem)) if problem.code == "unknown_topic")
+    }
+}
+
 /// The daemon's answer to a request that it has refused, in the form of `application/problem+json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Problem {

@@ -85,8 +85,8 @@ fn page(call: &Call, secrets: &[String]) -> String {
 /// Whether a callback is signed with one of the secrets.
 #[derive(Debug, PartialEq, Eq)]
 enum SignatureCheck {
-    /// It is signed with the secret that has this index.
-    Valid { secret: usize, of: usize },
+    /// It is signed with the secrets that have these numbers, from 1, of so many secrets.
+    Valid { numbers: Vec<usize>, of: usize },
     /// One of the headers of Standard Webhooks is missing.
     Missing(&'static str),
     /// The timestamp is not a number.
@@ -110,10 +110,11 @@ impl SignatureCheck {
             given.split(' ').any(|given| Some(given) == wanted.as_deref())
         };
         let away_s = call.at_ms / 1000 - timestamp_s;
-        match secrets.iter().position(is_signed) {
-            None => SignatureCheck::Invalid,
-            Some(_) if away_s.abs() > TOLERANCE_S => SignatureCheck::WrongTime(away_s),
-            Some(secret) => SignatureCheck::Valid { secret, of: secrets.len() },
+        let numbers: Vec<usize> = (1..).zip(secrets).filter(|(_, s)| is_signed(s)).map(|(n, _)| n).collect();
+        match numbers.is_empty() {
+            true => SignatureCheck::Invalid,
+            false if away_s.abs() > TOLERANCE_S => SignatureCheck::WrongTime(away_s),
+            false => SignatureCheck::Valid { numbers, of: secrets.len() },
         }
     }
 }
@@ -122,7 +123,11 @@ impl fmt::Display for SignatureCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SignatureCheck::Valid { of: 1, .. } => write!(f, "valid"),
-            SignatureCheck::Valid { secret, of } => write!(f, "valid (secret {} of {of})", secret + 1),
+            SignatureCheck::Valid { numbers, of } => {
+                let named: Vec<String> = numbers.iter().map(usize::to_string).collect();
+                let word = if named.len() == 1 { "secret" } else { "secrets" };
+                write!(f, "valid ({word} {} of {of})", named.join(" and "))
+            }
             SignatureCheck::Missing(name) => write!(f, "missing (there is no header {name})"),
             SignatureCheck::NoTimestamp => write!(f, "invalid (webhook-timestamp is not in Unix seconds)"),
             SignatureCheck::WrongTime(s) => {
@@ -178,6 +183,7 @@ mod tests {
         let signed = call(&[], NOW + 300);
         assert_eq!(check(&signed, &[SECRET]), "valid");
         assert_eq!(check(&signed, &["another one", SECRET]), "valid (secret 2 of 2)");
+        assert_eq!(check(&signed, &[SECRET, SECRET, "another one"]), "valid (secrets 1 and 2 of 3)");
         assert!(check(&signed, &["another one"]).starts_with("invalid (it was not made"));
         let with_two =
             call(&[("webhook-signature", "v1,AAAA v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=")], NOW);

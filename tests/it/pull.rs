@@ -359,6 +359,28 @@ fn a_busy_server_gives_no_job_to_a_client_that_is_gone() {
 }
 
 #[test]
+fn a_client_that_sent_more_and_is_gone_takes_no_job_or_place() {
+    let daemon = Daemon::start(&(pulled("t", "") + "[http]\nmax_reserves = 8\n"));
+    let mut http = Http::unix(&daemon);
+    let long = [b'x'; 1 << 16];
+    let more = [&b"\r\n"[..], b"x", b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n", &long];
+    let gone = more.map(|more| {
+        let mut gone = Http::tcp(&daemon);
+        let body = r#"{"wait": "60s"}"#;
+        let head = "POST /v1/topics/t/reserve HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n\r\n";
+        gone.write(&[head.as_bytes(), body.as_bytes(), more].concat());
+        gone
+    });
+    let ask = || Http::tcp(&daemon).ask("POST", "/v1/topics/t/reserve", &Value::Null).status;
+    eventually(10 * SECOND, "all places of an address", || (ask() == 503).then_some(()));
+    drop(gone);
+    put(&mut http, "t", "1", &json!({}));
+    let job = one(&mut http, "t");
+    assert_eq!((&job["id"], &job["attempt"]), (&json!("1"), &json!(1)));
+    eventually(20 * SECOND, "free places", || (ask() == 200).then_some(()));
+}
+
+#[test]
 fn limits_and_pauses_hold_reserves_back() {
     let more = pulled("most", "max_in_flight = 2") + &pulled("rate", "rate = \"5/s\"") + &pulled("pause", "");
     let daemon = Daemon::start(&more);

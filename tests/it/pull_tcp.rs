@@ -276,6 +276,24 @@ fn a_tcp_client_that_goes_away_while_it_waits_takes_no_job() {
 }
 
 #[test]
+fn a_tcp_client_that_sent_much_more_and_is_gone_takes_no_job() {
+    let daemon = Daemon::start(&pulled("t", ""));
+    let (mut client, mut worker) = (daemon.client(), daemon.client());
+    let ping = json!({"cmd": "ping"});
+    for (n, more) in [vec![ping; 9000], vec![reserve("t", "60s"); 9000]].into_iter().enumerate() {
+        let mut gone = daemon.client();
+        // The server reads only a part of this, so sending it may fail.
+        let _ = gone.stream.set_write_timeout(Some(SECOND));
+        let _ = gone.send(&[vec![reserve("t", "60s")], more].concat());
+        drop(gone);
+        data(&client.ask(&add("t", &n.to_string(), 0)).unwrap());
+        let job = one(&mut worker, "t");
+        assert_eq!((&job["id"], &job["attempt"]), (&json!(n.to_string()), &json!(1)));
+        data(&report(&mut worker, &job, "ack", json!({})));
+    }
+}
+
+#[test]
 fn a_rolling_restart_answers_tcp_clients_that_wait() {
     let daemon = Daemon::start(&pulled("t", ""));
     let before = daemon.wait_all_up(SLOTS);

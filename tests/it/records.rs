@@ -492,6 +492,23 @@ fn the_command_line_shows_finds_and_erases_records() {
 }
 
 #[test]
+fn jobs_of_a_removed_topic_are_found_without_records() {
+    let daemon = Daemon::start("");
+    for words in [
+        &["topics", "set", "gone", "--callback", "http://127.0.0.1:9/"][..],
+        &["add", "gone", "--id", "a", "--delay", "5h", "1"],
+        &["topics", "delete", "gone", "--keep"],
+    ] {
+        let (code, _, err) = dq(&daemon, words);
+        assert_eq!(code, 0, "{err}");
+    }
+    let (code, out, err) = dq(&daemon, &["find", "--topic", "gone"]);
+    assert!(code == 0 && out.contains("gone   a ") && err.is_empty(), "{code} {out} {err}");
+    let (code, _, err) = dq(&daemon, &["find", "--topic", "never"]);
+    assert!(code == 3 && err.contains("never"), "{code} {err}");
+}
+
+#[test]
 fn records_of_more_topics_than_one_request_searches_are_found() {
     let sink = answering();
     let topics: String = (0..230).map(|n| topic(&format!("t{n:03}"), &sink, "delay = \"5h\"")).collect();

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::super::add::given;
 use super::super::api::{Api, HttpAnswer};
-use super::super::failure::{Failure, Problem};
+use super::super::failure::Failure;
 use super::super::target::TargetOptions;
 use super::fields::{self, SHOWN_ONLY, TopicFields};
 
@@ -125,24 +125,20 @@ fn send(
     }
     match api.ask_with("PATCH", path, expected.as_slice(), &topic) {
         Ok(answer) => Ok(("changed", answer)),
-        Err(e) => match e.downcast_ref::<Failure>() {
-            Some(Failure::Refused(Problem { status: 404, code, .. }))
-                if code == "unknown_topic" && revision.is_none() =>
-            {
-                if let Some(n) = lacks_secrets {
-                    let problem = format!(
-                        "the topic is not registered here, and the file has the number of its secrets ({n}), not the \
-                         secrets: give them with --secrets-file, or --unset secrets"
-                    );
-                    return Err(Failure::Usage(problem).into());
-                }
-                topic.retain(|_, value| !value.is_null());
-                // If somebody else registers the topic meanwhile, that topic stays.
-                let made = api.ask_with("PUT", path, &[("if-none-match", "*")], &topic);
-                Ok(("made", made.context("there is no such topic yet, and it cannot be registered")?))
+        Err(e) if Failure::is_unknown_topic(&e) && revision.is_none() => {
+            if let Some(n) = lacks_secrets {
+                let problem = format!(
+                    "the topic is not registered here, and the file has the number of its secrets ({n}), not the \
+                     secrets: give them with --secrets-file, or --unset secrets"
+                );
+                return Err(Failure::Usage(problem).into());
             }
-            _ => Err(e),
-        },
+            topic.retain(|_, value| !value.is_null());
+            // If somebody else registers the topic meanwhile, that topic stays.
+            let made = api.ask_with("PUT", path, &[("if-none-match", "*")], &topic);
+            Ok(("made", made.context("there is no such topic yet, and it cannot be registered")?))
+        }
+        Err(e) => Err(e),
     }
 }
 

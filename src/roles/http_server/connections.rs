@@ -9,6 +9,7 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -31,6 +32,7 @@ use tokio_rustls::TlsAcceptor;
 use super::access::Peer;
 use super::places::Places;
 use super::pool::{Holder, Pool};
+use super::presence::ClientPresence;
 use super::tls;
 use super::unread;
 use super::write_timeout::WriteTimeout;
@@ -63,8 +65,8 @@ pub(super) struct Listeners {
 }
 
 /// An open connection.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+pub(super) trait Stream: AsyncRead + AsyncWrite + AsRawFd + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + AsRawFd + Send + Unpin> Stream for S {}
 
 /// An accepted connection, with the client's address if the client connected to the port.
 pub(super) enum AcceptedStream {
@@ -208,9 +210,12 @@ impl ConnectionTask {
         let at_answer = stage.clone();
         let proof = ConnectionProof::default();
         let proof_of_requests = proof.clone();
+        let (socket, presence) = (stream.as_raw_fd(), ClientPresence::default());
+        let presence_of_requests = presence.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(peer);
             request.extensions_mut().insert(proof_of_requests.clone());
+            request.extensions_mut().insert(presence_of_requests.clone());
             let kind = unread::Answer::to_request(&request);
             let (answer, stage) = (app.call(request), at_answer.clone());
             let (unread, reader) = (unread.clone(), reader.clone());
@@ -234,6 +239,8 @@ impl ConnectionTask {
             .max_buf_size(HEAD_MAX)
             .serve_connection(TokioIo::new(WriteTimeout::new(stream, idle_timeout)), service);
         let mut connection = std::pin::pin!(connection);
+        // This is dropped before the connection, which has the descriptor.
+        let _open = presence.watch(socket);
         let last_answer = async {
             let _ = stage.wait_for(|stage| *stage == ConnectionStage::LastAnswer).await;
         };

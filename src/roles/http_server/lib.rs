@@ -52,6 +52,7 @@ mod pause_times;
 mod pauses;
 mod places;
 mod pool;
+mod presence;
 mod problem;
 mod receiver;
 mod record_shown;

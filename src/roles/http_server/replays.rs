@@ -19,6 +19,7 @@ use super::access::Caller;
 use super::api::Api;
 use super::body;
 use super::pool::Holder;
+use super::presence::ClientPresence;
 use super::problem::Problem;
 use role::lock;
 
@@ -183,7 +184,9 @@ async fn replayed(replays: Replays, api: &Api, request: Request, next: Next) -> 
     let key = key_of(request.headers())?.unwrap_or_default();
     let caller = request.extensions().get::<Caller>().cloned();
     let place: RequestKey = (caller, request.uri().path().into(), key.into());
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    // The request continues even if its client is gone.
+    head.extensions.insert(ClientPresence::default());
     let holder = head.extensions.get::<Holder>().cloned();
     let body = body::read(Body::new(Limited::new(body, api.max_body)), api, holder).await?;
     let mut hasher = DefaultHasher::new();

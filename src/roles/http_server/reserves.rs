@@ -16,8 +16,8 @@ use super::access::Peer;
 use super::api::{Api, Reader, TopicInPath};
 use super::api_response::ApiResponse;
 use super::body::JsonBody;
-use super::input;
 use super::pool::{Holder, PoolPart};
+use super::presence::ClientPresence;
 use super::problem::Problem;
 use super::schema;
 use super::typed_body::{self, Count, Span};
@@ -94,6 +94,9 @@ struct ReserveOfSeveralRequest {
     #[schema(min_length = 1, max_length = 128)]
     consumer: Option<String>,
 }
+
+/// How often a reserve that waits checks whether its client still listens.
+const PRESENCE_CHECK: Duration = Duration::from_secs(5);
 
 /// A job that the client has reserved.
 #[derive(Serialize, ToSchema)]
@@ -173,9 +176,17 @@ struct AnswerSlot {
 }
 
 impl AnswerSlot {
-    /// Waits for the answer. None: the broker has ended.
-    async fn wait(&mut self) -> Option<Result<Vec<Reserved>, StoreError>> {
-        match (&mut self.answer).await.ok()? {
+    /// Waits for the answer. There are no jobs if the client does not listen any more. None: the broker has ended.
+    async fn wait(&mut self, client: &ClientPresence) -> Option<Result<Vec<Reserved>, StoreError>> {
+        let answer = loop {
+            tokio::select! {
+                answer = &mut self.answer => break answer.ok()?,
+                () = tokio::time::sleep(PRESENCE_CHECK) => if !client.listens() {
+                    return Some(Ok(Vec::new()));
+                },
+            }
+        };
+        match answer {
             Ok(jobs) => self.jobs = jobs,
             Err(e) => return Some(Err(e)),
         }
@@ -183,7 +194,10 @@ impl AnswerSlot {
         // has one thread, which polls all sockets before a task that yields continues. If the client is gone, this
         // handler is dropped here, and the jobs go to another client.
         tokio::task::yield_now().await;
-        Some(Ok(std::mem::take(&mut self.jobs)))
+        match client.listens() {
+            true => Some(Ok(std::mem::take(&mut self.jobs))),
+            false => Some(Ok(Vec::new())),
+        }
     }
 }
 
@@ -250,12 +264,12 @@ impl Api {
     async fn reserved(
         &self,
         reader: Reader,
-        place: &RequestPlace,
+        (place, client): (&RequestPlace, &ClientPresence),
         reserve: Reserve,
     ) -> Result<ApiResponse, Problem> {
         let _place = self.reserve_place(reader.holder)?;
         place.give_up();
-        let jobs = self.wait_for_jobs(reserve).await?;
+        let jobs = self.wait_for_jobs(reserve, client).await?;
         Ok(ApiResponse::new(
             StatusCode::OK,
             &ReservedJobs { jobs: jobs.iter().map(ReservedJob::new).collect() },
@@ -270,11 +284,15 @@ impl Api {
     }
 
     /// Reserves jobs, and waits for them.
-    pub(super) async fn wait_for_jobs(&self, reserve: Reserve) -> Result<Vec<Reserved>, Problem> {
+    pub(super) async fn wait_for_jobs(
+        &self,
+        reserve: Reserve,
+        client: &ClientPresence,
+    ) -> Result<Vec<Reserved>, Problem> {
         let (to, answer) = oneshot::channel();
         let waiting = self.pull.reserve(reserve, move |answer| to.send(answer));
         let mut slot = AnswerSlot { answer, jobs: Vec::new(), pull: self.pull.clone(), _waiting: waiting };
-        let Some(answer) = slot.wait().await else {
+        let Some(answer) = slot.wait(client).await else {
             return Err(Problem::unavailable("unknown", "nobody has answered the reserve"));
         };
         let jobs = answer.inspect_err(|e| {
@@ -294,6 +312,7 @@ impl Api {
 async fn reserve(
     State(api): State<Api>,
     Extension(place): Extension<RequestPlace>,
+    Extension(client): Extension<ClientPresence>,
     Extension(peer): Extension<Peer>,
     reader: Reader,
     TopicInPath(topic): TopicInPath,
@@ -304,7 +323,7 @@ async fn reserve(
     drop(json);
     let reserve = without_topics(max, wait, lease, (consumer, peer))?;
     let topics = api.pulled(vec![topic])?;
-    api.reserved(reader, &place, Reserve { topics, ..reserve }).await
+    api.reserved(reader, (&place, &client), Reserve { topics, ..reserve }).await
 }
 
 /// Reserves jobs of several topics, in the order of preference.
@@ -314,6 +333,7 @@ async fn reserve(
 async fn reserve_of_several(
     State(api): State<Api>,
     Extension(place): Extension<RequestPlace>,
+    Extension(client): Extension<ClientPresence>,
     Extension(peer): Extension<Peer>,
     reader: Reader,
     JsonBody(json): JsonBody,
@@ -327,7 +347,7 @@ async fn reserve_of_several(
     }
     let mut names: Vec<TopicName> = Vec::new();
     for text in &topics {
-        let name = input::topic(text)?;
+        let name = TopicName::new(text).map_err(|e| Problem::invalid("topics", &e))?;
         if !reader.permits(RequiredAccess::Consume(name.as_str())) {
             let detail = format!("the scope consume:{name} is needed");
             return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail));
@@ -337,5 +357,5 @@ async fn reserve_of_several(
         }
     }
     let topics = api.pulled(names)?;
-    api.reserved(reader, &place, Reserve { topics, ..reserve }).await
+    api.reserved(reader, (&place, &client), Reserve { topics, ..reserve }).await
 }

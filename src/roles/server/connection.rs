@@ -27,6 +27,9 @@ const UNREAD_MAX: usize = 1 << 20;
 /// While this number of requests of a client is unanswered, nothing is read from the client.
 const OWED_MAX: usize = 1024;
 
+/// While complete frames wait and this many bytes were read, a reserve of the client does not wait any more.
+const DEAF: usize = 32 << 10;
+
 /// The assumed size, in bytes, of the answer to a `get` until the store has answered it.
 const ANSWER_GUESS: usize = 64 << 10;
 
@@ -129,7 +132,7 @@ impl Connection {
             if self.input != Input::Passing {
                 self.take_frames(place, front, submit);
             }
-            if self.socket.is_over {
+            if self.socket.is_over || self.is_deaf() {
                 self.end_wait();
             }
             self.move_ready_answers();
@@ -203,6 +206,12 @@ impl Connection {
     /// Whether too many answers wait for the client: it sends requests faster than it reads answers.
     fn is_ahead(&self) -> bool {
         self.outbox.len() + self.owed >= UNREAD_MAX || self.replies.len() >= OWED_MAX
+    }
+
+    /// Whether dq reads nothing more for now although much has come. The end of the connection may be behind that, so dq
+    /// would not learn that the client is gone.
+    fn is_deaf(&self) -> bool {
+        self.is_ahead() || (self.held && self.inbox.len() >= DEAF)
     }
 
     /// Takes the complete frames out of the inbox.

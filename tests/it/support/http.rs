@@ -72,6 +72,11 @@ impl Http {
         let _ = stream.write_all(&[head.as_bytes(), body].concat());
     }
 
+    /// Sends some bytes.
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.reader.get_mut().write_all(bytes).unwrap();
+    }
+
     pub fn receive(&mut self) -> Answer {
         let mut headers = HashMap::new();
         let mut status = 0;

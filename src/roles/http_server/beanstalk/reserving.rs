@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 use super::super::pool::PoolPart;
+use super::super::presence::ClientPresence;
 use super::super::problem::Problem;
 use super::super::store_client::Reply;
 use super::commands::failed;
@@ -168,8 +169,8 @@ impl Session {
                 tokio::time::sleep_until(until.into()).await;
                 return Ok(Vec::new());
             }
-            api.wait_for_jobs(Reserve { topics, max: 1, lease: None, is_owned: true, client: None, until })
-                .await
+            let reserve = Reserve { topics, max: 1, lease: None, is_owned: true, client: None, until };
+            api.wait_for_jobs(reserve, &ClientPresence::default()).await
         };
         tokio::select! {
             biased;

@@ -11,6 +11,7 @@ use axum::http::StatusCode;
 use super::super::api::Api;
 use super::super::input;
 use super::super::pool::{Holder, PoolPart};
+use super::super::presence::ClientPresence;
 use super::super::problem::Problem;
 use super::super::store_client::Reply;
 use super::last_reserves::LastReserve;
@@ -216,7 +217,10 @@ impl GmqPort {
         loop {
             let reserve =
                 Reserve { topics: names.clone(), max: 1, lease: None, is_owned: false, client: None, until };
-            let Some(reserved) = self.api.wait_for_jobs(reserve).await?.pop() else { return Ok(None) };
+            let Some(reserved) = self.api.wait_for_jobs(reserve, &ClientPresence::default()).await?.pop()
+            else {
+                return Ok(None);
+            };
             let popped = self.popped(reserved, place);
             let last = LastReserve::new(popped.leased(), now_ms(), popped.hold);
             if popped.is_removed() {
