@@ -328,15 +328,16 @@ impl Fair {
         }
         candidates.retain(|candidate| candidate.max > 0);
         if asks == TopicSearch::All {
-            let others = (0..count).filter(|place| !ready.contains_key(place));
-            let could = |place: usize| {
+            for place in (self.start..count).chain(0..self.start).filter(|place| !ready.contains_key(place)) {
                 let topic = &self.topics[place];
-                let in_flight = topic.in_flight.max(self.tenants[topic.tenant].in_flight);
-                free > in_flight && allowed(&topic.name).is_none()
-            };
-            let asked =
-                |place| Candidate { place, pass: self.pass(place), most: 1, max: could(place).into() };
-            candidates.extend(others.map(asked));
+                // Each of these topics may have a job, so all of them count for the share of their tenant.
+                let of_tenant = of_tenants.entry(topic.tenant).or_default();
+                let could =
+                    self.may_begin(topic, (0, *of_tenant), free.saturating_sub(*of_tenant), topic.weight)
+                        && allowed(&topic.name).is_none();
+                *of_tenant += u32::from(could);
+                candidates.push(Candidate { place, pass: self.pass(place), most: 1, max: could.into() });
+            }
         }
         let from_start = |place: usize| (place + count - self.start) % count;
         candidates.sort_by_key(|candidate| (candidate.pass, from_start(candidate.place)));
@@ -448,6 +449,26 @@ mod tests {
             }
         }
         assert!(f.tenants.iter().all(|tenant| tenant.in_flight == 0));
+    }
+
+    #[test]
+    fn a_search_of_all_topics_takes_no_more_than_a_tenants_share() {
+        let evil: Vec<String> = (0..50).map(|n| format!("evil{n}")).collect();
+        let mut topics: Vec<(&str, &str)> = evil.iter().map(|topic| (topic.as_str(), "evil")).collect();
+        topics.extend([("good", ""), ("other", "")]);
+        let (mut f, mut free) = (fair_of_tenants(&topics), 64);
+        // Nothing is known of any topic, as after a start. All topics have jobs.
+        let asked = |plan: &[LeaseLimit], of: &str| -> u32 {
+            plan.iter().filter(|limit| limit.topic.as_str().starts_with(of)).map(|limit| limit.max).sum()
+        };
+        let plan = f.plan(0, free, free, unlimited, TopicSearch::All);
+        assert_eq!((asked(&plan, "evil"), asked(&plan, "good"), asked(&plan, "other")), (32, 1, 1));
+        for LeaseLimit { topic, max } in plan {
+            (0..max).for_each(|_| f.record_begin(&topic));
+            free -= max;
+        }
+        let plan = f.plan(0, free, free, unlimited, TopicSearch::All);
+        assert_eq!((asked(&plan, "evil"), asked(&plan, "good"), plan.len()), (0, 1, 52));
     }
 
     #[test]
