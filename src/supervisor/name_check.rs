@@ -20,7 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// daemon was started in another way, and nothing is checked.
 pub(super) fn check_dq_master(executable: &Path) -> Result<()> {
     let dq_master = executable.with_file_name(MASTER);
-    // If the daemon runs `dq-master` itself, that file is the one that is being tried.
+    // If the daemon runs `dq-master` itself, this process is already the trial run of `dq-master`. So no check is
+    // needed.
     if dq_master == executable || !dq_master.exists() {
         return Ok(());
     }

@@ -127,8 +127,8 @@ fn resume_master(arguments: MasterArguments, handover: HandOver, from: HandOverM
 }
 
 /// Says why the executable at the path cannot be executed. This process has opened the file, so the file exists. If the
-/// kernel still reports "no such file", the file is a script: its interpreter would need a descriptor that the exec
-/// closes.
+/// kernel still reports "no such file", the file is a script, or its interpreter or loader is missing. A script cannot
+/// be executed here: its interpreter would open the file by the descriptor, but the exec closes this descriptor.
 fn refusal(program: &Path, error: &io::Error) -> anyhow::Error {
     let program = program.display();
     match error.raw_os_error().map(Errno::from_raw) {

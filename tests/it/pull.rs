@@ -381,6 +381,23 @@ fn a_client_that_sent_more_and_is_gone_takes_no_job_or_place() {
 }
 
 #[test]
+fn a_client_that_sent_more_gets_its_removed_job() {
+    let daemon = Daemon::start(&pulled("t", "on_reserve = \"remove\""));
+    let (mut http, mut client) = (Http::unix(&daemon), Http::tcp(&daemon));
+    // More than dq reads while it answers the first request.
+    let next = format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Pad: {}\r\n\r\n", "x".repeat(7000));
+    let head = "POST /v1/topics/t/reserve HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n\r\n";
+    client.write(&[head.as_bytes(), br#"{"wait": "60s"}"#, next.repeat(10).as_bytes()].concat());
+    // The client waits for sure when this one is answered, because this one came later.
+    assert!(reserve(&mut http, "t", &json!({"wait": "20ms"})).is_empty());
+    put(&mut http, "t", "1", &json!({}));
+    let got = jobs(client.receive());
+    assert_eq!((got.len(), &got[0]["id"], got[0].get("token")), (1, &json!("1"), None));
+    (0..10).for_each(|_| assert_eq!(client.receive().status, 200));
+    http.get("/v1/topics/t/jobs/1").is_problem(404, "not_found", None);
+}
+
+#[test]
 fn limits_and_pauses_hold_reserves_back() {
     let more = pulled("most", "max_in_flight = 2") + &pulled("rate", "rate = \"5/s\"") + &pulled("pause", "");
     let daemon = Daemon::start(&more);

@@ -17,7 +17,7 @@ const PREFIX: &str = ".dq-backup-";
 /// locked.
 const TRIES: usize = 3;
 
-/// A folder for the files that will be beside `place`.
+/// A folder beside `place`. A new file is in this folder until it is complete. Then it is put at `place`.
 #[derive(Debug)]
 pub(super) struct Staging {
     folder: PathBuf,

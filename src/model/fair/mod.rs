@@ -330,7 +330,8 @@ impl Fair {
         if asks == TopicSearch::All {
             for place in (self.start..count).chain(0..self.start).filter(|place| !ready.contains_key(place)) {
                 let topic = &self.topics[place];
-                // Each of these topics may have a job, so all of them count for the share of their tenant.
+                // Each of these topics may have a ready job. So each of them that may begin a callback and has no
+                // limits counts for the share of its tenant.
                 let of_tenant = of_tenants.entry(topic.tenant).or_default();
                 let could =
                     self.may_begin(topic, (0, *of_tenant), free.saturating_sub(*of_tenant), topic.weight)

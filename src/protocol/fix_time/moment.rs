@@ -63,8 +63,8 @@ fn wall_time(written: &Written, now: DateTime) -> Option<WallTime> {
         TimeOfDay::Unknown if written.date.is_none() => ms_of_day(now),
         TimeOfDay::Unknown | TimeOfDay::Midnight => 0,
     };
-    // `24:00` and a day that the month does not have belong to the next day or month. These values are corrected before
-    // anything is counted from them.
+    // `24:00` is 0:00 of the next day. A day that the month does not have is a day of the next month. These values are
+    // corrected before anything is counted from them.
     let day = first_of_month(year, month)? + day - 1 + ms / DAY_MS;
     ms %= DAY_MS;
     let (year, month, day) = civil(day + weekday_shift(written, day))?;

@@ -123,7 +123,7 @@ fn four_digits(s: &mut Scanner<'_>) -> Option<Word> {
     s.digits(4, 4).filter(|_| s.is_word_over()).map(Word::FourDigits)
 }
 
-/// A number with its sign, which spaces may follow.
+/// A number. Signs may come before it. Spaces may follow the signs and the number.
 fn count(s: &mut Scanner<'_>) -> Option<i64> {
     let signs = s.while_in("+-");
     s.while_in(" \t");

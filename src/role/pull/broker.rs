@@ -168,8 +168,10 @@ impl Broker {
         self.held.remove(topic);
     }
 
-    /// Hands back jobs that a client did not take, for example because it is gone.
-    pub(super) fn refuse(&mut self, lane: usize, jobs: Vec<Reserved>) {
+    /// Hands back jobs that a client did not take, for example because it is gone. Jobs that were removed when they were
+    /// reserved cannot be handed back, so they go to other clients that wait for them.
+    pub(super) fn refuse(&mut self, lane: usize, mut jobs: Vec<Reserved>) {
+        self.give_removed(&mut jobs);
         let back = lease_orders::hand_backs(jobs);
         if !back.is_empty() {
             self.orders.push((lane, LaneOrder::HandBack(back)));
@@ -263,23 +265,25 @@ impl Broker {
                 self.answer(*id, Ok(own));
             }
         }
-        self.give_removed(&mut jobs);
         self.refuse(number, jobs);
         if !named.is_empty() {
             self.orders.push((number, LaneOrder::Name(named)));
         }
     }
 
-    /// Gives removed jobs to any clients that wait for the topics of these jobs. These jobs were removed when they were
-    /// reserved, so they cannot be handed back.
+    /// Gives jobs that were removed when they were reserved to any clients that wait for the topics of these jobs.
     fn give_removed(&mut self, jobs: &mut Vec<Reserved>) {
-        while let Some(first) = jobs.iter().find(|job| job.ticket.is_none()) {
-            let topic = first.leased.key.topic.clone();
-            let Some(id) = self.waiting.get(&topic).and_then(|ids| ids.first().copied()) else { return };
-            let max = self.waiters.get(&id).map_or(0, |waiter| waiter.reserve.max as usize);
-            let is_given = |job: &mut Reserved| job.ticket.is_none() && job.leased.key.topic == topic;
-            let given = jobs.extract_if(.., is_given).take(max).collect();
-            self.answer(id, Ok(given));
+        let removed = jobs.iter().filter(|job| job.ticket.is_none());
+        for topic in removed.map(|job| job.leased.key.topic.clone()).collect::<BTreeSet<_>>() {
+            let mut is_given = |job: &mut Reserved| job.ticket.is_none() && job.leased.key.topic == topic;
+            while let Some(id) = self.waiting.get(&topic).and_then(|ids| ids.first().copied()) {
+                let max = self.waiters.get(&id).map_or(0, |waiter| waiter.reserve.max as usize);
+                let given: Vec<_> = jobs.extract_if(.., &mut is_given).take(max).collect();
+                if given.is_empty() {
+                    break;
+                }
+                self.answer(id, Ok(given));
+            }
         }
     }
 

@@ -350,3 +350,29 @@ fn the_order_of_preference_holds_over_all_lanes() {
         }
     }
 }
+
+#[test]
+fn a_removed_job_of_a_client_that_is_gone_goes_to_another() {
+    let mut world = World::new(5);
+    let [gone, a, push] = ["gone", "a", "push"].map(name);
+    let reserve = |topic: &TopicName| Reserve {
+        topics: vec![topic.clone()],
+        max: 1,
+        lease: None,
+        is_owned: false,
+        client: None,
+        until: world.now + Duration::from_secs(60),
+    };
+    world.broker.reserve(1, reserve(&gone), world.now);
+    world.broker.reserve(2, reserve(&gone), world.now);
+    world.broker.reserve(3, reserve(&a), world.now);
+    let removed = |topic: &TopicName, job| Reserved { ticket: None, ..reserved(topic.clone(), job) };
+    // Nobody waits for the first job.
+    world.broker.refuse(0, vec![removed(&push, 7), removed(&gone, 8), removed(&gone, 9), reserved(a, 10)]);
+    let answers = world.broker.take_answers().into_iter().map(|(id, answer)| (id, answer.unwrap()));
+    let given: Vec<_> = answers.map(|(id, jobs)| (id, jobs[0].leased.key.to_string(), jobs.len())).collect();
+    assert_eq!(given, [(1, "gone:8".into(), 1), (2, "gone:9".into(), 1)]);
+    let orders = world.broker.take_orders();
+    let [(0, LaneOrder::HandBack(back))] = &orders[..] else { panic!("{} orders", orders.len()) };
+    assert_eq!(back.iter().map(|back| back.key.to_string()).collect::<Vec<_>>(), ["a:10"]);
+}

@@ -176,13 +176,15 @@ struct AnswerSlot {
 }
 
 impl AnswerSlot {
-    /// Waits for the answer. There are no jobs if the client does not listen any more. None: the broker has ended.
+    /// Waits for the answer. A client that does not listen any more gets only the jobs that cannot be handed back. None:
+    /// the broker has ended.
     async fn wait(&mut self, client: &ClientPresence) -> Option<Result<Vec<Reserved>, StoreError>> {
         let answer = loop {
             tokio::select! {
                 answer = &mut self.answer => break answer.ok()?,
                 () = tokio::time::sleep(PRESENCE_CHECK) => if !client.listens() {
-                    return Some(Ok(Vec::new()));
+                    self.answer.close();
+                    break self.answer.try_recv().unwrap_or(Ok(Vec::new()));
                 },
             }
         };
@@ -194,10 +196,10 @@ impl AnswerSlot {
         // has one thread, which polls all sockets before a task that yields continues. If the client is gone, this
         // handler is dropped here, and the jobs go to another client.
         tokio::task::yield_now().await;
-        match client.listens() {
-            true => Some(Ok(std::mem::take(&mut self.jobs))),
-            false => Some(Ok(Vec::new())),
-        }
+        let listens = client.listens();
+        // A job without a ticket is removed already and cannot be handed back. So it is sent in any case: the client may
+        // only have sent its next request.
+        Some(Ok(self.jobs.extract_if(.., |job| listens || job.ticket.is_none()).collect()))
     }
 }
 

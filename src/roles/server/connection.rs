@@ -28,7 +28,7 @@ const UNREAD_MAX: usize = 1 << 20;
 const OWED_MAX: usize = 1024;
 
 /// While complete frames wait and this many bytes were read, a reserve of the client does not wait any more.
-const DEAF: usize = 32 << 10;
+const HELD_MAX: usize = 32 << 10;
 
 /// The assumed size, in bytes, of the answer to a `get` until the store has answered it.
 const ANSWER_GUESS: usize = 64 << 10;
@@ -132,7 +132,7 @@ impl Connection {
             if self.input != Input::Passing {
                 self.take_frames(place, front, submit);
             }
-            if self.socket.is_over || self.is_deaf() {
+            if self.socket.is_over || self.may_miss_the_end() {
                 self.end_wait();
             }
             self.move_ready_answers();
@@ -210,8 +210,8 @@ impl Connection {
 
     /// Whether dq reads nothing more for now although much has come. The end of the connection may be behind that, so dq
     /// would not learn that the client is gone.
-    fn is_deaf(&self) -> bool {
-        self.is_ahead() || (self.held && self.inbox.len() >= DEAF)
+    fn may_miss_the_end(&self) -> bool {
+        self.is_ahead() || (self.held && self.inbox.len() >= HELD_MAX)
     }
 
     /// Takes the complete frames out of the inbox.

@@ -86,7 +86,8 @@ impl RedisStore {
             let (mut bytes, mut quotas) = (0, HashMap::new());
             let fitting = left.iter().take_while(|job| {
                 bytes += job.body.as_str().len() + job.headers.to_text().len();
-                // The jobs of a topic share the limits in one call.
+                // A call sends the limits of a topic only once. So a job whose limits differ from those of an earlier
+                // job of its topic begins a new call.
                 let is_shared = *quotas.entry(&job.key.topic).or_insert(&job.quota) == &job.quota;
                 bytes <= BYTES && is_shared
             });

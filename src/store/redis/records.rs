@@ -123,7 +123,8 @@ impl RedisStore {
     }
 
     /// Makes a shard erase records. `what`: `old` erases records that are too old, and `room` erases records to make
-    /// room. Returns for how many ids the shard has erased records, and the shortest age that its topics keep.
+    /// room. Returns for how many ids the shard has erased records. Also returns the shortest time for which a topic of
+    /// the shard keeps its records. None: this call found no such topic, or `what` is `room`.
     fn trim(&self, place: Place, what: &str) -> Result<(usize, Option<Duration>)> {
         let mut call = self.call(Script::RecordTrim, place);
         call.cmd.arg(CHUNK).arg(what);

@@ -3,7 +3,8 @@
 //! SQLite's own `busy_timeout` polls with growing pauses, so that a process that writes without a break starves the
 //! others. One blocking lock starves them too: the process that releases it takes it again before a waiter has woken.
 //! So there is a gate before the lock. The process that waits for the lock holds the gate, so the process that released
-//! the lock must wait at the gate. `cargo bench --bench embedded_store` compares the three.
+//! the lock must wait at the gate. `cargo bench --bench embedded_store` compares SQLite's `busy_timeout`, one lock, and
+//! a lock with a gate.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};

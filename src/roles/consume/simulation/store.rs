@@ -74,7 +74,7 @@ impl SimulatedLane {
         }
     }
 
-    /// Rings for any work that there may be.
+    /// Makes a ring without a topic, and a ring for each topic that has ready jobs.
     pub(super) fn announce(&mut self) {
         self.rings += 1;
         self.bell.entry(None).or_insert(self.rings);

@@ -56,8 +56,8 @@ pub(super) struct PoppedReserve {
     /// How long the lease lasts.
     hold: Duration,
     pull: Pull,
-    /// The client's place. `http.max_reserves` limits the places, and so also the number of answers that clients do not
-    /// read.
+    /// The client's place. `http.max_reserves` limits the places. The place is taken until the answer is written to the
+    /// client. So this setting also limits how many answers wait for clients that do not read.
     _place: PoolPart,
 }
 

@@ -4,7 +4,8 @@
 -- due time in ms (6 bytes), stamp (7), place (2), id. docs/internals/PRIORITY.md has the rules. Needs: `call` and
 -- `base`.
 
--- The lowest score of a level in r:. Jobs with a number have lower scores.
+-- The lowest score in `r:<topic>` (the ready jobs of a topic) of a job whose priority is a level. Jobs with a number
+-- have lower scores.
 local LEVELS = 1e15
 -- Jobs with numbers below MIDDLE come before the jobs with levels. Jobs with the number MIDDLE or a higher number come
 -- after the jobs with levels. If the number of a job is not known, MIDDLE is used as its number.
