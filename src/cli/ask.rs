@@ -9,14 +9,39 @@ use super::failure::Failure;
 /// Succeeds if `yes` is set, if the user at the terminal agrees, or if there is no terminal (a script is not asked).
 /// Fails if the user does not agree.
 pub(super) fn confirm(yes: bool, question: impl FnOnce() -> String) -> Result<()> {
-    if yes || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        return Ok(());
+    match yes || !is_at_terminal() {
+        true => Ok(()),
+        false => ask(&question()),
     }
-    eprint!("{} [y/N] ", question());
+}
+
+/// The same as [`confirm`], but a script must give `--yes`.
+pub(super) fn confirm_with_yes(yes: bool, question: &str) -> Result<()> {
+    match (yes, is_at_terminal()) {
+        (true, _) => Ok(()),
+        (false, true) => ask(question),
+        (false, false) => {
+            let why = format!("{question} (there is no terminal to ask: --yes confirms it)");
+            Err(Failure::Usage(why).into())
+        }
+    }
+}
+
+fn is_at_terminal() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+/// Prints a question. Returns the answer, in lower case.
+fn read_answer(question: &str, choices: &str) -> Result<String> {
+    eprint!("{question} [{choices}] ");
     std::io::stderr().flush().context("cannot ask")?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).context("cannot read the answer")?;
-    match is_yes(&answer) {
+    Ok(answer.trim().to_ascii_lowercase())
+}
+
+fn ask(question: &str) -> Result<()> {
+    match is_yes(&read_answer(question, "y/N")?) {
         true => Ok(()),
         false => Err(Failure::Declined.into()),
     }
@@ -29,14 +54,10 @@ pub(super) fn choose<T>(
     question: impl FnOnce() -> String,
     (a, b): ((&str, T), (&str, T)),
 ) -> Result<Option<T>> {
-    if is_quiet || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+    if is_quiet || !is_at_terminal() {
         return Ok(None);
     }
-    eprint!("{} [{}/{}/N] ", question(), a.0, b.0);
-    std::io::stderr().flush().context("cannot ask")?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer).context("cannot read the answer")?;
-    match answer.trim().to_ascii_lowercase() {
+    match read_answer(&question(), &format!("{}/{}/N", a.0, b.0))? {
         answer if answer == a.0 => Ok(Some(a.1)),
         answer if answer == b.0 => Ok(Some(b.1)),
         _ => Err(Failure::Declined.into()),
@@ -44,7 +65,7 @@ pub(super) fn choose<T>(
 }
 
 fn is_yes(answer: &str) -> bool {
-    matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+    matches!(answer, "y" | "yes")
 }
 
 #[cfg(test)]
@@ -53,7 +74,7 @@ mod tests {
 
     #[test]
     fn only_a_yes_is_one() {
-        assert!(is_yes("y\n") && is_yes(" YES\n"));
-        assert!(!is_yes("") && !is_yes("\n") && !is_yes("n\n") && !is_yes("yep\n"));
+        assert!(is_yes("y") && is_yes("yes"));
+        assert!(!is_yes("") && !is_yes("n") && !is_yes("yep"));
     }
 }

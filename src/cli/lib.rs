@@ -23,7 +23,6 @@ mod client;
 mod commands_in_texts;
 mod completions;
 mod config_check;
-mod confirm;
 mod console;
 mod daemon_snapshot;
 mod dead;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::api::Api;
-use super::confirm::is_confirmed;
+use super::ask::confirm_with_yes;
 use super::daemon_snapshot::{self, Node};
 use super::failure::Failure;
 use super::node_table::{JobCounts, NodeRow, table, waiting};
@@ -239,11 +239,11 @@ fn move_jobs(arguments: &Move, settings: &Settings, lanes: &Lanes) -> Result<()>
         return Ok(());
     }
     let question = format!(
-        "The jobs of {} may have been delivered, deleted or replaced since it was forgotten, and would come back. Take them over",
+        "The jobs of {} may have been delivered, deleted or replaced since it was forgotten, and would come back. Take them over?",
         adopt.join(", ")
     );
-    if !adopt.is_empty() && !is_confirmed(&question, *yes)? {
-        bail!("nothing was done");
+    if !adopt.is_empty() {
+        confirm_with_yes(*yes, &question)?;
     }
     if let Some((registry, goal)) = registry {
         registry.move_to(goal).context("the registry is not moved: run the same command again")?;
@@ -365,11 +365,9 @@ fn forget(arguments: &Forget, lanes: &Lanes) -> Result<()> {
         .and_then(|lane| why_down(lanes, lane))
         .map_or(String::new(), |why| format!(" ({})", plain(&why)));
     let question = format!(
-        "{name} does not answer{why}. All jobs and dead letters that it had are lost with it. Forget it"
+        "{name} does not answer{why}. All jobs and dead letters that it had are lost with it. Forget it?"
     );
-    if !is_confirmed(&question, arguments.yes)? {
-        bail!("nothing was done");
-    }
+    confirm_with_yes(arguments.yes, &question)?;
     let left = nodes.give_up(name, progress_bar()?)?;
     println!("{name} is forgotten; nodes with jobs: {}", left.join(", "));
     println!(

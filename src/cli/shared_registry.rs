@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail};
 
-use super::confirm::is_confirmed;
+use super::ask::confirm_with_yes;
 use super::failure::Failure;
 use super::target::TargetOptions;
 use model::settings::{RedisSettings, RegistrySettings, Settings};
@@ -132,9 +132,7 @@ fn rebuild(arguments: &RebuildRegistry, settings: &Settings, nodes: &RedisSettin
         tokens.len() - accounts,
         known.source
     );
-    if !is_confirmed(&format!("Write a new registry with {what}"), arguments.yes)? {
-        bail!("nothing was done");
-    }
+    confirm_with_yes(arguments.yes, &format!("Write a new registry with {what}?"))?;
     let registry = RedisRegistry::rebuild(nodes, arguments.node.as_deref(), &known.topics, &tokens)?;
     println!("node {} has a registry with {what}", registry.node());
     Ok(())

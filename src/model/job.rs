@@ -54,8 +54,8 @@ impl NewJob {
     }
 }
 
-/// One attempt, as it is stored with its job. Records of the embedded store keep an array of the values, so the order
-/// of the fields is a stored format too. The same is true for [`LateStart`].
+/// One attempt, as it is stored with its job. [`Attempt::to_array`] is stored too, so the order of the fields is a stored
+/// format. The same is true for [`LateStart`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// The number of the attempt, from 1.
@@ -76,6 +76,21 @@ pub struct Attempt {
     /// How late it began, and why, if it began late.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub late: Option<LateStart>,
+}
+
+impl Attempt {
+    /// Returns the values in the order of the fields, as a JSON array. The last values are left out if they are empty.
+    /// serde reads an array as it reads an object, and the array is about 40 bytes shorter.
+    pub fn to_array(&self) -> String {
+        let Attempt { number, at_ms, took_ms, status, answer, error, late } = self;
+        let values = (number, at_ms, took_ms, status);
+        let array = match (answer.as_str(), error.as_str(), late.as_ref().map(|late| (late.ms, late.reason))) {
+            ("", "", None) => serde_json::to_string(&values),
+            (_, "", None) => serde_json::to_string(&(number, at_ms, took_ms, status, answer)),
+            (_, _, late) => serde_json::to_string(&(number, at_ms, took_ms, status, answer, error, late)),
+        };
+        array.expect("an attempt is plain values")
+    }
 }
 
 /// How many attempts are stored with a job.

@@ -217,6 +217,15 @@ pub(super) fn line(attempt: Option<&Attempt>) -> String {
     attempt.and_then(|a| serde_json::to_string(a).ok()).unwrap_or_default()
 }
 
+/// Returns an attempt as a line of the log of a job with this outcome. Only the record of a job that ends keeps the
+/// attempt of an `Ack`, so its line is the shorter array.
+pub(super) fn attempt_line(outcome: &Outcome, attempt: Option<&Attempt>) -> String {
+    match (outcome, attempt) {
+        (Outcome::Ack, Some(attempt)) => attempt.to_array(),
+        _ => line(attempt),
+    }
+}
+
 /// Returns a due time in the form that scripts expect: a span from the present time of the shard, or a moment.
 pub(super) fn due(due: Due) -> String {
     match due {

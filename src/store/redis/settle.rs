@@ -43,7 +43,7 @@ impl RedisStore {
     ) -> (Vec<(Place, Call)>, Grouped<1>) {
         let words = argument_writer(|s: &Settlement, cmd| {
             cmd.arg(s.key.id.as_str()).arg(&s.token.0[..SCRIPT_TOKEN.min(s.token.0.len())]);
-            cmd.arg(answer::outcome(&s.outcome)).arg(answer::line(s.attempt.as_ref()));
+            cmd.arg(answer::outcome(&s.outcome)).arg(answer::attempt_line(&s.outcome, s.attempt.as_ref()));
         });
         let places = settlements.iter().map(|s| place(s)).collect();
         self.grouped(Script::Settle, homes, settlements, places, |s| &s.key, &[], words)
