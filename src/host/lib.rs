@@ -57,7 +57,7 @@ pub fn wait_readable(fds: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Resu
     loop {
         let timeout = match until {
             None => PollTimeout::NONE,
-            // The timeout is rounded up to whole milliseconds, so that the moment has come when poll times out.
+            // The timeout is rounded up to whole milliseconds, so that poll does not time out before the moment.
             Some(until) => {
                 let left = until.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
                 PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)

@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<()> {
     let in_the_way = || -> Vec<PathBuf> { targets.iter().flat_map(FileToRestore::in_the_way).collect() };
     check_free(&in_the_way(), arguments.replace)?;
     check_unused(store)?;
-    // The check may have made a log file of the store. So the files are listed again.
+    // `check_unused` opens the store, and SQLite may have made its `-wal` file then. So the files are listed again.
     let in_the_way = in_the_way();
     let restored = restore(&backup, &targets, &in_the_way, &turn).map_err(|e| match is_full(&e) {
         true => e.context("the disk is full, nothing was changed"),

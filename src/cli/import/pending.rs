@@ -117,8 +117,8 @@ impl Entry {
             .ok_or_else(|| format!("its due time {seconds} is no Unix time before the year 10000"))
     }
 
-    /// Returns by how many minutes the `notify_time` of a waiting job is later than its due time. The PHP daemon writes
-    /// both at the same time. So a difference of whole quarters of an hour means that `notify_time` was read in a time
+    /// Returns by how many minutes the `notify_time` of a waiting job is later than its due time. The PHP daemon gives
+    /// both the same moment. So a difference of whole quarters of an hour means that `notify_time` was read in a time
     /// zone that is not the PHP daemon's. `None`: there is no such difference.
     pub fn zone_error_min(&self, notify_ms: Option<i64>) -> Option<i64> {
         let off_ms = notify_ms?.checked_sub(milliseconds(self.score?)?)?;

@@ -15,7 +15,8 @@ use model::status::{DaemonStatus, ProcessState};
 /// The maximum number of lines that show problems.
 const ALERTS: usize = 3;
 
-/// In a window that has this number of lines or fewer, processes and nodes get up to eight lines each.
+/// In a window with this number of lines or fewer, the table of processes has at most eight lines. The table of nodes
+/// also has at most eight lines.
 const LOW: u16 = 30;
 
 /// Draws the whole screen.

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::request::BulkRequest;
 
-/// The number of the leg that visits records. (All other legs are legs of [`Walk`](super::Walk).)
+/// The number of the only leg of a replay, which visits records. (A leg is one part of an operation.) (The legs of all
+/// other operations are in [`Walk`](super::Walk). Their numbers also begin with 0.)
 pub const RECORDS_LEG: usize = 0;
 
 /// One job that the current step changes: its id, its stamp (Unix microseconds), its due time, and its new due time. A

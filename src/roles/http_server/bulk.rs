@@ -87,7 +87,7 @@ pub(super) struct BulkResponse {
     /// `reschedule`: the new due time, or the beginning of the span. Null for the other operations.
     #[schema(required = true)]
     at: Option<String>,
-    /// `reschedule`: the difference in milliseconds.
+    /// `reschedule`: by how many milliseconds the due times change. Negative: the jobs are due earlier.
     #[schema(required = true)]
     by_ms: Option<i64>,
     /// `reschedule`: the length of the span in milliseconds.

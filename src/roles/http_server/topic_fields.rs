@@ -104,7 +104,7 @@ impl<'a> TopicPatch<'a> {
             let Some(raw) = self.0.raw(setting.name) else { continue };
             let StrictValue(value) = serde_json::from_str(raw.get()).map_err(|e| {
                 match serde_json::from_str::<Value>(raw.get()) {
-                    // The value itself can be read, so one of its objects has a field twice.
+                    // Only the strict reading has failed. So an object in the value has a field twice.
                     Ok(_) => Problem::field(setting.name, format!("{}: {}", setting.name, without_place(&e))),
                     Err(_) => wrong(setting.name, raw, &setting.wanted()),
                 }

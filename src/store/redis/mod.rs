@@ -119,7 +119,7 @@ impl RedisStore {
     }
 
     /// Refuses nodes whose jobs are being moved to or from another store, or were moved there. A node that does not
-    /// answer is not asked again.
+    /// answer is not refused.
     fn refuse_mark(&self) -> Result<()> {
         match self.mark_of_nodes(self.lane) {
             Some(mark) => Err(StoreError::Unfit(mark.to_string())),

@@ -1,4 +1,4 @@
-//! The threads of the lanes, which carry out the orders of the dispatchers, and the bells.
+//! The bells, and the threads of the lanes. These threads carry out the orders of the dispatchers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

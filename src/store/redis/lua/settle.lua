@@ -17,6 +17,20 @@
 -- while it was leased -> delayed, ready; extend and name leave it leased.
 
 local letters, sum = {}, 0
+local NO_STAMP, heads = string.rep('\0', 7), {}
+
+-- Returns what `packed` would return for a job that is delivered at its first attempt, but faster: its due time, attempts
+-- and stamp are copied from its lease, and records of the same length share their head. Returns nothing if the stamp must
+-- be read from the record of the job, or if there is no attempt.
+local function delivered(lease, line)
+  local stamp, n = string.sub(lease, TOKEN + 17, TOKEN + 23), #line + 1
+  if stamp == NO_STAMP or n == 1 then return end
+  if not heads[n] then
+    heads[n] = { struct.pack('>I4BI6', HEAD + n, DELIVERED, now), struct.pack('>I4', n) }
+  end
+  local head, due, attempts = heads[n], string.sub(lease, TOKEN + 1, TOKEN + 6), string.sub(lease, TOKEN + 8, TOKEN + 11)
+  return head[1] .. stamp .. due .. attempts .. head[2] .. line .. '\n'
+end
 
 -- Settles one job whose token is right. Returns its letter.
 local function settle(m, id, packed, outcome, attempt)
@@ -99,16 +113,14 @@ while ARGV[i] do
           a = a + 1
           acked[a], letter = ids[k], 'd'
           if keeps or m.events then
-            local due, _, attempts, _, _, stamp = struct.unpack('>I6BI4BI4I7', lease, TOKEN + 1)
-            local line = ARGV[j + 3]
-            if line ~= '' then line = line .. '\n' end
-            if stamp > 0 and not m.bodies and not m.events then
-              -- The same as `ends` does, but faster.
+            local line, plain = ARGV[j + 3], not m.bodies and not m.events
+            local record = plain and delivered(lease, line)
+            if record then
               local n = m.ended.n + 1
-              m.ended.n, ended_ids[n] = n, ids[k]
-              records[n] = packed(DELIVERED, due, attempts, stamp, line, '')
+              m.ended.n, ended_ids[n], records[n] = n, ids[k], record
             else
-              ends(m, ids[k], DELIVERED, due, attempts, line, stamp)
+              local due, _, attempts, _, _, stamp = struct.unpack('>I6BI4BI4I7', lease, TOKEN + 1)
+              ends(m, ids[k], DELIVERED, due, attempts, line == '' and line or line .. '\n', stamp)
             end
           end
           if (string.byte(lease, OWNER) or 0) ~= 0 then

@@ -297,7 +297,8 @@ impl Node {
 
     /// Ends the waits of connections. Each connection is given as its server and the id that this server gave to it.
     pub(super) fn unblock<'a>(&self, waiting: impl Iterator<Item = &'a (Arc<Endpoint>, i64)>) {
-        // A server that does not answer is not asked again: it also gives no ring to its listeners.
+        // A server that does not answer is not asked again. This loses no ring, because such a server gives no ring to
+        // its listeners.
         let mut silent: Vec<&str> = Vec::new();
         for (server, number) in waiting {
             let mut cmd = redis::cmd("CLIENT");

@@ -31,8 +31,8 @@ local function lost(number, why)
   return string.format('{"number":%d,"at_ms":%.0f,"took_ms":0,"error":"%s"}', number, now, why)
 end
 
--- Gives a leased job another priority: 1 2 3, or 'p' and a number. Returns its log, whose first line has the number.
--- The record has the level: see `with_level`.
+-- Gives a leased job another priority: 1 2 3, or 'p' and a number. Returns its log. If the new priority is a number,
+-- the first line of the log has it. The record has the level: see `with_level`.
 local function with_priority(lease, log, priority)
   local number = string.match(priority, '^p(%d+)$')
   local level = lease.rank == 0 and 2 or lease.rank
