@@ -142,7 +142,8 @@ settings! {
     /// read and change the callbacks.
     tls_verify: bool = true, SettingKind::Switch;
     /// Which answers of a receiver accept a job. `status`: any status from 200 to 299. `non_empty`: any answer with a
-    /// body, as in the PHP daemon. Any other text is an expression over `{status}` and `{res.…}`.
+    /// body, as in the PHP daemon. Any other text is an expression. In it, `{status}` is the status, and `{res.…}` is a
+    /// member of the JSON answer (docs/CALLBACKS.md).
     success: Success = Success::Status, SettingKind::Success { most: 255 };
     /// An expression. If it is true for a successful answer, the job is delivered again. Empty: never.
     re_notify_flag: String = String::new(), SettingKind::Text { most: 255 };
@@ -158,7 +159,8 @@ settings! {
     /// The longest delay of `exponential`.
     retry_cap: Duration = HOUR, SettingKind::Span { least: Duration::from_millis(1), most: LONGEST_RETRY };
     /// The failures after which a job is tried again: `connect`, `timeout`, `broken`, `answer`, statuses such as `503`,
-    /// and `5xx`. After any other failure, the job becomes a dead letter. Empty: all failures.
+    /// and `5xx`. docs/CALLBACKS.md explains them. `answer` means: the status is 2xx, but `success` does not accept the
+    /// answer. After any other failure, the job becomes a dead letter. Empty: all failures.
     retry_on: Vec<Failure> = Vec::new(), SettingKind::Failures;
     /// How many attempts a job has before it becomes a dead letter.
     max_attempts: u32 = 10, SettingKind::Count { least: 1, most: 1000 };
