@@ -84,7 +84,8 @@ impl Attempt {
     pub fn to_array(&self) -> String {
         let Attempt { number, at_ms, took_ms, status, answer, error, late } = self;
         let values = (number, at_ms, took_ms, status);
-        let array = match (answer.as_str(), error.as_str(), late.as_ref().map(|late| (late.ms, late.reason))) {
+        let array = match (answer.as_str(), error.as_str(), late.as_ref().map(|late| (late.ms, late.reason)))
+        {
             ("", "", None) => serde_json::to_string(&values),
             (_, "", None) => serde_json::to_string(&(number, at_ms, took_ms, status, answer)),
             (_, _, late) => serde_json::to_string(&(number, at_ms, took_ms, status, answer, error, late)),

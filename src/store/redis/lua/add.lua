@@ -1,4 +1,5 @@
 --@ use clock fence batch bells scores numbered places meter quota leases history unsettled
+--@ first moment ring lower text keeping_of
 -- Stores new jobs.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch of the spool only: see batch
@@ -24,217 +25,218 @@ local REPLACE, KEEP = 114, 107
 local argv, byte, pack = ARGV, string.byte, struct.pack
 local out = ''
 
--- Stores `n` jobs of a topic. Their arguments begin at argument `first`.
-local function store(topic, n, alike, first, shared_flags, shared_due)
-  local step = alike and 2 or 4
-  local last = first + step * n - 1
-  local bodies, delayed, ready = base .. 'b:' .. topic, base .. 'd:' .. topic, base .. 'r:' .. topic
-  -- How many of the jobs wait for their due time, and the lowest score of these jobs.
-  local all_replace, some_noted, big, wait, earliest = true, false, false, 0, nil
-  -- `list` has each id and its record, from position `from` to position `to`. So the ids and records need not be put
-  -- together again.
-  local list, from, to = argv, first, last
-  -- If the flags or the due times of the jobs differ, these lists have the values of each job.
-  local scores, moments, ranks, rules, notes
-  if not alike then list, from, to, scores, moments, ranks, rules, notes = {}, 1, 2 * n, {}, {}, {}, {}, {} end
-  -- The flags and the due time of the previous job, and the values that were made from them. Most jobs have the same
-  -- flags and due time, so these values need not be made again.
-  local flags, due, rank, rule, head, noted, rest, at, waiting, score
-  -- Returns the notes of the k-th job. (If its priority is a number, the place of the job is in the middle of the
-  -- notes: see numbered.)
-  local function notes_of(k)
-    return rest and noted .. k .. rest or noted
-  end
-  local k, its_flags, its_due = 0, shared_flags, shared_due
-  for j = first, last, step do
-    if not alike then its_flags, its_due = argv[j + 2], argv[j + 3] end
-    if its_flags ~= flags then
-      flags, due = its_flags, nil
-      rank, rule = byte(flags, 1, 2)
-      rank = rank - 48
-      local stored = rank == 0 and 2 or rank
-      head, noted, rest = pack('>BI7', stored, now_us), false, nil
-      if #flags > 2 then
-        local limit, attempts, number, headers = string.match(flags, '^..(%d*)%+?(%d*)p?(%d*)(.*)$')
-        if limit ~= '' then head = pack('>BI7I4', stored + 4, now_us, tonumber(limit)) end
-        if number ~= '' then
-          noted = pack('>I4B', tonumber(attempts) or 0, 0)
-            .. string.format('h{":priority":"%s.%.0f.', number, now_us)
-          rest = (headers == '' and '"}' or '",' .. string.sub(headers, 3)) .. '\n'
-          some_noted = true
-        elseif attempts .. headers ~= '' then
-          noted = pack('>I4B', tonumber(attempts) or 0, 0) .. (headers ~= '' and headers .. '\n' or '')
-          some_noted = true
-        end
-      end
-      if rule ~= REPLACE then all_replace = false end
-    end
-    if its_due ~= due then
-      due = its_due
-      at = moment(due)
-      -- A due time in the past means now. So the lateness, and the age of the oldest ready job, are counted from the
-      -- add. Jobs of the spool keep their due time, because they may have waited for long: see catch_up.
-      if at < now and not KEYS[3] then at = now end
-      waiting = at > now
-      score = text(waiting and at * 4 + rank or rank * 1e15 + at)
-      if waiting and (not earliest or at * 4 + rank < earliest) then earliest = at * 4 + rank end
-    end
-    if waiting then wait = wait + 1 end
-    local body = argv[j + 1]
-    if #body > BIG then big = true end
-    if alike then
-      argv[j + 1] = head .. body
-    else
-      k = k + 1
-      list[2 * k - 1], list[2 * k] = argv[j], head .. body
-      scores[k], moments[k], ranks[k], rules[k], notes[k] = score, at, rank, rule, notes_of(k)
-    end
-  end
-  if big then call('SADD', base .. 'big', topic) end
-  -- If all jobs replace, the number of new fields shows whether any id was taken. A job that is replaced leaves a
-  -- record, so such jobs are read before they are replaced.
-  local m, fresh, before = { topic = topic }, nil, {}
-  m.ids, m.bodies = keeping_of(topic)
-  if n == 1 then
-    fresh = call('HSETNX', bodies, list[from], list[to]) == 1
-  elseif all_replace then
-    if m.ids > 0 then
-      local ids = {}
-      for k = 1, n do ids[k] = list[from + 2 * k - 2] end
-      before = call('HMGET', bodies, unpack(ids))
-    end
-    fresh = call('HSET', bodies, unpack(list, from, to)) == n
-  end
-  -- `stored` and `is` are set if an id may be taken, if some jobs have notes, or if only some jobs wait. `stored`: the
-  -- ids of the jobs that are stored. `is`: for each id, which of the jobs with this id is stored.
-  local stored, is
-  if fresh and not some_noted and (wait == n or wait == 0) then
-    -- In the list, the score is written before each id, in the place of the record of the previous job.
-    if alike then
-      out = out .. string.rep(pack('>BI7', 110, at), n)
-      for k = from, to, 2 do list[k - 1] = score end
-    else
-      for k = 1, n do
-        out = out .. pack('>BI7', 110, moments[k])
-        list[2 * k - 2] = scores[k]
-      end
-    end
-    call('ZADD', wait > 0 and delayed or ready, unpack(list, from - 1, to - 1))
-    if wait > 0 then lower('due', topic, alike and score or text(earliest)) else ring(topic) end
-  else
-    if alike then
-      scores, moments, ranks, rules, notes = {}, {}, {}, {}, {}
-      for x = 1, n do scores[x], moments[x], ranks[x], rules[x], notes[x] = score, at, rank, rule, notes_of(x) end
-    end
-    local ids = {}
-    for k = 1, n do ids[k] = argv[first + step * k - step] end
-    -- Jobs whose priority is a number: see numbered. `left`: such jobs that were ready before. `queued`: such jobs that
-    -- are ready now.
-    local was, was_due, was_rank, letters, old, ended, left, queued = {}, {}, {}, {}, {}, {}, {}, {}
-    stored, is = {}, {}
-    if not fresh then
-      -- Some id is taken, or may be taken, or occurs twice.
-      local in_delayed = call('ZMSCORE', delayed, unpack(ids))
-      local in_ready = call('ZMSCORE', ready, unpack(ids))
-      local in_leased = call('ZMSCORE', base .. 'l:' .. topic, unpack(ids))
-      for x, id in ipairs(ids) do
-        local wait, place = tonumber(in_delayed[x] or 0), tonumber(in_ready[x] or 0)
-        was[id] = in_delayed[x] and delayed or in_ready[x] and ready or in_leased[x] and 'leased'
-        -- See scores.
-        was_due[id] = in_delayed[x] and (wait - wait % 4) / 4 or place % 1e15
-        if in_ready[x] and place < LEVELS then was_rank[id] = 0 end
-        if was[id] and m.ids > 0 then ended[id] = { in_delayed[x], in_ready[x], before[x] or nil } end
-      end
-    end
-    -- If several jobs have the same id, the last one whose rule allows this is stored.
-    for x, id in ipairs(ids) do
-      local taken = was[id] or is[id]
-      if not taken then
-        letters[x] = pack('>BI7', 110, moments[x])
-      elseif rules[x] == REPLACE then
-        letters[x] = pack('>BI7', 114, moments[x])
-      elseif rules[x] == KEEP then
-        local due = is[id] and moments[is[id]] or was_due[id]
-        -- In the stored bytes of a lease, the due time comes directly after the token. See leases.
-        if not is[id] and was[id] == 'leased' then
-          due = struct.unpack('>I6', call('HGET', base .. 'L:' .. topic, id), 21)
-        end
-        letters[x] = pack('>BI7', 107, due)
-      else
-        letters[x] = pack('>BI7', 120, 0)
-      end
-      if not taken or rules[x] == REPLACE then
-        if not is[id] then stored[#stored + 1] = id end
-        is[id] = x
-      end
-    end
-    out = out .. table.concat(letters)
-    local chosen, from_delayed, from_ready, to_delayed, to_ready, d, r = {}, {}, {}, {}, {}, 0, 0
-    earliest = nil
-    for x, id in ipairs(stored) do
-      local k = is[id]
-      local zset = moments[k] > now and delayed or ready
-      chosen[2 * x - 1], chosen[2 * x] = id, list[from + 2 * k - 1]
-      if was[id] then old[#old + 1] = id end
-      if was[id] == ready and was_rank[id] == 0 then left[#left + 1], left[#left + 2] = id, was_due[id] end
-      if ended[id] then
-        local packed = was[id] == 'leased' and call('HGET', base .. 'L:' .. topic, id)
-        ends_unsettled(m, id, REPLACED, ended[id][1], ended[id][2], packed, ended[id][3])
-      end
-      if was[id] == 'leased' then
-        -- The lease keeps its token (20 bytes). From the 33rd byte on, it keeps what is needed at its end. The due time
-        -- and the priority are now those of the replacement, and the mark REPLACED (8) is set. See leases.
-        local lease = call('HGET', base .. 'L:' .. topic, id)
-        lease = string.sub(lease, 1, 20)
-          .. pack('>I6BI4B', moments[k], ranks[k] + 8, 0, 0)
-          .. string.sub(lease, 33)
-        call('HSET', base .. 'L:' .. topic, id, lease)
-      elseif zset == delayed then
-        if was[id] == ready then from_ready[#from_ready + 1] = id end
-        to_delayed[d + 1], to_delayed[d + 2] = scores[k], id
-        d = d + 2
-        local value = moments[k] * 4 + ranks[k]
-        if not earliest or value < earliest then earliest = value end
-      else
-        if was[id] == delayed then from_delayed[#from_delayed + 1] = id end
-        to_ready[r + 1], to_ready[r + 2] = scores[k], id
-        r = r + 2
-        if ranks[k] == 0 then queued[#queued + 1], queued[#queued + 2] = id, moments[k] end
-      end
-    end
-    if from_delayed[1] then call('ZREM', delayed, unpack(from_delayed)) end
-    if from_ready[1] then call('ZREM', ready, unpack(from_ready)) end
-    if left[1] then unqueue(topic, left) end
-    if stored[1] and (n == 1 or not all_replace) then call('HSET', bodies, unpack(chosen)) end
-    if old[1] then call('HDEL', base .. 'm:' .. topic, unpack(old)) end
-    for _, id in ipairs(stored) do
-      if notes[is[id]] then call('HSET', base .. 'm:' .. topic, id, notes[is[id]]) end
-    end
-    if d > 0 then
-      call('ZADD', delayed, unpack(to_delayed))
-      lower('due', topic, text(earliest))
-    end
-    if r > 0 then
-      call('ZADD', ready, unpack(to_ready))
-      if queued[1] then queue(topic, queued) end
-      ring(topic)
-    end
-  end
-  keep(m)
-end
-
 local i = 1
 while argv[i] do
-  local topic, n, limits, flags, due = argv[i], tonumber(argv[i + 1]), argv[i + 2], argv[i + 3], argv[i + 4]
-  local first, alike = i + 5, flags ~= ''
-  local step, before = alike and 2 or 4, #out
+  local topic, n, limits, shared_flags, shared_due = argv[i], tonumber(argv[i + 1]), argv[i + 2], argv[i + 3], argv[i + 4]
+  local first, alike = i + 5, shared_flags ~= ''
+  local step, before_topic, asked, refused = alike and 2 or 4, #out, n, nil
   i = first + step * n
   if limits ~= '' or call('HEXISTS', base .. 'bytes', topic) == 1 then
-    local taken, refused = admit(topic, limits, first, n, step, alike and flags)
-    if taken > 0 then store(topic, taken, alike, first, flags, due) end
-    out = string.sub(out, 1, before) .. woven(string.sub(out, before + 1), refused, n)
-  else
-    store(topic, n, alike, first, flags, due)
+    define_others()
+    n, refused = admit(topic, limits, first, n, step, alike and shared_flags)
+  end
+  -- Stores `n` jobs of the topic. Their arguments begin at argument `first`. (This is no function of its own, because a
+  -- function with so many variables from outside takes a microsecond to define.)
+  if n > 0 then
+    local last = first + step * n - 1
+    local bodies, delayed, ready = base .. 'b:' .. topic, base .. 'd:' .. topic, base .. 'r:' .. topic
+    -- How many of the jobs wait for their due time, and the lowest score of these jobs.
+    local all_replace, some_noted, big, wait, earliest = true, false, false, 0, nil
+    -- `list` has each id and its record, from position `from` to position `to`. So the ids and records need not be put
+    -- together again.
+    local list, from, to = argv, first, last
+    -- If the flags or the due times of the jobs differ, these lists have the values of each job.
+    local scores, moments, ranks, rules, notes
+    if not alike then list, from, to, scores, moments, ranks, rules, notes = {}, 1, 2 * n, {}, {}, {}, {}, {} end
+    -- The flags and the due time of the previous job, and the values that were made from them. Most jobs have the same
+    -- flags and due time, so these values need not be made again.
+    local flags, due, rank, rule, head, noted, rest, at, waiting, score
+    -- Returns the notes of the k-th job. (If its priority is a number, the place of the job is in the middle of the
+    -- notes: see numbered.)
+    local function notes_of(k)
+      return rest and noted .. k .. rest or noted
+    end
+    local k, its_flags, its_due = 0, shared_flags, shared_due
+    for j = first, last, step do
+      if not alike then its_flags, its_due = argv[j + 2], argv[j + 3] end
+      if its_flags ~= flags then
+        flags, due = its_flags, nil
+        rank, rule = byte(flags, 1, 2)
+        rank = rank - 48
+        local stored = rank == 0 and 2 or rank
+        head, noted, rest = pack('>BI7', stored, now_us), false, nil
+        if #flags > 2 then
+          local limit, attempts, number, headers = string.match(flags, '^..(%d*)%+?(%d*)p?(%d*)(.*)$')
+          if limit ~= '' then head = pack('>BI7I4', stored + 4, now_us, tonumber(limit)) end
+          if number ~= '' then
+            noted = pack('>I4B', tonumber(attempts) or 0, 0)
+              .. string.format('h{":priority":"%s.%.0f.', number, now_us)
+            rest = (headers == '' and '"}' or '",' .. string.sub(headers, 3)) .. '\n'
+            some_noted = true
+          elseif attempts .. headers ~= '' then
+            noted = pack('>I4B', tonumber(attempts) or 0, 0) .. (headers ~= '' and headers .. '\n' or '')
+            some_noted = true
+          end
+        end
+        if rule ~= REPLACE then all_replace = false end
+      end
+      if its_due ~= due then
+        due = its_due
+        at = moment(due)
+        -- A due time in the past means now. So the lateness, and the age of the oldest ready job, are counted from the
+        -- add. Jobs of the spool keep their due time, because they may have waited for long: see catch_up.
+        if at < now and not KEYS[3] then at = now end
+        waiting = at > now
+        score = text(waiting and at * 4 + rank or rank * 1e15 + at)
+        if waiting and (not earliest or at * 4 + rank < earliest) then earliest = at * 4 + rank end
+      end
+      if waiting then wait = wait + 1 end
+      local body = argv[j + 1]
+      if #body > BIG then big = true end
+      if alike then
+        argv[j + 1] = head .. body
+      else
+        k = k + 1
+        list[2 * k - 1], list[2 * k] = argv[j], head .. body
+        scores[k], moments[k], ranks[k], rules[k], notes[k] = score, at, rank, rule, notes_of(k)
+      end
+    end
+    if big then call('SADD', base .. 'big', topic) end
+    -- If all jobs replace, the number of new fields shows whether any id was taken. A job that is replaced leaves a
+    -- record, so such jobs are read before they are replaced.
+    local m, fresh, before = { topic = topic }, nil, {}
+    if n == 1 then
+      fresh = call('HSETNX', bodies, list[from], list[to]) == 1
+    elseif all_replace then
+      m.ids, m.bodies = keeping_of(topic)
+      if m.ids > 0 then
+        local ids = {}
+        for k = 1, n do ids[k] = list[from + 2 * k - 2] end
+        before = call('HMGET', bodies, unpack(ids))
+      end
+      fresh = call('HSET', bodies, unpack(list, from, to)) == n
+    end
+    -- `stored` and `is` are set if an id may be taken, if some jobs have notes, or if only some jobs wait. `stored`: the
+    -- ids of the jobs that are stored. `is`: for each id, which of the jobs with this id is stored.
+    local stored, is
+    if fresh and not some_noted and (wait == n or wait == 0) then
+      -- In the list, the score is written before each id, in the place of the record of the previous job.
+      if alike then
+        out = out .. string.rep(pack('>BI7', 110, at), n)
+        for k = from, to, 2 do list[k - 1] = score end
+      else
+        for k = 1, n do
+          out = out .. pack('>BI7', 110, moments[k])
+          list[2 * k - 2] = scores[k]
+        end
+      end
+      call('ZADD', wait > 0 and delayed or ready, unpack(list, from - 1, to - 1))
+      if wait > 0 then lower('due', topic, alike and score or text(earliest)) else ring(topic) end
+    else
+      define_others()
+      if not m.ids then m.ids, m.bodies = keeping_of(topic) end
+      if alike then
+        scores, moments, ranks, rules, notes = {}, {}, {}, {}, {}
+        for x = 1, n do scores[x], moments[x], ranks[x], rules[x], notes[x] = score, at, rank, rule, notes_of(x) end
+      end
+      local ids = {}
+      for k = 1, n do ids[k] = argv[first + step * k - step] end
+      -- Jobs whose priority is a number: see numbered. `left`: such jobs that were ready before. `queued`: such jobs that
+      -- are ready now.
+      local was, was_due, was_rank, letters, old, ended, left, queued = {}, {}, {}, {}, {}, {}, {}, {}
+      stored, is = {}, {}
+      if not fresh then
+        -- Some id is taken, or may be taken, or occurs twice.
+        local in_delayed = call('ZMSCORE', delayed, unpack(ids))
+        local in_ready = call('ZMSCORE', ready, unpack(ids))
+        local in_leased = call('ZMSCORE', base .. 'l:' .. topic, unpack(ids))
+        for x, id in ipairs(ids) do
+          local wait, place = tonumber(in_delayed[x] or 0), tonumber(in_ready[x] or 0)
+          was[id] = in_delayed[x] and delayed or in_ready[x] and ready or in_leased[x] and 'leased'
+          -- See scores.
+          was_due[id] = in_delayed[x] and (wait - wait % 4) / 4 or place % 1e15
+          if in_ready[x] and place < LEVELS then was_rank[id] = 0 end
+          if was[id] and m.ids > 0 then ended[id] = { in_delayed[x], in_ready[x], before[x] or nil } end
+        end
+      end
+      -- If several jobs have the same id, the last one whose rule allows this is stored.
+      for x, id in ipairs(ids) do
+        local taken = was[id] or is[id]
+        if not taken then
+          letters[x] = pack('>BI7', 110, moments[x])
+        elseif rules[x] == REPLACE then
+          letters[x] = pack('>BI7', 114, moments[x])
+        elseif rules[x] == KEEP then
+          local due = is[id] and moments[is[id]] or was_due[id]
+          -- In the stored bytes of a lease, the due time comes directly after the token. See leases.
+          if not is[id] and was[id] == 'leased' then
+            due = struct.unpack('>I6', call('HGET', base .. 'L:' .. topic, id), 21)
+          end
+          letters[x] = pack('>BI7', 107, due)
+        else
+          letters[x] = pack('>BI7', 120, 0)
+        end
+        if not taken or rules[x] == REPLACE then
+          if not is[id] then stored[#stored + 1] = id end
+          is[id] = x
+        end
+      end
+      out = out .. table.concat(letters)
+      local chosen, from_delayed, from_ready, to_delayed, to_ready, d, r = {}, {}, {}, {}, {}, 0, 0
+      earliest = nil
+      for x, id in ipairs(stored) do
+        local k = is[id]
+        local zset = moments[k] > now and delayed or ready
+        chosen[2 * x - 1], chosen[2 * x] = id, list[from + 2 * k - 1]
+        if was[id] then old[#old + 1] = id end
+        if was[id] == ready and was_rank[id] == 0 then left[#left + 1], left[#left + 2] = id, was_due[id] end
+        if ended[id] then
+          local packed = was[id] == 'leased' and call('HGET', base .. 'L:' .. topic, id)
+          ends_unsettled(m, id, REPLACED, ended[id][1], ended[id][2], packed, ended[id][3])
+        end
+        if was[id] == 'leased' then
+          -- The lease keeps its token (20 bytes). From the 33rd byte on, it keeps what is needed at its end. The due time
+          -- and the priority are now those of the replacement, and the mark WAS_REPLACED (8) is set. See leases.
+          local lease = call('HGET', base .. 'L:' .. topic, id)
+          lease = string.sub(lease, 1, 20)
+            .. pack('>I6BI4B', moments[k], ranks[k] + 8, 0, 0)
+            .. string.sub(lease, 33)
+          call('HSET', base .. 'L:' .. topic, id, lease)
+        elseif zset == delayed then
+          if was[id] == ready then from_ready[#from_ready + 1] = id end
+          to_delayed[d + 1], to_delayed[d + 2] = scores[k], id
+          d = d + 2
+          local value = moments[k] * 4 + ranks[k]
+          if not earliest or value < earliest then earliest = value end
+        else
+          if was[id] == delayed then from_delayed[#from_delayed + 1] = id end
+          to_ready[r + 1], to_ready[r + 2] = scores[k], id
+          r = r + 2
+          if ranks[k] == 0 then queued[#queued + 1], queued[#queued + 2] = id, moments[k] end
+        end
+      end
+      if from_delayed[1] then call('ZREM', delayed, unpack(from_delayed)) end
+      if from_ready[1] then call('ZREM', ready, unpack(from_ready)) end
+      if left[1] then unqueue(topic, left) end
+      if stored[1] and (n == 1 or not all_replace) then call('HSET', bodies, unpack(chosen)) end
+      if old[1] then call('HDEL', base .. 'm:' .. topic, unpack(old)) end
+      for _, id in ipairs(stored) do
+        if notes[is[id]] then call('HSET', base .. 'm:' .. topic, id, notes[is[id]]) end
+      end
+      if d > 0 then
+        call('ZADD', delayed, unpack(to_delayed))
+        lower('due', topic, text(earliest))
+      end
+      if r > 0 then
+        call('ZADD', ready, unpack(to_ready))
+        if queued[1] then queue(topic, queued) end
+        ring(topic)
+      end
+      keep(m)
+    end
+  end
+  if refused then
+    out = string.sub(out, 1, before_topic) .. woven(string.sub(out, before_topic + 1), refused, asked)
   end
 end
 return out

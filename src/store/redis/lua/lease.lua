@@ -1,4 +1,5 @@
---@ use clock fence bells scores numbered places records leases sizes circuits
+--@ use clock fence bells scores numbered order places records leases sizes circuits
+--@ first moment ring lower text from_ready limit_of stamp_of fitting
 -- Leases ready jobs, topic by topic, in the order of priority and due time. If priority and due time are equal, jobs
 -- whose priority is a number and not a level are leased in the order of arrival. Leases no job of a paused topic, and
 -- only one job of a topic whose circuit is half open.
@@ -24,81 +25,18 @@
 local room, prefix, owner, others, bytes = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local groups, left, waiting, headers, deadlines, owned, number, probes = {}, {}, {}, nil, nil, {}, 0, {}
 local tail = ZEROS .. owner
--- How many times `choose` reads a part of the order, and how many entries `mend` looks at.
-local LOOKS, MENDED = 16, 16
 -- If the call arrives so late that its leases were already taken back, it leases nothing: see take_back.
 if call('EXISTS', base .. 'w:' .. prefix) == 1 then return { {}, {}, {} } end
-
--- Adds to `chosen` the jobs whose numbers are in a range, in their order, until `chosen` has `n` jobs. Removes from q:
--- members that match no entry of r:, and members whose id is chosen already.
-local function choose(chosen, topic, n, from, to)
-  local order, ready, kept = base .. 'q:' .. topic, base .. 'r:' .. topic, 0
-  for _ = 1, LOOKS do
-    local some = #chosen < n and call('ZRANGE', order, from, to, 'BYSCORE', 'LIMIT', kept, n - #chosen)
-    if not some or not some[1] then return end
-    local ids, surplus = {}, {}
-    for i, member in ipairs(some) do ids[i] = string.sub(member, 16) end
-    for i, score in ipairs(call('ZMSCORE', ready, unpack(ids))) do
-      if score and tonumber(score) == struct.unpack('>I6', some[i]) and not chosen[ids[i]] then
-        chosen[ids[i]], chosen[#chosen + 1] = true, { ids[i], score, some[i] }
-        kept = kept + 1
-      else
-        surplus[#surplus + 1] = some[i]
-      end
-    end
-    if surplus[1] then call('ZREM', order, unpack(surplus)) end
-  end
-end
-
--- Adds entries of r: to `chosen` until `chosen` has `n` jobs.
-local function choose_entries(chosen, n, found)
-  for i = 1, #found, 2 do
-    if #chosen >= n then return end
-    if not chosen[found[i]] then
-      chosen[found[i]], chosen[#chosen + 1] = true, { found[i], found[i + 1] }
-    end
-  end
-end
-
--- Returns the first `n` ready jobs of a topic that has jobs with numbers, in the form of `found`. Also returns their
--- members of q:. `found`: the first entries of r:.
-local function in_order(topic, n, found)
-  local chosen, all, members = {}, {}, {}
-  choose(chosen, topic, n, '-inf', '(' .. MIDDLE)
-  if #chosen < n then
-    local first = string.format('%.0f', LEVELS)
-    local levels = call('ZRANGE', base .. 'r:' .. topic, first, '+inf', 'BYSCORE', 'LIMIT', 0, n, 'WITHSCORES')
-    choose_entries(chosen, n, levels)
-  end
-  choose(chosen, topic, n, MIDDLE, '+inf')
-  choose_entries(chosen, n, found)
-  for i, one in ipairs(chosen) do
-    all[2 * i - 1], all[2 * i], members[i] = one[1], one[2], one[3] or ''
-  end
-  return all, members
-end
-
--- Adds members to q: for some random jobs with numbers, in case the previous release put the jobs into r:.
-local function mend(topic)
-  local ready, jobs = base .. 'r:' .. topic, {}
-  local some = call('ZRANDMEMBER', ready, MENDED, 'WITHSCORES')
-  for i = 1, #some, 2 do
-    local score = tonumber(some[i + 1])
-    if score < LEVELS then jobs[#jobs + 1], jobs[#jobs + 2] = some[i], score end
-  end
-  if jobs[1] then
-    queue(topic, jobs)
-  elseif tonumber(call('ZRANGE', ready, 0, 0, 'WITHSCORES')[2] or LEVELS) >= LEVELS then
-    call('UNLINK', base .. 'q:' .. topic)
-  end
-end
 
 -- Leases up to `n` jobs of a topic. Returns whether the topic had ready jobs.
 local function take(topic, n, hold, limit, is_own_ttr)
   local ready, bodies = base .. 'r:' .. topic, base .. 'b:' .. topic
   local found, ids, members = call('ZRANGE', ready, 0, n - 1, 'WITHSCORES'), {}, nil
   if not found[1] then return false end
-  if tonumber(found[2]) < LEVELS then found, members = in_order(topic, n, found) end
+  if tonumber(found[2]) < LEVELS then
+    define_others()
+    found, members = in_order(topic, n, found)
+  end
   for i = 1, #found / 2 do ids[i] = found[2 * i - 1] end
   n = fitting(topic, bodies, ids, bytes)
   for i = n + 1, #ids do ids[i] = nil end
@@ -233,6 +171,7 @@ local function wait(topic, ms, opens)
   waiting[n + 1], waiting[n + 2], waiting[n + 3] = topic, ms, opens
 end
 
+if open then define_others() end
 for _, topic in ipairs(open or {}) do
   if leasable[topic] and call('EXISTS', base .. 'r:' .. topic) == 1 then
     local till, probe, opens = circuit_of(topic)

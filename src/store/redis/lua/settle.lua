@@ -1,4 +1,6 @@
 --@ use clock fence bells scores meter numbered moves leases history endings
+--@ first moves owned_by with make bytes_of meter remove finish keep keeping_of weigh last_of erase
+--@ first erase_oldest erase_of_largest
 -- Settles leased jobs.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
@@ -26,7 +28,7 @@ local function delivered(lease, line)
   local stamp, n = string.sub(lease, TOKEN + 17, TOKEN + 23), #line + 1
   if stamp == NO_STAMP or n == 1 then return end
   if not heads[n] then
-    heads[n] = { struct.pack('>I4BI6', HEAD + n, DELIVERED, now), struct.pack('>I4', n) }
+    heads[n] = { struct.pack('>I4BI6', RECORD_HEAD + n, DELIVERED, now), struct.pack('>I4', n) }
   end
   local head, due, attempts = heads[n], string.sub(lease, TOKEN + 1, TOKEN + 6), string.sub(lease, TOKEN + 8, TOKEN + 11)
   return head[1] .. stamp .. due .. attempts .. head[2] .. line .. '\n'
@@ -119,6 +121,7 @@ while ARGV[i] do
               local n = m.ended.n + 1
               m.ended.n, ended_ids[n], records[n] = n, ids[k], record
             else
+              define_others()
               local due, _, attempts, _, _, stamp = struct.unpack('>I6BI4BI4I7', lease, TOKEN + 1)
               ends(m, ids[k], DELIVERED, due, attempts, line == '' and line or line .. '\n', stamp)
             end
@@ -133,6 +136,7 @@ while ARGV[i] do
             owned[o] = topic .. '\0' .. ids[k]
           end
         else
+          define_others()
           letter = settle(m, ids[k], lease, ARGV[j + 2], ARGV[j + 3])
           owner = ''
         end

@@ -13,7 +13,7 @@ local DELIVERED, DEAD, DELETED, REPLACED = 1, 2, 3, 4
 local DEFAULT_AGE, DEFAULT_IDS, DEFAULT_BYTES = 86400000, 100000, 536870912
 local OF_AN_ID, BODY_MAX = 10, 65536
 -- The number of bytes in a record between its length and its log.
-local HEAD = 28
+local RECORD_HEAD = 28
 -- How many surplus records a call removes for each record that it writes.
 local SURPLUS = 2
 
@@ -29,7 +29,7 @@ end
 
 -- Returns a record of a job that ends now.
 local function packed(ending, due, attempts, stamp, log, body)
-  return struct.pack('>I4BI6I7I6I4I4', HEAD + #log + #body, ending, now, stamp, due, attempts, #log) .. log .. body
+  return struct.pack('>I4BI6I7I6I4I4', RECORD_HEAD + #log + #body, ending, now, stamp, due, attempts, #log) .. log .. body
 end
 
 -- Returns a log whose line of headers has only the tags and the links. The rest of this line is kept only with the

@@ -5,9 +5,9 @@
 -- make the value longer than 64 bytes. So Redis stores the leases in a hash table, and does not search a list for them.
 local TOKEN, OWNER = 20, 66
 local ZEROS = string.rep('\0', 22)
--- The marks are in the same byte as the rank, above the two bits of the rank. NOTED: m: has notes of the job. REPLACED:
+-- The marks are in the same byte as the rank, above the two bits of the rank. NOTED: m: has notes of the job. WAS_REPLACED:
 -- record, due time and rank are those of a replacement.
-local NOTED, REPLACED = 4, 8
+local NOTED, WAS_REPLACED = 4, 8
 
 local function lease_of(packed)
   local due, bits, attempts, crashes, limit, stamp = struct.unpack('>I6BI4BI4I7', packed, TOKEN + 1)
@@ -17,7 +17,7 @@ local function lease_of(packed)
     due = due,
     rank = bits % 4,
     noted = bits % (2 * NOTED) >= NOTED,
-    replaced = bits % (2 * REPLACED) >= REPLACED,
+    replaced = bits % (2 * WAS_REPLACED) >= WAS_REPLACED,
     attempts = attempts,
     crashes = crashes,
     limit = limit,
