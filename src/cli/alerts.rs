@@ -69,7 +69,7 @@ struct Alert {
 }
 
 #[derive(Debug, Serialize)]
-struct TestRequest<'a> {
+struct AlertTestRequest<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     to: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,7 +103,7 @@ pub(super) fn run(arguments: &AlertsArguments) -> Result<bool> {
             Ok(true)
         }
         AlertsCommand::Test(Test { to, webhook }) => {
-            let asked = TestRequest { to: to.as_deref(), webhook: webhook.as_deref() };
+            let asked = AlertTestRequest { to: to.as_deref(), webhook: webhook.as_deref() };
             let answer = Api::patient(&arguments.at, PATIENCE)?.ask("POST", "/v1/alerts/test", &asked)?;
             let TestResults { results } = answer.json()?;
             match as_json {

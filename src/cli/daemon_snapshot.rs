@@ -29,7 +29,7 @@ pub(super) struct DaemonSnapshot {
     #[serde(flatten)]
     pub status: DaemonStatus,
     /// The topics. `None`: the daemon has not reported them.
-    pub topics: Option<Vec<Topic>>,
+    pub topics: Option<Vec<TopicSnapshot>>,
     /// The nodes. `None`: the daemon has not reported them.
     pub nodes: Option<Vec<Node>>,
     /// What waits in the spool of the daemon's host. `None`: there is no spool, or the daemon has not reported it.
@@ -47,7 +47,7 @@ pub(super) struct DaemonSnapshot {
 
 /// A topic: how many of its jobs are in each state, and how late its deliveries were.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Topic {
+pub(super) struct TopicSnapshot {
     pub topic: String,
     pub delayed: u64,
     pub ready: u64,
@@ -70,11 +70,11 @@ pub(super) struct Topic {
     pub more: BTreeMap<String, serde_json::Value>,
 }
 
-impl Topic {
+impl TopicSnapshot {
     /// Returns the name of a paused topic and how many of its jobs wait. None: the topic is not paused, or this is not
     /// known.
     pub(super) fn pause(&self) -> Option<String> {
-        let Topic { topic, ready, delayed, .. } = self;
+        let TopicSnapshot { topic, ready, delayed, .. } = self;
         let waits = || format!("{topic}: {ready} ready jobs wait, and {delayed} jobs are delayed");
         (self.paused == Some(true)).then(waits)
     }
@@ -138,7 +138,7 @@ impl Node {
 
 #[derive(Deserialize)]
 struct Topics {
-    topics: Vec<Topic>,
+    topics: Vec<TopicSnapshot>,
 }
 
 /// The nodes of the store, and what waits for them in the spool.
@@ -236,7 +236,7 @@ pub(super) fn master(run_dir: &Path) -> Result<DaemonStatus> {
 }
 
 /// Returns the topics and their counts, as the daemon reports them.
-pub(super) fn topics(api: &Api) -> Result<Vec<Topic>> {
+pub(super) fn topics(api: &Api) -> Result<Vec<TopicSnapshot>> {
     let Topics { topics } = api.get("/v1/stats")?.json()?;
     Ok(topics)
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::daemon_snapshot::{DaemonSnapshot, Topic};
+use super::daemon_snapshot::{DaemonSnapshot, TopicSnapshot};
 use super::show::{Colour, NOTHING, Table, paint, plain, short_span, span};
 use super::target::TargetOptions;
 use host::now_ms;
@@ -101,9 +101,9 @@ fn table(status: &DaemonStatus, now_ms: i64) -> String {
 /// Returns the tables of the topics and of the nodes.
 fn stored(snapshot: &DaemonSnapshot) -> String {
     let mut text = String::new();
-    let is_used = |t: &&Topic| t.delayed + t.ready + t.leased + t.dead > 0 || t.late_p50_ms.is_some();
+    let is_used = |t: &&TopicSnapshot| t.delayed + t.ready + t.leased + t.dead > 0 || t.late_p50_ms.is_some();
     if let Some(topics) = &snapshot.topics {
-        let used: Vec<&Topic> = topics.iter().filter(is_used).collect();
+        let used: Vec<&TopicSnapshot> = topics.iter().filter(is_used).collect();
         let mut table = Table::new(&["topic", ">delayed", ">ready", ">leased", ">dead", ">late p50", ">p99"]);
         for topic in &used {
             let late = |ms: Option<f64>| ms.map_or(NOTHING.to_owned(), short_span);
@@ -120,7 +120,7 @@ fn stored(snapshot: &DaemonSnapshot) -> String {
         if !used.is_empty() && used.len() < topics.len() {
             let _ = writeln!(text, "and {} topics without jobs", topics.len() - used.len());
         }
-        for pause in topics.iter().filter_map(Topic::pause) {
+        for pause in topics.iter().filter_map(TopicSnapshot::pause) {
             let _ = writeln!(text, "{}", paint(&plain(&format!("paused topic {pause}")), Colour::Yellow));
         }
     }
@@ -215,8 +215,9 @@ mod tests {
     fn jobs_are_shown_by_topic_and_what_is_missing_is_said() {
         let status = r#"{"version":"1","instance":"h","pid":1,"started_ms":0,"phase":"steady","generation":1,
             "renewal":null,"listening":[],"processes":[]}"#;
-        let topic = |topic: &str, ready| Topic { topic: topic.into(), ready, ..Topic::default() };
-        let late = Topic { late_p50_ms: Some(3_435_000.0), ..topic("orders", 12) };
+        let topic =
+            |topic: &str, ready| TopicSnapshot { topic: topic.into(), ready, ..TopicSnapshot::default() };
+        let late = TopicSnapshot { late_p50_ms: Some(3_435_000.0), ..topic("orders", 12) };
         let mut snapshot = DaemonSnapshot {
             status: serde_json::from_str(status).unwrap(),
             topics: Some(vec![topic("idle", 0), late]),

@@ -23,8 +23,8 @@ impl Serialize for Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
-        struct SpanVisitor;
-        impl Visitor<'_> for SpanVisitor {
+        struct DurationVisitor;
+        impl Visitor<'_> for DurationVisitor {
             type Value = Span;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a duration such as \"30s\", \"1h30m\" or a number of seconds")
@@ -46,7 +46,7 @@ impl<'de> Deserialize<'de> for Span {
                 Duration::try_from_secs_f64(seconds).map(Span).map_err(refused)
             }
         }
-        from.deserialize_any(SpanVisitor)
+        from.deserialize_any(DurationVisitor)
     }
 }
 

@@ -29,8 +29,8 @@ fn unique<'de, V: Deserialize<'de>, M: MapAccess<'de>>(mut map: M) -> Result<BTr
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueFields<V> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<UniqueFields<V>, D::Error> {
-        struct Fields<V>(PhantomData<V>);
-        impl<'de, V: Deserialize<'de>> Visitor<'de> for Fields<V> {
+        struct UniqueFieldsVisitor<V>(PhantomData<V>);
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for UniqueFieldsVisitor<V> {
             type Value = BTreeMap<String, V>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -39,7 +39,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueFields<V> {
                 unique(map)
             }
         }
-        from.deserialize_map(Fields(PhantomData)).map(UniqueFields)
+        from.deserialize_map(UniqueFieldsVisitor(PhantomData)).map(UniqueFields)
     }
 }
 

@@ -8,7 +8,7 @@ use model::status::Phase;
 
 /// The last report to the service manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LastReport {
+enum LastNotification {
     Nothing,
     Ready,
     Reloading,
@@ -18,7 +18,7 @@ enum LastReport {
 /// What the service manager knows of this master.
 #[derive(Debug)]
 pub struct Service {
-    last_report: LastReport,
+    last_report: LastNotification,
     status: String,
     /// The interval of the signs of life, and when the next sign is sent. The interval is half of what the manager
     /// requires.
@@ -29,15 +29,15 @@ impl Service {
     /// Reports that the start may take the time `may_take`. Returns the state of a master that is starting.
     pub fn starting(may_take: Duration) -> Service {
         host::notify(&[extend(may_take)]);
-        Service::new(LastReport::Nothing)
+        Service::new(LastNotification::Nothing)
     }
 
     /// Returns the state of a master whose image was just replaced: a reload is under way.
     pub fn resumed() -> Service {
-        Service::new(LastReport::Reloading)
+        Service::new(LastNotification::Reloading)
     }
 
-    fn new(last_report: LastReport) -> Service {
+    fn new(last_report: LastNotification) -> Service {
         // A sign of life is sent twice as often as the manager requires.
         let watchdog = host::watchdog_period().map(|period| (period / 2, Instant::now()));
         Service { last_report, status: String::new(), watchdog }
@@ -46,10 +46,10 @@ impl Service {
     /// Reports that a reload has begun, and may take the time `may_take`. The reload ends when [`Service::update`]
     /// reports a steady phase.
     pub fn reloading(&mut self, may_take: Duration) {
-        if self.last_report == LastReport::Stopping {
+        if self.last_report == LastNotification::Stopping {
             return;
         }
-        self.last_report = LastReport::Reloading;
+        self.last_report = LastNotification::Reloading;
         match NotifyState::monotonic_usec_now() {
             Ok(now) => host::notify(&[NotifyState::Reloading, now, extend(may_take)]),
             Err(e) => log::warn!("cannot get the time for the service manager: {e}"),
@@ -60,13 +60,13 @@ impl Service {
     pub fn update(&mut self, phase: Phase, status: String, may_take: Duration) {
         let mut states = Vec::new();
         match (phase, self.last_report) {
-            (Phase::Stopping, last_report) if last_report != LastReport::Stopping => {
+            (Phase::Stopping, last_report) if last_report != LastNotification::Stopping => {
                 states.extend([NotifyState::Stopping, extend(may_take)]);
-                self.last_report = LastReport::Stopping;
+                self.last_report = LastNotification::Stopping;
             }
-            (Phase::Steady, LastReport::Nothing | LastReport::Reloading) => {
+            (Phase::Steady, LastNotification::Nothing | LastNotification::Reloading) => {
                 states.push(NotifyState::Ready);
-                self.last_report = LastReport::Ready;
+                self.last_report = LastNotification::Ready;
             }
             _ => {}
         }

@@ -46,7 +46,7 @@ enum Work {
     /// Measure the delivery of a backlog of due jobs; compared with a client that posts to the same receiver directly
     Deliver(Deliver),
     /// Measure the delivery of a backlog of due jobs with records of ended jobs, and without
-    Records(RecordCost),
+    Records(RecordsArguments),
     /// Measure how long it takes to find the record of one id among many
     Find(Find),
     /// Measure how late jobs arrive at a constant rate
@@ -79,7 +79,7 @@ enum ClientProtocol {
 }
 
 #[derive(Debug, Args)]
-struct ClientOptions {
+struct LoadOptions {
     /// The port that the jobs are added through
     #[arg(long, value_enum, default_value = "tcp")]
     over: ClientProtocol,
@@ -115,7 +115,7 @@ fn rate(text: &str) -> Result<f64, String> {
 )]
 struct Add {
     #[command(flatten)]
-    clients: ClientOptions,
+    clients: LoadOptions,
     /// Requests in flight on each connection
     #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     depth: u32,
@@ -144,7 +144,7 @@ struct Deliver {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq bench records --jobs 50000 --store redis")]
-struct RecordCost {
+struct RecordsArguments {
     /// How many jobs are due
     #[arg(long, default_value_t = 50_000, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     jobs: u64,
@@ -175,7 +175,7 @@ struct Find {
 #[command(after_help = "Example:\n  dq bench lateness --rate 1000 --time 30s")]
 struct LatenessOptions {
     #[command(flatten)]
-    clients: ClientOptions,
+    clients: LoadOptions,
     /// Jobs a second
     #[arg(long, default_value = "1000", value_parser = rate)]
     rate: f64,
@@ -190,7 +190,7 @@ struct LatenessOptions {
 #[command(after_help = "Example:\n  dq bench mixed --connections 4 --depth 8")]
 struct Mixed {
     #[command(flatten)]
-    clients: ClientOptions,
+    clients: LoadOptions,
     /// Requests in flight on each connection
     #[arg(long, default_value_t = 16, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     depth: u32,
@@ -299,7 +299,7 @@ enum NodeFault {
 #[command(after_help = "Example:\n  dq bench outage --store redis --nodes 2 --absence hung")]
 struct Outage {
     #[command(flatten)]
-    clients: ClientOptions,
+    clients: LoadOptions,
     /// Requests in flight on each connection
     #[arg(long, default_value_t = 16, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     depth: u32,

@@ -10,7 +10,7 @@ use super::dialects::FindRequests;
 use super::load::{LoadTarget, SendMode, StopCondition, fire};
 use super::report::Report;
 use super::works::{WorkOutcome, await_jobs, fill, jobs, store};
-use super::{Find, RecordCost};
+use super::{Find, RecordsArguments};
 
 /// The prefix of the ids.
 const RUN: &str = "r";
@@ -48,8 +48,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Delivers the same backlog with records and without, several times in turn.
-pub(super) fn run(cost: &RecordCost) -> WorkOutcome {
-    let RecordCost { jobs: count, size, rounds, daemon } = cost;
+pub(super) fn run(cost: &RecordsArguments) -> WorkOutcome {
+    let RecordsArguments { jobs: count, size, rounds, daemon } = cost;
     let with = Options { no_records: false, ..daemon.clone() };
     let without = Options { no_records: true, ..daemon.clone() };
     let (mut kept, mut none) = (Vec::new(), Vec::new());

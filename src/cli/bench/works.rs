@@ -13,7 +13,7 @@ use super::dialects::{Callback, Http, JobTemplate, Redis, Tcp};
 use super::floors;
 use super::load::{Dialect, LoadRun, LoadTarget, SendMode, StopCondition, fire, histogram};
 use super::report::Report;
-use super::{Add, ClientOptions, ClientProtocol, Deliver, Idle, Isolation, LatenessOptions, Mixed, Soak};
+use super::{Add, ClientProtocol, Deliver, Idle, Isolation, LatenessOptions, LoadOptions, Mixed, Soak};
 use host::waits_of;
 
 /// If no job arrives for this long, the wait for the missing jobs ends.
@@ -39,7 +39,7 @@ pub(super) fn jobs(run: &str, topics: u32, size: u32, delay_ms: (u64, u64)) -> J
 /// Adds jobs through the port that the options choose.
 fn send(
     stage: &BenchDaemon,
-    clients: &ClientOptions,
+    clients: &LoadOptions,
     jobs: JobTemplate,
     send_mode: SendMode,
     until: StopCondition,

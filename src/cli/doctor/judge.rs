@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::super::daemon_snapshot::Topic as Counted;
+use super::super::daemon_snapshot::TopicSnapshot;
 use super::super::failure::Failure;
 use model::status::{DaemonStatus, Finding, Phase, ProcessState};
 use model::topic::Topic;
@@ -142,7 +142,7 @@ pub(super) fn ready(answer: &Result<()>) -> CheckResult {
 
 /// Warns about a paused topic. Somebody may have forgotten to resume it. None: the topic is not paused, or this is not
 /// known.
-pub(super) fn pause(counted: &Counted) -> Option<CheckResult> {
+pub(super) fn pause(counted: &TopicSnapshot) -> Option<CheckResult> {
     let advice = format!("if nobody needs the pause any more: dq topics resume {}", counted.topic);
     Some(CheckResult::warn("paused topic", counted.pause()?).advise(advice))
 }
@@ -419,8 +419,13 @@ mod tests {
 
     #[test]
     fn a_paused_topic_is_a_warning() {
-        let topic =
-            |paused| Counted { topic: "t".into(), ready: 7, delayed: 2, paused, ..Counted::default() };
+        let topic = |paused| TopicSnapshot {
+            topic: "t".into(),
+            ready: 7,
+            delayed: 2,
+            paused,
+            ..TopicSnapshot::default()
+        };
         let line = pause(&topic(Some(true))).unwrap();
         assert_eq!(
             (line.verdict, line.detail.as_str()),

@@ -142,7 +142,7 @@ fn rows(snapshot: &DaemonSnapshot, before: Option<(&DaemonSnapshot, Duration)>) 
         let (now, was) = (snapshot.lateness.get(topic)?, before.lateness.get(topic)?);
         now.since(was)?.percentile_us(0.99).map(|us| us as f64 / 1000.0)
     };
-    let row = |t: &super::super::daemon_snapshot::Topic| TopicRow {
+    let row = |t: &super::super::daemon_snapshot::TopicSnapshot| TopicRow {
         topic: t.topic.clone(),
         delayed: t.delayed,
         ready: t.ready,

@@ -44,7 +44,7 @@ const PROBES: usize = 64;
 /// The rows of the topics or the rows of the nodes, and their place in the page. All values are in words, except the
 /// numbers of rows.
 #[derive(Debug, Clone, Copy)]
-struct Table {
+struct TableLayout {
     /// The word of the header that says how many rows are in use.
     used: usize,
     index_at: usize,
@@ -56,7 +56,7 @@ struct Table {
     cells: usize,
 }
 
-const TOPICS: Table = Table {
+const TOPICS: TableLayout = TableLayout {
     used: AT_TOPICS,
     index_at: HEADER,
     index: 8192,
@@ -67,9 +67,9 @@ const TOPICS: Table = Table {
 };
 
 /// The topics in a page of version 1.
-const TOPICS_1: Table = Table { row: page_1::ROW, cells: page_1::TOPIC_CELLS, ..TOPICS };
+const TOPICS_1: TableLayout = TableLayout { row: page_1::ROW, cells: page_1::TOPIC_CELLS, ..TOPICS };
 
-const NODES: Table = Table {
+const NODES: TableLayout = TableLayout {
     used: AT_NODES,
     index_at: HEADER + 8192,
     index: 256,
@@ -147,7 +147,7 @@ impl<'a> Page<'a> {
 
     fn has_version(self, version: u64) -> bool {
         let at = |at: usize| self.0[at].load(Ordering::Acquire);
-        let fits = |table: Table| (1..=table.rows as u64).contains(&at(table.used));
+        let fits = |table: TableLayout| (1..=table.rows as u64).contains(&at(table.used));
         at(AT_MAGIC) == MAGIC && at(AT_VERSION) == version && fits(TOPICS) && fits(NODES)
     }
 
@@ -198,17 +198,17 @@ impl<'a> Page<'a> {
         self.read(NODES)
     }
 
-    fn row(self, table: Table, row: usize) -> &'a [AtomicU64] {
+    fn row(self, table: TableLayout, row: usize) -> &'a [AtomicU64] {
         &self.0[table.rows_at + row * table.row..][..table.row]
     }
 
-    fn cells(self, table: Table, row: usize) -> Cells<'a> {
+    fn cells(self, table: TableLayout, row: usize) -> Cells<'a> {
         Cells(&self.row(table, row)[ROW_HEAD..][..table.cells])
     }
 
     /// Returns the row of a name. `Err`: the name has no row. The error holds the first free place of the index for the
     /// name, or `None` if all places for the name are taken.
-    fn find_row(self, table: Table, name: &str) -> Result<usize, Option<&'a AtomicU64>> {
+    fn find_row(self, table: TableLayout, name: &str) -> Result<usize, Option<&'a AtomicU64>> {
         let hash = hash(name);
         for probe in 0..PROBES {
             let place = &self.0[table.index_at + ((hash as usize + probe) & (table.index - 1))];
@@ -227,7 +227,7 @@ impl<'a> Page<'a> {
         Err(None)
     }
 
-    fn claim(self, table: Table, name: &str) -> usize {
+    fn claim(self, table: TableLayout, name: &str) -> usize {
         if name.is_empty() || name.len() > NAME_WORDS * 8 {
             return 0;
         }
@@ -253,7 +253,7 @@ impl<'a> Page<'a> {
 
     /// Returns whether a row belongs to a name. A row whose name is not written yet counts as a row of this name,
     /// because the hash fits. The process that claimed the row has died, or is about to write the same name.
-    fn is_of(self, table: Table, row: usize, name: &str) -> bool {
+    fn is_of(self, table: TableLayout, row: usize, name: &str) -> bool {
         let words_of = self.row(table, row);
         match words_of[0].load(Ordering::Acquire) {
             0 => {
@@ -267,7 +267,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    fn write_name(self, table: Table, row: usize, name: &str) {
+    fn write_name(self, table: TableLayout, row: usize, name: &str) {
         let words_of = self.row(table, row);
         for (word, at) in words(name).zip(&words_of[1..ROW_HEAD]) {
             at.store(word, Ordering::Relaxed);
@@ -275,7 +275,7 @@ impl<'a> Page<'a> {
         words_of[0].store(name.len() as u64, Ordering::Release);
     }
 
-    fn read(self, table: Table) -> BTreeMap<String, Vec<u64>> {
+    fn read(self, table: TableLayout) -> BTreeMap<String, Vec<u64>> {
         let used = (self.0[table.used].load(Ordering::Acquire) as usize).min(table.rows);
         let mut read: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         for row in 0..used {

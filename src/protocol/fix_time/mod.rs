@@ -19,7 +19,7 @@ mod written;
 
 use jiff::tz::TimeZone;
 
-use self::written::Written;
+use self::written::ParsedTime;
 use model::job::{Due, LATEST_MS};
 
 /// The forms of a `fix_time`, for messages.
@@ -47,7 +47,7 @@ pub(super) fn due(text: &str, clock: LocalClock<'_>) -> Option<Due> {
     if text.len() > LENGTH_MAX {
         return None;
     }
-    let written = Written::read(&text.to_ascii_lowercase())?;
+    let written = ParsedTime::read(&text.to_ascii_lowercase())?;
     match written.unix_ms {
         Some(ms) => (ms >= 0).then_some(Due::At(ms.min(LATEST_MS))),
         None => moment::due(&written, clock),

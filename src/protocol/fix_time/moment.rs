@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 
 use super::LocalClock;
 use super::word::{Date, DayOfMonth, Time, WeekdayRule, Zone};
-use super::written::{TimeOfDay, Written};
+use super::written::{ParsedTime, TimeOfDay};
 use model::job::{Due, LATEST_MS};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
@@ -27,7 +27,7 @@ struct WallTime {
 }
 
 /// Returns when a job with this text is due. None: before 1970, or beyond the years that dq calculates with.
-pub(super) fn due(written: &Written, clock: LocalClock<'_>) -> Option<Due> {
+pub(super) fn due(written: &ParsedTime, clock: LocalClock<'_>) -> Option<Due> {
     let zone = match &written.zone {
         None => clock.zone.clone(),
         Some(Zone::Named(zone)) => zone.clone(),
@@ -46,14 +46,14 @@ pub(super) fn due(written: &Written, clock: LocalClock<'_>) -> Option<Due> {
 }
 
 /// Returns whether a text says only how far the moment is from now.
-fn is_shift_alone(written: &Written) -> bool {
+fn is_shift_alone(written: &ParsedTime) -> bool {
     let at_present = written.date.is_none() && written.time == TimeOfDay::Unknown;
     at_present && written.weekday.is_none() && written.day_of_month.is_none()
 }
 
 /// Returns the moment on the wall clock of the zone, without the shift by seconds. That shift is added to the final
 /// moment, because an hour is equally long on all days.
-fn wall_time(written: &Written, now: DateTime) -> Option<WallTime> {
+fn wall_time(written: &ParsedTime, now: DateTime) -> Option<WallTime> {
     let Date { year, month, day } = written.date.unwrap_or_default();
     let year = year.unwrap_or(i64::from(now.year()));
     let month = month.unwrap_or(i64::from(now.month()));
@@ -85,7 +85,7 @@ fn ms_of_day(now: DateTime) -> i64 {
 }
 
 /// Returns the number of days from this day to the wanted day of the week. Negative: the wanted day is before this day.
-fn weekday_shift(written: &Written, day: i64) -> i64 {
+fn weekday_shift(written: &ParsedTime, day: i64) -> i64 {
     let Some((weekday, rule)) = written.weekday else { return 0 };
     let present = weekday_of(day);
     // Sunday is the last day of a week here.

@@ -17,7 +17,7 @@ pub(super) enum TimeOfDay {
 
 /// What a text says.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Written {
+pub(super) struct ParsedTime {
     pub date: Option<Date>,
     pub time: TimeOfDay,
     pub zone: Option<Zone>,
@@ -30,10 +30,10 @@ pub(super) struct Written {
     pub unix_ms: Option<i64>,
 }
 
-impl Written {
+impl ParsedTime {
     /// Reads a text in lower case. None: the text has no known form, or says something twice.
-    pub(super) fn read(text: &str) -> Option<Written> {
-        let (mut written, mut scanner, mut words) = (Written::default(), Scanner { rest: text }, 0);
+    pub(super) fn read(text: &str) -> Option<ParsedTime> {
+        let (mut written, mut scanner, mut words) = (ParsedTime::default(), Scanner { rest: text }, 0);
         while !scanner.rest.is_empty() {
             let (word, rest) = rules::longest(scanner)?;
             written.add(word)?;

@@ -10,10 +10,10 @@ use serde_json::value::RawValue;
 /// Why a call is refused, in the words of its response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct CallError(pub String);
+pub struct RpcError(pub String);
 
-impl CallError {
-    fn wrong_type(raw: &RawValue, expected: &str) -> CallError {
+impl RpcError {
+    fn wrong_type(raw: &RawValue, expected: &str) -> RpcError {
         let kind = match raw.get().as_bytes().first() {
             Some(b'{') => "object",
             Some(b'[') => "array",
@@ -21,7 +21,7 @@ impl CallError {
             Some(b't' | b'f') => "bool",
             _ => "number",
         };
-        CallError(format!("json: cannot unmarshal {kind} into Go value of type {expected}"))
+        RpcError(format!("json: cannot unmarshal {kind} into Go value of type {expected}"))
     }
 }
 
@@ -66,38 +66,38 @@ impl<'de, const N: usize> Visitor<'de> for Members<'de, N> {
 }
 
 /// Returns the first parameter of a call. None: there is no parameter, and Go uses an empty value.
-pub(super) fn first_parameter(params: Option<&RawValue>) -> Result<Option<&RawValue>, CallError> {
-    let missing = || CallError("jsonrpc: request body missing params".to_owned());
+pub(super) fn first_parameter(params: Option<&RawValue>) -> Result<Option<&RawValue>, RpcError> {
+    let missing = || RpcError("jsonrpc: request body missing params".to_owned());
     let list = list(params.ok_or_else(missing)?, "[1]interface {}")?;
     Ok(list.first().copied().filter(|parameter| parameter.get() != "null"))
 }
 
 /// Returns the entries of a list.
-pub(super) fn list<'a>(raw: &'a RawValue, go_type: &str) -> Result<Vec<&'a RawValue>, CallError> {
-    serde_json::from_str(raw.get()).map_err(|_| CallError::wrong_type(raw, go_type))
+pub(super) fn list<'a>(raw: &'a RawValue, go_type: &str) -> Result<Vec<&'a RawValue>, RpcError> {
+    serde_json::from_str(raw.get()).map_err(|_| RpcError::wrong_type(raw, go_type))
 }
 
 /// Returns the members of an object.
 pub(super) fn object<'a, const N: usize>(
     names: [&'static str; N],
     raw: Option<&'a RawValue>,
-) -> Result<[Option<&'a RawValue>; N], CallError> {
+) -> Result<[Option<&'a RawValue>; N], RpcError> {
     let Some(raw) = raw else { return Ok([None; N]) };
     let members = Members::parse(names, raw.get());
-    members.map(|members| members.values()).map_err(|_| CallError::wrong_type(raw, "map[string]string"))
+    members.map(|members| members.values()).map_err(|_| RpcError::wrong_type(raw, "map[string]string"))
 }
 
 /// Returns a string, or the digits of a number. A missing value is empty.
-pub(super) fn text(raw: Option<&RawValue>) -> Result<String, CallError> {
+pub(super) fn text(raw: Option<&RawValue>) -> Result<String, RpcError> {
     let Some(raw) = raw else { return Ok(String::new()) };
     match raw.get().as_bytes().first() {
         Some(b'-' | b'0'..=b'9') => Ok(raw.get().to_owned()),
-        _ => serde_json::from_str(raw.get()).map_err(|_| CallError::wrong_type(raw, "string")),
+        _ => serde_json::from_str(raw.get()).map_err(|_| RpcError::wrong_type(raw, "string")),
     }
 }
 
 /// Returns a number of seconds. A missing, empty or negative one is 0, as in gmq-redis.
-pub(super) fn seconds(name: &str, raw: Option<&RawValue>) -> Result<Duration, CallError> {
+pub(super) fn seconds(name: &str, raw: Option<&RawValue>) -> Result<Duration, RpcError> {
     let text = text(raw)?;
     let digits = text.strip_prefix(['+', '-']).unwrap_or(&text);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -106,7 +106,7 @@ pub(super) fn seconds(name: &str, raw: Option<&RawValue>) -> Result<Duration, Ca
         Ok(seconds) if is_number => Ok(Duration::from_secs(seconds)),
         _ => {
             let shown: String = text.chars().take(40).collect();
-            Err(CallError(format!("job.{name} {shown:?} is not a whole number of seconds")))
+            Err(RpcError(format!("job.{name} {shown:?} is not a whole number of seconds")))
         }
     }
 }

@@ -7,7 +7,7 @@
 //! | [`GmqResponse`] | the result of a call | its bytes |
 //!
 //! A request that is not a JSON object gets no answer. As in Go, the connection is closed ([`DecodeError`]). Any other
-//! wrong request gets an answer with an error ([`CallError`]). If Go's library would find the mistake too, the error
+//! wrong request gets an answer with an error ([`RpcError`]). If Go's library would find the mistake too, the error
 //! has the words of this library.
 //!
 //! gmq-redis misreads some requests. dq refuses them. For example, gmq-redis reads a delay that is not a number as 0,
@@ -19,5 +19,5 @@ mod request;
 mod response;
 
 pub use self::decoder::{DecodeError, GmqDecoder};
-pub use self::request::{Call, CallError, GmqRequest, POP_TOPICS_MAX, Push, RequestId};
+pub use self::request::{Call, GmqRequest, POP_TOPICS_MAX, Push, RequestId, RpcError};
 pub use self::response::{GmqResponse, PoppedJob};

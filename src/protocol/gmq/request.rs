@@ -6,7 +6,7 @@ use std::time::Duration;
 use model::job::{JobId, TopicName};
 use serde_json::value::RawValue;
 
-pub use super::fields::CallError;
+pub use super::fields::RpcError;
 use super::fields::{Members, first_parameter, list, object, seconds, text};
 
 /// The most topics that one pop may name.
@@ -18,7 +18,7 @@ pub struct GmqRequest {
     /// What the response repeats.
     pub id: RequestId,
     /// The call, or why it is refused.
-    pub call: Result<Call, CallError>,
+    pub call: Result<Call, RpcError>,
 }
 
 /// The id of a request: any JSON value, or null.
@@ -77,10 +77,10 @@ pub(super) enum ParseError {
     Json(#[from] serde_json::Error),
 }
 
-fn call(method: &str, params: Option<&RawValue>) -> Result<Call, CallError> {
+fn call(method: &str, params: Option<&RawValue>) -> Result<Call, RpcError> {
     let refused = |problem: &str| {
         let shown: String = method.chars().take(100).collect();
-        CallError(format!("rpc: {problem} {shown}"))
+        RpcError(format!("rpc: {problem} {shown}"))
     };
     match method.rsplit_once('.') {
         None => Err(refused("service/method request ill-formed:")),
@@ -92,11 +92,11 @@ fn call(method: &str, params: Option<&RawValue>) -> Result<Call, CallError> {
     }
 }
 
-fn push(parameter: Option<&RawValue>) -> Result<Call, CallError> {
+fn push(parameter: Option<&RawValue>) -> Result<Call, RpcError> {
     let [id, topic, body, delay, ttr] = object(["id", "topic", "body", "delay", "TTR"], parameter)?;
     let id = job_id(id)?;
     let topic = match text(topic)? {
-        topic if topic.is_empty() => return Err(CallError("job.topic is empty".to_owned())),
+        topic if topic.is_empty() => return Err(RpcError("job.topic is empty".to_owned())),
         topic => topic_name(&topic)?,
     };
     let (delay, ttr) = (seconds("delay", delay)?, seconds("TTR", ttr)?);
@@ -104,30 +104,30 @@ fn push(parameter: Option<&RawValue>) -> Result<Call, CallError> {
 }
 
 /// Parses the topics of a pop: a list, or a single topic.
-fn pop(parameter: Option<&RawValue>) -> Result<Call, CallError> {
+fn pop(parameter: Option<&RawValue>) -> Result<Call, RpcError> {
     let topics = match parameter {
         Some(raw) if raw.get().starts_with(['[', '{', 't', 'f']) => list(raw, "[]string")?,
         Some(raw) => vec![raw],
         None => Vec::new(),
     };
     match topics.len() {
-        0 => return Err(CallError("topics is empty".to_owned())),
+        0 => return Err(RpcError("topics is empty".to_owned())),
         1..=POP_TOPICS_MAX => {}
         count => {
-            return Err(CallError(format!("topics has {count} topics, which is more than {POP_TOPICS_MAX}")));
+            return Err(RpcError(format!("topics has {count} topics, which is more than {POP_TOPICS_MAX}")));
         }
     }
     topics.into_iter().map(|topic| topic_name(&text(Some(topic))?)).collect::<Result<_, _>>().map(Call::Pop)
 }
 
-fn topic_name(name: &str) -> Result<TopicName, CallError> {
-    TopicName::new(name).map_err(|error| CallError(error.to_string()))
+fn topic_name(name: &str) -> Result<TopicName, RpcError> {
+    TopicName::new(name).map_err(|error| RpcError(error.to_string()))
 }
 
-fn job_id(raw: Option<&RawValue>) -> Result<JobId, CallError> {
+fn job_id(raw: Option<&RawValue>) -> Result<JobId, RpcError> {
     match text(raw)? {
-        id if id.is_empty() => Err(CallError("job.id is empty".to_owned())),
-        id => JobId::new(id).map_err(|error| CallError(format!("job.id: {error}"))),
+        id if id.is_empty() => Err(RpcError("job.id is empty".to_owned())),
+        id => JobId::new(id).map_err(|error| RpcError(format!("job.id: {error}"))),
     }
 }
 

@@ -23,7 +23,7 @@ const RUNNING: &str = "bulk_running";
 
 /// An operation, as it is stored.
 #[derive(Debug, Serialize, Deserialize)]
-struct BulkField {
+struct StoredOperation {
     who: String,
     /// What is done to which jobs: JSON.
     request: String,
@@ -45,9 +45,9 @@ struct BulkField {
     until_ms: i64,
 }
 
-impl BulkField {
+impl StoredOperation {
     fn into_row(self, number: u64) -> Option<BulkRow> {
-        let BulkField { who, request, progress, started_ms, stop, ended, .. } = self;
+        let StoredOperation { who, request, progress, started_ms, stop, ended, .. } = self;
         let (ended, ended_ms) = ended.unzip();
         StoredBulk { number, who, request, progress, started_ms, stop, ended, ended_ms }.read()
     }
@@ -67,14 +67,14 @@ fn set_running(numbers: &[u64]) -> TableChange {
 }
 
 /// Returns the operations with these numbers. An operation that this release cannot read is left out.
-fn fields(tables: &SharedTables, numbers: &[u64]) -> Result<Vec<(u64, BulkField)>> {
+fn fields(tables: &SharedTables, numbers: &[u64]) -> Result<Vec<(u64, StoredOperation)>> {
     let names: Vec<String> = numbers.iter().map(u64::to_string).collect();
     let texts = tables.fields(ROWS, &names)?.into_iter();
     let field = |(number, text): (&u64, Option<String>)| Some((*number, serde_json::from_str(&text?).ok()?));
     Ok(numbers.iter().zip(texts).filter_map(field).collect())
 }
 
-fn set_field(number: u64, field: &BulkField) -> Result<TableChange> {
+fn set_field(number: u64, field: &StoredOperation) -> Result<TableChange> {
     Ok(set(ROWS, number.to_string(), json(field)?))
 }
 
@@ -90,7 +90,7 @@ pub(super) fn begin(
         return Ok((Vec::new(), None));
     }
     let number = number(one_field(tables, LOG, LAST)?)? + 1;
-    let field = BulkField {
+    let field = StoredOperation {
         who: who.to_owned(),
         request: bulk_json(request)?,
         progress: begun()?,
@@ -141,7 +141,8 @@ pub(super) fn claim(tables: &SharedTables, claim: &BulkClaim<'_>) -> Result<Chan
 /// Writes how far an operation has come.
 pub(super) fn save(tables: &SharedTables, save: &BulkSave<'_>) -> Result<Change<Option<bool>>> {
     let found = fields(tables, &[save.number])?.pop();
-    let is_own = |field: &BulkField| field.runner.as_deref() == Some(save.runner) && field.ended.is_none();
+    let is_own =
+        |field: &StoredOperation| field.runner.as_deref() == Some(save.runner) && field.ended.is_none();
     let Some((number, mut field)) = found.filter(|(_, field)| is_own(field)) else {
         return Ok((Vec::new(), None));
     };

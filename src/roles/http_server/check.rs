@@ -52,7 +52,7 @@ struct AttemptAt {
 /// The result of the check.
 #[derive(Serialize, ToSchema)]
 #[schema(as = CheckedTopic)]
-struct CheckedTopic {
+struct TopicCheckResponse {
     /// The problems, at most about 32. Empty if the topic can be registered.
     problems: Vec<WrongField>,
     /// The first 50 attempts and the last one.
@@ -129,7 +129,7 @@ fn timetable(topic: &Topic) -> (Vec<AttemptAt>, u64) {
 /// Checks a topic as if it were registered, and shows when the attempts of its jobs would be made.
 #[utoipa::path(post, path = "/v1/check/topic", tag = "topics", operation_id = "check_topic",
     request_body = schema::NewTopic,
-    responses((status = 200, body = CheckedTopic, description = "The problems of the topic, and the timetable of its attempts"), schema::ChangeProblems))]
+    responses((status = 200, body = TopicCheckResponse, description = "The problems of the topic, and the timetable of its attempts"), schema::ChangeProblems))]
 async fn check_topic(State(api): State<Api>, JsonBody(json): JsonBody) -> Result<ApiResponse, Problem> {
     let UniqueFields(given) = serde_json::from_slice(&json).map_err(Problem::bad_json)?;
     let (mut problems, topic) = problems(&given, &json);
@@ -147,8 +147,11 @@ async fn check_topic(State(api): State<Api>, JsonBody(json): JsonBody) -> Result
         problems.push(WrongField { field: Some("callback".to_owned()), detail: format!("callback: {why}") });
     }
     let (timetable, gives_up) = topic.as_ref().map(timetable).unzip();
-    let checked =
-        CheckedTopic { problems, timetable: timetable.unwrap_or_default(), gives_up_after_ms: gives_up };
+    let checked = TopicCheckResponse {
+        problems,
+        timetable: timetable.unwrap_or_default(),
+        gives_up_after_ms: gives_up,
+    };
     Ok(ApiResponse::new(StatusCode::OK, &checked))
 }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use redis::{ConnectionLike, Value};
 
-use super::node::{BellConnection, Endpoint, Node};
+use super::node::{BellConnection, Node, NodeServer};
 use super::{BELL_ROUND, Nodes, answer};
 use crate::{Bell, BellKind, Ring, TopicRing};
 use model::job::TopicName;
@@ -45,7 +45,7 @@ struct Shared {
     /// The rings since the owner last read them.
     heard: Mutex<ReceivedRing>,
     /// For each shard: the server, and the id that this server gave to the connection that waits there.
-    waiting: Mutex<BTreeMap<usize, (Arc<Endpoint>, i64)>>,
+    waiting: Mutex<BTreeMap<usize, (Arc<NodeServer>, i64)>>,
 }
 
 /// What the bell's owner wants from its listeners.

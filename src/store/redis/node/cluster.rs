@@ -10,7 +10,7 @@ use redis::Value;
 use super::super::breaker::PAUSE;
 use super::access::Access;
 use super::connector::Connector;
-use super::endpoint::Endpoint;
+use super::node_server::NodeServer;
 use super::server::connect;
 use super::slots::{self, Range};
 
@@ -35,16 +35,16 @@ pub(super) struct Map {
     /// Rises each time the map is read.
     pub version: u64,
     /// The master of each shard. None: no master has its slot.
-    pub homes: Vec<Option<Arc<Endpoint>>>,
+    pub homes: Vec<Option<Arc<NodeServer>>>,
     /// All masters, by address.
-    pub masters: BTreeMap<String, Arc<Endpoint>>,
+    pub masters: BTreeMap<String, Arc<NodeServer>>,
 }
 
 /// Why the map is read again.
 #[derive(Clone, Copy)]
 pub(super) enum RefreshReason<'a> {
     /// This master has answered that another master has a shard.
-    Moved(&'a Endpoint),
+    Moved(&'a NodeServer),
     /// A shard cannot be asked. dq searches for its slot from time to time.
     Away,
 }
@@ -107,7 +107,7 @@ impl Cluster {
             let known = before.masters.get(&address).cloned();
             let new = || {
                 let name = format!("{} ({address})", self.node);
-                Some(Arc::new(Endpoint::new(
+                Some(Arc::new(NodeServer::new(
                     name,
                     Connector::to(&access).ok()?,
                     self.pool,
@@ -131,7 +131,7 @@ impl Cluster {
     fn ask(&self, map: &Map, because: RefreshReason<'_>) -> Option<Vec<Range>> {
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");
-        let mut masters: Vec<&Arc<Endpoint>> = map.masters.values().collect();
+        let mut masters: Vec<&Arc<NodeServer>> = map.masters.values().collect();
         masters.sort_by_key(|m| match because {
             RefreshReason::Moved(by) if std::ptr::eq(Arc::as_ptr(m), by) => 0,
             _ => 1 + u8::from(m.is_down()),

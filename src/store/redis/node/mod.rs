@@ -4,8 +4,8 @@ mod access;
 mod call;
 mod cluster;
 mod connector;
-mod endpoint;
 mod known;
+mod node_server;
 mod rules;
 mod safety;
 mod server;
@@ -23,7 +23,7 @@ use self::access::Access;
 pub(super) use self::call::{Call, Failure};
 use self::cluster::{Cluster, RefreshReason};
 use self::connector::{Connector, NewConnection};
-pub(super) use self::endpoint::Endpoint;
+pub(super) use self::node_server::NodeServer;
 pub(super) use self::safety::mark;
 use super::script::Script;
 use super::set::NodeSet;
@@ -47,14 +47,14 @@ pub(super) struct Node {
 /// The servers of a node.
 enum Servers {
     /// One server at a time.
-    One(Arc<Endpoint>),
+    One(Arc<NodeServer>),
     Many(Cluster),
 }
 
 /// A connection on which a bell waits.
 pub(super) struct BellConnection {
     pub connection: redis::Connection,
-    pub server: Arc<Endpoint>,
+    pub server: Arc<NodeServer>,
 }
 
 pub(super) type Answer = Result<Value, Failure>;
@@ -82,7 +82,7 @@ impl Node {
         let all = |urls: &[String]| urls.iter().map(access).collect::<Result<Vec<_>, _>>();
         let limit = of.safety.timeout;
         let one = |connector| {
-            Servers::One(Arc::new(Endpoint::new(node.name.clone(), connector, pool, (timeout, limit))))
+            Servers::One(Arc::new(NodeServer::new(node.name.clone(), connector, pool, (timeout, limit))))
         };
         let servers = match &node.at {
             NodeAddress::Server { url } => one(Connector::to(&access(url)?).map_err(wrong)?),
@@ -254,7 +254,7 @@ impl Node {
         let map = cluster.map();
         let mut answers: Vec<Answer> =
             calls.iter().map(|_| Err(Failure::NotRun(self.down("no master has its slot")))).collect();
-        let mut groups: BTreeMap<&str, (&Arc<Endpoint>, Vec<usize>)> = BTreeMap::new();
+        let mut groups: BTreeMap<&str, (&Arc<NodeServer>, Vec<usize>)> = BTreeMap::new();
         let mut silent = false;
         for (i, call) in calls.iter().enumerate() {
             match map.homes.get(call.shard).and_then(Option::as_ref) {
@@ -296,7 +296,7 @@ impl Node {
     }
 
     /// Ends the waits of connections. Each connection is given as its server and the id that this server gave to it.
-    pub(super) fn unblock<'a>(&self, waiting: impl Iterator<Item = &'a (Arc<Endpoint>, i64)>) {
+    pub(super) fn unblock<'a>(&self, waiting: impl Iterator<Item = &'a (Arc<NodeServer>, i64)>) {
         // A server that does not answer is not asked again. This loses no ring, because such a server gives no ring to
         // its listeners.
         let mut silent: Vec<&str> = Vec::new();
@@ -318,7 +318,7 @@ impl Node {
         if masters.is_empty() {
             return vec![ProbeAnswer { server: String::new(), values: Err(self.down("no master is known")) }];
         }
-        let ask = |server: Arc<Endpoint>| {
+        let ask = |server: Arc<NodeServer>| {
             let mut values = probe_one(&server, probe);
             if let (Ok(values), Probe::Info, Servers::One(_)) = (&mut values, probe, &self.servers) {
                 let name: Result<Option<String>, _> = server.ask(redis::cmd("GET").arg(&self.name_key));
@@ -335,7 +335,7 @@ impl Node {
 
     /// Returns the masters that can be asked: those of the known map of slots. With `anew`, the map is read again
     /// first.
-    fn masters(&self, anew: bool) -> Vec<Arc<Endpoint>> {
+    fn masters(&self, anew: bool) -> Vec<Arc<NodeServer>> {
         match &self.servers {
             Servers::One(server) => vec![Arc::clone(server)],
             Servers::Many(cluster) => {
@@ -353,7 +353,7 @@ impl Node {
     }
 }
 
-fn probe_one(server: &Endpoint, probe: Probe) -> Result<BTreeMap<String, String>, StoreError> {
+fn probe_one(server: &NodeServer, probe: Probe) -> Result<BTreeMap<String, String>, StoreError> {
     let lines = |text: String| {
         let pair = |line: &str| line.trim().split_once(':').map(|(k, v)| (k.to_owned(), v.to_owned()));
         text.lines().filter_map(pair).collect()

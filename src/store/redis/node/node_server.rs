@@ -33,7 +33,7 @@ const QUIET: Duration = Duration::from_secs(10);
 type PoolConnection = r2d2::PooledConnection<Manager>;
 
 /// A server, or the server that is the master now.
-pub(in super::super) struct Endpoint {
+pub(in super::super) struct NodeServer {
     /// The name for logs: the node, and for a Cluster also the address.
     pub name: String,
     pub(super) connector: Arc<Connector>,
@@ -83,14 +83,14 @@ pub(super) struct Exchange {
     pub was_silent: bool,
 }
 
-impl Endpoint {
-    /// Makes an endpoint. `timeout` is for an answer, `limit` for a change to be as safe as asked.
+impl NodeServer {
+    /// `timeout` is for an answer, `limit` for a change to be as safe as asked.
     pub(super) fn new(
         name: String,
         connector: Connector,
         pool: u32,
         (timeout, limit): (Duration, Duration),
-    ) -> Endpoint {
+    ) -> NodeServer {
         let (connector, refusals) = (Arc::new(connector), Arc::<FailedConnects>::default());
         let manager = Manager { connector: Arc::clone(&connector), timeout };
         let pool = r2d2::Pool::builder()
@@ -104,7 +104,7 @@ impl Endpoint {
             .connection_timeout(PAUSE)
             .error_handler(Box::new(ConnectErrorRecorder(Arc::clone(&refusals))))
             .build_unchecked(manager);
-        Endpoint {
+        NodeServer {
             name,
             connector,
             met: KnownServers::default(),
