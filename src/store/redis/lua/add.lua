@@ -21,6 +21,8 @@
 
 -- The size of a body, in bytes. A topic that had a larger body stays in `big`: see sizes.
 local BIG = 65536
+-- The most jobs of a topic for which a command for each job takes less time than the commands for all of them.
+local FEW = 3
 local REPLACE, KEEP = 114, 107
 local argv, byte, pack = ARGV, string.byte, struct.pack
 local out = ''
@@ -50,12 +52,8 @@ while argv[i] do
     if not alike then list, from, to, scores, moments, ranks, rules, notes = {}, 1, 2 * n, {}, {}, {}, {}, {} end
     -- The flags and the due time of the previous job, and the values that were made from them. Most jobs have the same
     -- flags and due time, so these values need not be made again.
+    -- (If the priority of a job is a number, the place of the job is between `noted` and `rest`: see numbered.)
     local flags, due, rank, rule, head, noted, rest, at, waiting, score
-    -- Returns the notes of the k-th job. (If its priority is a number, the place of the job is in the middle of the
-    -- notes: see numbered.)
-    local function notes_of(k)
-      return rest and noted .. k .. rest or noted
-    end
     local k, its_flags, its_due = 0, shared_flags, shared_due
     for j = first, last, step do
       if not alike then its_flags, its_due = argv[j + 2], argv[j + 3] end
@@ -98,15 +96,18 @@ while argv[i] do
       else
         k = k + 1
         list[2 * k - 1], list[2 * k] = argv[j], head .. body
-        scores[k], moments[k], ranks[k], rules[k], notes[k] = score, at, rank, rule, notes_of(k)
+        scores[k], moments[k], ranks[k], rules[k] = score, at, rank, rule
+        notes[k] = rest and noted .. k .. rest or noted
       end
     end
     if big then call('SADD', base .. 'big', topic) end
-    -- If all jobs replace, the number of new fields shows whether any id was taken. A job that is replaced leaves a
+    -- If there are few jobs, each new id is written by itself. Ids that are taken stay as they are for now. Otherwise,
+    -- if all jobs replace, the number of new fields shows whether any id was taken. A job that is replaced leaves a
     -- record, so such jobs are read before they are replaced.
-    local m, fresh, before = { topic = topic }, nil, {}
-    if n == 1 then
-      fresh = call('HSETNX', bodies, list[from], list[to]) == 1
+    local m, fresh, before, are_few = { topic = topic }, nil, {}, n <= FEW
+    if are_few then
+      fresh = true
+      for k = from, to, 2 do fresh = call('HSETNX', bodies, list[k], list[k + 1]) == 1 and fresh end
     elseif all_replace then
       m.ids, m.bodies = keeping_of(topic)
       if m.ids > 0 then
@@ -116,8 +117,8 @@ while argv[i] do
       end
       fresh = call('HSET', bodies, unpack(list, from, to)) == n
     end
-    -- `stored` and `is` are set if an id may be taken, if some jobs have notes, or if only some jobs wait. `stored`: the
-    -- ids of the jobs that are stored. `is`: for each id, which of the jobs with this id is stored.
+    -- `stored` and `is` are set if an id may be taken, if some jobs have notes, or if only some jobs wait. `stored`:
+    -- the ids of the jobs that are stored. `is`: for each id, which of the jobs with this id is stored.
     local stored, is
     if fresh and not some_noted and (wait == n or wait == 0) then
       -- In the list, the score is written before each id, in the place of the record of the previous job.
@@ -137,12 +138,15 @@ while argv[i] do
       if not m.ids then m.ids, m.bodies = keeping_of(topic) end
       if alike then
         scores, moments, ranks, rules, notes = {}, {}, {}, {}, {}
-        for x = 1, n do scores[x], moments[x], ranks[x], rules[x], notes[x] = score, at, rank, rule, notes_of(x) end
+        for x = 1, n do
+          scores[x], moments[x], ranks[x], rules[x] = score, at, rank, rule
+          notes[x] = rest and noted .. x .. rest or noted
+        end
       end
       local ids = {}
       for k = 1, n do ids[k] = argv[first + step * k - step] end
-      -- Jobs whose priority is a number: see numbered. `left`: such jobs that were ready before. `queued`: such jobs that
-      -- are ready now.
+      -- Jobs whose priority is a number: see numbered. `left`: such jobs that were ready before. `queued`: such jobs
+      -- that are ready now.
       local was, was_due, was_rank, letters, old, ended, left, queued = {}, {}, {}, {}, {}, {}, {}, {}
       stored, is = {}, {}
       if not fresh then
@@ -195,8 +199,8 @@ while argv[i] do
           ends_unsettled(m, id, REPLACED, ended[id][1], ended[id][2], packed, ended[id][3])
         end
         if was[id] == 'leased' then
-          -- The lease keeps its token (20 bytes). From the 33rd byte on, it keeps what is needed at its end. The due time
-          -- and the priority are now those of the replacement, and the mark WAS_REPLACED (8) is set. See leases.
+          -- The lease keeps its token (20 bytes). From the 33rd byte on, it keeps what is needed at its end. The due
+          -- time and the priority are now those of the replacement, and the mark WAS_REPLACED (8) is set. See leases.
           local lease = call('HGET', base .. 'L:' .. topic, id)
           lease = string.sub(lease, 1, 20)
             .. pack('>I6BI4B', moments[k], ranks[k] + 8, 0, 0)
@@ -218,7 +222,7 @@ while argv[i] do
       if from_delayed[1] then call('ZREM', delayed, unpack(from_delayed)) end
       if from_ready[1] then call('ZREM', ready, unpack(from_ready)) end
       if left[1] then unqueue(topic, left) end
-      if stored[1] and (n == 1 or not all_replace) then call('HSET', bodies, unpack(chosen)) end
+      if stored[1] and (are_few or not all_replace) then call('HSET', bodies, unpack(chosen)) end
       if old[1] then call('HDEL', base .. 'm:' .. topic, unpack(old)) end
       for _, id in ipairs(stored) do
         if notes[is[id]] then call('HSET', base .. 'm:' .. topic, id, notes[is[id]]) end
