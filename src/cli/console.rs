@@ -44,7 +44,7 @@ struct Password {
     name: String,
 
     /// What the account may do: admin may do everything, read may view but not change anything. Default: an existing
-    /// account keeps its role, and a new account with the name admin is an admin
+    /// account keeps its role, and a new account with the name admin is an admin. Other new accounts need this option
     #[arg(long, value_parser = ["admin", "read"])]
     role: Option<String>,
 }
@@ -110,7 +110,8 @@ pub(super) fn run(arguments: &ConsoleArguments) -> Result<()> {
     Ok(())
 }
 
-/// Returns the role of an account that exists. The account of the first start is an admin.
+/// Returns the role of an account that exists. If there is no account `admin`, its role is admin, as when
+/// dq-http-server makes it at its first start. Fails for other names without an account.
 fn present_role(api: &Api, name: &str) -> Result<String> {
     let AccountList { accounts } = api.get("/v1/accounts")?.json()?;
     for account in &accounts {

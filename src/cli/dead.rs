@@ -159,7 +159,8 @@ struct DeadSelection {
     yes: bool,
 }
 
-/// An operation on dead letters: its route and its count in the API, and its verb in the question.
+/// An operation on dead letters: the last part of its route in the API, the word for what was done (also the name of
+/// the count in the JSON), and the verb in the question to the user.
 #[derive(Debug, Clone, Copy)]
 struct DeadOperation {
     route: &'static str,

@@ -85,7 +85,8 @@ fn page(call: &Call, secrets: &[String]) -> String {
 /// Whether a callback is signed with one of the secrets.
 #[derive(Debug, PartialEq, Eq)]
 enum SignatureCheck {
-    /// It is signed with the secrets that have these numbers, from 1, of so many secrets.
+    /// It is signed. `numbers`: which of the given secrets have made a signature, counted from 1. `of`: how many
+    /// secrets were given.
     Valid { numbers: Vec<usize>, of: usize },
     /// One of the headers of Standard Webhooks is missing.
     Missing(&'static str),

@@ -1,7 +1,8 @@
-//! `dq move`: moves all jobs from one store to another, for example from the embedded store to Redis. The module of
-//! `store::TakeOver` describes the marks. It also has a table that shows what a new run does after an earlier run has
-//! died. The registry is copied before the marks are set. If the run dies, the next run copies the contents of the
-//! registry again. The old registry is not changed.
+//! `dq move`: moves all jobs from one store to another, for example from the embedded store to Redis. A mark in each of
+//! the two stores keeps daemons away until the move has ended. The module of `store::TakeOver` describes these marks.
+//! It also has a table that shows what a new run does after an earlier run has died. The registry is copied before the
+//! marks are set. If the run dies, the next run copies the contents of the registry again. The old registry is not
+//! changed.
 
 use std::path::{Path, PathBuf};
 

@@ -46,7 +46,7 @@ enum NodesCommand {
 /// Show the nodes: whether each answers and how many jobs it has; and what waits in the spool
 ///
 /// With --config, the command asks the nodes themselves. Without it, it asks the daemon. The exit code is 0 if all
-/// nodes answer, and 1 otherwise.
+/// nodes answer, and 1 otherwise. A node outside the set need not answer, because it has no jobs.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  dq nodes list\n  dq nodes list --config /etc/dq/dq.toml\n  dq nodes list --config dq.toml --json"
@@ -55,10 +55,11 @@ struct ListNodes {}
 
 /// Move jobs between nodes: to a node that is added, or away from a node that is emptied
 ///
-/// Needs --config. The file must name all of these nodes, and all must answer. Until the move is finished, no job is
-/// delivered or changed. If a node that is emptied has the registry, the registry is moved first. A move that was
-/// interrupted can be started again. Without --add and --empty, the command finishes an interrupted move, looks at a
-/// node that is older than the others, and brings the jobs of an earlier release to their homes.
+/// Needs --config. The file must name all nodes that have jobs, and the nodes that are added or adopted. All of these
+/// must answer. Until the move is finished, no job is delivered or changed. If a node that is emptied has the registry,
+/// the registry is moved first. A move that was interrupted can be started again. Without --add and --empty, the
+/// command finishes an interrupted move, looks at a node that is older than the others, and brings the jobs of an
+/// earlier release to their homes.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  dq nodes move --add r3 --config /etc/dq/dq.toml --dry-run\n  dq nodes move --add r3 --config /etc/dq/dq.toml\n  dq nodes move --empty r1 --config /etc/dq/dq.toml"

@@ -36,8 +36,8 @@ pub(super) fn run(arguments: &StatusArguments) -> Result<bool> {
     Ok(status.phase != Phase::Stopping && status.processes.iter().all(|p| is_well(p, status)))
 }
 
-/// Returns whether a process is as it should be: up or draining, and not stuck. A process of an older generation may
-/// also be in any other state.
+/// Returns whether a process is as it should be: up or draining, and not stuck. A process of another generation than
+/// the one that serves may also be in any other state.
 fn is_well(process: &Process, status: &DaemonStatus) -> bool {
     match process.state {
         ProcessState::Up | ProcessState::Draining => process.overdue_ms == 0,
@@ -127,8 +127,8 @@ fn stored(snapshot: &DaemonSnapshot) -> String {
     if let Some(nodes) = snapshot.nodes.as_ref().filter(|nodes| nodes.iter().any(|n| n.name != "embedded")) {
         let _ = write!(text, "\n{}", super::node_table::table_with_spool(nodes, snapshot.spool));
     }
-    // If the topics are known and only the nodes are missing, the daemon may be of an older release without this route.
-    // This is no problem, and is not shown.
+    // If the topics are known and only the nodes are missing, the daemon may be of an older release, whose API does not
+    // have the route for the nodes. This is no problem, and is not shown.
     if let Some(missing) = snapshot.missing.as_ref().filter(|_| snapshot.topics.is_none()) {
         let _ = writeln!(
             text,

@@ -250,7 +250,8 @@ mod tests {
         snapshot.write(run_dir).unwrap();
         assert_eq!(Snapshot::read(run_dir).unwrap(), Some((snapshot.clone(), Vec::new())));
         let path = Snapshot::file(run_dir);
-        // The release before this one does not know tokens. It can read what this one writes.
+        // Early releases do not know tokens. `Before` has the fields that such a release reads. It can read what this
+        // one writes.
         #[derive(Deserialize)]
         struct Before {
             format: u32,

@@ -1,4 +1,5 @@
-//! The TLS of the ports. A generation keeps its certificate. HUP begins a new generation, which reads the files again.
+//! The TLS of the ports. A generation keeps its certificate. HUP begins a new generation. The master reads the files
+//! again for it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -72,6 +72,23 @@ fn an_imported_job_keeps_all_its_data_on_redis_nodes() {
 }
 
 #[test]
+fn imported_jobs_are_stored_as_safely_as_their_topic_says() {
+    let (php, target) = (Php::start(), Target::with(vec![RedisServer::start()]));
+    let text = std::fs::read_to_string(target.config()).unwrap();
+    std::fs::write(target.config(), text + "durability = \"replicas:1\"\n").unwrap();
+    php.many(3);
+    // There is no replica.
+    let output = target.import(&php, &[]);
+    assert_eq!(
+        (output.code, output.json()["failed"].as_u64(), php.noted()),
+        (1, Some(3), 0),
+        "{}",
+        output.out
+    );
+    assert!(output.out.contains("not_durable"), "{}", output.out);
+}
+
+#[test]
 fn a_store_that_takes_nothing_is_not_asked_for_ever() {
     let (php, mut target) = (Php::start(), Target::redis());
     php.many(5_000);

@@ -1,10 +1,10 @@
 //! `dq backup`: copies the embedded store and the registry into one file. The daemon may run or not. `restore` does
 //! the opposite.
 //!
-//! Both copies show the same moment. First, a read transaction of the registry begins, and all writers of the registry
-//! must wait. Then a read transaction of the store begins. So the registry does not change between the two. The
-//! registry is small. It is copied first, and then its writers continue. No writer waits for the store's read
-//! transaction.
+//! Both copies show the same moment. First, a read transaction of the registry begins. The registry has no write-ahead
+//! log, so all its writers must wait for the end of this transaction. Then a read transaction of the store begins. So
+//! the registry does not change between the two. The registry is small. It is copied first, and then its writers
+//! continue. No writer waits for the store's read transaction.
 
 mod checksum;
 mod container;
@@ -182,7 +182,8 @@ fn make(settings: &Settings, store: &Path, file: &Path, mut interrupts: Signals)
     Ok(BackupSummary { made_ms, jobs, has_registry: registry.is_some() })
 }
 
-/// Opens a database that exists. When the connection is closed, the log stays for the daemon.
+/// Opens a database that exists. When the connection is closed, nothing is copied from the `-wal` file into the
+/// database. So this file stays for the daemon.
 fn open(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags)

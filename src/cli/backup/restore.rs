@@ -198,8 +198,8 @@ fn targets(settings: &Settings, store: &Path, backup: &Connection) -> Result<Vec
     }
     if container::has(backup, container::SESSION_KEY)? {
         let path = settings.session_key_path();
-        // systemd removes the folder when dq is stopped, and only root can make it again. Without the key, people must
-        // sign in again.
+        // By default the key is in the run_dir. systemd removes the run_dir when dq is stopped, and only root can make
+        // it again. Without the key, people must sign in again.
         let above = folder_of(&path).ancestors().find(|folder| folder.exists());
         let has_place = above.is_some_and(|folder| access(folder, AccessFlags::W_OK).is_ok());
         if !has_place {
@@ -323,8 +323,8 @@ fn put_in_place(staged: &[Staging], in_the_way: &[PathBuf]) -> Result<()> {
     }
 }
 
-/// Writes the store of a backup into a new file without free pages. Later, the new file can give its free pages back to
-/// the disk.
+/// Writes the store of a backup into a new file without free pages. The new file has `auto_vacuum`. So when pages
+/// become free later, it can give them back to the disk.
 fn rebuild_store(backup: &Connection, file: &Path) -> Result<RestoreSummary> {
     let vacuum: i64 = backup.query_row("PRAGMA auto_vacuum", [], |row| row.get(0))?;
     if vacuum == 0 {

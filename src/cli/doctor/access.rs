@@ -1,5 +1,5 @@
-//! Checks whether the daemon's user may write the files of the daemon. It opens none of them: only SQLite may open a
-//! file of SQLite.
+//! Checks whether the daemon's user may write the files of the daemon. It opens none of them, because some are files of
+//! SQLite: a process that opens and closes such a file itself loses SQLite's locks on it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

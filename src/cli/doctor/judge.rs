@@ -10,8 +10,8 @@ use super::super::failure::Failure;
 use model::status::{DaemonStatus, Finding, Phase, ProcessState};
 use model::topic::Topic;
 
-/// A check fails if a disk has less free space than this. The first value is in bytes, the second in hundredths of the
-/// disk.
+/// A check fails if a disk has less free space than the larger of two limits. The first limit is in bytes, but at most
+/// a tenth of the disk. The second is in hundredths of the disk.
 const ROOM: (u64, u64) = (256 << 20, 3);
 
 /// A check warns if a disk has less free room than this, in hundredths of the disk.
@@ -333,7 +333,7 @@ pub(super) fn room(what: &str, path: &str, free: u64, all: u64, min_free: u64) -
     let (bytes, hundredths) = ROOM;
     let text = format!("{} of {} MiB are free under {path}", free >> 20, all >> 20);
     let check = format!("room {what}");
-    // In the second check, a tenth of a small disk is enough, even if a tenth is less than `bytes`.
+    // If a tenth of the disk is less than `bytes`, the second `if` uses the tenth in place of `bytes`.
     if free < min_free {
         return CheckResult::fail(&check, text)
             .advise("this is less than store.min_free, so adds are refused: make room");

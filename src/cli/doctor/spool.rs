@@ -20,8 +20,8 @@ pub(super) fn check(settings: &Settings) -> Option<CheckResult> {
     }
 }
 
-/// How a file of SQLite begins. (Only this command reads the file without SQLite. No process of the daemon does that.
-/// So no process loses a lock.)
+/// How a file of SQLite begins. (A process that closes a file loses all its locks on this file. Only this command, and
+/// no process of the daemon, reads the file without SQLite. So no process of the daemon loses a lock of SQLite.)
 const HEADER: &[u8] = b"SQLite format 3\0";
 
 fn not_a_spool(spool: &SpoolSettings) -> Option<CheckResult> {

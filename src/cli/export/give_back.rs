@@ -6,9 +6,9 @@
 //! | 1 write the job and remove its note, in one transaction | the job | the job | writes it once more, and goes on |
 //! | 2 remove it from each other Redis where it is noted as taken over | the job | the job | the same as after step 1 |
 //! | 3 remove the job from the store | nothing | the job | has nothing to do |
-//! | 4 when no job is left: remove what is noted as taken over and is gone from the store | nothing | nothing | goes on with the others |
+//! | 4 after all pages: remove what is noted as taken over and is not pending in the store | nothing, or a dead letter | nothing | goes on with the others |
 //!
-//! So a note in step 4 belongs to a job that dq has delivered or deleted. No daemon runs meanwhile.
+//! So a job that step 4 removes was delivered or deleted by dq, or is a dead letter in dq. No daemon runs meanwhile.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
@@ -42,10 +42,10 @@ pub struct ExportSummary {
     /// Jobs that were moved.
     pub moved: u64,
     /// Moved jobs that lose their own tags or limit of attempts, because the PHP daemon has no place for them. With
-    /// --reduce, jobs may also lose their headers, priority number, followers and end of life.
+    /// --reduce, jobs may also lose their headers, priority number, followers and end of life (`expire_after`).
     pub reduced: u64,
-    /// Jobs that dq has delivered or deleted since it took them over, and that were removed from the PHP daemon's
-    /// Redis.
+    /// Jobs that were removed from the PHP daemon's Redis: dq has delivered or deleted them since it took them over, or
+    /// they are dead letters in dq.
     pub removed: u64,
     /// Dead letters, which stay in dq.
     pub dead: u64,
@@ -144,7 +144,8 @@ impl Export {
         Export { store, nodes, buckets, clock, fit, progress, summary }
     }
 
-    /// Moves all pending jobs. Then removes, in the PHP daemon's Redis, the jobs that dq has delivered or deleted.
+    /// Moves all pending jobs. Then removes, in the PHP daemon's Redis, the jobs that dq has delivered or deleted, and
+    /// those that are dead letters.
     pub fn run(&mut self) -> Result<()> {
         let topics = self.store.counts()?;
         let met: HashSet<TopicName> = topics.iter().map(|topic| topic.topic.clone()).collect();
@@ -274,8 +275,8 @@ impl Export {
         })
     }
 
-    /// Removes from a node the jobs that dq took over from there and does not have any more. `met` has the topics of
-    /// which the store has ever had a job.
+    /// Removes from a node the jobs that dq took over from there and that are not pending in dq any more. (They were
+    /// delivered or deleted, or are dead letters.) `met` has the topics of which the store has ever had a job.
     fn remove_done(&mut self, node: usize, met: &HashSet<TopicName>) -> Result<()> {
         let ready = self.nodes[node].ready(|_| true)?;
         let clock = self.clock.clone();

@@ -24,8 +24,7 @@ use super::import::source::Source;
 use super::import::{clock, describe};
 use super::progress::Progress;
 use super::spool::SpoolFill;
-use model::settings::{RegistrySettings, StoreSettings};
-use store::Lanes;
+use model::settings::RegistrySettings;
 
 /// Write the pending jobs to another delay queue
 #[derive(Debug, clap::Args)]
@@ -42,13 +41,13 @@ enum Destination {
 /// Move the pending jobs to the Redis of php-delayqueue, so that php-delayqueue can be used again; dq and
 /// php-delayqueue must be stopped
 ///
-/// A job that is written there is removed from dq. dq may have taken over jobs from that Redis, and may have delivered
-/// or deleted them since then. The command removes these jobs from that Redis, so that php-delayqueue does not deliver
-/// them again. Dead letters stay in dq. Jobs that php-delayqueue cannot deliver, such as the jobs of pull topics, also
-/// stay in dq. dq's registry may be the database of php-delayqueue. Then the command begins only if the given addresses
-/// are the same as in the table dq_redis of that database. The command can be killed and run again at any time. The
-/// exit code is 0 if all jobs could be written. It is 1 if some could not be written (they are named), or if the
-/// addresses do not fit.
+/// A job that is written there is removed from dq. dq may have taken over jobs from that Redis. Since then, dq may have
+/// delivered or deleted them, or they may have become dead letters. The command removes these jobs from that Redis, so
+/// that php-delayqueue does not deliver them again. Dead letters stay in dq. Jobs that php-delayqueue cannot deliver,
+/// such as the jobs of pull topics, also stay in dq. dq's registry may be the database of php-delayqueue. Then the
+/// command begins only if the given addresses are the same as in the table dq_redis of that database. The command can
+/// be killed and run again at any time. The exit code is 0 if all jobs could be written. It is 1 if some could not be
+/// written (they are named), or if the addresses do not fit.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Run it as the daemon's user, who owns the files of the embedded store. Example:\n  \
                   dq export php-dq --config /etc/dq/dq.toml --to 10.0.0.1:6379:secret --to 10.0.0.2:6379:secret --dry-run")]
@@ -79,8 +78,9 @@ struct ExportPhpDq {
     #[arg(long)]
     anyway: bool,
 
-    /// Also move jobs with their own headers, priority number, followers or end of life. These are lost, because the
-    /// PHP daemon has no place for them. (Jobs with their own path or URL stay in dq)
+    /// Also move jobs with headers, a priority number, followers, or an end of life (expire_after of the job or its
+    /// topic). These are lost, because the PHP daemon has no place for them. (Jobs with their own path or URL stay in
+    /// dq)
     #[arg(long)]
     reduce: bool,
 
@@ -122,13 +122,8 @@ pub fn run(arguments: &ExportArguments) -> Result<bool> {
             doubts.join("; ")
         );
     }
-    let mut store_settings = settings.store.clone();
-    if let StoreSettings::Redis(redis) = &mut store_settings {
-        redis.spool = None;
-    }
-    // The durability levels of the topics apply to all stores that this process opens while `lanes` lives.
-    let _lanes = Lanes::new(&settings.store)?;
-    let mut store = store::open(&store_settings, &settings.run_dir).context("cannot open the store")?;
+    let mut store =
+        store::open(&settings.store.without_spool(), &settings.run_dir).context("cannot open the store")?;
     let total = store.counts()?.iter().map(|topic| topic.delayed + topic.ready + topic.leased).sum();
     let progress = Progress::begin(total, "jobs");
     let (clock, dry_run) = (clock(&settings)?, arguments.dry_run);

@@ -18,8 +18,9 @@ use anyhow::{Context as _, Result, bail};
 
 use super::source::{CONNECTION, Source};
 
-/// How long a Redis is watched. Redis counts the idle time of a key in whole seconds, and the first second may be
-/// short.
+/// How long a Redis is watched. The watch itself reads each key at its beginning. Redis counts the idle time of a key
+/// in whole seconds, and the first second may be short. So after this time, a key that nobody has used is idle for at
+/// least 2 seconds, which is more than `TOUCHED`.
 const WATCHED: Duration = Duration::from_millis(2500);
 
 /// A time in seconds. If the idle time of a key at the end of the watch is not longer, somebody used the key during the

@@ -117,15 +117,18 @@ pub fn run(arguments: &ImportArguments) -> Result<bool> {
         activity.refuse("which would deliver once more what is taken over")?;
     }
     let known = KnownSources::read(&settings, arguments.dry_run);
-    // The durability levels of the topics apply to all stores that this process opens while `lanes` lives.
-    let lanes = Lanes::new(&settings.store)?;
+    // A job must be at its home, and not in the spool, when it is noted as taken over.
+    let store_settings = settings.store.without_spool();
+    // The durability levels of the topics apply to the stores that this process opens with these settings while `lanes`
+    // lives.
+    let lanes = Lanes::new(&store_settings)?;
     lanes.set_topics(&known.topics.values().cloned().collect());
     let store = if arguments.dry_run {
         let name = describe(&settings)?;
         sources.iter_mut().try_for_each(|source| source.check_claim(&name))?;
         None
     } else {
-        Some(open(&settings, &mut sources, &entries)?)
+        Some(open(&settings, &store_settings, &mut sources, &entries)?)
     };
     let half_taken =
         known.topics.values().filter_map(|topic| Some((topic.name.to_string(), topic.held()?))).collect();
@@ -152,13 +155,13 @@ pub fn run(arguments: &ImportArguments) -> Result<bool> {
 
 /// Opens the store, and writes into each source a note that its jobs go to this store. A source without jobs gets no
 /// note.
-fn open(settings: &settings::Settings, sources: &mut [Source], entries: &[u64]) -> Result<Box<dyn Store>> {
-    let mut store = settings.store.clone();
-    // A job must be at its home, and not in the spool, when it is noted as taken over.
-    if let settings::StoreSettings::Redis(redis) = &mut store {
-        redis.spool = None;
-    }
-    let store = store::open(&store, &settings.run_dir).context("cannot open the store")?;
+fn open(
+    settings: &settings::Settings,
+    store: &settings::StoreSettings,
+    sources: &mut [Source],
+    entries: &[u64],
+) -> Result<Box<dyn Store>> {
+    let store = store::open(store, &settings.run_dir).context("cannot open the store")?;
     let name = describe(settings)?;
     let mut with_jobs = sources.iter_mut().zip(entries).filter(|(_, entries)| **entries > 0);
     with_jobs.try_for_each(|(source, _)| source.claim(&name))?;

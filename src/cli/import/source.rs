@@ -86,8 +86,9 @@ impl Source {
                 address.shown
             )
         })?;
-        // A dry run uses another connection name, because a real import must not count it as a second import. If Redis
-        // refuses the name, it refuses the list of clients as well.
+        // A dry run uses another connection name, because a real import must not count it as a second import. An error
+        // of this command is ignored: a Redis that refuses the name also refuses the list of clients, and then the name
+        // is not needed.
         let kind = if is_trial { "dq-import-trial:" } else { CONNECTION };
         let name = format!("{kind}{}-{:08x}", std::process::id(), fastrand::u32(..));
         let named = redis::cmd("CLIENT").arg("SETNAME").arg(&name).exec(&mut connection);

@@ -20,8 +20,8 @@ const PAGE: usize = 1000;
 ///
 /// With an id alone, the command shows the job or dead letter with this id in each topic, and how earlier jobs with the
 /// id ended. If no topic has the id, it shows the jobs whose ids begin with this text. With filters, it shows the jobs
-/// that meet all filters. Without --state and due times, it also shows ended jobs. This may take long, because the
-/// command checks one job after the other.
+/// that meet all filters. Without --state and due times, it also shows ended jobs. A search with filters, or for the
+/// beginning of ids, may take long: for most filters, dq looks at one job after the other.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq find 42
@@ -30,7 +30,7 @@ const PAGE: usize = 1000;
   dq find --tag shop:7 --all
   dq find --state delayed,ready --tag shop:7 --due-until 2026-12-01T00:00:00Z")]
 pub(in super::super) struct FindArguments {
-    /// The whole id; with filters, or if no topic has this id: the text that ids begin with
+    /// The whole id. With filters, or if no topic has this id, it is the text with which the ids begin
     #[arg(allow_hyphen_values = true)]
     id: Option<String>,
 

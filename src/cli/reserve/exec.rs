@@ -175,7 +175,8 @@ impl Worker {
         })
     }
 
-    /// Extends the lease while the command runs: each time when half of the lease has passed.
+    /// Extends the lease again and again while the command runs. The pause between two extensions is half of the lease.
+    /// If the client does not set the length of the lease, the pause also stays within [`PAUSES`].
     fn keep_lease(&self, job: &Reserved, ends: &std::sync::mpsc::Receiver<()>) {
         let (Some(token), Some(until_ms)) = (&job.token, job.lease_until_ms) else { return };
         let left = |until_ms: i64| Duration::from_millis((until_ms - now_ms()).max(100) as u64);

@@ -323,6 +323,14 @@ impl NodeSettings {
 }
 
 impl StoreSettings {
+    /// Returns the settings of the same store without a spool: each change waits until the job's home has it.
+    pub fn without_spool(&self) -> StoreSettings {
+        match self.clone() {
+            StoreSettings::Redis(redis) => StoreSettings::Redis(RedisSettings { spool: None, ..redis }),
+            embedded @ StoreSettings::Embedded { .. } => embedded,
+        }
+    }
+
     /// The file of the embedded store.
     pub fn file(&self) -> Option<&Path> {
         match self {

@@ -93,7 +93,8 @@ impl MysqlRegistry {
         Ok(MysqlRegistry { db, name: server.name.clone(), max_attempts })
     }
 
-    /// Runs `work` while no other dq writes. If the connection breaks, the server frees the lock.
+    /// Takes the lock of the writers, and runs `work` while no other dq has this lock. (The audit log and running
+    /// operations are written without it.) If the connection breaks, the server frees the lock.
     fn in_turn<T>(&mut self, work: impl FnOnce(&mut Conn) -> Result<T>) -> Result<T> {
         let taken: Option<Option<i64>> =
             self.db.query_first(format!("SELECT GET_LOCK({LOCK}, {TURN})")).map_err(|e| self.failed(e))?;
@@ -139,8 +140,8 @@ fn at_change(e: ::mysql::Error) -> RegistryError {
     }
 }
 
-/// Returns the rows with that name. The first one counts. (The comparison is binary. The console's comparison ignores
-/// case and spaces.)
+/// Returns the rows with that name. The first one counts. (The comparison is binary. The comparison of the PHP console
+/// ignores case and spaces.)
 fn rows_of(db: &mut Conn, name: &TopicName) -> Result<Vec<PhpTopicRow>> {
     Ok(db.exec_map(
         row::select("WHERE CAST(topic AS BINARY) = ?"),
@@ -154,7 +155,7 @@ fn revision_of(db: &mut Conn, name: &TopicName) -> Result<Revision> {
     rows.first().map(|row| row.revision).ok_or_else(|| RegistryError::NotFound(name.clone()))
 }
 
-/// Changes a row if it is still the expected one. The check is needed because the console does not take turns.
+/// Changes a row if it is still the expected one. The check is needed because the PHP console does not take turns.
 fn change(db: &mut Conn, name: &TopicName, sql: &str, mut values: Values, expected: Expected) -> Result<()> {
     let sql = match expected {
         Expected::At(revision) => {

@@ -101,7 +101,7 @@ pub(super) fn get<T: FromValue + Default>(row: &mut ::mysql::Row, at: usize) -> 
     take(row, at, T::default()).unwrap_or_default()
 }
 
-/// Takes a text that may be encoded twice. If it is null or cannot be read, returns an empty one.
+/// Takes a text that may be encoded twice (`latin1` says why). If it is null or cannot be read, returns an empty one.
 pub(super) fn get_text(row: &mut ::mysql::Row, at: usize) -> String {
     ColumnText::from_column(get(row, at)).text
 }
@@ -237,7 +237,7 @@ fn texts_as_before(texts: [(&'static str, &String); 5], before: Option<&Columns>
     Ok(written)
 }
 
-/// Returns a topic as the values of [`INSERT`] and [`UPDATE`]. Fields that another release has written are kept.
+/// Returns a topic as the values of [`INSERT`] and [`UPDATE`]. Fields that this release does not know are kept.
 /// `max_attempts`: the limit for rows that set no limit. If the topic has exactly this limit, a row that set no limit
 /// before still sets none.
 pub(super) fn values(topic: &Topic, before: Option<&PhpTopicRow>, max_attempts: u32) -> Result<Values> {

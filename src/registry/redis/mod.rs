@@ -57,8 +57,8 @@ impl RedisRegistry {
         }
     }
 
-    /// Makes a registry with these topics and tokens, on this node or on the first home of jobs. Refuses if there is a
-    /// registry.
+    /// Makes a registry with these topics and tokens on the node `on`. Without `on`, makes it on the node whose name
+    /// comes first among the homes of jobs. Refuses if there is a registry.
     pub fn rebuild(
         nodes: &RedisSettings,
         on: Option<&str>,

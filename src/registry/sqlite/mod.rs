@@ -51,8 +51,9 @@ impl SqliteRegistry {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(|e| at(&e))?;
         }
-        // The file holds secrets, so it is made with mode 600. dq opens it without SQLite only here: no process can
-        // have locks on a new file.
+        // The file holds secrets, so it is made with mode 600. dq opens it without SQLite only here. If a process
+        // closes a file, it loses all its locks on the file, also those of SQLite. But no process can have locks on a
+        // new file.
         match std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
             Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(at(&e)),
             _ => {}

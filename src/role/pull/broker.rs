@@ -11,7 +11,7 @@
 //! | the bell rings | the topic is hot on that lane, if somebody waits for it |
 //! | a lease brings jobs | its clients get them in the order of their arrival; the other jobs are handed back |
 //! | a client with a name gets jobs | its lane is asked to note the name with the leases |
-//! | a client leaves | its place is free; jobs that come later go to other clients of the lease, or are handed back |
+//! | a client leaves | it waits no longer; if its lease brings jobs later, they go to other clients of this lease, or are handed back |
 //! | a lease fails | its topics stay hot, and the lane pauses |
 //! | a lane does not answer | its clients are free for other lanes; a late answer is used or handed back |
 

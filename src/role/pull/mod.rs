@@ -1,5 +1,6 @@
 //! Serves clients that reserve jobs of pull topics. A reserve that finds no job waits here. While a reserve waits, the
-//! store is asked for jobs only when a bell rings, when permits come, and every ten seconds in case a ring was lost.
+//! store is asked for jobs when a bell rings, when permits come, and every ten seconds in case a ring was lost. If a
+//! limit held ready jobs back, or the store failed, it is asked again after a pause.
 //!
 //! `broker` decides who waits for what, and who gets the jobs. It is pure. `plan` decides what the lanes are asked for.
 //! `threads` has the threads. One thread owns the broker. Each lane of the store has two threads: one talks to the
@@ -7,9 +8,10 @@
 //! reserve has only the thread of the broker. `crate::settling` says what a client's ack, nack or extend means for the
 //! lease.
 //!
-//! A lease made here has no owner. It ends when it is settled, or at its deadline. A job that was leased for a client
-//! that is gone is handed back. If this fails, the job comes back at the deadline. A client whose leases must end with
-//! its connection asks for owned leases. This process owns them, so a timer hands them back if the process dies.
+//! A lease made here has no owner, unless the client asks for an owned lease. It ends when it is settled, or at its
+//! deadline. A job that was leased for a client that is gone is handed back. If this fails, the job comes back at the
+//! deadline. A client whose leases must end with its connection asks for owned leases. This process owns them, so a
+//! timer hands them back if the process dies.
 
 mod broker;
 mod calls;

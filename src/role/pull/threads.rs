@@ -1,6 +1,7 @@
 //! The threads that serve reserves. One thread owns the broker. Each lane of the store has two threads: one asks the
-//! lane, and one listens to its bell. The lanes' threads begin with the first reserve. No thread polls, but the broker
-//! checks every ten seconds whether a ring was lost.
+//! lane, and one listens to its bell. The lanes' threads begin with the first reserve. The threads wait for events. The
+//! broker also checks every ten seconds whether a ring was lost. If a limit holds ready jobs back, or a lane fails, the
+//! broker asks again after a short pause.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;

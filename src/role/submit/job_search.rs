@@ -172,7 +172,7 @@ impl JobSearchStep<'_> {
         }
     }
 
-    /// Reads the next jobs of a list. The filter selects no more of these jobs than the page has room for.
+    /// Reads the next jobs of a list. If the filter selects more of them than the page has room for, reads fewer jobs.
     fn read(
         &mut self,
         topic: &TopicName,

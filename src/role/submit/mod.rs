@@ -61,8 +61,8 @@ pub struct LaneHung;
 /// The server's side of all lanes.
 pub struct Submitter<A: RequestSource> {
     lanes: Lanes,
-    /// The number of threads for each lane. All requests of one connection use the same thread. While one thread waits
-    /// for the store, another one collects a batch.
+    /// The number of threads for each lane. All requests of one connection to the same lane use the same thread. While
+    /// one thread waits for the store, another one collects a batch.
     ways: usize,
     /// The threads of each lane, one lane after the other. If there are several lanes, one more thread is for requests
     /// to all lanes together.
@@ -81,7 +81,7 @@ struct RequestQueue<A: RequestSource> {
     /// Whether a request to all lanes is under way.
     to_all: bool,
     /// The number of the set of nodes that the requests under way use. With another set, the next request for the same
-    /// job may go to another lane.
+    /// job may go to another lane. So a request with another set waits until these requests are answered.
     set: u64,
     /// The requests that wait for the requests in progress, in their order.
     waiting: VecDeque<QueuedRequest<A>>,

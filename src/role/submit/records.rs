@@ -82,7 +82,8 @@ impl RecordStream<'_> {
         while self.read.is_empty() && !self.is_over {
             let page = store.list_records(&self.topic.name, self.cursor.as_deref(), self.most)?;
             away.extend(page.away);
-            // If a clock was set back, single records may be out of order, so a whole page must be too old.
+            // If a clock was set back, single records may be out of order. So the search of a topic ends only when all
+            // records of a page are too old.
             let is_old = page.records.iter().all(|record| record.ended_ms < since_ms);
             self.is_over = page.next.is_none() || is_old;
             self.cursor = page.next;
@@ -134,7 +135,8 @@ pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRe
     let most = (2 * READ[0] / topics.len().min(TOPICS)).clamp(2, READ[0]);
     let (mut streams, begun) = (Vec::new(), Instant::now());
     for topic in topics.iter().take(TOPICS) {
-        // This limit is only for the first page. Further pages search the same topics as the first one.
+        // This limit is only for the first page of these topics. Further pages search the same topics, until all of
+        // their records were looked at.
         if last.is_none() && !streams.is_empty() && begun.elapsed() >= STEP {
             break;
         }

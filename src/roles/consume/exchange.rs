@@ -113,8 +113,8 @@ impl ConsumerState {
                 };
                 lane.exchange = Exchange::Paused { until: now + pause };
                 self.holds.note_store_down(number, now + pause);
-                // The lane searches again for the jobs that the lease should have brought. Until then no permits are
-                // held for these jobs.
+                // The lane searches again for the jobs that the lease should have brought. If no job came, the ready
+                // jobs of the lane are forgotten until then (`forget`), so no permits are kept for them.
                 lane.search(TopicSearch::All);
                 if batch.jobs.is_empty() {
                     self.fair.forget(number);
@@ -195,9 +195,10 @@ impl ConsumerState {
         let mut others: BTreeSet<TopicName> = without_worker.cloned().chain(unasked).collect();
         others.extend(left.into_iter().map(|(topic, _)| topic));
         // Which of these topics are for this process? First, the topics that the lease asked for. Second, while workers
-        // are left, the topics with limits. If the limits hold these topics back, this is so for all processes. This
-        // process asks for permits without a ring. Third, also while workers are left, the other topics, if the lease
-        // did not ask for all topics. The next lease may ask for them.
+        // are left, the topics with limits. If limits hold these topics back, they do so in all processes, so it does
+        // not help to pass the topics on. This process asks for permits by itself, and needs no ring for this. Third,
+        // also while workers are left, the other topics, if the lease did not ask for all topics. The next lease may
+        // ask for them.
         let is_ours = |topic: &TopicName| {
             asked.contains_key(topic)
                 || (allowed(&self.limits, &self.hosts, topic).is_some() || asks == TopicSearch::Known)

@@ -75,8 +75,8 @@ impl HoldLog {
         Some(LateStart { ms, reason })
     }
 
-    /// Returns whether all workers were busy for at least half of the time since a job was due. (Jobs of a topic that
-    /// was paused until now may need all workers for a moment.)
+    /// Returns whether all workers were busy for at least half of the time since a job was due. (A shorter time does
+    /// not count. For example, the jobs of a topic that was just resumed may need all workers for a moment.)
     fn were_workers_busy(&self, due: Option<Instant>, late: Duration) -> bool {
         self.workers_busy.is_some_and(|(since, last)| {
             let from = due.map_or(since, |due| due.max(since));

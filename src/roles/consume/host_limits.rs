@@ -74,7 +74,8 @@ impl Host {
     /// Returns the time by which the next job is postponed, if the host grants permits again at `from`. If this would
     /// be longer than `POSTPONED_MAX`, the result is a random time between half of `POSTPONED_MAX` and `POSTPONED_MAX`.
     fn postpone(&mut self, from: Instant, now: Instant) -> Duration {
-        // Half of the time after which one of the callbacks should end, because callbacks may get faster.
+        // With `most` callbacks at a time, one of them ends after each `took / most`. The step is half of this time,
+        // because callbacks may get faster.
         let of_calls = self.limit.max_in_flight.map(|most| self.took / most / 2);
         let of_rate = self.limit.rate.map(|rate| rate.per / rate.jobs);
         let step = of_calls.max(of_rate).unwrap_or_default();
@@ -201,8 +202,8 @@ impl HostLimits {
     }
 
     /// Returns the questions that must be asked now, and the topics whose jobs may begin without asking. `free` is the
-    /// number of workers that no lease under way may need. `idle` is the number of all workers without a callback. Both
-    /// are 0 in a drain.
+    /// number of workers that no lease under way may need. `idle` is the number of workers that have no callback, and
+    /// that are not kept for a job that waits here. Both are 0 in a drain.
     pub(super) fn asks(
         &mut self,
         now: Instant,

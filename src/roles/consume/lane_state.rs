@@ -15,8 +15,8 @@ use store::{Settlement, TopicRing};
 
 /// How long outcomes gather while other callbacks run, so that they are settled together.
 ///
-/// Also how long a lane does not listen to its bell while it knows that more jobs are ready. When it knows of no ready
-/// jobs, it leases at once after a ring.
+/// Also how long a lane does not listen to its bell after a lease that has left work behind. If the last lease left no
+/// work behind, the lane leases at once after a ring.
 const GATHER: Duration = Duration::from_millis(1);
 
 /// If the last lease has left work behind, the lane does not listen to its bell. It finds topics with new ready jobs by
@@ -43,7 +43,7 @@ pub(super) struct LaneState {
     /// When the last lease ended. `None`: as far as is known, it left no work behind.
     backlog: Option<Instant>,
     pub bell: BellState,
-    /// Since the last lease: the topics for which the bell rang, and the topics whose circuit has let a job through.
+    /// Since the last lease: the topics for which the bell rang, and the topics whose circuit now lets a job through.
     pub rung: BTreeSet<TopicName>,
     /// Outcomes that are not in the store yet.
     unsettled: Vec<Settlement>,
@@ -58,8 +58,8 @@ pub(super) struct LaneState {
     /// The topics whose ready jobs wait because the circuit is open, and when each circuit lets a job through. No bell
     /// rings at that time.
     circuits: BTreeMap<TopicName, Instant>,
-    /// The topics whose ready jobs here this process may not take, and when each topic was last passed on to other
-    /// processes.
+    /// The topics whose ready jobs on this lane this process does not take now, for example because no worker is free
+    /// for them. Each has the time when it was last passed on to other processes.
     passed_on: BTreeMap<TopicName, Instant>,
     /// The rings for topics of other hosts that were given back.
     pub passing: PassedTopics,
@@ -277,9 +277,9 @@ impl LaneState {
         idle.into_iter().flatten().chain(self.circuits.values().copied()).chain(passes_on).min()
     }
 
-    /// Notes topics that other processes may lease, but this process may not. Returns the topics that are new in the
-    /// list. Only these topics are passed on. If all were passed on, two processes that may not lease a topic would
-    /// pass the topic to each other without end.
+    /// Notes topics with ready jobs that this process does not lease now. Other processes may be able to lease them.
+    /// Returns the topics that are new in the list. Only these topics are passed on. If all were passed on, two
+    /// processes that may not lease a topic would pass the topic to each other without end.
     pub(super) fn pass_on(
         &mut self,
         topics: BTreeSet<TopicName>,

@@ -127,7 +127,8 @@ impl WorkerQueue {
     }
 
     fn count(&self, topic: &TopicName, expected_us: i64, ended: &CompletedCall) {
-        // The lateness is measured by this host's clock. If that clock is behind the store's, the lateness is 0.
+        // The lateness is measured by this host's clock. If that clock is behind the store's, the measured lateness is
+        // too small. It is never less than 0.
         let late_us = ended.began_us.saturating_sub(expected_us).max(0) as u64;
         let took_us = ended.took.as_micros() as u64;
         let topic = self.counters.topic(topic.as_str());

@@ -1,4 +1,4 @@
-//! The settings of a topic that only administrators change: its limits, its share of the workers, the check of
+//! The settings of a topic that only administrators change: its quotas, its share of the workers, the check of
 //! certificates, and the hosts of its jobs. A caller that may only manage the topic must not change them. Otherwise the
 //! caller could remove the limits that were set for it. It could also send callbacks to its own host and read their
 //! headers, or let others on the network read the headers.

@@ -1,4 +1,5 @@
-//! Turns the store's answers into answers for clients. This runs on the store's thread.
+//! Turns the store's answers into answers for clients. Most of this runs on the store's thread. A handler calls `job`
+//! itself, on its own thread.
 
 use axum::http::header::{CONTENT_TYPE, ETAG, LOCATION};
 use axum::http::{HeaderValue, StatusCode};

@@ -84,7 +84,8 @@ pub(super) struct BulkResponse {
     topic: String,
     /// `cancel`, `reschedule`, `run`, `redrive` or `replay`.
     operation: &'static str,
-    /// `reschedule`: the new due time, or the beginning of the span. Null for the other operations.
+    /// `reschedule`: the new due time, or the beginning of the span. Null for `reschedule` with `by`, and for the other
+    /// operations.
     #[schema(required = true)]
     at: Option<String>,
     /// `reschedule`: by how many milliseconds the due times change. Negative: the jobs are due earlier.
@@ -105,7 +106,8 @@ pub(super) struct BulkResponse {
     /// How many jobs were not changed, although the filter selects them.
     skipped: u64,
     /// How many jobs this operation may or may not have changed. A process died or the store did not answer, so the
-    /// step was done again. By then, something else had changed these jobs.
+    /// step was done again. By then, something else had changed these jobs. Or the operation was stopped while the
+    /// store did not answer.
     unclear: u64,
     /// What a running operation waits for, or why the operation failed. Null: the operation waits for nothing, and has
     /// not failed.

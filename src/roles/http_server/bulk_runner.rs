@@ -1,6 +1,6 @@
 //! Runs operations on many jobs. The registry stores each operation. It also stores the claim: which process may run
 //! the operation, and until when. One thread looks for operations that no process runs. For each of these operations,
-//! it starts a thread with its own handles.
+//! it starts a thread, which opens the store and the registry for itself.
 //!
 //! A step applies the plan that the registry has, and looks at the next page of jobs. Then it writes counts, cursor and
 //! the next plan with one change of the registry. So a process may die at any point. Another process then applies the

@@ -94,7 +94,8 @@ pub(super) struct CallbackTestResponse {
     error: Option<String>,
     url: String,
     sent: SentRequest,
-    /// The headers of the receiver's answer, as `[name, value]`. Empty if there was no answer.
+    /// The headers of the receiver's answer, as `[name, value]`. Empty if there was no answer, or for a caller without
+    /// the scope `read` for the topic.
     answer_headers: Vec<(String, String)>,
 }
 

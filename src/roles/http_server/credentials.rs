@@ -183,8 +183,8 @@ mod tests {
         assert_eq!(changed.callback, "http://h/b?sk_live_1&k=1");
         for elsewhere in ["http://evil:1/a", "http://h:2/a", "https://h:1/a"] {
             assert_eq!(change(elsewhere, masked).1, Vec::<String>::new(), "{elsewhere}");
-            // After a PATCH of only the callback, the topic still has its old headers. The old headers are removed, and
-            // the new header stays.
+            // A PATCH that does not name the old headers leaves them in the changed topic. `restore` removes them. It
+            // keeps a header that the topic did not have before.
             let kept = &[("authorization", "secret"), ("x-shop", "7"), ("x-new", "1")];
             assert_eq!(change(elsewhere, kept).1, ["x-new=1"], "{elsewhere}");
         }

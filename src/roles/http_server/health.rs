@@ -103,8 +103,8 @@ async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Answers 200 if the store answers and the processes that deliver jobs are running. Otherwise answers 503 and names
-/// the part that is not ready.
+/// Answers 200 if the store answers and the processes that deliver jobs are running. With the embedded store, the
+/// folder `bells` in `run_dir` must also exist. Otherwise answers 503 and names the part that is not ready.
 ///
 /// A caller without the scope `read` sees only `ok` or `not ok` for each part, and all nodes as one part.
 #[utoipa::path(get, path = "/readyz", tag = "daemon", operation_id = "get_readyz", security(()),

@@ -127,8 +127,8 @@ async fn list(
     api.list(reader, Listing { topic, state, filter: None, cursor, limit }).await
 }
 
-/// Shows a job. If there is no job with this id, shows its latest dead letter. If the job has ended, the problem
-/// contains its last record, as `ended`.
+/// Shows a job. If there is no job with this id, shows its latest dead letter. If the job has ended, the answer is 404,
+/// and its field `ended` has the last record of the job, if a record is kept.
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "get_job",
     params(schema::JobPathParameters),
     responses((status = 200, body = JobResponse, description = "The job"), schema::FindProblems))]
@@ -155,8 +155,8 @@ async fn show(
     Ok(ApiResponse::new(StatusCode::OK, &JobResponse::new(&view, sees_answers).with_waiting(waiting)))
 }
 
-/// Changes a job that is delayed or ready: its due time, body, priority, limit of attempts, headers,
-/// path, URL or tags.
+/// Changes a job that is delayed or ready: its due time, body, priority, limit of attempts, headers, path, URL, tags or
+/// TTR.
 #[utoipa::path(patch, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "change_job",
     params(schema::JobPathParameters), request_body = input::JobChangeRequest,
     responses((status = 204, description = "The job is changed"), schema::ChangeProblems))]

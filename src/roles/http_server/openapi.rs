@@ -1,5 +1,5 @@
-//! `/openapi.json`: the description of the routes. It is made from the handlers themselves, so it cannot differ from
-//! them.
+//! `/openapi.json`: the description of the routes. It is made from the declarations at the handlers. The same
+//! declarations register the routes, so the methods and paths of the document cannot differ from the routes.
 
 use axum::extract::State;
 use axum::http::HeaderValue;

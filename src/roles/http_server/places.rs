@@ -32,7 +32,7 @@ impl Places {
         self.name
     }
 
-    /// Returns a place for a client. None: the client may not connect, and the log says why.
+    /// Returns a place for a client. None: the client may not connect. The log says why, but not at each refusal.
     pub(super) fn admit(&mut self, ip: IpAddr) -> Option<Place> {
         match self.find(ip) {
             Ok(place) => Some(place),

@@ -1,4 +1,4 @@
-//! A limited resource, such as memory for bodies. No holder can take more than its share.
+//! A limited resource, such as memory for bodies. No holder can take more than its share, except with `take_beyond`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -55,8 +55,8 @@ impl Pool {
         Pool { most, share, held: Arc::default() }
     }
 
-    /// Takes `amount` from the pool, if it is free. The amount counts for the share of `holder`. None: it counts for no
-    /// share.
+    /// Takes `amount` from the pool, if it is free and fits into the share of `holder`. Without a holder, there is no
+    /// limit of a share. Returns none if nothing was taken.
     pub(super) fn take(&self, holder: Option<Holder>, amount: usize) -> Option<PoolPart> {
         let mut part = PoolPart { pool: self.clone(), holder, amount: 0 };
         part.grow(amount).then_some(part)

@@ -28,9 +28,9 @@ impl ClientPresence {
         OpenConnection(self.clone())
     }
 
-    /// Returns whether the client still waits for the answer. It does not if it has closed the connection, or only its
-    /// sending direction: the kernel then says that the socket can be read. It says the same if bytes lie unread. The end
-    /// of the connection may be behind these bytes, so the result is false, too.
+    /// Returns whether the client still waits for the answer. A client that has closed the connection, or only its
+    /// sending direction, does not wait. The kernel then says that the socket can be read. The kernel says the same if
+    /// there are unread bytes. The end of the connection may be behind these bytes, so the result is false, too.
     pub(super) fn listens(&self) -> bool {
         let socket = lock(&self.0);
         let Some(socket) = *socket else { return true };

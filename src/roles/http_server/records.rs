@@ -75,7 +75,8 @@ struct RecordsQuery {
     /// The form of the answer. Without it, the header `Accept` decides.
     #[param(inline, required = false)]
     format: schema::FormatWord,
-    /// The maximum number of records in the page, 50 by default. With a filter, a page may be shorter or empty.
+    /// The maximum number of records in the page, 50 by default. A page may be shorter or empty, even if there are more
+    /// pages.
     #[param(minimum = 1, maximum = 1000, required = false)]
     limit: u32,
     /// The value of `next` in the page before.

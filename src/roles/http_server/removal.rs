@@ -29,7 +29,8 @@ use registry::{Expected, Registry, RegistryError};
 use role::submit::StoreRequest;
 
 /// The maximum number of jobs that one step removes, so that other requests get their turn at the store. The second
-/// constant: a request may begin another step until this time after its start.
+/// constant: the removal of jobs may begin another step until this time after its own start. The removal of records has
+/// the same limit for itself.
 const STEP: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -176,8 +176,8 @@ struct AnswerSlot {
 }
 
 impl AnswerSlot {
-    /// Waits for the answer. A client that does not listen any more gets only the jobs that cannot be handed back. None:
-    /// the broker has ended.
+    /// Waits for the answer. A client that does not listen any more gets only the jobs that cannot be handed back.
+    /// None: the thread that serves clients that reserve (`Pull`) has ended.
     async fn wait(&mut self, client: &ClientPresence) -> Option<Result<Vec<Reserved>, StoreError>> {
         let answer = loop {
             tokio::select! {
@@ -197,8 +197,8 @@ impl AnswerSlot {
         // handler is dropped here, and the jobs go to another client.
         tokio::task::yield_now().await;
         let listens = client.listens();
-        // A job without a ticket is removed already and cannot be handed back. So it is sent in any case: the client may
-        // only have sent its next request.
+        // A job without a ticket is removed already and cannot be handed back. So it is sent in any case. Perhaps the
+        // client still waits: `listens` is also false if the client has already sent its next request.
         Some(Ok(self.jobs.extract_if(.., |job| listens || job.ticket.is_none()).collect()))
     }
 }

@@ -38,7 +38,8 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 #[serde(deny_unknown_fields, default)]
 #[schema(as = SecretRotation, example = json!({"keep": "24h"}))]
 struct RotationRequest {
-    /// How long the old secrets sign callbacks beside the new secret. Default: 24h. Zero: the old secrets end at once.
+    /// How long the old secrets sign callbacks beside the new secret. Default: 24h. If an earlier rotation has set a
+    /// later end, that end stays. Zero: the old secrets end at once.
     #[serde(deserialize_with = "given")]
     #[schema(schema_with = schema::span, required = false)]
     keep: Option<Span>,

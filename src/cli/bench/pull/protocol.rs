@@ -194,7 +194,8 @@ pub(super) struct BeanstalkPull {
     size: usize,
 }
 
-/// The number of dq's priority `normal`. dq stores this number as a level, without a further entry.
+/// The number of dq's priority `normal`. This number is one of the three levels. Other numbers cost dq more, such as a
+/// note about the job.
 const NORMAL_PRIORITY: u32 = 1 << 31;
 
 impl BeanstalkPull {

@@ -2,7 +2,8 @@
 //! the state of the connection, and the locks of the owners of its leases. A client notices nothing.
 //!
 //! A connection belongs to exactly one process at any moment. After the draining process has offered a connection, it
-//! does nothing with the connection. The next process uses the connection only after it has answered that it takes it.
+//! does nothing with the connection until it has the answer. It continues to serve the connection only if the next
+//! process cannot have taken it. The next process uses the connection only after it has answered that it takes it.
 //! docs/internals/BEANSTALK.md says what a crash between two steps does.
 //!
 //! The pauses of tubes are passed first, because only the draining process knows them.
@@ -36,8 +37,8 @@ const MORE: u8 = b'M';
 pub(super) const TAKEN: u8 = 1;
 pub(super) const REFUSED: u8 = 0;
 
-/// How long the next process may take to answer. If the next process hangs, only this connection is lost. The other
-/// connections stay with this process, where their clients can end their jobs.
+/// How long the next process may take to answer. If the next process hangs, only the connection that is offered at that
+/// moment is lost. The other connections stay with this process, where their clients can end their jobs.
 const ANSWER: Duration = Duration::from_secs(2);
 
 fn path(run_dir: &Path) -> PathBuf {

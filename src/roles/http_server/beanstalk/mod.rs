@@ -192,8 +192,8 @@ impl BeanstalkConnection {
                     // A command that has not arrived completely has had no effect.
                     () = closed(&mut closing), if may_end || self.may_be_passed => return Ok(self.drained()),
                     () = tokio::time::sleep(self.idle_timeout), if may_end => anyhow::bail!("it was idle"),
-                    // The last lease may be forgotten at this moment. After that, the connection may be idle only for
-                    // `idle_timeout`.
+                    // At this time, `has_jobs` forgets a lease that has ended. If it was the last lease, `idle_timeout`
+                    // applies from then on.
                     () = tokio::time::sleep_until(forgets_at.into()), if !may_end => continue,
                     () = closed(&mut cut) => return Ok(ConnectionEnd::Closed),
                     read = read(&self.stream, &mut buffer) => match read? {
@@ -326,8 +326,8 @@ impl BeanstalkConnection {
         };
         response.append(&mut self.out);
         self.write().await?;
-        // The place is given back only now, when the client has read the response. So the places also limit the number
-        // of responses that wait for clients that do not read.
+        // The place is given back only now, when the response is written to the socket. So the places also limit the
+        // number of responses that wait for clients that do not read.
         drop::<Option<PoolPart>>(place);
         Ok(AfterCommands::Continues)
     }

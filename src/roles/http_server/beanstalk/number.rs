@@ -8,9 +8,9 @@
 //!
 //! The number in decimal digits is the job's id. The tag in a number tells which topics may have the job, so no table
 //! of numbers is needed. This is nearly always one topic. In a topic, a number is unique, because the job is added only
-//! if its id is free. Topics with the same tag share the count: the n-th of k such topics uses only numbers that are n
-//! modulo k. After its second, a number is not used again for 34 years. So a late command for an old job does not
-//! change a new job.
+//! if its id is free. Topics with the same tag share the counts: if k topics have the same tag, the n-th of them (from
+//! 0) uses only counts that are n modulo k. After its second, a number is not used again for 34 years. So a late
+//! command for an old job does not change a new job.
 
 use std::collections::HashMap;
 

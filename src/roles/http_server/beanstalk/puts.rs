@@ -35,7 +35,8 @@ const NUMBERS: usize = 64;
 /// A put registers a new topic only while dq knows fewer topics than this.
 const TOPICS_MAX: usize = 10_000;
 
-/// The limit of attempts of a topic that a put registers. It applies to jobs that are added in another way.
+/// A put may register a new topic. This is the limit of attempts of such a topic. It does not apply to jobs that were
+/// put, because they have their own limit ([`ATTEMPTS`]).
 const TOPIC_ATTEMPTS: u32 = 1000;
 
 /// A job that is not stored yet, and the place of its response.

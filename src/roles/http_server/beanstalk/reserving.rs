@@ -184,7 +184,7 @@ impl Session {
             }),
             // When this process drains, each reserve gets its answer soon. This code waits for the answer, because a
             // job may be leased for the client. If the process ended before the answer, it could not hand this job
-            // back.
+            // back. If there are no topics (`is_idle`), no job was asked for, so the wait ends at once.
             _ = closing.changed(), if is_idle => Ok(WaitResult::Closing),
             _ = pauses.changed() => Ok(WaitResult::Again),
             _ = topics_change.changed() => Ok(WaitResult::Again),

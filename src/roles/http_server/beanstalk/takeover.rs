@@ -172,7 +172,7 @@ impl Arriving {
                 self.begun = begun;
                 return None;
             }
-            // The lock of this owner did not arrive, so the jobs of its leases cannot be taken over.
+            // The lock of this owner did not arrive. So each connection that has a lease of this owner is refused.
             (OWNER, None, begun) => {
                 self.begun = begun;
                 return None;

@@ -4,7 +4,8 @@
 //! name begins with `tube--`:
 //!
 //! - The other bytes of the tube's name follow. A byte that is not a letter, digit, `_` or `.` is written as `-` and
-//!   two hex digits: `a/b` is `tube--a-2fb`. So these bytes never have two `-` in a row.
+//!   two hex digits: `a/b` is `tube--a-2fb`. So these bytes never have two `-` in a row. A later `--` can only be the
+//!   beginning of a hash (see below).
 //! - If the result is too long for a topic, it is cut, and `--` and a hash of the tube's name are appended. In this
 //!   case the tube's name is kept in the title of the topic.
 //!

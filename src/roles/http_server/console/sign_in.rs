@@ -161,8 +161,8 @@ pub(super) async fn begin(
     let name = name.ok_or_else(|| Problem::missing("name", "the name of an account"))?;
     let password = password.ok_or_else(|| Problem::missing("password", "the password of the account"))?;
     let shown = Credentials { name, password };
-    // The check continues if the client closes the connection. So its result is counted, and the check keeps its place
-    // while it causes work.
+    // The check continues if the client closes the connection. So a wrong password is counted in any case, and the
+    // check keeps its permits (`WAITING`, `CHECKING`) until it ends.
     let checked = tokio::spawn(async move { check(&api, peer, shown).await });
     checked.await.map_err(|_| busy())?
 }
@@ -316,7 +316,8 @@ pub(in super::super) async fn first_account(api: Api) {
     }
 }
 
-/// Makes an account with a random password, and returns the password. None: an account exists already.
+/// Makes an account with a random password, and returns the password. None: an account exists already, or the system
+/// gives no random bytes.
 fn make_first_account(registry: &mut dyn Registry) -> Result<Option<String>, RegistryError> {
     if registry.tokens()?.iter().any(Token::is_account) {
         return Ok(None);

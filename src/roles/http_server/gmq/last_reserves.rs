@@ -9,7 +9,8 @@ use std::time::Duration;
 use model::job::{JobId, JobKey, TopicName};
 use store::{Leased, Token};
 
-/// How many leases are known. If there are more, the leases that end first are forgotten, and their jobs come back.
+/// How many leases are known. If there are more, the leases that end first are forgotten. An ack for such a lease is
+/// refused, so the job comes back at the end of the lease.
 const KEPT_MAX: usize = 50_000;
 
 /// A lease is known for this time after its end. The clock of the store decides whether a lease has ended, and this

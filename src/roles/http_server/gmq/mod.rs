@@ -5,8 +5,8 @@
 //! drains, it closes each connection as soon as no call is in progress on it. Before that, it passes on the last leases
 //! (`succession`).
 //!
-//! Pushes and acks of a connection are carried out in their order. A pop that waits delays no other call, because
-//! clients in Go use one connection for many calls at a time.
+//! Pushes and acks of a connection are carried out in their order. Clients in Go use one connection for many calls at a
+//! time. So a pop that waits does not delay other calls, unless `POPS_MAX` pops wait.
 //!
 //! | a crash, or the end of the connection, | then |
 //! |---|---|

@@ -1,8 +1,8 @@
 //! Passes the last lease of each id from a draining dq-http-server to the next one, in a file of `run_dir`.
 //!
 //! The draining process writes the file before it closes a connection. So a client may pop a job, find its connection
-//! closed, and ack the job on a new connection, because the next process knows the lease. After a crash there is no
-//! file. In this case, the ack is refused, and the job comes back after its TTR.
+//! closed, and ack the job on a new connection, because the next process knows the lease. After a crash, the file is
+//! missing or does not have the last leases. In this case, the ack is refused, and the job comes back after its TTR.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};

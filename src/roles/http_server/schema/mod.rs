@@ -359,7 +359,8 @@ pub(super) struct ListQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(super) struct IdempotencyKey {
-    /// If the key was used in the last ten minutes, nothing is done, and the answer from then is sent again.
+    /// If the same request with this key was answered with success or 409 in the last ten minutes, nothing is done, and
+    /// the earlier answer is sent again.
     #[param(
         rename = "Idempotency-Key",
         min_length = 1,
