@@ -1,6 +1,6 @@
 //! Signals as a descriptor: a handler notes the signal and writes a byte, and the loop reads it.
 
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -27,6 +27,10 @@ impl Signals {
             signal_hook::flag::register(signal as i32, Arc::clone(&flag))?;
             signal_hook::low_level::pipe::register(signal as i32, wake.try_clone()?)?;
             noted.push((signal, flag));
+        }
+        // A signal that came between the two registrations has set its flag, but has written no byte.
+        if noted.iter().any(|(_, flag)| flag.load(Ordering::SeqCst)) {
+            (&wake).write_all(&[0])?;
         }
         Ok(Signals { woken, noted })
     }
@@ -55,5 +59,34 @@ impl Signals {
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.woken.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use nix::sys::signal::raise;
+
+    use super::*;
+    use crate::wait_readable;
+
+    #[test]
+    fn a_signal_that_comes_while_it_is_caught_wakes_the_loop() {
+        // From here on, the signal does not end the process.
+        let _first = Signals::catch(&[Signal::SIGURG]).unwrap();
+        for round in 0..300 {
+            let pause = Duration::from_nanos(round * 300);
+            let sender = std::thread::spawn(move || {
+                let begun = std::time::Instant::now();
+                while begun.elapsed() < pause {}
+                raise(Signal::SIGURG).unwrap();
+            });
+            let mut signals = Signals::catch(&[Signal::SIGURG]).unwrap();
+            sender.join().unwrap();
+            let is_woken = wait_readable(&[signals.as_fd()], Some(std::time::Instant::now())).unwrap();
+            let noted = signals.take().unwrap();
+            assert!(noted.is_empty() || is_woken[0], "round {round}: {noted:?} and no byte");
+        }
     }
 }
