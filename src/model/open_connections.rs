@@ -30,7 +30,8 @@ impl OpenConnections {
         OpenConnections { by_source: HashMap::new(), open: 0, most, most_per_source }
     }
 
-    /// Checks whether there are places for `more + 1` further connections. One of them is from this source.
+    /// Checks whether there is a place for a connection from this source. `more`: how many further connections are open
+    /// and not counted here yet. They count for the port, but not for the source.
     pub fn check(&self, source: ClientSource, more: usize) -> Result<(), ConnectionRefusal> {
         let open = self.open + more;
         let of_source = self.by_source.get(&source).copied().unwrap_or(0);

@@ -76,7 +76,8 @@ pub struct AddRate {
 
 impl AddRate {
     /// Returns the bucket of tokens of one shard, if the rate is divided among `shards` shards. All buckets together
-    /// hold as many tokens as the rate gives during its whole span.
+    /// hold as many tokens as the rate gives during its whole span. The size of each bucket is rounded up, so the sum
+    /// can be greater.
     pub fn steps(&self, shards: u32) -> RateSteps {
         let shards = shards.max(1);
         let step_us = self.rate.per.as_micros() as f64 / f64::from(self.rate.jobs.max(1)) * f64::from(shards);

@@ -121,7 +121,8 @@ pub struct RecordFilter {
     pub until_ms: Option<i64>,
     /// The status of the last answer.
     pub status: Option<u16>,
-    /// The last answer, or the error of the last attempt, contains this text. Upper and lower case make no difference.
+    /// The last answer, or the error of the last attempt, contains this text. If the record has a note, the note is
+    /// searched instead. Upper and lower case make no difference.
     pub text: Option<String>,
     /// A tag of the job.
     pub tag: Option<Tag>,

@@ -1,6 +1,7 @@
-//! Decides what the log says about refused requests. The first refusal of a source is logged at once. After that, one
-//! line a minute gives the number of refusals of this source. So a client that is refused all the time causes at most
-//! one line a minute. Pure: the current time is an argument.
+//! Decides what the log says about refused requests. The first refusal of a source is logged at once, unless the
+//! request needed a token and had no valid one. After that, one line a minute gives the number of refusals of this
+//! source. So a client that is refused all the time causes at most one line a minute. Pure: the current time is an
+//! argument.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -78,7 +79,8 @@ impl RefusalCounts {
         self.due
     }
 
-    /// Returns the counts of the sources whose minute is over. A source without a refusal in that minute is forgotten.
+    /// Returns the counts of the sources whose minute is over. A source is forgotten if, in that minute, it had no
+    /// refusal or only one that was logged at once. Such a source has no count in the result.
     pub fn summaries(&mut self, now: Instant) -> Vec<RefusalSummary> {
         self.take(now, |count| now.saturating_duration_since(count.since) >= WINDOW)
     }

@@ -2,7 +2,7 @@
 //! own share of the keys moves. Pure. The scores decide where stored data is, so they must never change.
 
 /// Returns the indexes of the places, in the order in which `key` prefers them. The first place is the home of the key.
-/// The next place is used while the home is away.
+/// The callers use only the first place, even while it is away.
 pub fn order<P: AsRef<[u8]>>(places: &[P], key: &[&[u8]]) -> Vec<usize> {
     let mut scored: Vec<(u64, usize)> =
         places.iter().enumerate().map(|(i, place)| (score(place.as_ref(), key), i)).collect();

@@ -1,5 +1,6 @@
 //! JSON objects in which no name of a field occurs twice. A parser that takes the last of two equal names would
-//! silently drop the first field. This file is also for TOML, whose numbers may be infinite. Pure.
+//! silently drop the first field. [`StrictValue`] also reads TOML. A number of TOML may be infinite or NaN, and is then
+//! refused. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;

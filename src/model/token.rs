@@ -170,8 +170,8 @@ impl From<TokenProof> for String {
 #[error("{0:?} is not 1 to 128 letters, digits, `_`, `.` or `-`")]
 pub struct InvalidTokenName(String);
 
-/// The name of a token, with the same rules as the name of a topic. Accounts have their own names: an account and a
-/// client's token may have the same name.
+/// The name of a token, with the same rules as the name of a topic. The names of accounts are separate from those of
+/// clients' tokens. So an account and a client's token may have the same name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TokenName {

@@ -2,8 +2,8 @@
 //!
 //! [`Registry`] is the trait. It has three implementations: `sqlite`, `mysql` (MySQL or MariaDB, also with the tables
 //! of the PHP daemon), and `redis` (tables on a node of the store). dq-http-server changes the registry.
-//! dq-redis-checker reads it and writes a [`Snapshot`] file, which all other processes follow. So deliveries continue
-//! while the database does not answer.
+//! dq-redis-checker adds the statistics to it. It also reads the registry and writes a [`Snapshot`] file, which all
+//! other processes follow. So deliveries continue while the database does not answer.
 //!
 //! This crate never touches jobs, and it never retries in a loop: an error goes to the caller.
 //!
@@ -176,8 +176,8 @@ pub struct BulkSave<'a> {
 }
 
 /// A database with topics. In SQLite each change is one transaction. In MySQL the changes of topics and tokens hold a
-/// named lock, so that no other dq writes at the same time. On Redis each change is made only if nobody else has
-/// changed the same table since the caller read it.
+/// named lock, so that no other dq writes at the same time. On Redis each change reads its table first. If somebody
+/// else changes the table before the change is written, the change starts again.
 pub trait Registry: Send + fmt::Debug {
     /// Returns a number that changes whenever a topic or a token changes, no matter who changes it. The call must be
     /// cheap, because it is made every second.
@@ -237,8 +237,8 @@ pub trait Registry: Send + fmt::Debug {
         Ok(self.bulks(Some(number.saturating_add(1)), 1)?.pop().filter(|row| row.number == number))
     }
 
-    /// Gives a runner the right to run an operation until a moment. This is the first operation that has not ended and
-    /// that nobody has the right to run. None: there is no such operation.
+    /// Gives a runner the right to run an operation until a moment. The runner gets the first operation that has not
+    /// ended and that nobody has the right to run. None: there is no such operation.
     fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<BulkRow>>;
 
     /// Writes how far an operation has come, if the runner still has the right to run it. None: the runner has lost it,

@@ -42,7 +42,8 @@ pub fn main(inherited: Inherited) -> ExitCode {
             if !log::log_enabled!(log::Level::Error) {
                 eprintln!("{name}: {e:#}");
             }
-            // The master can then report the reason to its clients. If the master is gone, nobody needs the reason.
+            // The master can then show the reason to people, for example in `dq status`. If the master is gone, nobody
+            // needs the reason.
             let _ = link.map(|link| link.send(&ToMaster::failed(&format!("{e:#}"))));
             ExitCode::FAILURE
         }

@@ -12,8 +12,8 @@ pub enum BellKind {
     Push,
     /// Jobs that clients wait for. A ring reaches all processes that listen.
     Pull,
-    /// A due time or a lease deadline that is earlier than the first one that the timer knows. Embedded: also a log
-    /// that has grown.
+    /// A due time or a lease deadline that is earlier than the first one that the timer knows. Embedded: also new
+    /// entries of the outbox, an erasure, or a write-ahead log that has grown.
     Timer,
 }
 

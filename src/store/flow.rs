@@ -14,8 +14,8 @@ pub type ReadyCounts = Vec<(TopicName, u64)>;
 /// one job through.
 pub type WaitingTopics = Vec<(TopicName, Duration)>;
 
-/// The store remembers the number of callbacks that a process holds for this time. Then it forgets the number, unless
-/// the process has reported it again.
+/// A process reports how many callbacks it holds. This is how long the store remembers the number. Then it forgets the
+/// number, unless the process has reported it again.
 pub const PERMIT_HOLDS: Duration = Duration::from_secs(30);
 
 /// A request of a process for permits of a topic or a host that has limits.

@@ -66,7 +66,9 @@ use model::quota::OverQuota;
 use model::tags::Tags;
 use model::ticket::TicketSecret;
 
-/// Why a store did not do what it was asked to do. Nothing was changed, unless the error is [`StoreError::Unknown`].
+/// Why a store did not do what it was asked to do. If the call is about one job, nothing was changed, unless the error
+/// is [`StoreError::Unknown`]. A call about a whole topic, such as a purge, a redrive or a pause, may have changed a
+/// part before the error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Another program holds the lock of the store for longer than dq waits.
@@ -95,10 +97,12 @@ pub enum StoreError {
     /// of an earlier release. Or the nodes may lose data in a crash, and the configuration does not allow this.
     #[error("the nodes do not fit the configuration: {0}")]
     Unfit(String),
-    /// Jobs are being moved between nodes. Until the move is over, nothing else is done with jobs.
+    /// Jobs are being moved between nodes. Until the move is over, only the mover changes jobs on the nodes. Jobs can
+    /// still be read, and adds may wait in the spool.
     #[error("the nodes are being changed: {0}")]
     Moving(String),
-    /// The home of the job does not answer, and the spool of this host has no room for more changes.
+    /// The home of the job does not answer, or jobs are being moved, and the spool of this host has no room for more
+    /// changes.
     #[error("the spool is full: {0}")]
     SpoolFull(String),
     /// A limit of the topic or of the token does not allow the add or the change.

@@ -34,8 +34,8 @@ pub trait Records {
     fn list_records(&mut self, topic: &TopicName, cursor: Option<&str>, limit: usize) -> Result<RecordPage>;
 
     /// Returns the cursor of a listing that begins with the records whose `order_ms` is before a moment. With an id,
-    /// the listing begins after the record of this id that has this `order_ms`. None: no record is newer, so the
-    /// listing begins with its first page.
+    /// the listing begins after the record of this id that has this `order_ms`. None: all records are before the
+    /// moment, so the listing begins with its first page.
     fn records_after(
         &mut self,
         topic: &TopicName,
@@ -70,8 +70,8 @@ pub(crate) fn trim_again(gone: usize, shortest: Option<Duration>) -> Duration {
     }
 }
 
-/// Removes records that are too old, if the next search is due. Returns the wait until the search after that. `due`
-/// returns the field in which the store keeps the moment of the next search.
+/// Removes records that are too old, if the next search is due. Returns the wait until the next search. `due` returns
+/// the field in which the store keeps the moment of the next search.
 pub(crate) fn trim_when_due<S: Records>(
     store: &mut S,
     due: fn(&mut S) -> &mut Option<Instant>,

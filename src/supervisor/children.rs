@@ -179,8 +179,8 @@ impl Master {
         let Some(filled) = self.children.get(&place) else { return };
         let kill_at = filled.child.deadline();
         let within = kill_at.map(|at| at.saturating_duration_since(now).saturating_sub(DRAIN_GRACE));
-        // Only a restart drains a process without a time limit. In this case, a new process of the same slot runs, if
-        // the new configuration still has this slot.
+        // A process drains without a time limit after a restart, or if it is a consumer that was removed (TTOU). After
+        // a restart, a new process of the same slot runs, if the current plan still has this slot.
         let serving = self.generations.get(&self.current).filter(|_| self.current != place.0);
         let replaced = within.is_none() && serving.is_some_and(|g| g.plan.slots.contains(&place.1));
         let within_ms = within.map(|w| w.as_millis() as u64);

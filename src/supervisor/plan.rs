@@ -36,8 +36,9 @@ pub struct Plan {
     pub watchdog: Option<Duration>,
     /// Whether a changed configuration file acts like HUP.
     pub watch_config: bool,
-    /// How many more consumers there are than the settings say (negative: fewer). A change that was not possible is not
-    /// included.
+    /// How many more consumers there are than the settings say (negative: fewer). At least one consumer stays, so the
+    /// number may differ from the number that was asked for. If the plan has no consumers, it is the number that was
+    /// asked for.
     pub more_consumers: i32,
     /// The slots to fill, in the order in which they are started.
     pub slots: Vec<Slot>,

@@ -56,7 +56,8 @@ impl Service {
         }
     }
 
-    /// Reports what has changed, and that the master's loop works. `may_take` is how long the end may take.
+    /// Reports what has changed, and that the master's loop works. `may_take` is how long the daemon may take to end.
+    /// It is reported only when the daemon begins to end.
     pub fn update(&mut self, phase: Phase, status: String, may_take: Duration) {
         let mut states = Vec::new();
         match (phase, self.last_report) {

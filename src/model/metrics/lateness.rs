@@ -32,8 +32,8 @@ pub const LATENESS_SHOWN: [u64; 22] = [
 /// The smallest width of a range, in microseconds. It is about a sixteenth of 1 ms. Below 1 ms, ranges are less exact.
 const WIDTH_LEAST: u64 = 60;
 
-/// Returns the bound after this one: a bound that is a sixteenth higher, or the next bound of [`LATENESS_SHOWN`] if
-/// that bound is lower.
+/// Returns the bound after this one: a bound that is a sixteenth higher, but at least [`WIDTH_LEAST`] higher. If the
+/// next bound of [`LATENESS_SHOWN`] is lower than that, returns it instead.
 const fn next_bound(bound: u64, shown: u64) -> u64 {
     let step = if bound / 16 > WIDTH_LEAST { bound / 16 } else { WIDTH_LEAST };
     if bound + step < shown { bound + step } else { shown }

@@ -25,8 +25,8 @@ pub use self::sums::{Day, MetricSubject, PageSums, Statistics, Sums};
 pub use self::text::{MetricKind, Text};
 use crate::topic::Failure;
 
-/// The name under which dq counts all topics for which a page has no room, and all names that are not valid for a
-/// topic.
+/// The name under which dq counts all topics and nodes for which a page has no room. Names that are perhaps no topics
+/// are counted here too, if they have no row.
 pub const OTHER: &str = "(other)";
 
 // The positions of a topic's numbers in its cells. New numbers are added at the end. In the page of a release that does

@@ -1,6 +1,7 @@
 //! Pages of version 1 of the layout, which the previous release writes: how many cells a topic had, and which current
-//! cell gets the number of each old cell. Such pages are only read, so that no sum falls at an upgrade. The only
-//! difference is the histogram of lateness, which had 18 ranges.
+//! cell gets the number of each old cell. Such pages are read, so that no sum falls at an upgrade. Nothing is written
+//! to them. The cells differ in two ways: the histogram of lateness had 18 ranges, and there were no cells for
+//! failures.
 
 use super::histogram::Histogram;
 use super::lateness::{LATENESS_BOUNDS, LATENESS_RANGES, range_of};

@@ -49,7 +49,8 @@ struct PendingNotices {
     /// When the last message was sent.
     last_ms: Option<i64>,
     failures: u32,
-    /// When the failures began or alerts were last dropped, when the last try was, and why the last try failed.
+    /// When the failures began, or when alerts were last dropped after a day of failures. Then: when the last try
+    /// failed, and why.
     failing_ms: i64,
     tried_ms: i64,
     reason: String,
@@ -181,7 +182,8 @@ impl Outbox {
         self.waiting.retain(|w| w.sending > 0 || is_known(&w.to));
     }
 
-    /// Forgets recipients for whom nothing waits, once the time of their last message no longer matters.
+    /// Forgets recipients for whom nothing waits, if the interval since their last message is over. A recipient with
+    /// dropped alerts is kept until a day after its last failure.
     pub fn tidy(&mut self, pace: SendPace, now_ms: i64) {
         let is_idle = |w: &PendingNotices| {
             w.notices.is_empty()
@@ -196,7 +198,8 @@ impl Outbox {
         self.waiting.iter().any(|w| w.sending > 0)
     }
 
-    /// Returns the recipients that alerts do not reach, and why. None: alerts reach all recipients.
+    /// Returns the recipients that alerts do not reach, and why. A recipient counts after [`FAILURES_TOLD`] failures in
+    /// a row, or if alerts for it were dropped. None: there is no such recipient.
     pub fn trouble(&self) -> Option<String> {
         let tell = |w: &PendingNotices| {
             let dropped = if w.dropped > 0 { format!(", {} given up", w.dropped) } else { String::new() };

@@ -201,7 +201,7 @@ pub struct RedisSettings {
     pub prefix: String,
     /// How long a node may take to connect, and to answer.
     pub timeout: Duration,
-    /// The number of connections to a node, per process, without the connections that wait for bells.
+    /// The number of connections to each server of a node, per process, without the connections that wait for bells.
     pub pool: u32,
     /// The nodes.
     pub nodes: Vec<NodeSettings>,
@@ -220,7 +220,7 @@ pub struct SpoolSettings {
     pub bytes: usize,
 }
 
-/// The first byte of the file `-turn` beside the spool if nothing waits in the spool. Each batch of requests has to
+/// The file `-turn` beside the spool begins with this byte if nothing waits in the spool. Each batch of requests has to
 /// know whether changes wait. Reading this byte costs one system call. When nothing waits, a process sets the byte
 /// during its turn. The byte is cleared before a change is stored. It is also cleared when the spool is opened, because
 /// it may be wrong after a crash of the machine. With any other byte, the spool is read.

@@ -142,8 +142,8 @@ settings! {
     /// read and change the callbacks.
     tls_verify: bool = true, SettingKind::Switch;
     /// Which answers of a receiver accept a job. `status`: any status from 200 to 299. `non_empty`: any answer with a
-    /// body, as in the PHP daemon. Any other text is an expression. In it, `{status}` is the status, and `{res.…}` is a
-    /// member of the JSON answer (docs/CALLBACKS.md).
+    /// body other than `0`, as in the PHP daemon. Any other text is an expression. In it, `{status}` is the status, and
+    /// `{res.…}` is a member of the JSON answer (docs/CALLBACKS.md).
     success: Success = Success::Status, SettingKind::Success { most: 255 };
     /// An expression. If it is true for a successful answer, the job is delivered again. Empty: never.
     re_notify_flag: String = String::new(), SettingKind::Text { most: 255 };
@@ -160,7 +160,8 @@ settings! {
     retry_cap: Duration = HOUR, SettingKind::Span { least: Duration::from_millis(1), most: LONGEST_RETRY };
     /// The failures after which a job is tried again: `connect`, `timeout`, `broken`, `answer`, statuses such as `503`,
     /// and `5xx`. docs/CALLBACKS.md explains them. `answer` means: the status is 2xx, but `success` does not accept the
-    /// answer. After any other failure, the job becomes a dead letter. Empty: all failures.
+    /// answer. It also means that an answer is too long to be judged. After any other failure, the job becomes a dead
+    /// letter. Empty: all failures.
     retry_on: Vec<Failure> = Vec::new(), SettingKind::Failures;
     /// How many attempts a job has before it becomes a dead letter.
     max_attempts: u32 = 10, SettingKind::Count { least: 1, most: 1000 };
@@ -217,14 +218,16 @@ settings! {
     creator: String = String::new(), SettingKind::Text { most: 255 };
     /// Whether the topic takes new jobs. `offline`: adds are refused, and stored jobs are still delivered.
     status: TopicStatus = TopicStatus::Online, SettingKind::Words(&["online", "offline"]);
-    /// The secrets that sign callbacks. Each callback is signed with all of them. They are never shown.
+    /// The secrets that sign callbacks. Each callback is signed with all of them, until `old_secrets_until` ends the
+    /// old ones. They are never shown.
     secrets: Vec<String> = Vec::new(), SettingKind::Secrets;
     /// The first secret always signs callbacks. The other secrets sign only until this moment. Null: all secrets always
     /// sign. If `secrets` is changed and this setting is not given, this setting becomes null.
     old_secrets_until: Option<Moment> = None, SettingKind::Moment;
     /// How long the record of a job that has ended is kept. Zero: jobs leave no record.
     keep_done: Duration = RecordKeeping::DEFAULT.age, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
-    /// How many records of ended jobs are kept. The oldest records are removed first. Zero: jobs leave no record.
+    /// How many records of ended jobs are kept. On Redis: for how many ids each shard keeps records. The oldest records
+    /// are removed first. Zero: jobs leave no record.
     keep_done_jobs: u32 = RecordKeeping::DEFAULT.jobs, SettingKind::Count { least: 0, most: 10 * MILLION };
     /// Whether a record contains the body and the headers of its job, so that the job can be replayed. A body of more
     /// than 64 KiB is not kept.
@@ -322,13 +325,14 @@ impl Topic {
     }
 
     /// Sets the fields that `given` names, from their written forms. Null means the default. Other fields keep their
-    /// values. The values are read, but not checked ([`Topic::check`] checks them). A name that is not a setting is
-    /// ignored.
+    /// values, with two exceptions. Settings that have no effect with `retry` get their defaults. If `secrets` is given
+    /// without `old_secrets_until`, the latter becomes null. The values are read, but not checked ([`Topic::check`]
+    /// checks them). A name that is not a setting is ignored.
     ///
     /// # Errors
     ///
-    /// A value cannot be read, or is given although it has no effect. (With `2n+1`, the default of `retry_cap` may be
-    /// given, although it has no effect.)
+    /// A value cannot be read. Or `retry_base` or `retry_cap` is given although it has no effect with the value of
+    /// `retry`. (With `2n+1`, the default of `retry_cap` may be given, although it has no effect.)
     pub fn assign(&mut self, given: &Map<String, Value>) -> Result<(), InvalidTopic> {
         for setting in Topic::SETTINGS {
             match given.get(setting.name) {
@@ -355,7 +359,8 @@ impl Topic {
         Ok(())
     }
 
-    /// Returns all settings in their written forms, by name. A setting that has no effect is null.
+    /// Returns all settings in their written forms, by name. `retry_base` and `retry_cap` are null if they have no
+    /// effect with the value of `retry`.
     pub fn written(&self) -> Map<String, Value> {
         let value = |setting: &Setting| match self.retry.uses(setting.name) {
             true => (setting.write)(self),

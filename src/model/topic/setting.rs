@@ -233,7 +233,8 @@ impl Setting {
     }
 
     /// Checks that every registry can store a written value unchanged: the value is not too long and contains no
-    /// control character. The values of headers are checked with the topic.
+    /// control character. Of headers, only the number and the length of the values are checked here. The characters of
+    /// the values are checked with the topic.
     ///
     /// # Errors
     ///

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 pub enum Success {
     /// `status`: any status from 200 to 299.
     Status,
-    /// `non_empty`: any answer whose body is not empty, with any status. This is the rule of the PHP daemon.
+    /// `non_empty`: any answer whose body is neither empty nor `0`, with any status. This is the rule of the PHP
+    /// daemon.
     NonEmpty,
     /// Any answer for which this expression over `{status}` and `{res.…}` is true.
     When(String),
@@ -223,7 +224,7 @@ pub enum Failure {
     Timeout,
     /// `broken`: the connection ended before the answer was complete, or the bytes are not a valid answer.
     Broken,
-    /// `answer`: the status is accepted, but the topic's rule refuses the answer.
+    /// `answer`: the status is 2xx, but the topic's rule refuses the answer. Or the answer is too long to be judged.
     Answer,
     /// `503`: this status.
     Status(u16),

@@ -70,8 +70,9 @@ impl<'a> Fields<'a> {
         (value.get() != "null" || name == "body").then_some(value)
     }
 
-    /// Refuses an add with a misspelt field, if the field that was meant is missing. If the field that was meant is
-    /// present, a field with a similar name is ignored, as any other unknown field is.
+    /// Refuses an add with a misspelt field, if the field that was meant is missing. If this is a field of [`TIMES`],
+    /// the add is refused only if it has none of the [`TIMES`]. If the field that was meant is present, a field with a
+    /// similar name is ignored, as any other unknown field is.
     pub(super) fn check(&self, mistakes: Vec<MisspeltField>) -> Result<(), Refusal> {
         let is_missing = |MisspeltField { meant, .. }: &MisspeltField| match TIMES.contains(meant) {
             true => TIMES.iter().all(|time| self.get(time).is_none()),

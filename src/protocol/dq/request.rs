@@ -37,7 +37,8 @@ pub struct Add {
     pub on_conflict: OnConflict,
     /// The job's own limit of attempts. None: the limit of the topic.
     pub max_attempts: Option<u32>,
-    /// The headers that are added to the topic's headers, the destination, the tags, and the followers.
+    /// The job's headers, which are added to those of the topic. Also the destination, the tags and the followers of
+    /// the job.
     pub headers: Headers,
     /// How long after its due time the job may begin an attempt. Zero: for ever. None: as long as the topic says.
     pub expire_after: Option<Duration>,

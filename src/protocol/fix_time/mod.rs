@@ -5,9 +5,9 @@
 //! `written` collects the meanings of the words. `moment` computes the moment from them. `tests/it/as_php.rs` compares
 //! the results with those of PHP.
 //!
-//! Forms that `strtotime` reads in a surprising way, such as a number of ten digits, are refused. No crate reads these
-//! forms correctly. Crates that claim to do so misread common forms (`2026-12-01 12.30`). PHP's own library is written
-//! in C.
+//! Forms that `strtotime` reads in a surprising way, such as a number of ten digits, are refused. No crate reads all
+//! forms of `strtotime` correctly. Crates that claim to do so misread common forms (`2026-12-01 12.30`). PHP's own
+//! library is written in C.
 
 mod dates;
 mod moment;
@@ -38,10 +38,12 @@ pub struct LocalClock<'a> {
     pub now_ms: fn() -> i64,
 }
 
-/// Returns when a job with this `fix_time` is due. None: the text has no known form, or means a moment before 1970.
+/// Returns when a job with this `fix_time` is due. None: the text has no known form, or names a moment before 1970. (A
+/// text that is only a shift into the past is due at once.)
 ///
 /// A text that only says how far the moment is from now (`+30 minutes`) gives a relative due time, so that the store's
-/// clock decides. A moment after [`LATEST_MS`] becomes `LATEST_MS`.
+/// clock decides. For other texts, a moment after [`LATEST_MS`] becomes `LATEST_MS`. For a relative text, the result is
+/// then None.
 pub(super) fn due(text: &str, clock: LocalClock<'_>) -> Option<Due> {
     let text = text.trim();
     if text.len() > LENGTH_MAX {

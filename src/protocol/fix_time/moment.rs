@@ -26,7 +26,8 @@ struct WallTime {
     ms: i64,
 }
 
-/// Returns when a job with this text is due. None: before 1970, or beyond the years that dq calculates with.
+/// Returns when a job with this text is due. None: the moment is beyond the years that dq calculates with. Also None: a
+/// date before 1970, and a shift from now to a moment after [`LATEST_MS`].
 pub(super) fn due(written: &ParsedTime, clock: LocalClock<'_>) -> Option<Due> {
     let zone = match &written.zone {
         None => clock.zone.clone(),

@@ -46,7 +46,8 @@ impl ParsedTime {
         let is_zone_of_nothing =
             written.zone.is_some() && written.date.is_none() && written.time == TimeOfDay::Unknown;
         let fits = written.unix_ms.is_none() || words == 1;
-        // PHP adds other shifts to a day of the month in ways that nobody expects. dq refuses such shifts.
+        // With a day such as `first day of` or `third friday of`, only shifts by seconds, minutes, hours and months are
+        // accepted. dq refuses shifts by days and names of days of the week: PHP adds them in ways that nobody expects.
         let is_one_day = written.day_of_month.is_none() || {
             // A shift by months (`next month`) is accepted only if the text names no month. Otherwise it would be added
             // to that month.

@@ -1,5 +1,6 @@
 //! The routes of tokens: make them, show them without their secrets, revoke them. A change is answered when this
-//! process uses the change. All other processes use the change within two seconds.
+//! process uses the change, or at the latest 2 seconds after it is written (`KNOWN_WITHIN`). All other processes use
+//! the change within two seconds.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! The routes of topics. They read topics from the registry, and write them there. A change is answered when this
-//! process uses the change. The other processes use the change a moment later.
+//! process uses the change, or at the latest 2 seconds after it is written (`SEEN`). The other processes use the change
+//! a moment later.
 
 use std::time::Duration;
 

@@ -9,7 +9,8 @@ use axum::response::{IntoResponse, Response};
 use super::pool::{Holder, Pool, PoolPart};
 use super::problem::Problem;
 
-/// The maximum size of an answer that does not count, in bytes. Each connection has at most one answer.
+/// The maximum size of an answer that does not count, in bytes. Small answers need no other limit: each connection has
+/// at most one answer, so the number of connections limits them.
 const SMALL: u64 = 64 << 10;
 
 /// The maximum size of all large answers together, and of the large answers for one holder, in bytes.

@@ -101,9 +101,9 @@ impl Api {
         if let Some((counts, _)) = self.metrics.counts().await {
             let own = counts.get(name);
             topic.ready = own.map_or(0, |own| own.ready);
-            // A job that is answered later is leased, too. But it does not count for the limit, and it keeps no worker
-            // busy. The counts do not show which jobs are answered later, so the topics that may have such jobs are
-            // left out.
+            // A job that is answered later is leased, too. But it does not count for `max_in_flight`, and it keeps no
+            // worker busy. The counts do not show which jobs are answered later, so the topics that may have such jobs
+            // are left out.
             let topics = self.topics.borrow();
             let callbacks = |name: &TopicName, leased: u64| match topics.get(name.as_str()) {
                 Some(known) if known.answer_later.is_zero() => leased,

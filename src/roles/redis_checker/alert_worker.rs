@@ -108,7 +108,8 @@ impl Alerts {
         lock(&self.shared.found).clone()
     }
 
-    /// Tells the worker to end once its messages have been sent. Returns whether it has ended.
+    /// Tells the worker to end once its messages have been sent. Returns true if the worker has ended, or if [`LAST`]
+    /// has passed since the first call.
     pub(super) fn has_ended(&mut self) -> bool {
         if self.end_by.is_none() {
             self.end_by = Some(Instant::now() + LAST);
@@ -328,7 +329,7 @@ impl AlertWorker {
 
 /// Returns some of the jobs of a topic that became dead letters at `since_ms` or later.
 fn dead_jobs(settings: &Settings, topic: &str, since_ms: i64, count: u64) -> Result<Vec<DeadJob>> {
-    // The count of several topics together has no topic name.
+    // The counters count topics for which they have no room together, under `(other)`. This is not the name of a topic.
     let Ok(topic) = TopicName::new(topic) else { return Ok(Vec::new()) };
     let limit = usize::try_from(count).unwrap_or(usize::MAX).min(JOBS_NAMED);
     let mut store = store::open(&settings.store, &settings.run_dir).context("cannot open the store")?;

@@ -122,7 +122,8 @@ impl Findings {
     }
 }
 
-/// Makes the next draft now, and reserves space for it, so that even the finding "disk full" can be written.
+/// Makes the file for the next write now, and reserves space for it. (`write` writes into this draft, and then renames
+/// it.) So even the finding "disk full" can be written.
 fn reserve(draft: &Path) {
     let Ok(file) = OpenOptions::new().create(true).truncate(false).write(true).open(draft) else { return };
     let _ = RESERVED.into_iter().find(|bytes| fallocate(&file, FallocateFlags::empty(), 0, *bytes).is_ok());

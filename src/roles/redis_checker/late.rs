@@ -1,7 +1,8 @@
 //! Finds the topics that are late (the oldest ready job has waited for longer than `alert.late_after`), the topics
 //! whose circuits are open, the topics whose jobs nobody delivers (`stranded`), and the topics that have nearly used up
 //! their limits (`quotas`). A thread of its own asks the lanes of the store one after the other. When a lane is down,
-//! its waiting jobs are forgotten. Its last report of paused topics and open circuits still counts.
+//! the thread drops what the lane has reported about its waiting jobs. Its last report of paused topics and open
+//! circuits still counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -117,8 +118,8 @@ fn lane_report(store: &mut dyn Store) -> store::Result<LaneReport> {
     let held = held(&counts);
     let leased = counts.iter().filter(|one| one.leased > 0).map(|one| one.topic.clone()).collect();
     let waiting: WaitingJobs = counts.into_iter().filter_map(of).collect();
-    // If the pause of a circuit is over, the next job closes the circuit. Without waiting jobs, such a circuit delays
-    // nothing.
+    // If the pause of a circuit is over, the circuit is half open. The next job is a probe, and the circuit is closed
+    // if the receiver accepts it. Without waiting jobs, such a circuit delays nothing.
     open.retain(|circuit| circuit.state == CircuitState::Open || waiting.contains_key(&circuit.topic));
     let open = open.into_iter().map(|circuit| (circuit.topic, circuit.reason)).collect();
     let outbox = store.outbox()?;

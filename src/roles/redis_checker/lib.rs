@@ -129,7 +129,8 @@ pub fn run(mut context: Context) -> Result<()> {
         }
         context.wait(&[], Some(Instant::now() + ROUND))?;
     }
-    // This waits until messages that are being sent have arrived, so that the next worker does not send them again.
+    // This waits until messages that are being sent have arrived, so that the next worker does not send them again. The
+    // wait lasts at most 5 seconds.
     while !alerts.has_ended() {
         context.wait(&[], Some(Instant::now() + END_ROUND))?;
     }

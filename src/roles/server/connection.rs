@@ -27,7 +27,8 @@ const UNREAD_MAX: usize = 1 << 20;
 /// While this number of requests of a client is unanswered, nothing is read from the client.
 const OWED_MAX: usize = 1024;
 
-/// While complete frames wait and this many bytes were read, a reserve of the client does not wait any more.
+/// While complete frames wait in the inbox, and the inbox has at least this number of bytes, a reserve of the client
+/// that waits gets an empty answer. See `may_miss_the_end` for the reason.
 const HELD_MAX: usize = 32 << 10;
 
 /// The assumed size, in bytes, of the answer to a `get` until the store has answered it.
@@ -208,8 +209,8 @@ impl Connection {
         self.outbox.len() + self.owed >= UNREAD_MAX || self.replies.len() >= OWED_MAX
     }
 
-    /// Whether dq reads nothing more for now although much has come. The end of the connection may be behind that, so dq
-    /// would not learn that the client is gone.
+    /// Whether dq reads nothing more for now although much has come. The client may have closed the connection after
+    /// bytes that dq does not read now. So dq would not learn that the client is gone.
     fn may_miss_the_end(&self) -> bool {
         self.is_ahead() || (self.held && self.inbox.len() >= HELD_MAX)
     }

@@ -197,7 +197,8 @@ impl AsFd for HandoffSender {
     }
 }
 
-/// A draining server that passes connections on, and its connections that are taken but not yet answered.
+/// A draining server that passes connections on. `taken` has its connections that this process wants to take. They
+/// belong to this process when the answers in `verdicts` are sent.
 #[derive(Debug)]
 struct DrainingServer {
     passage: PassSocket,

@@ -21,7 +21,8 @@ use store::{self, Bell, OwnerTag, Store, StoreError};
 /// How many jobs move in one step. Between two steps, other processes can use the store.
 const BATCH: usize = 256;
 
-/// The longest sleep. Nothing depends on it. It limits the delay if a wake-up is lost because its sender died.
+/// The longest sleep. In normal work, no job waits for its end. It only limits the delay if a wake-up is lost because
+/// its sender died.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// The longest sleep if the bells of the store may lose a ring. (A ring is lost if its receiver dies before it acts on
@@ -132,7 +133,8 @@ impl LaneWorker {
                     self.arm(next_ms)?;
                     None
                 }
-                // This process has the old file open, so it ends. The next process opens the new file.
+                // The spool's file was removed or replaced. This process has the old file open, so it ends. The next
+                // process opens the new file.
                 Err(e @ StoreError::Gone(_)) => return Err(e.into()),
                 Err(e @ StoreError::Moving(_)) => Some(Instant::now() + self.trouble.pause_for(&e)),
                 Err(e) => {

@@ -108,7 +108,8 @@ impl Timer {
             for owner in self.owners.dead().context("cannot look at the owners of leases")? {
                 let tag = OwnerTag(owner.tag.clone());
                 let dead = SharedDeadOwner::new(Mutex::new(Some(owner)));
-                // The workers get all references. The worker that drops the last reference removes the owner's file.
+                // Each worker gets a reference to the dead owner, and this loop keeps none. The worker that drops the
+                // last reference removes the owner's file.
                 for (worker, dead) in self.workers.iter().zip(std::iter::repeat_n(dead, self.workers.len())) {
                     worker.hand_back(tag.clone(), dead);
                 }

@@ -12,8 +12,9 @@ use store::{Store, StoreError};
 /// because a node may have been away, or may be new.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// How long the topics must stay unchanged before the jobs of unregistered topics are reported. At the first start, and
-/// after a restore, the topics of the registry come a moment later than the topics of the configuration file.
+/// How long after the start, or after a change of the topics, the jobs of unregistered topics are reported. Further
+/// changes in this time do not delay the report. At the first start, and after a restore, the topics of the registry
+/// come a moment later than the topics of the configuration file.
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// `STEP`: how many dead letters are removed in one step. Between two steps, other processes can use the store. `GO`:

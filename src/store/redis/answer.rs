@@ -97,8 +97,8 @@ pub(super) fn over_quota(bytes: [u8; 7]) -> Result<OverQuota, StoreError> {
     Ok(OverQuota { limit: *limit, wait: Duration::from_millis(wait_ms) })
 }
 
-/// What is stored of a job. The layout: rank, plus 4 if there is a limit (1 byte), the stamp (7), the limit (4, if
-/// there is one), the body.
+/// What is stored of a job. Its parts, in order: the rank (1 byte; plus 4 if the job has its own limit of attempts),
+/// the stamp (7 bytes), this limit (4 bytes, if there is one), the body.
 pub(super) struct Record {
     /// The level of the job. If its priority is a number, the number is in the notes of the job: see [`priority`].
     pub level: Priority,
@@ -115,7 +115,8 @@ impl Record {
             let stamp_us = stamp.iter().fold(0, |n, b| n << 8 | i64::from(*b));
             let (limit, body) = rest.split_at_checked(if *bits >= 4 { 4 } else { 0 })?;
             let max_attempts = limit.try_into().ok().map(u32::from_be_bytes);
-            // 0: the job has a number as its priority, and the previous release has changed its body.
+            // If the priority of a job is a number, its record has the rank of `normal`. It has 0 only if the previous
+            // release has changed the body of the job.
             let level = match bits % 4 {
                 0 => Priority::Normal,
                 rank => Priority::from_number(i64::from(rank))?,
@@ -217,8 +218,8 @@ pub(super) fn line(attempt: Option<&Attempt>) -> String {
     attempt.and_then(|a| serde_json::to_string(a).ok()).unwrap_or_default()
 }
 
-/// Returns an attempt as a line of the log of a job with this outcome. Only the record of a job that ends keeps the
-/// attempt of an `Ack`, so its line is the shorter array.
+/// Returns an attempt as a line of the log of a job with this outcome. The attempt of an `Ack` is kept only in the
+/// record of the ended job. So this attempt is written in the shorter form, as a JSON array (see `Attempt::to_array`).
 pub(super) fn attempt_line(outcome: &Outcome, attempt: Option<&Attempt>) -> String {
     match (outcome, attempt) {
         (Outcome::Ack, Some(attempt)) => attempt.to_array(),

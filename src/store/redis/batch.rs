@@ -30,8 +30,9 @@ pub(super) fn argument_writer<T>(one: impl Fn(&T, &mut redis::Cmd)) -> impl Fn(&
 }
 
 impl RedisStore {
-    /// Makes calls on many shards, one round trip for each node. If a shard refuses a call because the shard has
-    /// another set of nodes, this process takes over that set, and the answer is [`StoreError::Moving`].
+    /// Makes calls on many shards, one round trip for each node. If a shard refuses a call because it has another set
+    /// of nodes, this process takes over that set, and the answer is [`StoreError::Moving`]. If the set of the shard is
+    /// older, the answer is [`StoreError::NodeDown`].
     pub(super) fn ask_all_by(&self, calls: Vec<(Place, Call)>) -> Vec<(Place, Result<Value>)> {
         let answers = self.run_all(calls).into_iter();
         answers.map(|(place, _, answer)| (place, self.parse_answer(place, answer))).collect()

@@ -302,7 +302,8 @@ impl RedisStore {
         match (next(), next(), homes.has(target.node)) {
             // The shard still has another set, so it could take an entry that is still on its way.
             (Some(set), Some(_), true) if set != homes.set.text() => None,
-            // The set was changed while the node was away. So the node is forgotten, with everything that it took.
+            // The node is outside the set now, but its shard still has the earlier set. So the set was changed while
+            // the node was away. The node is forgotten, and what it took counts as not taken.
             (Some(set), Some(_), false) if set == last_set => Some(0),
             (Some(_), Some(mark), _) => Some(mark.parse().unwrap_or(0)),
             // A node outside the set that does not answer is given up.

@@ -103,7 +103,8 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         if is_upgrade {
             self.take_up_notes(&places)?;
         }
-        // The replicas must have the drops too: otherwise a replica that takes over would bring the dropped jobs back.
+        // The replicas must have the removals of jobs too. Otherwise a replica that takes over would bring the removed
+        // jobs back.
         for place in &places {
             self.fence(*place, replicas(place))?;
         }
@@ -132,7 +133,8 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         self.set.moving.as_ref().map_or(0, |goal| goal.from)
     }
 
-    /// Makes one call. A server that was not met since the fence counts as another server.
+    /// Makes one call. If the call has `to_met`, it runs only on a server that this process has met. On another server
+    /// it fails, and another round may succeed.
     pub(super) fn run_one(&self, place: Place, call: Call) -> RoundResult<Value> {
         let mut answers = self.run(place, vec![call])?;
         answers.pop().ok_or_else(|| RoundEnd::Fails(unexpected("no answer")))
@@ -255,8 +257,8 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         Ok(number(&self.run_one(place, older)?)? > 0)
     }
 
-    /// Drops the jobs of an older shard for which the home before this move is another node. An earlier move has moved
-    /// these jobs away. Then removes the mark `older`.
+    /// Drops jobs of an older shard: those whose home before this move is another node. An earlier move has moved these
+    /// jobs away. Then removes the mark `older`.
     fn clear(&mut self, place: Place) -> RoundResult<()> {
         for topic in self.nodes.counts_at(place)?.into_keys() {
             for kind in KINDS {

@@ -179,8 +179,9 @@ fn first_functions(source: &str) -> Vec<&str> {
 }
 
 /// Returns the text of a script where only these functions of its parts are defined at once. `define_others()` defines
-/// the others, in the table `OTHERS`. (To define a function takes longer the more variables from outside it uses, so the
-/// others are not variables.)
+/// the others, in the table `OTHERS`. (The more variables from outside a function uses, the longer its definition
+/// takes. If the others were variables, `define_others()` and their callers would use them from outside. So they are
+/// fields of a table.)
 fn with_others_deferred(parts: &str, first: &[&str], source: &str) -> String {
     let (mut at_once, mut deferred, mut names) = (String::new(), String::new(), Vec::new());
     let mut is_in_deferred = false;
@@ -290,7 +291,8 @@ mod tests {
         text.contains(&format!("local function {function}("))
     }
 
-    /// A function that is defined later sees the last variable of a name, and not the one above it.
+    /// The functions in `define_others()` are defined after all variables of the parts. If two parts had a variable of
+    /// the same name, such a function would use the last one, and not the one above it.
     #[test]
     fn each_name_of_a_part_occurs_once_in_a_script() {
         for (name, source) in SOURCES.iter().filter(|(_, source)| !first_functions(source).is_empty()) {

@@ -106,7 +106,8 @@ impl SpoolSender {
             let was_taken = match place {
                 Some(place) if stays(place) => self.send_again(homes, place, &batch, &entries),
                 Some(place) => self.was_taken(homes, place, &batch),
-                // If the configuration does not name a node, no server can tell what this node took.
+                // The set has the node, but the configuration of this process does not name it. So this process cannot
+                // ask what the node took, and the result is not known.
                 None if homes.set.names.contains(&batch.node) => None,
                 None => Some(false),
             };
@@ -157,7 +158,8 @@ impl SpoolSender {
         match homes.has(place.node) {
             // The shard still has the earlier set, so it could take a batch that is still on its way.
             true if set != homes.set.text() => None,
-            // The set was changed while the node was away. So the node is forgotten, with everything that it took.
+            // The node is outside the set now, but its shard still has the set of the batch. So the set was changed
+            // while the node was away. The node is forgotten, and what it took counts as not taken.
             false if set == batch.set => Some(false),
             _ => Some(last.parse().unwrap_or(0) >= batch.number),
         }
@@ -177,8 +179,8 @@ impl SpoolSender {
             self.held_up.remove(&place);
             let sent = self.send_entries(homes, page, unanswered);
             if sent.is_err() {
-                // The shard may still have entries before `done_to`. Only `held_up` says where these entries begin, so
-                // the shard stays in it.
+                // Entries for this shard with numbers up to `done_to` may still wait. Only `held_up` says where these
+                // entries begin, so the shard stays in `held_up`.
                 self.held_up.insert(place, before);
             }
             sum += sent?;

@@ -9,7 +9,7 @@ use super::set::NodeSet;
 use crate::{Capability, Result, StoreError};
 
 /// How often, and after which pause, a node with another set is asked again. The last step of a move writes the new set
-/// to one node after the other.
+/// to one node after the other. So a node may have another set for a moment, and is not older.
 const LOOKS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 

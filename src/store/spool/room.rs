@@ -47,8 +47,8 @@ impl Spool {
     }
 
     /// Refuses changes of `bytes` bytes if the disk would then have too little free space to send the waiting changes.
-    /// A batch that is sent is written three times: when it gets its number, when it is removed, and into the file.
-    /// Copying the log into the file needs space, too.
+    /// A batch that is sent is written three times: into the log when it gets its number, into the log again when it is
+    /// removed, and into the file when the log is copied. What is in the log now also needs space in the file.
     pub(super) fn check_disk(&self, bytes: usize) -> Result<()> {
         let Some(free) = free_bytes(&self.path) else { return Ok(()) };
         let log = std::fs::metadata(beside(&self.path, LOG)).map_or(0, |log| log.len());

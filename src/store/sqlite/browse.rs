@@ -33,7 +33,8 @@ pub(super) fn paused(db: &Connection) -> rusqlite::Result<Vec<TopicName>> {
         .collect()
 }
 
-/// Returns how many delayed jobs become due in each span. The earliest jobs are counted first.
+/// Returns how many delayed jobs become due in each span. Counts at most `FORECAST_MAX` jobs. The spans are counted in
+/// their order, so the earliest spans are counted first.
 pub(super) fn forecast(
     db: &Connection,
     topics: &[TopicName],

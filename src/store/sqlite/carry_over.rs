@@ -1,5 +1,5 @@
-//! Copies the write-ahead log into the file (a checkpoint). Only the timer, an import and an erasure do this, so
-//! that no other process has to do it at a commit.
+//! Copies the write-ahead log into the file (a checkpoint). Only the maintenance of the store and a restore do this, so
+//! that no other process has to do it at a commit. The timer, an import and an export run the maintenance.
 
 use std::path::Path;
 use std::time::Duration;
@@ -39,7 +39,8 @@ fn checkpoint(db: &Connection, mode: &str) -> rusqlite::Result<Pages> {
 /// What happens to the log when all of it is in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LogReuse {
-    /// It is written again from its beginning. Its old content stays in it until then.
+    /// The next writer begins at the beginning of the log again. The old content stays in the log until it is
+    /// overwritten.
     Reused,
     /// It becomes empty.
     Emptied,

@@ -173,7 +173,7 @@ pub(super) fn change(
     Ok(Ok(Changed::Done))
 }
 
-/// Gives one job its real due time, if it is held back. Returns whether it was held back.
+/// Gives one job its real due time, if it is held back: if its due time is `HELD_MS`. Returns whether it was held back.
 pub(super) fn release(w: &mut Write<'_>, (key, due): &(JobKey, Due)) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     let (state, at_ms) = match due {

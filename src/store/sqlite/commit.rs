@@ -50,8 +50,8 @@ impl SqliteStore {
             }
             Err(TransactionError::Refused(e)) => Err(refused(e)),
             Err(TransactionError::AtCommit(e)) => {
-                // The timer is rung to copy the log into the file. After that the log may be used again from its
-                // beginning.
+                // Perhaps the disk is full, and the log cannot grow. The timer is rung to copy the log into the file.
+                // After that, writers can use the space of the log again from its beginning.
                 self.ringer.ring(PendingRings { push: false, timer: true });
                 Err(at_commit(e))
             }

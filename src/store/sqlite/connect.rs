@@ -39,7 +39,7 @@ pub(super) fn connect(path: &Path, is_new: bool, log_pages: &Arc<AtomicI32>) -> 
         db.pragma_update(None, "secure_delete", "fast")?;
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         // Without this, SQLite plans a statement again when other values are bound to it. This planning took a tenth of
-        // the time.
+        // the time of the writes.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         let pages = Arc::clone(log_pages);
         db.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, n| {

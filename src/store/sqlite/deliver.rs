@@ -135,7 +135,7 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
     let Some(mut held) = found else { return Ok(Settled::Stale) };
     if let Some(due_ms) = held.replaced_due_ms {
         // `Extend` does nothing here, because it would make the replacement wait. `Name` does nothing here, either. Any
-        // other outcome ends the lease, and settles nothing.
+        // other outcome only ends the lease. The outcome itself is not recorded.
         if !matches!(settlement.outcome, Outcome::Extend(_) | Outcome::Name(_)) {
             end(w, &held, w.place(Due::At(due_ms)))?;
         }

@@ -20,8 +20,8 @@ pub(super) fn permit(w: &mut Write<'_>, owner: &OwnerTag, ask: &PermitRequest) -
     let (name, now_ms) = (ask.name.as_str(), w.now_ms());
     w.db.prepare_cached("DELETE FROM permit WHERE name = ?1 AND (owner = ?2 OR until_ms <= ?3)")?
         .execute(params![name, owner.0, now_ms])?;
-    // If the clock was set back, permits of other processes would last too long. So no permit lasts longer than a
-    // permit that is reported now.
+    // If the clock was set back, permits of other processes would last too long. So every permit ends at the latest
+    // `PERMIT_HOLDS` from now, like a permit that is granted now.
     let until_ms = now_ms + PERMIT_HOLDS.as_millis() as i64;
     w.db.prepare_cached("UPDATE permit SET until_ms = ?2 WHERE name = ?1 AND until_ms > ?2")?
         .execute(params![name, until_ms])?;

@@ -22,8 +22,8 @@ impl SqliteStore {
         limit: usize,
         pace: Pace,
     ) -> Result<usize> {
-        // The list of named dead letters is processed only once. A further step would find an id again if it has a dead
-        // letter and no live job by then.
+        // Each named dead letter is tried only once. A redriven job may end soon, and its id may have another dead
+        // letter. A second step with the same names would redrive that one too.
         let parts: Vec<DeadLetterSelection> = match which {
             DeadLetterSelection::All => vec![DeadLetterSelection::All],
             DeadLetterSelection::Ids(ids) => {

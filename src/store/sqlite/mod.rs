@@ -3,8 +3,8 @@
 //!
 //! Every change is one transaction, and the processes take turns (`turn`). Adds, deletes and changes are on the disk
 //! before they are answered. Promotions, leases and settlements are on the disk after the next add, delete or change.
-//! So a power cut can repeat a delivery, but never loses one. Only the timer, an import and an erasure make
-//! checkpoints.
+//! So a power cut can repeat a delivery, but never loses one. Only the maintenance of the store (by the timer, an
+//! import or an export) and a restore make checkpoints.
 //!
 //! No code may open or close the file outside SQLite: closing any descriptor of it drops the process's POSIX locks.
 
@@ -124,7 +124,8 @@ impl SqliteStore {
     pub fn open_marked(path: &Path, run_dir: &Path, min_free: u64) -> Result<SqliteStore> {
         let io = |e: std::io::Error| StoreError::Unavailable(format!("cannot open {}: {e}", path.display()));
         if let Some(used) = used_file(run_dir).map_err(io)? {
-            // This check comes before any file is made: a missing file may come back together with the files beside it.
+            // This check comes before any file is made. A file that was moved away may be moved back later, together
+            // with the files beside it. New files must not be in their places.
             match file_at(path) {
                 Ok(file) if file == used => {}
                 other => return Err(other_file(path, other)),

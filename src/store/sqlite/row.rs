@@ -19,7 +19,8 @@ pub(super) fn view(topic: &TopicName, row: &Row<'_>) -> rusqlite::Result<View> {
     let reserver = named.as_deref().and_then(|text| text.split_once(' '));
     Ok(View {
         reserver: reserver
-            // If the job was replaced while it was leased, its attempts are counted from 0 again.
+            // The text begins with the number of the attempt for which the job was reserved. If the job was replaced
+            // while it was leased, its attempts are counted from 0 again. So 0 matches any number.
             .filter(|(attempt, _)| attempts == 0 || *attempt == attempts.to_string())
             .and_then(|(_, text)| Reserver::parse(text)),
         is_spooled: false,

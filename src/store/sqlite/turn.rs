@@ -57,7 +57,8 @@ impl Turn {
         })
     }
 
-    /// Returns the first byte of the turn's file. It may be another process's turn. 0: nobody has set it.
+    /// Returns the first byte of the turn's file. This also works while another process has the turn. 0: nobody has set
+    /// it.
     pub(crate) fn byte(&self) -> io::Result<u8> {
         let mut byte = [0];
         self.lock.read_at(&mut byte, 0)?;
