@@ -1,4 +1,4 @@
-//! Reads and checks dq's own certificates, for the HTTP port and for receivers of callbacks.
+//! Reads and checks dq's own certificates, for the TCP port, for the HTTP port and for receivers of callbacks.
 
 use std::path::Path;
 

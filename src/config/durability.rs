@@ -9,7 +9,8 @@ use model::settings::{Safety, StoreSettings};
 use model::topic::{Durability, Topic};
 
 /// The limits of `store.durability_timeout`. dq answers a request with `unknown` when its store has not answered for
-/// ten seconds. A call may be made twice. So two timeouts must fit into ten seconds.
+/// ten seconds. A call to Redis is made a second time if the server does not know the script yet. Each of the two calls
+/// may wait for the whole timeout. So two timeouts must fit into ten seconds.
 const TIMEOUT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(4));
 
 fn level(raw: &raw::Store) -> Result<Option<Durability>, ConfigError> {

@@ -21,7 +21,7 @@ use model::settings::{
 /// many servers.
 const SHARDS_OF_CLUSTER: u32 = 64;
 
-/// The maximum number of shards. A token has two bytes for the shard of its lease, and bells need one connection per
+/// The maximum number of shards. A lease token has two bytes for the shard, and each bell needs one connection per
 /// shard.
 const SHARDS_MAX: u32 = 1024;
 
@@ -83,8 +83,9 @@ fn usual_spool(base: &Path, run_dir: &Path) -> PathBuf {
     var.join(format!("spool-{}.db", name.trim_matches('/').replace('/', "-")))
 }
 
-/// Returns the spool; none: the file names no path, and the usual path cannot be written. So a daemon still starts with
-/// the configuration of an earlier release.
+/// Returns the spool; none: the file names no path, and the usual path cannot be written. The configuration of an
+/// earlier release names no path, and perhaps its daemon cannot write to the usual path. Such a daemon still starts,
+/// without a spool.
 fn spool(
     bytes: ByteCount,
     path: &str,

@@ -16,8 +16,9 @@ use model::scope::Scope;
 use model::session::KEY_LEAST;
 use model::settings::{Auth, BeanstalkSettings, GmqSettings, HttpSettings, ServerSettings};
 
-/// The smallest and the largest `max_frame`. A frame is shorter than 16 MiB, so its binary length begins with the byte
-/// 0. In the other framing, the first byte is a digit.
+/// The smallest and the largest `max_frame`. A frame is shorter than 16 MiB, so in the binary framing its length begins
+/// with the byte 0. In the framing with digits, the length begins with a digit. So the first byte of a connection shows
+/// its framing.
 const FRAMES: (ByteCount, ByteCount) = (ByteCount(256), ByteCount(15 << 20));
 
 /// The maximum number of connections of a port.

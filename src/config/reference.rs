@@ -45,7 +45,7 @@ fn with(base: &str, section: &Section, name: &str, value: Value) -> Result<Setti
     check(table, Path::new("/etc/dq"), std::iter::empty(), &nobody)
 }
 
-/// Returns the type of a key in words. The error about a value of a wrong type names this type.
+/// Returns the type of a key in words. The function gets this type from the error about a value of a wrong type.
 fn type_of(section: &Section, key: &Key) -> String {
     if key.value.is_table() {
         return "a table".to_owned();
@@ -65,7 +65,7 @@ fn type_of(section: &Section, key: &Key) -> String {
     }
 }
 
-/// Returns the bounds of a key. The error about a value that is too large names these bounds.
+/// Returns the bounds of a key. The function gets these bounds from the error about a value that is too large.
 fn bounds(section: &Section, key: &Key, kind: &str) -> Option<String> {
     let largest = match kind {
         "number" if key.name != "port" => Value::Integer(4_000_000_000),
@@ -279,7 +279,7 @@ fn the_reference_of_settings_is_what_code_and_file_say() {
     );
 }
 
-/// Returns the keys of a table. The error about a key that does not exist names these keys.
+/// Returns the keys of a table. The function gets these keys from the error about a key that does not exist.
 fn keys_of<'de, T: Deserialize<'de>>() -> Vec<String> {
     let wrong: Table = [("?".to_owned(), Value::Integer(1))].into_iter().collect();
     let Err(error) = Value::Table(wrong).try_into::<Table>().and_then(T::deserialize) else {

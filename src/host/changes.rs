@@ -46,7 +46,8 @@ fn folders_of(path: &Path, links_left: usize) -> Vec<PathBuf> {
     folders
 }
 
-/// A watch on the folders of a file: the folders in its path, and the folders to which links lead.
+/// A watch on the folders of a file: its own folder, the folder of each link on its path, and the folders to which
+/// these links lead.
 #[derive(Debug)]
 pub struct Changes {
     inotify: Inotify,

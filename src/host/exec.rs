@@ -1,5 +1,5 @@
-//! Replaces the image of this process by another one, in place. The pid, the children and the descriptors stay the
-//! same.
+//! Replaces the image of this process by another one, in place. The pid and the children stay the same. Descriptors
+//! that the caller names stay open, with the same numbers.
 //!
 //! The data for the next image is in sealed memory. An environment variable names two descriptors: the descriptor of
 //! this memory, and the descriptor of the previous image's executable. So an image that understands nothing else can

@@ -55,7 +55,8 @@ struct NonBlockingWriter<W> {
 impl<W: Write + AsFd> Write for NonBlockingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut polled = [PollFd::new(self.out.as_fd(), PollFlags::POLLOUT)];
-        // `poll` reports a pipe as writable only if the pipe certainly has room for the longest line.
+        // `poll` reports a pipe as writable only if the pipe has room for at least 4096 bytes. So only the write of a
+        // longer line may block.
         let writable = poll(&mut polled, PollTimeout::ZERO).is_ok_and(|n| n > 0);
         if !writable {
             self.lost += 1;
@@ -160,7 +161,8 @@ impl Files {
         file.file.write_all(line.as_bytes())
     }
 
-    /// Opens the first file of a day that is not full. The search begins with this part. Removes old files.
+    /// Opens the first file of a day that is not full. A day has several files, and `part` is the number of a file. The
+    /// search begins with the file that has this number. Removes old files.
     fn open(&self, kind: &'static str, date: String, mut part: u32) -> io::Result<OpenFile> {
         loop {
             let path = self.folder.join(file_name(kind, &date, part));

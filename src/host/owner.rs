@@ -76,8 +76,8 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         drop(self.lock.take());
-        // The process continues to run after this owner has ended. So nothing reports the end of the owner. A new file
-        // makes the timer look at all owners.
+        // The timer learns that an owner has ended when a process ends. This process continues to run after this owner
+        // has ended. So nothing reports the end of this owner. A new file makes the timer look at all owners.
         if self.is_passed
             && let Some(run_dir) = self.folder.parent()
             && let Err(e) = Owner::claim(run_dir)

@@ -14,7 +14,8 @@ pub use sd_notify::NotifyState;
 /// The variables that hand sockets over to this process. They must not reach the processes that it starts.
 pub(super) const ACTIVATION: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
-/// The variables that say where the manager listens. Children do not get them, because they must not report to it.
+/// The variables that say where the manager listens, and how often it wants a sign of life. Children do not get these
+/// variables, because children must not report to the manager.
 pub(super) const NOTIFICATION: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
 
 /// Returns the sockets that the service manager has bound for this process (`LISTEN_FDS`), with their names

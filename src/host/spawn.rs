@@ -164,7 +164,8 @@ impl fmt::Display for Exit {
     }
 }
 
-/// Returns a child that ended, if there is one. The child may be a process that another process started.
+/// Returns a child that ended, if there is one. If this process is pid 1, the child may be a process that it did not
+/// start.
 pub fn reap() -> io::Result<Option<(Pid, Exit)>> {
     loop {
         let mut status = 0;

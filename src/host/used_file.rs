@@ -7,10 +7,10 @@
 //! | nothing is noted | a new file is made, then noted | | this file is noted |
 //! | a file is noted | refused | opened | refused |
 //!
-//! A process that dies between two steps leaves a file without a note. The next process may find such a file in other
-//! cases too. If two processes note different files, the first one wins, and the other process closes its file without
-//! having used it. The note is removed when a dq-master takes `run_dir`. So only a start of the daemon can change to
-//! another file.
+//! A process may die after it has made a file and before it has noted this file. The next process then finds a file
+//! without a note, and notes it. This is the same as after each start of the daemon. If two processes note different
+//! files, the first one wins, and the other process closes its file without having used it. The note is removed when a
+//! dq-master takes `run_dir`. So only a start of the daemon can change to another file.
 
 use std::fs;
 use std::io::{self, ErrorKind};

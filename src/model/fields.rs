@@ -2,7 +2,8 @@
 //! adds. Pure.
 //!
 //! `notify_time` is when the next (or current) delivery is due, `dq_set_time` is when the job was added, and
-//! `exp_notify_nums` is the number of failed deliveries. All three replace fields of the same name.
+//! `exp_notify_nums` is the number of failed deliveries. All three replace fields of the same name. `exp_notify_nums`
+//! is added only if a delivery has failed.
 
 use std::borrow::Cow;
 use std::fmt;

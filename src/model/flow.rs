@@ -134,8 +134,9 @@ pub struct ReceiverFailures(HashMap<TopicName, FailureRun>);
 struct FailureRun {
     /// Failures in a row.
     failures: u32,
-    /// When the circuit was opened. A callback that began before this moment gives no new information. If a callback
-    /// began later and is not the probe, its job is from a node that does not know that the circuit is open.
+    /// When the circuit was opened, or when the probe that closed it began. A failure of a callback that began before
+    /// this moment gives no new information. While the circuit is open, a callback that began later and is not the
+    /// probe has a job from a node that does not know that the circuit is open.
     opened_at: Option<Instant>,
 }
 

@@ -4,7 +4,8 @@
 //! HTTP/2: `:path` or `:url`, `:tags`, `:then` and `:next` (what follows the job), `:after` (the job that this job
 //! follows), `:ttr` (how long a client may work on the job, ms), and `:expires` (no attempt begins after this moment,
 //! Unix ms). The pseudo-headers are the first members of the text, in this order. Their values contain no quotation
-//! marks. No real header has such a name. Earlier releases do not send a header with such a name.
+//! marks. No real header has such a name. If an earlier release reads such a text, it does not send the pseudo-headers
+//! to the receiver.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

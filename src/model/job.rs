@@ -54,8 +54,8 @@ impl NewJob {
     }
 }
 
-/// One attempt, as it is stored with its job. [`Attempt::to_array`] is stored too, so the order of the fields is a stored
-/// format. The same is true for [`LateStart`].
+/// One attempt, as it is stored with its job. The stores also keep the array from [`Attempt::to_array`]. So the order
+/// of the fields must not change. The same is true for [`LateStart`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// The number of the attempt, from 1.

@@ -73,8 +73,8 @@ pub fn whole(json: &str) -> Option<i64> {
     })
 }
 
-/// The earliest moment at which a job can be due or end, in Unix milliseconds: 1973-03-03. A smaller number is a
-/// mistake, for example Unix seconds.
+/// The earliest moment that filters accept, in Unix milliseconds: 1973-03-03. There, a smaller number is a mistake, for
+/// example Unix seconds.
 pub const FIRST_MS: i64 = 100_000_000_000;
 
 /// Returns whether a number that is given as Unix milliseconds must be a number of Unix seconds. As milliseconds, the

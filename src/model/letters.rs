@@ -57,8 +57,8 @@ impl Pace {
         Pace { after, every: rate.map_or(Duration::ZERO, |rate| rate.per / rate.jobs.max(1)) }
     }
 
-    /// Returns the pace for the jobs after the first `count` jobs. The returned pace begins `elapsed` later than this
-    /// pace.
+    /// Returns the pace for the jobs after the first `count` jobs. The returned pace counts from a time that is
+    /// `elapsed` later than the time from which this pace counts.
     pub fn behind(self, count: usize, elapsed: Duration) -> Pace {
         Pace { after: self.due(count).saturating_sub(elapsed), ..self }
     }

@@ -55,7 +55,7 @@ pub(crate) fn key_text(key: &JobKey) -> String {
     TEXT.encode(key.to_string())
 }
 
-/// Returns the topic and id of the job from that text. None: the text does not name a job.
+/// Returns the topic and id of the job from a text that [`key_text`] made. None: the text does not name a job.
 pub(crate) fn key_of(text: &str) -> Option<JobKey> {
     let text = String::from_utf8(TEXT.decode(text).ok()?).ok()?;
     let (topic, id) = text.split_once(':')?;

@@ -15,8 +15,9 @@ use super::fields::{self, SHOWN_ONLY, TopicFields};
 ///
 /// Only the fields that are given are changed. If there is no such topic, it is registered, and its other fields get
 /// their defaults. With --file, the topic becomes what the file says, and fields that the file leaves out get their
-/// defaults. A change takes effect everywhere within two seconds. Topics of the configuration file can be changed only
-/// in that file.
+/// defaults. But if the file has only the number of the secrets, as `dq topics show --json` prints it, such fields stay
+/// as they are. A change takes effect everywhere within two seconds. Topics of the configuration file can be changed
+/// only in that file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq topics set orders --callback https://shop.example/hook --delay 30m

@@ -128,7 +128,8 @@ impl SharedCallState {
                 Some(line) => line,
                 // (Boxed, because this future is large and seldom needed.)
                 None => Box::pin(self.connect(&receiver, topic, started)).await.map_err(|failed| {
-                    // The request was already sent once, on a kept connection. So this failure is not `connect`.
+                    // The request may already have been sent once, on a kept connection. The kind `connect` says that
+                    // nothing was sent. So the kind of this failure is `broken`.
                     if may_have_come { CallFailure::new(Failure::Broken, failed.why) } else { failed }
                 })?,
             };

@@ -139,7 +139,7 @@ impl PooledConnection {
 
 /// The idle connections, by scheme, host and port.
 pub(super) struct ConnectionPool {
-    /// The maximum number of connections for one receiver, and for all receivers together.
+    /// The maximum number of idle connections that are kept for one receiver, and for all receivers together.
     most: (usize, usize),
     lines: Mutex<IdleConnections>,
 }

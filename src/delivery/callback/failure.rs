@@ -44,7 +44,8 @@ impl CallFailure {
     pub(super) fn of_exchange(e: &hyper::Error, heard: bool) -> CallFailure {
         let cause = io_cause(e);
         if let Some(tls) = cause.and_then(tls) {
-            // A receiver that wants another certificate from dq reports this only when dq sends the first data.
+            // A receiver that does not accept dq's certificate may report this only when dq sends the first data, after
+            // the handshake. This still counts as a failed connection.
             let kind = match tls {
                 rustls::Error::AlertReceived(_) => Failure::Connect,
                 _ => Failure::Broken,

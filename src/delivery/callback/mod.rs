@@ -57,7 +57,8 @@ pub struct Delivery {
     pub due_ms: i64,
     /// When the job was added, in Unix microseconds. With topic and id, it identifies the job over all its attempts.
     pub stamp_us: i64,
-    /// The job's own headers, which replace the topic's headers of the same name. `traceparent` is one of them.
+    /// The job's own headers. They do not replace headers of the topic with the same name. `traceparent` is one of
+    /// them.
     pub headers: Vec<(String, String)>,
     /// Where the job is sent. None: to the callback of its topic.
     pub destination: Option<Destination>,

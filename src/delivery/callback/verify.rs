@@ -32,8 +32,9 @@ impl ServerCertVerifier for KnownCertificates {
         let judged =
             self.authorities.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match judged {
-            // Most programs mark a self-signed certificate as the certificate of an authority. So this receiver shows
-            // such a certificate as its own. The period of validity was checked before this error was found.
+            // Most programs that make a self-signed certificate mark it as the certificate of an authority. The usual
+            // check refuses a receiver that shows such a certificate as its own. dq accepts it if it is in
+            // `callback.ca_file`. The period of validity was checked before this error was found.
             Err(e) if is_authority(&e) && self.named.iter().any(|named| named == end_entity) => {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())

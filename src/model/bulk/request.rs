@@ -71,8 +71,8 @@ impl BulkOperation {
 }
 
 /// Selects jobs. A condition that is not set is true for all jobs. A replay uses only the conditions about records. All
-/// other operations use only the conditions about jobs. The condition on the beginning of the id is used for all
-/// operations.
+/// other operations use only the conditions about jobs. The conditions on the beginning of the id and on the tag are
+/// used for all operations.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BulkFilter {

@@ -104,7 +104,8 @@ impl Walk {
         }
     }
 
-    /// Returns a leg. None: there are no more legs. (A replay has no legs.)
+    /// Returns a leg. None: there are no more legs. (The walk of a replay has no legs. The one leg of a replay is
+    /// `RECORDS_LEG`.)
     pub fn leg(&self, number: usize) -> Option<Leg> {
         self.legs.get(number).copied()
     }
@@ -130,8 +131,8 @@ impl Walk {
             BulkOperation::At { at_ms } => at_ms,
             BulkOperation::Spread { from_ms, over_ms } => self.spread(job.id, from_ms, over_ms),
             BulkOperation::Shift { by_ms } if by_ms > 0 => {
-                // A ready job with a later due time may be a job that the operation has already changed, and that has
-                // become ready since then.
+                // The due time of a ready job may be later than the start of the operation plus `by_ms`. The operation
+                // may have changed such a job already, and the job may have become ready since then.
                 if leg.state == State::Ready && job.due_ms > self.started_ms.saturating_add(by_ms) {
                     return JobDecision::Ignore;
                 }

@@ -716,7 +716,8 @@ mod tests {
             }
         }
 
-        /// The quotas of the known topics do not depend on whether the other topics are asked as well.
+        /// A plan may also have topics that are not known to have ready jobs. This does not change how many jobs it
+        /// takes from the known ones.
         #[test]
         fn the_known_are_asked_for_the_same_either_way(
             ready in prop::collection::vec(0_u64..9, 1..40), flying in prop::collection::vec(0_u32..3, 40), limit in 1_u32..64
