@@ -113,6 +113,30 @@ impl Fixture for Embedded {
     const IS_EMBEDDED: bool = true;
 }
 
+/// Each test ends with exact counts: the rows of the topics say what the rows of the jobs say.
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let Ok(db) = rusqlite::Connection::open(self.dir.path().join("dq.db")) else { return };
+        let counted = "SELECT name, delayed, ready, leased, dead, bytes FROM topic ORDER BY name";
+        let Ok(mut counted) = db.prepare(counted) else { return };
+        let real = "SELECT name, coalesce(sum(state = 1), 0), coalesce(sum(state = 2), 0), coalesce(sum(state = 3), 0),
+                           coalesce(sum(state = 4), 0),
+                           coalesce(sum(octet_length(id) + octet_length(body) + coalesce(octet_length(headers), 0)), 0)
+                    FROM topic LEFT JOIN job USING (tid) GROUP BY tid ORDER BY name";
+        let rows = |statement: &mut rusqlite::Statement<'_>| -> Vec<(String, [i64; 5])> {
+            let read = |row: &rusqlite::Row<'_>| {
+                let counts = [row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?];
+                Ok((row.get(0)?, counts))
+            };
+            statement.query_map([], read).unwrap().collect::<rusqlite::Result<_>>().unwrap()
+        };
+        assert_eq!(rows(&mut counted), rows(&mut db.prepare(real).unwrap()));
+    }
+}
+
 /// Makes jobs with limits, one for each id.
 fn limited(quota: &Quota, ids: impl Iterator<Item = u32>, body: &str) -> Vec<NewJob> {
     let quota = std::sync::Arc::new(quota.clone());

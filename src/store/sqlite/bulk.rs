@@ -83,7 +83,8 @@ fn change(w: &mut Write<'_>, tid: i64, change: &ListedChange) -> rusqlite::Resul
         }
         ChangeGoal::Gone => {
             w.record((tid, seq), change.id.as_str(), Ending::Deleted)?;
-            w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
+            let bytes = w.job_bytes(seq)?;
+            w.delete_job(tid, seq, bytes)?;
             w.moved(tid, Some(old), None);
         }
     }

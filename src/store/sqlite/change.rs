@@ -6,6 +6,7 @@ use super::commit::Durability;
 use super::connect::refused;
 use rusqlite::{OptionalExtension, params};
 
+use super::job_bytes::{self, DEAD_LETTERS_OF_ID};
 use super::write::Write;
 use super::{CHUNK, SqliteStore, browse, letters, quota, row};
 use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, StoreError, View};
@@ -63,6 +64,7 @@ fn add_to(w: &mut Write<'_>, tid: i64, job: &NewJob) -> rusqlite::Result<Added> 
             headers
         ])?;
     if inserted == 1 {
+        w.grown(tid, job_bytes::size(&job.key.id, &job.body, headers.as_deref()));
         w.moved(tid, None, Some((state, at_ms)));
         return Ok(Added::New { due_ms: at_ms });
     }
@@ -74,7 +76,7 @@ fn add_to(w: &mut Write<'_>, tid: i64, job: &NewJob) -> rusqlite::Result<Added> 
     let (seq, old) = live(w, tid, &job.key.id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
     let leased = old == State::Leased;
     w.record((tid, seq), id, Ending::Replaced)?;
-    w.db.prepare_cached(
+    w.resize((tid, seq), |w| w.db.prepare_cached(
         "UPDATE job SET priority = ?2, due_ms = ?3, stamp_us = ?4, max_attempts = ?5, body = ?6, attempts = ?9, headers = ?10,
                 crashes = 0, attempts_log = NULL, replaced_due_ms = CASE WHEN ?7 THEN ?3 END,
                 state = CASE WHEN ?7 THEN state ELSE ?8 END, at_ms = CASE WHEN ?7 THEN at_ms ELSE ?3 END
@@ -91,7 +93,7 @@ fn add_to(w: &mut Write<'_>, tid: i64, job: &NewJob) -> rusqlite::Result<Added> 
         state as i64,
         job.attempts,
         headers
-    ])?;
+    ]).map(drop))?;
     if !leased {
         w.moved(tid, Some(old), Some((state, at_ms)));
     }
@@ -118,13 +120,12 @@ pub(super) fn delete(w: &mut Write<'_>, key: &JobKey, note: Option<&str>) -> rus
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     if let Some((seq, state)) = live(w, tid, &key.id)? {
         w.record_with_note((tid, seq), key.id.as_str(), Ending::Deleted, note)?;
-        w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
+        let bytes = w.job_bytes(seq)?;
+        w.delete_job(tid, seq, bytes)?;
         w.moved(tid, Some(state), None);
         return Ok(true);
     }
-    let dead =
-        w.db.prepare_cached("DELETE FROM job WHERE tid = ?1 AND id = ?2 AND state = 4")?
-            .execute(params![tid, key.id.as_str()])?;
+    let dead = w.delete_jobs(tid, DEAD_LETTERS_OF_ID, params![tid, key.id.as_str()])?;
     w.moved_many(tid, Some(State::Dead), None, dead as i64);
     Ok(dead > 0)
 }
@@ -148,21 +149,20 @@ pub(super) fn change(
     if body.is_some() || priority.is_some() || change.max_attempts.is_some() {
         let write = "UPDATE job SET body = coalesce(?2, body), priority = coalesce(?3, priority),
                                     max_attempts = CASE WHEN ?4 THEN ?5 ELSE max_attempts END WHERE seq = ?1";
-        w.db.prepare_cached(write)?.execute(params![
-            seq,
-            body,
-            priority,
-            change.max_attempts.is_some(),
-            change.max_attempts.flatten()
-        ])?;
+        let (sets_max, max) = (change.max_attempts.is_some(), change.max_attempts.flatten());
+        w.resize((tid, seq), |w| {
+            w.db.prepare_cached(write)?.execute(params![seq, body, priority, sets_max, max]).map(drop)
+        })?;
     }
     if change.has_headers() {
         let old = "SELECT stamp_us, headers FROM job WHERE seq = ?1";
         let read = |r: &rusqlite::Row<'_>| Ok((r.get(0)?, row::headers(r, 1, r.get(0)?)?));
         let (stamp_us, old) = w.db.prepare_cached(old)?.query_row([seq], read)?;
         let headers = change.headers_after(old).unwrap_or_default();
-        w.db.prepare_cached("UPDATE job SET headers = ?2 WHERE seq = ?1")?
-            .execute(params![seq, row::headers_text(&headers, stamp_us)])?;
+        w.resize((tid, seq), |w| {
+            let mut write = w.db.prepare_cached("UPDATE job SET headers = ?2 WHERE seq = ?1")?;
+            write.execute(params![seq, row::headers_text(&headers, stamp_us)]).map(drop)
+        })?;
     }
     if let Some(due) = change.due {
         let (state, at_ms) = w.place_from_now(due);

@@ -118,7 +118,7 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
             .query_row(params![seq, body_max(&keeping), token, tid, id], ended)
             .optional()?;
         if let Some(row) = row {
-            w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
+            w.delete_job(tid, seq, row.job_bytes)?;
             if keeping.is_on() || keeping.with_event || !row.then.is_empty() {
                 w.record_row(tid, id, Ending::Delivered, row, settlement.attempt.as_ref())?;
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, params};
 
+use super::job_bytes::{DEAD_LETTERS_OF_ID, job_bytes};
 use super::write::Write;
 use super::{CHUNK, More, SqliteStore};
 use crate::{DeadLetter, DeadLetterOperation, DeadLetterSelection, DeadLetters, Result, StoreError};
@@ -144,10 +145,7 @@ pub(super) fn letters(
                 w.db.prepare_cached("SELECT count(*) FROM job WHERE tid = ?1 AND id = ?2 AND state = 4")?
                     .query_row(key, |row| row.get(0))?
             }
-            DeadLetterOperation::Remove => {
-                w.db.prepare_cached("DELETE FROM job WHERE tid = ?1 AND id = ?2 AND state = 4")?
-                    .execute(key)?
-            }
+            DeadLetterOperation::Remove => w.delete_jobs(tid, DEAD_LETTERS_OF_ID, key)?,
         };
     }
     if what == DeadLetterOperation::Remove {
@@ -166,17 +164,19 @@ pub(super) fn purge(
     let Some(tid) = w.topic(topic)? else { return Ok(0) };
     let state_number = state as i64;
     // There is no index of leased jobs by topic, because there are never many.
-    let sql = format!("SELECT seq, id FROM job WHERE tid = ?1 AND state = {state_number} LIMIT ?2");
-    let jobs: Vec<(i64, String)> =
+    let job_bytes = job_bytes!();
+    let sql =
+        format!("SELECT seq, id, {job_bytes} FROM job WHERE tid = ?1 AND state = {state_number} LIMIT ?2");
+    let jobs: Vec<(i64, String, i64)> =
         w.db.prepare_cached(&sql)?
-            .query_map(params![tid, limit as i64], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .query_map(params![tid, limit as i64], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
             .collect::<rusqlite::Result<_>>()?;
-    for (seq, id) in &jobs {
+    for (seq, id, bytes) in &jobs {
         // A dead letter got its record when it died.
         if state != State::Dead {
             w.record((tid, *seq), id, Ending::Deleted)?;
         }
-        w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
+        w.delete_job(tid, *seq, *bytes)?;
     }
     w.moved_many(tid, Some(state), None, jobs.len() as i64);
     Ok(jobs.len())
@@ -191,12 +191,9 @@ pub(super) fn purge_letters(
     let Some(tid) = w.topic(topic)? else { return Ok(0) };
     let mut gone = 0;
     for DeadLetter { id, died_ms } in letters {
-        gone +=
-            w.db.prepare_cached(
-                "DELETE FROM job WHERE seq IN
-                 (SELECT seq FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 AND at_ms = ?3 LIMIT 1)",
-            )?
-            .execute(params![tid, id.as_str(), died_ms])?;
+        let which =
+            "seq IN (SELECT seq FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 AND at_ms = ?3 LIMIT 1)";
+        gone += w.delete_jobs(tid, which, params![tid, id.as_str(), died_ms])?;
     }
     w.moved_many(tid, Some(State::Dead), None, gone as i64);
     Ok(gone)
@@ -211,12 +208,9 @@ pub(super) fn retire(
 ) -> rusqlite::Result<usize> {
     let Some(tid) = w.topic(topic)? else { return Ok(0) };
     let before_ms = w.now_ms().saturating_sub(age.as_millis() as i64);
-    let gone =
-        w.db.prepare_cached(
-            "DELETE FROM job WHERE seq IN
-             (SELECT seq FROM job WHERE tid = ?1 AND state = 4 AND at_ms <= ?2 ORDER BY at_ms LIMIT ?3)",
-        )?
-        .execute(params![tid, before_ms, limit as i64])?;
+    let which =
+        "seq IN (SELECT seq FROM job WHERE tid = ?1 AND state = 4 AND at_ms <= ?2 ORDER BY at_ms LIMIT ?3)";
+    let gone = w.delete_jobs(tid, which, params![tid, before_ms, limit as i64])?;
     w.moved_many(tid, Some(State::Dead), None, gone as i64);
     Ok(gone)
 }

@@ -21,6 +21,7 @@ mod erase;
 mod flow;
 mod free_pages;
 mod hung_bell;
+mod job_bytes;
 mod lease_rows;
 mod leases;
 mod letters;

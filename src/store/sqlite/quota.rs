@@ -2,6 +2,7 @@
 
 use rusqlite::{OptionalExtension, params};
 
+use super::job_bytes::{self, job_bytes};
 use super::row;
 use super::write::Write;
 use crate::Change;
@@ -20,13 +21,12 @@ fn held(w: &Write<'_>, tid: i64) -> rusqlite::Result<TopicUsage> {
     let sum = "SELECT delayed + ready + leased, bytes FROM topic WHERE tid = ?1";
     let read = |r: &rusqlite::Row<'_>| Ok(TopicUsage { pending: r.get(0)?, bytes: r.get(1)? });
     let held = w.db.prepare_cached(sum)?.query_row([tid], read)?;
-    Ok(TopicUsage { pending: held.pending + w.new_pending(tid), ..held })
+    Ok(TopicUsage { pending: held.pending + w.new_pending(tid), bytes: held.bytes + w.new_bytes(tid) })
 }
 
 /// Returns the bytes of the live job with that id. None: there is no such job.
 fn size_of(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<Option<i64>> {
-    let size = "SELECT octet_length(id) + octet_length(body) + coalesce(octet_length(headers), 0) FROM job
-                WHERE tid = ?1 AND id = ?2 AND state < 4";
+    let size = concat!("SELECT ", job_bytes!(), " FROM job WHERE tid = ?1 AND id = ?2 AND state < 4");
     w.db.prepare_cached(size)?.query_row(params![tid, id.as_str()], |r| r.get(0)).optional()
 }
 
@@ -47,12 +47,12 @@ pub(super) fn check_add(
     if quota.max_pending.is_some() || quota.max_bytes.is_some() {
         let (held, old) = (held(w, tid)?, size_of(w, tid, &job.key.id)?);
         let headers = row::headers_text(&job.headers, (w.now_ns / 1000) as i64);
-        let size = job.key.id.as_str().len() + job.body.as_str().len() + headers.map_or(0, |text| text.len());
+        let size = job_bytes::size(&job.key.id, &job.body, headers.as_deref());
         let is_stored = old.is_none() || job.on_conflict == OnConflict::Replace;
         if old.is_none() && quota.max_pending.is_some_and(|max| held.pending >= i64::from(max)) {
             return Ok(Err(OverQuota::full(QuotaLimit::Pending)));
         }
-        if is_stored && is_too_big(quota.max_bytes, held.bytes, old.unwrap_or(0), size as i64) {
+        if is_stored && is_too_big(quota.max_bytes, held.bytes, old.unwrap_or(0), size) {
             return Ok(Err(OverQuota::full(QuotaLimit::Bytes)));
         }
     }

@@ -54,14 +54,19 @@ pub(super) struct EndedRow {
     pub headers: Option<String>,
     /// What follows the job.
     pub then: Then,
+    /// The bytes of the job.
+    pub job_bytes: i64,
 }
 
 /// The columns of an [`EndedRow`]. The second parameter is [`body_max`].
 macro_rules! ended_columns {
     () => {
-        "stamp_us, due_ms, attempts, attempts_log, CASE WHEN octet_length(body) <= ?2 THEN body END,
-         CASE WHEN octet_length(body) <= ?2 OR instr(headers, '\":tags\":') OR instr(headers, '\":next\":')
-              OR instr(headers, '\":after\":') THEN headers END"
+        concat!(
+            "stamp_us, due_ms, attempts, attempts_log, CASE WHEN octet_length(body) <= ?2 THEN body END,
+             CASE WHEN octet_length(body) <= ?2 OR instr(headers, '\":tags\":') OR instr(headers, '\":next\":')
+                  OR instr(headers, '\":after\":') THEN headers END, ",
+            $crate::sqlite::job_bytes::job_bytes!()
+        )
     };
 }
 pub(super) use ended_columns;
@@ -80,7 +85,16 @@ pub(super) fn ended(row: &Row<'_>) -> rusqlite::Result<EndedRow> {
         None => headers_text(&known.only_tags_and_links(), stamp_us),
     };
     let (due_ms, attempts, log) = (row.get(1)?, row.get(2)?, row.get(3)?);
-    Ok(EndedRow { stamp_us, due_ms, attempts, log, body, headers, then: known.then().clone() })
+    Ok(EndedRow {
+        stamp_us,
+        due_ms,
+        attempts,
+        log,
+        body,
+        headers,
+        then: known.then().clone(),
+        job_bytes: row.get(6)?,
+    })
 }
 
 impl Write<'_> {

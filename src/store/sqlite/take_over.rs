@@ -10,6 +10,7 @@ use rusqlite::params;
 
 use super::SqliteStore;
 use super::commit::Durability;
+use super::job_bytes;
 use super::record_rows::OF_A_TOPIC;
 use super::records::ROW_BYTES;
 use super::row::headers_text;
@@ -65,6 +66,7 @@ fn put_job(w: &mut Write<'_>, job: &View) -> rusqlite::Result<()> {
     }
     let log = (!job.attempts_log.is_empty())
         .then(|| serde_json::to_string(&job.attempts_log).expect("attempts are plain values"));
+    let headers = headers_text(&job.headers, job.stamp_us);
     let put = w
         .db
         .prepare_cached(
@@ -83,9 +85,10 @@ fn put_job(w: &mut Write<'_>, job: &View) -> rusqlite::Result<()> {
             job.max_attempts,
             log,
             job.body.as_str(),
-            headers_text(&job.headers, job.stamp_us),
+            headers,
         ])?;
     if put == 1 {
+        w.grown(tid, job_bytes::size(&job.key.id, &job.body, headers.as_deref()));
         w.moved(tid, None, Some((job.state, at_ms)));
     }
     Ok(())

@@ -17,6 +17,15 @@ const PENDING: [State; 3] = [State::Delayed, State::Ready, State::Leased];
 /// The numbers of the topics, by name.
 pub(super) type TopicIds = HashMap<TopicName, i64>;
 
+/// What is added to the counts of a topic.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct CountsDelta {
+    /// The numbers of jobs, by state.
+    jobs: [i64; 4],
+    /// The bytes of all jobs.
+    bytes: i64,
+}
+
 /// The work of one transaction.
 pub(super) struct Write<'c> {
     /// The connection, inside the transaction.
@@ -27,7 +36,7 @@ pub(super) struct Write<'c> {
     known: &'c TopicIds,
     /// The topics that this transaction has looked up for the first time. They become known when it is committed.
     pub met: TopicIds,
-    deltas: BTreeMap<i64, [i64; 4]>,
+    deltas: BTreeMap<i64, CountsDelta>,
     due: BTreeMap<i64, i64>,
     deadline_ms: Option<i64>,
     rings: PendingRings,
@@ -114,7 +123,19 @@ impl<'c> Write<'c> {
 
     /// Returns how many pending jobs of a topic this transaction has added and not written to the counts yet.
     pub(super) fn new_pending(&self, tid: i64) -> i64 {
-        self.deltas.get(&tid).map_or(0, |delta| PENDING.iter().map(|state| delta[*state as usize - 1]).sum())
+        self.deltas
+            .get(&tid)
+            .map_or(0, |delta| PENDING.iter().map(|state| delta.jobs[*state as usize - 1]).sum())
+    }
+
+    /// Returns how many bytes of jobs this transaction has added to a topic and not written to the counts yet.
+    pub(super) fn new_bytes(&self, tid: i64) -> i64 {
+        self.deltas.get(&tid).map_or(0, |delta| delta.bytes)
+    }
+
+    /// Notes that the jobs of a topic have `bytes` more bytes (less, if negative).
+    pub(super) fn grown(&mut self, tid: i64, bytes: i64) {
+        self.deltas.entry(tid).or_default().bytes += bytes;
     }
 
     /// Notes that a job was made (`from` is none), moved, or was removed (`to` is none).
@@ -124,7 +145,7 @@ impl<'c> Write<'c> {
 
     /// Notes that `count` jobs moved. For jobs that are delayed or leased now, `to` has the earliest of their moments.
     pub(super) fn moved_many(&mut self, tid: i64, from: Option<State>, to: Option<(State, i64)>, count: i64) {
-        let delta = self.deltas.entry(tid).or_default();
+        let delta = &mut self.deltas.entry(tid).or_default().jobs;
         if let Some(from) = from {
             delta[from as usize - 1] -= count;
         }
@@ -182,12 +203,14 @@ impl<'c> Write<'c> {
     /// Writes the counts, so that the same transaction finds the jobs that it has made ready.
     pub(super) fn write_counts(&mut self) -> rusqlite::Result<()> {
         let mut count = self.db.prepare_cached(
-            "UPDATE topic SET delayed = delayed + ?2, ready = ready + ?3, leased = leased + ?4, dead = dead + ?5
+            "UPDATE topic SET delayed = delayed + ?2, ready = ready + ?3, leased = leased + ?4, dead = dead + ?5,
+                              bytes = bytes + ?6
              WHERE tid = ?1",
         )?;
-        for (tid, [delayed, ready, leased, dead]) in &std::mem::take(&mut self.deltas) {
-            if [delayed, ready, leased, dead] != [&0; 4] {
-                count.execute(params![tid, delayed, ready, leased, dead])?;
+        for (tid, delta) in &std::mem::take(&mut self.deltas) {
+            if *delta != CountsDelta::default() {
+                let CountsDelta { jobs: [delayed, ready, leased, dead], bytes } = delta;
+                count.execute(params![tid, delayed, ready, leased, dead, bytes])?;
             }
         }
         Ok(())
