@@ -86,13 +86,15 @@ impl RedisStore {
         self.ask_by(place, call)
     }
 
-    /// Makes one call. If the shard refuses it because of its set, the answer is [`StoreError::Moving`].
+    /// Makes one call. If the shard refuses the call because the shard has a newer set of nodes, the answer is
+    /// [`StoreError::Moving`]. If the set of the shard is older, the answer is [`StoreError::NodeDown`].
     pub(super) fn ask_by(&self, place: Place, call: Call) -> Result<Value> {
         let mut answers = self.ask_all_by(vec![(place, call)]);
         answers.pop().map_or_else(|| Err(unexpected("no answer")), |(_, answer)| answer)
     }
 
-    /// Makes one call. If the shard refuses it because of its set, the call is made once more.
+    /// Makes one call. If the shard refuses the call because the shard has another set of nodes, the call is made once
+    /// more, with the set of the shard.
     pub(super) fn ask(&self, place: Place, call: Call) -> Result<Value> {
         let mut answers = self.ask_all(vec![(place, call)]);
         answers.pop().map_or_else(|| Err(unexpected("no answer")), |(_, answer)| answer)

@@ -147,8 +147,8 @@ impl Bell for RedisBell {
 /// How long a drop waits for the listeners to end. A server may take that long to answer.
 const LAST_RING: Duration = Duration::from_secs(1);
 
-/// Waits for at most a second until no listener is left. Without this wait, a ring that a listener still gets would be
-/// lost.
+/// Waits for at most a second until no listener is left. A listener that still gets a ring gives it back before it
+/// ends. Without this wait, the process could end first, and the ring would be lost.
 impl Drop for RedisBell {
     fn drop(&mut self) {
         let until = Instant::now() + LAST_RING;

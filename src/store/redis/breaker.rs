@@ -1,4 +1,5 @@
-//! Limits the cost of a node that is down: one timeout from time to time, instead of one for each request. Pure.
+//! Limits the cost of a server that is down: one timeout from time to time, instead of one for each request. Each
+//! server of a node has its own breaker. Pure.
 
 use std::time::{Duration, Instant};
 

@@ -141,9 +141,9 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         }
     }
 
-    /// An earlier release without sets has left notes beside its jobs. Applies these notes, and then removes them. A
-    /// job may have been added on another node instead of at its home, and may have ended there. For such a job, the
-    /// version that the home had before is removed.
+    /// An earlier release without sets has left notes beside its jobs. Applies these notes, and then removes them. That
+    /// release could add a job on another node instead of at its home. If the job has ended there, the home may still
+    /// have an earlier version of it. This earlier version is removed.
     pub(super) fn take_up_notes(&mut self, places: &[Place]) -> RoundResult<()> {
         for place in places {
             for home in self.nodes.names.clone() {

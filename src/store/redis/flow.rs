@@ -1,5 +1,7 @@
 //! Permits and circuits. The home shard of a topic grants its permits. Each shard has the circuits, so that a lease and
-//! the check of the circuit are one step. A node that was away learns of an open circuit by a probe of its own.
+//! the check of the circuit are one step. If a node was away when a circuit was opened, its jobs are delivered until
+//! their failures open the circuit there too. If it was away when the circuit was closed, its own probe closes the
+//! circuit there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

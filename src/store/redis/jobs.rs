@@ -1,5 +1,6 @@
-//! What clients do to jobs if there may be a spool. An add whose home does not answer waits in the spool. While a
-//! change of a job waits there, later requests for this job must not overtake that change.
+//! What clients do to jobs: add, get, change, delete. Also decides which of these requests wait in the spool, if the
+//! handle has one. An add whose home does not answer waits in the spool. While a change of a job waits there, later
+//! requests for this job must not overtake that change.
 
 use super::answer::{array, count, number, unexpected};
 use super::script::Script;

@@ -46,8 +46,8 @@ impl Nodes {
         groups
     }
 
-    /// Returns what a node can promise. If the node has several servers, this is what all servers can promise. None:
-    /// the node does not report this.
+    /// Returns what a node can promise. If the node has several servers, this is what all servers that answer can
+    /// promise. None: no server of the node answers.
     pub(super) fn capability(&self, node: usize) -> Option<Capability> {
         let all = self.nodes[node].capabilities().into_iter();
         all.min_by_key(|one| (one.alone(), one.replicas))

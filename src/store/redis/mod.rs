@@ -98,7 +98,8 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Opens a handle to all nodes. Rings all bells, because a process may have died before it rang.
+    /// Opens a handle to all nodes. Rings all bells, because a process may have taken a ring, and died before it leased
+    /// the jobs or passed the ring on.
     pub fn open(settings: &settings::RedisSettings) -> Result<RedisStore> {
         let store = RedisStore::open_marked(settings)?;
         store.refuse_mark()?;

@@ -286,8 +286,8 @@ impl Nodes {
         self.adopt(NodeSet::parse(&taken).ok_or_else(|| answer::unexpected("a set of nodes"))?)
     }
 
-    /// Writes the set to those shards of its nodes that are empty and have no set. Such a shard has no data that could
-    /// be older.
+    /// Writes the set to those shards of its nodes that have no set and are empty: such a shard has no data that could
+    /// be older. If the set has only one node, a shard with jobs gets the set too.
     fn stamp_empty(&self, reports: &[Result<NodeReport>], homes: &Homes) {
         let is_alone = if homes.set.all().len() == 1 { "1" } else { "0" };
         for (node, report) in

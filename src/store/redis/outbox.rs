@@ -261,7 +261,8 @@ impl RedisStore {
                         if homes.set.names.contains(name) {
                             return Ok(false);
                         }
-                        // If the configuration does not name a node, no server can tell what this node took.
+                        // The configuration does not name this node, and the node is not in the set any more. So dq
+                        // cannot learn what the node took. The entry stays, and is sent again under the present set.
                         continue;
                     };
                     let target = self.nodes.place(node, &job.key);

@@ -1,5 +1,6 @@
 --@ use clock bells
--- Rings the bells for work that waits: a process that should have rung a bell may have died before it did so.
+-- Rings the bells for work that waits. A process may have taken a ring, and died before it leased the jobs or passed
+-- the ring on.
 --
 -- KEYS  1 the shard's base
 -- ARGV  topics: the bells ring for each topic that has ready jobs

@@ -18,8 +18,8 @@
 local BIG = 65536
 local topic, id = ARGV[1], ARGV[2]
 
--- Splits the members of a JSON object. Members whose names begin with a colon come first, and their values have no
--- quotation marks. Returns these members by name, and the text of the other members.
+-- Splits the members of a JSON object. Members whose names begin with a colon come first. Their values are strings that
+-- contain no quotation mark. Returns these members by name, and the text of the other members.
 local function taken(members)
   local own = {}
   while true do

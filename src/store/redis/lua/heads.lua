@@ -1,5 +1,6 @@
 --@ use shard places leases views seek sizes
--- Lists a page of a topic's jobs in one state without their bodies: in the order of list, or in the opposite order.
+-- Lists a page of a topic's jobs in one state without their bodies, in the order of the zset of this state, or in the
+-- opposite order. (Ready jobs with numbers as priorities have another order in list.)
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 topic   2 state (1 to 4)   3 and 4 the score and the member behind which the page begins; '' and '' for the

@@ -8,14 +8,14 @@
 --         absent   it stays, and the job of the other shard is not taken over
 --       2 the shard that has the jobs   3 topic
 --       then for each job: id, record, notes, state, score, lease, as move_take returns them
---         or, for a job that has ended on that shard: id, its stamp, and four times ''. A version of the job that was
---         added here before is then removed
+--         or, for a job that has ended on that shard: id, its stamp, and four times ''. If this shard has a job under
+--         this id with an earlier stamp, that job is then removed
 -- Returns how many jobs it has taken over
 --
 -- Moves a job: nothing -> delayed, ready, leased. A job that is removed: delayed, ready, leased -> nothing
 
 local rule, topic, taken = ARGV[1], ARGV[3], 0
--- The release before sets existed noted under this key which jobs it moved to this shard. These jobs must not be moved
+-- The last release without sets noted under this key which jobs it moved to this shard. These jobs must not be moved
 -- here a second time.
 local put = base .. 'put:' .. ARGV[2]
 local has_order = call('EXISTS', base .. 'q:' .. topic) == 1

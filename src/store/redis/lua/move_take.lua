@@ -25,7 +25,7 @@ for i = 3, #ARGV do
     if not score then
       local deadline = call('ZSCORE', base .. 'l:' .. topic, id) or now
       state, score, packed = 'l', text(deadline - now), call('HGET', base .. 'L:' .. topic, id) or ''
-      -- The release before sets existed hid each job that it moved: the job got a lease without an owner. The mark 16
+      -- The last release without sets hid each job that it moved: it gave the job a lease without an owner. The mark 16
       -- beside the priority shows this.
       if packed == '' or string.byte(packed, TOKEN + 7) >= 16 then
         local due, bits = now, string.byte(record)

@@ -1,5 +1,6 @@
 --@ use clock fence bells scores places meter numbered moves leases history unsettled
--- Removes a topic's jobs in one state, in the order in which a list shows them.
+-- Removes a topic's jobs in one state, in the order of the zset of this state. (Ready jobs with numbers as priorities
+-- have another order in list.)
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 state (1 to 4)   3 how many at most

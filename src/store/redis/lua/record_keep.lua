@@ -2,7 +2,7 @@
 -- Says what topics keep of their ended jobs.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
--- ARGV  for each topic, or '' for all together: its name, and the value of `keeping`, or '' for the default: see
+-- ARGV  for each topic: its name ('' means all topics together), and the value of `keeping` ('' means the default): see
 --       part/history.lua
 --
 -- Moves nothing.

@@ -5,9 +5,10 @@
 -- ARGV  1 what is done
 --         stamp  a shard without a set gets this set, if the shard is empty or if 3 is '1'
 --         fence  this set is written, unless the shard has a later one. 3: the number of the open set before it.
---                4: '1' if the node was a home in that set. The shard is then marked as older, unless its own set is
---                this set, that open set, or a set that moves jobs from that set. If 4 is not '1', the mark is removed
---         open   this set is written if the shard has the set 3. No lease ends for a while then
+--                4: '1' if the node was a home in that set. The shard is then marked as older, unless it has this
+--                set, the open set 3, or a set that moves jobs away from the open set 3. If 4 is not '1', the mark is
+--                removed
+--         open   this set is written if the shard has the set 3. After that, no lease expires for 10 seconds
 --       2 the set
 -- Returns the set that the shard has afterwards; '' for none
 --

@@ -13,7 +13,8 @@ use super::server::{ServerId, connect, identify};
 /// Opens the connections of a node, or of one master of a Cluster.
 pub(super) struct Connector {
     leads: Route,
-    /// Counts how often the connector has found another server than before. Connections of an earlier era are not used.
+    /// Grows each time that the connector finds another server than before, and each time that all connections must be
+    /// given up: see `forget`. Connections of an earlier era are not used.
     era: AtomicU64,
     /// The address of the last connection.
     address: Mutex<String>,
@@ -66,7 +67,8 @@ impl Connector {
         self.era.load(Ordering::Acquire)
     }
 
-    /// Begins a new era, because the server is not the expected one. All earlier connections are thrown away.
+    /// Begins a new era, because the server does not answer, or is not the expected one. All earlier connections are
+    /// thrown away.
     pub(super) fn forget(&self) {
         self.era.fetch_add(1, Ordering::AcqRel);
     }
@@ -271,7 +273,8 @@ mod tests {
     fn a_sentinel_that_missed_the_last_failover_is_not_followed() {
         let view = |epoch, port| SentinelView { epoch, host: "h".into(), port };
         assert_eq!(newest(vec![view(3, 1), view(4, 2), view(3, 1)]), [view(4, 2)]);
-        // Sentinels that do not know each other may differ in one epoch. The servers say which is the master.
+        // Sentinels that do not know each other may name two masters with the same epoch. Then dq asks both servers
+        // which of them is the master.
         assert_eq!(newest(vec![view(0, 2), view(0, 1), view(0, 2)]), [view(0, 1), view(0, 2)]);
     }
 

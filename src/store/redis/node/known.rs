@@ -19,7 +19,8 @@ impl Node {
             Servers::Many(_) => (0..self.bases.len()).filter(|shard| !is_known(*shard)).collect(),
         };
         self.know_name()?;
-        // A server that is full, or short of replicas, can still be read. So the marks are read first.
+        // A server that is full, or short of replicas, can still be read. So the stored number of shards is read first,
+        // and is written only to shards that do not have it.
         let (unmarked, away) = self.compare_marks(&shards, false)?;
         let (_, unset) = self.compare_marks(&unmarked, true)?;
         let some = self.known.iter().any(|known| known.load(Ordering::Relaxed));
@@ -61,7 +62,7 @@ impl Node {
     }
 
     /// Checks the name of the node that the server keeps. Without this check, two servers whose URLs were swapped would
-    /// both look empty. (In a Cluster, any server knows where the others are.)
+    /// both look empty. (A Cluster is not checked: any of its servers knows where the shards are.)
     fn know_name(&self) -> Result<(), StoreError> {
         if matches!(self.servers, Servers::Many(_)) {
             return Ok(());

@@ -50,8 +50,8 @@ pub(in super::super) struct NodeServer {
     news: Mutex<LastLogged>,
 }
 
-/// What was last logged about a server. A server that alternately answers and fails, such as a replica, is logged only
-/// from time to time.
+/// What was last logged about a server. A server may answer and fail in turn: for example, a replica answers reads and
+/// refuses writes. The failures of such a server are logged only from time to time.
 #[derive(Debug, Default)]
 struct LastLogged {
     told_at: Option<Instant>,
@@ -78,8 +78,8 @@ impl LastLogged {
 /// The result of some calls.
 pub(super) struct Exchange {
     pub answers: Vec<Result<Value, Failure>>,
-    /// Whether the server did not answer, or was not even asked. A connection that was closed does not count: the next
-    /// connection shows which server answers.
+    /// Whether the server counts as down: it did not answer, dq got no connection to it, or it was down a moment ago.
+    /// False if the server only closed the connection: a new connection shows whether a server answers there.
     pub was_silent: bool,
 }
 

@@ -19,9 +19,9 @@ use model::topic::Durability;
 const FRESH: Duration = Duration::from_secs(1);
 
 /// A write that changes only its own key. WAIT and WAITAOF wait for the last write of their own connection, and for all
-/// writes before it. But a job may have been written on another connection (`keep`, several calls). So each wait has a
-/// write of its own before it. The key is removed first, so that the server accepts the write even if its memory is
-/// full.
+/// writes before it. But a job may have been written on another connection: an add with `on_conflict` `keep` answers
+/// for a job of an earlier add, and some requests need several calls. So each wait has a write of its own before it.
+/// The key is removed first, so that the server accepts the write even if its memory is full.
 const MARK: &str = "redis.call('DEL', KEYS[1] .. 'mark') redis.call('SET', KEYS[1] .. 'mark', '')";
 
 /// The position of the shard's base in a call's words: after EVALSHA, the script, and the number of keys.

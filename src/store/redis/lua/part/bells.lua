@@ -1,7 +1,7 @@
--- The bells. `bell` holds each topic once that has leasable work for which no consumer was rung yet. A waiting consumer
--- takes one topic with BZPOPMIN. `pbell` is a stream of the topics that clients wait for. All processes with such
--- clients read the stream with XREAD. `pull` has these topics, each with the time when somebody last asked for its
--- rings. `tbell` holds at most one element, for the timers. Needs: clock.
+-- The bells. `bell` holds the topics that have ready jobs of which no consumer was notified yet. Each topic is in it at
+-- most once. A waiting consumer takes one topic with BZPOPMIN. `pbell` is a stream of the topics that clients wait for.
+-- All processes with such clients read the stream with XREAD. `pull` has these topics, each with the time when somebody
+-- last asked for its rings. `tbell` holds at most one element, for the timers. Needs: clock.
 
 -- For how long the rings of a topic are wanted after somebody has asked for them, ms. The same as PULL_RINGS in
 -- src/store/lib.rs.

@@ -12,7 +12,8 @@ end
 
 -- Returns the name of the letter of an id that died at that time (ms as text), or nothing if there is none.
 local function letter_of(letters, id, died)
-  -- At most one letter of an id died at that time. Few letters of other ids sort between the names of this id.
+  -- At most one letter of an id died at that time. The search begins directly before the names of this id. Few letters
+  -- of other ids have names between them. So it is enough to read 32 members.
   local rank = rank_after(letters, died, id)
   local found = call('ZRANGE', letters, rank, rank + 31, 'WITHSCORES')
   for i = 1, #found, 2 do
@@ -21,8 +22,8 @@ local function letter_of(letters, id, died)
   end
 end
 
--- Returns the lowest number of an id's letters. `top` is the number that the latest letter stands for. If the id has no
--- other letter, returns `top`.
+-- Returns the lowest number of an id's letters. `top` is the number that the latest letter would have: one more than
+-- the number that it contains. If the id has no other letter, returns `top`.
 local function lowest(letter_hash, id, top)
   local low, high = 1, top
   while low < high do

@@ -32,7 +32,8 @@ local function lost(number, why)
 end
 
 -- Gives a leased job another priority: 1 2 3, or 'p' and a number. Returns its log. If the new priority is a number,
--- the first line of the log has it. The record has the level: see `with_level`.
+-- the first line of the log has it. If the level in the record must change, `lease.level` is the new level: see
+-- `with_level`.
 local function with_priority(lease, log, priority)
   local number = string.match(priority, '^p(%d+)$')
   local level = lease.rank == 0 and 2 or lease.rank

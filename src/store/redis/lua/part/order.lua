@@ -52,7 +52,8 @@ local function in_order(topic, n, found)
   return all, members
 end
 
--- Adds members to q: for some random jobs with numbers, in case the previous release put the jobs into r:.
+-- Looks at some random ready jobs, and adds members to q: for those with numbers. The previous release does not know
+-- q:, and puts such jobs only into r:. If no ready job has a number, removes q:.
 local function mend(topic)
   local ready, jobs = base .. 'r:' .. topic, {}
   local some = call('ZRANDMEMBER', ready, MENDED, 'WITHSCORES')
