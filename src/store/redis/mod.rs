@@ -32,6 +32,7 @@ mod promote;
 mod records;
 mod round;
 mod script;
+mod script_text;
 mod set;
 mod settle;
 mod spool_sender;

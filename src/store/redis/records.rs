@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn the_defaults_of_the_scripts_are_those_of_the_model() {
-        let script = Script::RecordTrim.text();
+        let script = include_str!("lua/part/history.lua");
         let age = RecordKeeping::DEFAULT.age.as_millis();
         let defaults = format!("{age}, {}, {RECORDS_MAX}\n", RecordKeeping::DEFAULT.jobs);
         assert!(script.contains(&format!("DEFAULT_BYTES = {defaults}")));

@@ -3,9 +3,12 @@
 //!
 //! A server defines all functions of a script anew in each call, which can take as long as the work itself. So lines
 //! that begin with `--@ first` may name the functions of the parts that most calls need. Such a script must call
-//! `define_others()` before it uses any other function of its parts.
+//! `define_others()` before it uses any other function of its parts. Constants are written in capital letters: a
+//! server gets their values in place of their names. `script_text.rs` does both.
 
 use std::sync::LazyLock;
+
+use super::script_text::assemble;
 
 /// The scripts. The file of each script says which arguments the script gets, and what it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,68 +162,11 @@ static ASSEMBLED: LazyLock<[LoadedScript; SOURCES.len()]> = LazyLock::new(|| {
         let parts = first.strip_prefix("--@ use ").unwrap_or_default().split(' ');
         let part = |name: &str| PARTS.iter().find(|(n, _)| *n == name).map(|(_, text)| *text);
         let parts: String = parts.filter_map(part).collect();
-        let first_functions = first_functions(source);
-        let text = match first_functions.is_empty() {
-            true => parts + source,
-            false => with_others_deferred(&parts, &first_functions, source),
-        };
+        let text = assemble(&parts, source);
         let hash = redis::Script::new(&text).get_hash().to_owned();
         LoadedScript { text, hash, is_fenced: first.contains(" fence") }
     })
 });
-
-/// Returns the functions that most calls of a script need, if the script names them.
-fn first_functions(source: &str) -> Vec<&str> {
-    source
-        .lines()
-        .filter_map(|line| line.strip_prefix("--@ first "))
-        .flat_map(|names| names.split(' '))
-        .collect()
-}
-
-/// Returns the text of a script where only these functions of its parts are defined at once. `define_others()` defines
-/// the others, in the table `OTHERS`. (The more variables from outside a function uses, the longer its definition
-/// takes. If the others were variables, `define_others()` and their callers would use them from outside. So they are
-/// fields of a table.)
-fn with_others_deferred(parts: &str, first: &[&str], source: &str) -> String {
-    let (mut at_once, mut deferred, mut names) = (String::new(), String::new(), Vec::new());
-    let mut is_in_deferred = false;
-    for line in parts.lines() {
-        let function = line.strip_prefix("local function ").and_then(|rest| rest.split_once('('));
-        match function.filter(|(name, _)| !first.contains(name)) {
-            Some((name, rest)) => {
-                is_in_deferred = true;
-                names.push(name);
-                deferred.push_str(&format!("OTHERS.{name} = function({rest}\n"));
-            }
-            None if is_in_deferred => {
-                deferred.push_str(&format!("{line}\n"));
-                is_in_deferred = line != "end";
-            }
-            None => at_once.push_str(&format!("{line}\n")),
-        }
-    }
-    let is_done = names[0];
-    let text = format!(
-        "local OTHERS = {{}}\n{at_once}local function define_others()\nif OTHERS.{is_done} then return end\n{deferred}end\n{source}"
-    );
-    names.iter().fold(text, |text, name| with_calls_of_others(&text, name))
-}
-
-/// Returns the text of a script with `OTHERS.` before each call of this function.
-fn with_calls_of_others(text: &str, name: &str) -> String {
-    let call = format!("{name}(");
-    let mut out = String::with_capacity(text.len());
-    for (n, part) in text.split(&call).enumerate() {
-        if n > 0 {
-            let is_whole = !out.ends_with(|c: char| c.is_ascii_alphanumeric() || "_.:".contains(c));
-            out.push_str(if is_whole { "OTHERS." } else { "" });
-            out.push_str(&call);
-        }
-        out.push_str(part);
-    }
-    out
-}
 
 impl Script {
     fn assembled(self) -> &'static LoadedScript {
@@ -250,6 +196,7 @@ impl Script {
 
 #[cfg(test)]
 mod tests {
+    use super::super::script_text::{constants_of, first_functions};
     use super::*;
 
     #[test]
@@ -272,13 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_that_few_calls_need_are_defined_later() {
-        let parts =
-            "local A = 1\nlocal function f(x)\n  return x\nend\n\nlocal function g()\n  return f(A)\nend\n";
-        let g_later = "local OTHERS = {}\nlocal A = 1\nlocal function f(x)\n  return x\nend\n\n\
-                       local function define_others()\nif OTHERS.g then return end\n\
-                       OTHERS.g = function()\n  return f(A)\nend\nend\nreturn OTHERS.g(string.g(beg(1)))\n";
-        assert_eq!(with_others_deferred(parts, &["f"], "return g(string.g(beg(1)))\n"), g_later);
+    fn every_function_that_a_script_needs_first_is_a_function_of_a_part() {
         for (name, source) in SOURCES {
             let is_function = |function: &str| PARTS.iter().any(|(_, part)| defines(part, function));
             first_functions(source)
@@ -292,22 +233,44 @@ mod tests {
     }
 
     /// The functions in `define_others()` are defined after all variables of the parts. If two parts had a variable of
-    /// the same name, such a function would use the last one, and not the one above it.
+    /// the same name, such a function would use the last one, and not the one above it. A constant has one value in the
+    /// whole script.
     #[test]
     fn each_name_of_a_part_occurs_once_in_a_script() {
-        for (name, source) in SOURCES.iter().filter(|(_, source)| !first_functions(source).is_empty()) {
+        for (name, source) in SOURCES {
             let first = source.lines().next().unwrap().strip_prefix("--@ use ").unwrap();
             let parts = first.split(' ').filter_map(|part| PARTS.iter().find(|(n, _)| *n == part));
-            let lines =
-                parts.flat_map(|(_, text)| text.lines()).filter_map(|line| line.strip_prefix("local "));
+            let texts = parts.map(|(_, text)| *text).chain([source]);
+            let lines = texts.flat_map(str::lines).filter_map(|line| line.strip_prefix("local "));
             let names = lines.flat_map(|line| match line.strip_prefix("function ") {
                 Some(function) => vec![function.split('(').next().unwrap()],
                 None => line.split(" = ").next().unwrap().split(", ").collect(),
             });
             let mut seen = std::collections::HashSet::new();
             for one in names {
-                assert!(seen.insert(one), "{name}: two parts have {one}");
-                assert!(!defines(source, one), "{name}: {one} is a function of a part, too");
+                assert!(seen.insert(one), "{name}: {one} is defined twice");
+            }
+        }
+    }
+
+    #[test]
+    fn no_text_in_a_script_has_the_name_of_a_constant() {
+        let texts = SOURCES.iter().chain(&PARTS).map(|(_, text)| *text);
+        let code: Vec<&str> =
+            texts.flat_map(str::lines).filter(|line| !line.trim_start().starts_with("--")).collect();
+        let constants: std::collections::HashSet<&str> =
+            code.iter().flat_map(|line| constants_of(line)).map(|(name, _)| name).collect();
+        assert!(constants.len() > 30);
+        let words = |text: &'static str| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for line in &code {
+            let in_quotes = line.split('\'').skip(1).step_by(2);
+            in_quotes.flat_map(words).for_each(|word| assert!(!constants.contains(word), "{line}"));
+        }
+        // No name is left over in the code that is sent to servers.
+        for script in &*ASSEMBLED {
+            let lines = script.text.lines().filter(|line| !line.trim_start().starts_with("--"));
+            for word in lines.flat_map(words) {
+                assert!(!constants.contains(word), "{word}");
             }
         }
     }

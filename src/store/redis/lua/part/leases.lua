@@ -4,7 +4,7 @@
 -- begins with a zero, the lease has no owner. Then the client that has reserved the job follows the zero. The zeros
 -- make the value longer than 64 bytes. So Redis stores the leases in a hash table, and does not search a list for them.
 local TOKEN, OWNER = 20, 66
-local ZEROS = string.rep('\0', 22)
+local ZEROS = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 -- The marks are in the same byte as the rank, above the two bits of the rank. NOTED: m: has notes of the job. WAS_REPLACED:
 -- record, due time and rank are those of a replacement.
 local NOTED, WAS_REPLACED = 4, 8

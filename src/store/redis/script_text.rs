@@ -1,0 +1,136 @@
+//! Makes the text of a script that is sent to servers from the text of its file and the texts of its parts, so that a call
+//! costs the server less.
+
+use std::collections::HashMap;
+
+/// Returns the text of a script.
+pub(super) fn assemble(parts: &str, source: &str) -> String {
+    let constants: HashMap<&str, &str> = parts.lines().chain(source.lines()).flat_map(constants_of).collect();
+    let (parts, source) = (with_values(parts, &constants), with_values(source, &constants));
+    match first_functions(&source) {
+        first if first.is_empty() => parts + &source,
+        first => with_others_deferred(&parts, &first, &source),
+    }
+}
+
+/// Returns the constants that a line defines, with their values. A constant is a variable of the whole script in capital
+/// letters whose value is a number or a string.
+pub(super) fn constants_of(line: &str) -> Vec<(&str, &str)> {
+    let Some((names, values)) = line.strip_prefix("local ").and_then(|rest| rest.split_once(" = ")) else {
+        return Vec::new();
+    };
+    let (names, values): (Vec<&str>, Vec<&str>) = (names.split(", ").collect(), values.split(", ").collect());
+    let is_name = |name: &&str| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+    let is_number = |text: &str| text.parse::<f64>().is_ok();
+    let is_string = |text: &str| {
+        text.strip_prefix('\'')
+            .and_then(|rest| rest.strip_suffix('\''))
+            .is_some_and(|inner| !inner.contains('\''))
+    };
+    let is_value = |text: &&str| is_number(text) || is_string(text);
+    let are_constants =
+        names.len() == values.len() && names.iter().all(is_name) && values.iter().all(is_value);
+    if are_constants { names.into_iter().zip(values).collect() } else { Vec::new() }
+}
+
+/// Returns a text with the values of the constants in place of their names. (A call takes longer with each variable that
+/// it defines, and each function takes longer to define with each variable from outside that it uses.) Comments stay as
+/// they are, and so do the numbers of the lines.
+fn with_values(text: &str, constants: &HashMap<&str, &str>) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        if line.trim_start().starts_with("--") {
+            out.push_str(line);
+        } else if constants_of(line).is_empty() {
+            let is_part_of_word = |c: char| c.is_ascii_alphanumeric() || "_.".contains(c);
+            let mut rest = line;
+            while let Some(at) = rest.find(is_part_of_word) {
+                let (before, from) = rest.split_at(at);
+                let (word, after) = from.split_at(from.find(|c| !is_part_of_word(c)).unwrap_or(from.len()));
+                out.push_str(before);
+                out.push_str(constants.get(word).unwrap_or(&word));
+                rest = after;
+            }
+            out.push_str(rest);
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// Returns the functions that most calls of a script need, if the script names them.
+pub(super) fn first_functions(source: &str) -> Vec<&str> {
+    source
+        .lines()
+        .filter_map(|line| line.strip_prefix("--@ first "))
+        .flat_map(|names| names.split(' '))
+        .collect()
+}
+
+/// Returns the text of a script where only these functions of its parts are defined at once. `define_others()` defines
+/// the others, in the table `OTHERS`. (The more variables from outside a function uses, the longer its definition
+/// takes. If the others were variables, `define_others()` and their callers would use them from outside. So they are
+/// fields of a table.)
+fn with_others_deferred(parts: &str, first: &[&str], source: &str) -> String {
+    let (mut at_once, mut deferred, mut names) = (String::new(), String::new(), Vec::new());
+    let mut is_in_deferred = false;
+    for line in parts.lines() {
+        let function = line.strip_prefix("local function ").and_then(|rest| rest.split_once('('));
+        match function.filter(|(name, _)| !first.contains(name)) {
+            Some((name, rest)) => {
+                is_in_deferred = true;
+                names.push(name);
+                deferred.push_str(&format!("OTHERS.{name} = function({rest}\n"));
+            }
+            None if is_in_deferred => {
+                deferred.push_str(&format!("{line}\n"));
+                is_in_deferred = line != "end";
+            }
+            None => at_once.push_str(&format!("{line}\n")),
+        }
+    }
+    let is_done = names[0];
+    let text = format!(
+        "local OTHERS = {{}}\n{at_once}local function define_others()\nif OTHERS.{is_done} then return end\n{deferred}end\n{source}"
+    );
+    names.iter().fold(text, |text, name| with_calls_of_others(&text, name))
+}
+
+/// Returns the text of a script with `OTHERS.` before each call of this function.
+fn with_calls_of_others(text: &str, name: &str) -> String {
+    let call = format!("{name}(");
+    let mut out = String::with_capacity(text.len());
+    for (n, part) in text.split(&call).enumerate() {
+        if n > 0 {
+            let is_whole = !out.ends_with(|c: char| c.is_ascii_alphanumeric() || "_.:".contains(c));
+            out.push_str(if is_whole { "OTHERS." } else { "" });
+            out.push_str(&call);
+        }
+        out.push_str(part);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_that_few_calls_need_are_defined_later() {
+        let parts =
+            "local a = 1\nlocal function f(x)\n  return x\nend\n\nlocal function g()\n  return f(a)\nend\n";
+        let g_later = "local OTHERS = {}\nlocal a = 1\nlocal function f(x)\n  return x\nend\n\n\
+                       local function define_others()\nif OTHERS.g then return end\n\
+                       OTHERS.g = function()\n  return f(a)\nend\nend\nreturn OTHERS.g(string.g(beg(1)))\n";
+        assert_eq!(with_others_deferred(parts, &["f"], "return g(string.g(beg(1)))\n"), g_later);
+    }
+
+    #[test]
+    fn constants_are_replaced_by_their_values() {
+        let text = "local MOST, NAME = 1e15, 'a b'\nlocal LATE = f()\n-- MOST\n  return MOST, x.MOST, MOSTLY, (NAME), 1.5\n";
+        let expected = "\nlocal LATE = f()\n-- MOST\n  return 1e15, x.MOST, MOSTLY, ('a b'), 1.5\n";
+        assert_eq!(assemble("", text), expected);
+        assert_eq!(assemble("local A, B = 1, 2\n", "return A + B .. A"), "\nreturn 1 + 2 .. 1\n");
+        assert_eq!(assemble("local A = 'x' .. 'y'\n", "return A"), "local A = 'x' .. 'y'\nreturn A\n");
+    }
+}
