@@ -587,6 +587,30 @@ fn a_server_that_has_forgotten_its_scripts_is_given_them_again() {
     assert_eq!(sink.count(), 10, "each came once");
 }
 
+/// An earlier release counts bytes, and does not say so in `counting`.
+#[test]
+fn bytes_that_an_earlier_release_counts_are_counted_on() {
+    let pair = Pair::start("");
+    let quota = Arc::new(model::quota::Quota { max_bytes: Some(1 << 30), ..Default::default() });
+    let bytes = |store: &mut dyn Store| -> u64 {
+        store.counts().unwrap().iter().filter_map(|counts| counts.bytes).sum()
+    };
+    let later = Due::In(Duration::from_secs(3600));
+    let mut store = pair.store();
+    let limited = NewJob { quota: Some(quota), ..new_job("t", &pair.id_on(0, "limited"), "1", later) };
+    let free = |n: usize| new_job("t", &pair.id_on(0, &format!("free{n}")), "1", later);
+    store.add(&[limited]).into_iter().for_each(|added| assert!(added.is_ok()));
+    let keys = pair.nodes[0].cli(&["KEYS", "*:counting"]);
+    assert_eq!(keys.lines().count(), 1, "{keys}");
+    pair.nodes[0].cli(&["DEL", keys.trim()]);
+    let before = bytes(&mut *store);
+    let mut next = pair.store_of_another(5);
+    // Some of these ids are in the shard of the first job.
+    let many: Vec<NewJob> = (0..20).map(free).collect();
+    next.add(&many).into_iter().for_each(|added| assert!(added.is_ok()));
+    assert!(bytes(&mut *next) > before, "{before}");
+}
+
 #[test]
 fn two_daemons_deliver_each_job_once_and_one_continues_alone() {
     let sink = Sink::start();

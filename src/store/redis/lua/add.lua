@@ -33,7 +33,7 @@ while argv[i] do
   local first, alike = i + 5, shared_flags ~= ''
   local step, before_topic, asked, refused = alike and 2 or 4, #out, n, nil
   i = first + step * n
-  if limits ~= '' or call('HEXISTS', base .. 'bytes', topic) == 1 then
+  if limits ~= '' or counting and call('HEXISTS', base .. 'bytes', topic) == 1 then
     define_others()
     n, refused = admit(topic, limits, first, n, step, alike and shared_flags)
   end
@@ -104,11 +104,12 @@ while argv[i] do
     -- If there are few jobs, each new id is written by itself. Ids that are taken stay as they are for now. Otherwise,
     -- if all jobs replace, the number of new fields shows whether any id was taken. A job that is replaced leaves a
     -- record, so such jobs are read before they are replaced.
-    local m, fresh, before, are_few = { topic = topic }, nil, {}, n <= FEW
+    local m, fresh, before, are_few = nil, nil, nil, n <= FEW
     if are_few then
       fresh = true
       for k = from, to, 2 do fresh = call('HSETNX', bodies, list[k], list[k + 1]) == 1 and fresh end
     elseif all_replace then
+      m, before = { topic = topic }, {}
       m.ids, m.bodies = keeping_of(topic)
       if m.ids > 0 then
         local ids = {}
@@ -135,7 +136,10 @@ while argv[i] do
       if wait > 0 then lower('due', topic, alike and score or text(earliest)) else ring(topic) end
     else
       define_others()
-      if not m.ids then m.ids, m.bodies = keeping_of(topic) end
+      if not m then
+        m, before = { topic = topic }, {}
+        m.ids, m.bodies = keeping_of(topic)
+      end
       if alike then
         scores, moments, ranks, rules, notes = {}, {}, {}, {}, {}
         for x = 1, n do

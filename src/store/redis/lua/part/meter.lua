@@ -1,14 +1,16 @@
 -- The bytes of a topic's jobs: of all its records (b:) and dead letters (X:). The hash `bytes` has a field for each topic
 -- whose bytes are counted. For other topics nothing is counted, because the count would slow down each transition.
--- Needs: `call` and `base`.
+-- The key `counting` exists if the hash exists. (An earlier release does not write `counting`: see announce.) Needs: fence.
 
 local function meter(topic, bytes)
-  if bytes ~= 0 and call('HEXISTS', base .. 'bytes', topic) == 1 then call('HINCRBY', base .. 'bytes', topic, bytes) end
+  if bytes ~= 0 and counting and call('HEXISTS', base .. 'bytes', topic) == 1 then
+    call('HINCRBY', base .. 'bytes', topic, bytes)
+  end
 end
 
 -- Returns how many bytes these fields of b: or X: have together. Returns 0 for a topic that is not counted.
 local function bytes_of(prefix, topic, names)
-  if call('HEXISTS', base .. 'bytes', topic) == 0 then return 0 end
+  if not counting or call('HEXISTS', base .. 'bytes', topic) == 0 then return 0 end
   local key, bytes = base .. prefix .. topic, 0
   for _, name in ipairs(names) do bytes = bytes + call('HSTRLEN', key, name) end
   return bytes
@@ -26,6 +28,10 @@ end
 -- never counted, the first value is the server's estimate. The value becomes exact when the topic has no jobs at some
 -- moment.
 local function counted(topic)
+  if not counting then
+    counting = '1'
+    call('SET', base .. 'counting', counting)
+  end
   local bytes, live, dead = call('HGET', base .. 'bytes', topic), base .. 'b:' .. topic, base .. 'X:' .. topic
   if call('EXISTS', live, dead) == 0 then
     if bytes ~= '0' then call('HSET', base .. 'bytes', topic, '0') end
