@@ -28,7 +28,8 @@ pub struct HandOverMemory {
     memory: OwnedFd,
     /// The executable of the previous image.
     pub before: OwnedFd,
-    /// Why the next image has given the process back; none: this is the next image.
+    /// If the next image could not continue, and has executed the previous image again: the reason. None: this process
+    /// runs the next image.
     pub refused: Option<String>,
 }
 

@@ -77,8 +77,8 @@ pub fn refusal(url: &str, address: IpAddr, why: &str) -> String {
     )
 }
 
-/// The host has a loopback address. Returns whether the text of the host shows this without a look-up: the text is an
-/// address, or `localhost` (RFC 6761, 6.3).
+/// Call this only for a host that has a loopback address. Returns whether the text of the host shows this without a
+/// look-up: the text is an address, or `localhost` (RFC 6761, 6.3).
 fn is_written_as_loopback(host: &str) -> bool {
     let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
     literal(host).is_some() || name == "localhost" || name.ends_with(".localhost")

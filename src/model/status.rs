@@ -94,7 +94,7 @@ pub struct Renewal {
     pub at_ms: i64,
     /// What was renewed: `configuration` (HUP) or `executable` (USR2).
     pub kind: String,
-    /// Why it was refused, so that the old generation still serves. None: the new generation serves.
+    /// Why it was refused. Then the old generation still serves. None: the new generation serves.
     pub refused: Option<String>,
 }
 

@@ -82,8 +82,8 @@ pub enum ListedChangeResult {
 
 /// Operations on many jobs that were listed.
 pub trait Bulk {
-    /// Lists up to `limit` jobs of a topic in one state, without their bodies. Fails if a node that has jobs does not
-    /// answer, or if jobs are being moved, so that no job is left out.
+    /// Lists up to `limit` jobs of a topic in one state, without their bodies. No job is left out:
+    /// the call fails if a node that has jobs does not answer, or if jobs are being moved.
     fn list_in_order(
         &mut self,
         topic: &TopicName,

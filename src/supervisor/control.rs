@@ -52,8 +52,8 @@ impl Control {
                 Err(e) => return Err(e),
             };
             let answer = || -> io::Result<()> {
-                // The status fits into the buffer of the socket. A client that does not get all of it gets no valid
-                // JSON.
+                // The status fits into the buffer of the socket. So the write does not wait for the client. If the
+                // status does not fit after all, the client gets only a part, which is not valid JSON.
                 stream.set_nonblocking(true)?;
                 (&stream).write_all(&serde_json::to_vec(&status())?)
             };

@@ -169,7 +169,7 @@ pub(super) fn judge(topic: &Topic, expressions: &Expressions, answer: &Answer) -
 type AnswerRefusal = (Failure, String);
 
 /// Checks whether the topic's rule accepts an answer. An error says why not. If the rule accepts the answer, but the
-/// flag asks for the job again, returns the reason for the next attempt.
+/// topic's `re_notify_flag` is true of it, returns the reason for the next attempt.
 fn check_answer(
     topic: &Topic,
     expressions: &Expressions,

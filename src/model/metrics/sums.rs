@@ -50,8 +50,8 @@ impl Sums {
         self.with(other, u64::wrapping_add)
     }
 
-    /// Returns the differences between these sums and earlier sums. The numbers of a page never fall. So if `self` was
-    /// read before `before`, the differences are 0.
+    /// Returns the differences between these sums and earlier sums. The numbers of a page never fall. If `self` is the
+    /// older reading, its numbers are not greater than those of `before`, and all differences are 0.
     pub fn since(self, before: Sums) -> Sums {
         self.with(before, u64::saturating_sub)
     }

@@ -226,8 +226,8 @@ settings! {
     old_secrets_until: Option<Moment> = None, SettingKind::Moment;
     /// How long the record of a job that has ended is kept. Zero: jobs leave no record.
     keep_done: Duration = RecordKeeping::DEFAULT.age, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
-    /// How many records of ended jobs are kept. On Redis: for how many ids each shard keeps records. The oldest records
-    /// are removed first. Zero: jobs leave no record.
+    /// How many records of ended jobs are kept. On Redis, each shard keeps the records of at most this many ids.
+    /// The oldest records are removed first. Zero: jobs leave no record.
     keep_done_jobs: u32 = RecordKeeping::DEFAULT.jobs, SettingKind::Count { least: 0, most: 10 * MILLION };
     /// Whether a record contains the body and the headers of its job, so that the job can be replayed. A body of more
     /// than 64 KiB is not kept.
@@ -310,8 +310,8 @@ impl Topic {
     }
 
     /// Returns the limit of attempts that applies when a lease expires. With `re_notify_flag`, dq does not know how
-    /// many of the earlier attempts failed, and after how many the flag was true. So if the flag may be true without a
-    /// limit, an expired lease is never the last attempt of a job.
+    /// many of the earlier attempts failed, and after how many the flag was true. So if `max_notifications` is not set,
+    /// the topic has no limit of attempts for expired leases.
     pub fn lease_limit(&self) -> u32 {
         match self.re_notify_flag.is_empty() {
             true => self.max_attempts,

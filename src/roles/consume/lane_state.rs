@@ -19,10 +19,10 @@ use store::{Settlement, TopicRing};
 /// work behind, the lane leases at once after a ring.
 const GATHER: Duration = Duration::from_millis(1);
 
-/// If the last lease has left work behind, the lane does not listen to its bell. It finds topics with new ready jobs by
-/// surveys, which are leases that ask for all topics. The store also reports some of these topics. A survey takes
-/// longer with more topics, so surveys get a tenth of the time. After each survey, the lane waits for the duration of
-/// the survey, multiplied by this number.
+/// After a lease that has left work behind, the lane does not listen to its bell for [`GATHER`]. It finds topics with
+/// new ready jobs by surveys, which are leases that ask for all topics. The store also reports some of these topics. A
+/// survey takes longer with more topics, so surveys get a tenth of the time. After each survey, the lane waits for the
+/// duration of the survey, multiplied by this number.
 const SURVEY_SHARE: u32 = 9;
 
 /// The longest wait between two surveys.

@@ -51,7 +51,8 @@ const ROUND: Duration = Duration::from_secs(1);
 /// When this process ends, the main loop waits for the end of the alert worker. It checks at this interval.
 const END_ROUND: Duration = Duration::from_millis(20);
 
-/// Less free room than this is a finding: in bytes, and in percent of the disk.
+/// The free space below which the disk is nearly full: in bytes, and in percent of the disk. The greater of the two
+/// limits counts. (`check_file` has a lower limit for small disks, and also observes `min_free`.)
 const ROOM: (u64, u64) = (256 << 20, 3);
 
 /// If the log (WAL) is longer than this, in bytes, its changes are not copied into the file as they should be.

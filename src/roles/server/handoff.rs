@@ -347,8 +347,9 @@ mod tests {
             assert_eq!(e.kind(), ErrorKind::InvalidData);
             assert!(e.to_string().contains(why), "{e}");
         }
-        // A connection without a token keeps the format that the previous release reads. A connection with a token must
-        // not look open to everyone, so the previous release refuses it.
+        // A connection without a token keeps the format that the previous release reads. A connection with a token gets
+        // version 2, which the previous release refuses. Otherwise the previous release would treat it as a connection
+        // without a token.
         assert!(bytes.starts_with(b"{\"version\":1,") && !bytes.windows(6).any(|w| w == b"\"pass\""));
         let token = Token {
             name: TokenName::new("ops").unwrap(),

@@ -108,7 +108,8 @@ impl Bulk for RedisStore {
         let answers = self.ask_all(places.into_iter().map(call).collect());
         let shards: Vec<ShardListing> =
             answers.into_iter().map(|(_, answer)| heads_of(answer?, state)).collect::<Result<_>>()?;
-        // A job that is moved meanwhile may be missing on all shards.
+        // A job that was moved during these calls may be missing in all answers. So the answers count only if the set
+        // of nodes is still the same.
         match self.nodes.open_homes()?.set == homes.set {
             true => joined(shards, direction, limit),
             false => Err(moving()),

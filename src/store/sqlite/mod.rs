@@ -147,7 +147,8 @@ impl SqliteStore {
             // lost when this descriptor is closed.
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
         }
-        // The connection may migrate, which writes to the log.
+        // `connect` may migrate the schema, which writes to the log. So the note says before it that the log is being
+        // written.
         let before = taken.note().map_err(io)?;
         taken.set(LogNote::Writing).map_err(io)?;
         // An empty file has no pages yet. Its size is read without opening it.

@@ -7,7 +7,7 @@
 --       or none: all bells are rung, and `bell` also gets the empty name, which means: look at all topics
 -- Returns nothing
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 -- A removal comes first: see moves. (It removes nothing, because no topic has this name.)
 call('ZREM', base .. 'bell', ' ')

@@ -5,7 +5,7 @@
 -- ARGV  1 topic
 -- Returns 1 if the circuit was not closed before, else 0
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local topic = ARGV[1]
 call('SREM', base .. 'paused', '!' .. topic)

@@ -7,7 +7,7 @@
 -- the oldest ready job was due, in ms (-1: no job is ready), and how many bytes its jobs have (-1: bytes are not
 -- counted). A topic may occur more than once
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local scan = call('ZSCAN', base .. 'due', ARGV[1], 'COUNT', ARGV[2])
 local out, n = { scan[1] }, 1

@@ -5,7 +5,7 @@
 -- ARGV  1 topic   2 the moment, Unix ms   3 how many at most   4 how many bytes of big bodies at most
 -- Returns an array: for each job the values that part/views.lua describes
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local topic = ARGV[1]
 local bodies = base .. 'X:' .. topic

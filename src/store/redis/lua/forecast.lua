@@ -5,7 +5,7 @@
 -- ARGV  1 how many topics   then the topics   then moments in ms, ascending
 -- Returns how many become due between each moment and the next
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local topics, out = tonumber(ARGV[1]), {}
 for i = topics + 2, #ARGV - 1 do

@@ -5,7 +5,7 @@
 -- ARGV  1 topic   2 id
 -- Returns the values that part/views.lua describes, or nothing
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local topic, id = ARGV[1], ARGV[2]
 local out = {}

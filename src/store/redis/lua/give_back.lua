@@ -6,7 +6,7 @@
 -- ARGV  for each ring: topic, its score in `bell`
 -- Returns nothing
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 -- A removal comes first: see moves. (It removes nothing, because no topic has this name.)
 call('ZREM', base .. 'bell', ' ')

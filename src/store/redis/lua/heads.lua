@@ -8,7 +8,7 @@
 -- Returns an array: 1 if there are more, else 0; then for each job five values: its member and score in the zset of the
 -- state, its due time in ms, its stamp in us, its log
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local topic, state, back = ARGV[1], tonumber(ARGV[2]), ARGV[5] == 'backward'
 local order = base .. ({ 'd:', 'r:', 'l:', 'x:' })[state] .. topic

@@ -6,7 +6,7 @@
 -- Returns the time in microseconds, then for each name: how many permits all owners hold, and the time up to which the
 -- starts so far have used up the rate, in microseconds (`spent_us` in src/model/flow.rs)
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local out = { string.format('%.0f', now_us) }
 for i = 1, #ARGV do

@@ -8,7 +8,7 @@
 -- Returns an array: where this page ended (two values; '' and '' if it is the last page), then for each job the values
 -- that part/views.lua describes
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local topic, state = ARGV[1], tonumber(ARGV[2])
 local order = base .. ({ 'd:', 'r:', 'l:', 'x:' })[state] .. topic

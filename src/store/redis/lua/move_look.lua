@@ -8,7 +8,7 @@
 -- Returns an array: where to go on ('0' at the end), then ids. An id that is there the whole time is returned at least
 -- once
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local scan = call('HSCAN', base .. ARGV[2] .. ':' .. ARGV[1], ARGV[3], 'COUNT', ARGV[4])
 local out = { scan[1] }

@@ -15,8 +15,8 @@
 -- Moves a job: nothing -> delayed, ready, leased. A job that is removed: delayed, ready, leased -> nothing
 
 local rule, topic, taken = ARGV[1], ARGV[3], 0
--- The last release without sets noted under this key which jobs it moved to this shard. These jobs must not be moved
--- here a second time.
+-- Early releases had no sets. The last of these releases wrote under this key which jobs it moved to this shard. These
+-- jobs must not be moved here a second time.
 local put = base .. 'put:' .. ARGV[2]
 local has_order = call('EXISTS', base .. 'q:' .. topic) == 1
 

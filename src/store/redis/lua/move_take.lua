@@ -7,7 +7,7 @@
 -- r or l), its score in that state, lease. For a leased job, the score is the time that its lease still lasts, ms: the
 -- clock of the home may differ
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local topic, bytes, out, seen = ARGV[1], tonumber(ARGV[2]), { 0 }, 0
 for i = 3, #ARGV do

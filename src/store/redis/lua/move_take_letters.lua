@@ -6,7 +6,7 @@
 -- Returns where to go on ('0' at the end), then for each letter two values: when it died in ms, and what is stored of
 -- it
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local letter_hash, letters, id = base .. 'X:' .. ARGV[1], base .. 'x:' .. ARGV[1], ARGV[2]
 local latest = call('HGET', letter_hash, id .. ZERO)

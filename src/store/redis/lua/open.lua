@@ -5,7 +5,7 @@
 -- ARGV  1 topic   2 for how long, ms; 0: see below   3 how often the circuit was opened in a row   4 why
 -- Returns 1 if the circuit was closed before, else 0
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local topic = ARGV[1]
 -- A removal comes first: see moves.

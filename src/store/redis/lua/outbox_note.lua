@@ -5,7 +5,7 @@
 -- ARGV  'done' and the numbers of the entries; or 'set', the previous set and the new set
 -- Returns how many entries there were; or 1 if the previous set was right, else 0
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 if ARGV[1] == 'set' then
   if (call('GET', base .. 'outset') or '') ~= ARGV[2] then return 0 end

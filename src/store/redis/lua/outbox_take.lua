@@ -11,7 +11,7 @@
 --       4 the name of the sender   5 for how many ms no other sender may send
 -- Returns -1, the time in us, `outset`, and the entries; or, if only another sender may send now, for how many ms
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local owner = call('GET', base .. 'outowner')
 if owner and owner ~= ARGV[4] then return { math.max(1, call('PTTL', base .. 'outowner')) } end

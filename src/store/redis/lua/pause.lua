@@ -6,7 +6,7 @@
 -- ARGV  for each topic: topic, when this was stated (Unix ms), 1 paused or 0 not paused
 -- Returns nothing
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 for i = 1, #ARGV, 3 do
   local topic, at, is = ARGV[i], ARGV[i + 1], ARGV[i + 2]

@@ -11,7 +11,7 @@
 -- Returns for each topic: how many permits are granted, and in how many ms the rate allows more (-1: the rate is not
 -- the limit)
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local owner, out = ARGV[1], {}
 for i = 3, #ARGV, 7 do

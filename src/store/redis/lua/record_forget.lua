@@ -5,7 +5,7 @@
 -- ARGV  1 topic   2 'ids', followed by ids, or 'oldest', followed by a number of ids
 -- Returns how many records it has erased ('oldest': of how many ids), and 1 if the topic has more records, else 0
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local topic, gone, hash = ARGV[1], 0, base .. 'H:' .. ARGV[1]
 if ARGV[2] == 'oldest' then

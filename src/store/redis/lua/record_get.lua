@@ -5,6 +5,6 @@
 -- ARGV  1 topic   2 id
 -- Returns the records, the oldest first, as part/history.lua describes them; nothing if there are none
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 return call('HGET', base .. 'H:' .. ARGV[1], ARGV[2])

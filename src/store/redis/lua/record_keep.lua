@@ -5,7 +5,7 @@
 -- ARGV  for each topic: its name ('' means all topics together), and the value of `keeping` ('' means the default): see
 --       part/history.lua
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 for i = 1, #ARGV, 2 do
   if ARGV[i + 1] == '' then

@@ -7,7 +7,7 @@
 -- Returns an array: where this page ended (two values; '' and '' if it is the last page), then for each record the id
 -- and the record, as part/history.lua describes it
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local order, hash = base .. 'h:' .. ARGV[1], base .. 'H:' .. ARGV[1]
 local n, bytes = tonumber(ARGV[4]), tonumber(ARGV[5])

@@ -5,7 +5,7 @@
 -- ARGV  1 topic   then for each id: the id, and its records
 -- Returns the number of ids of which it has taken over records
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local topic, hash, order = ARGV[1], base .. 'H:' .. ARGV[1], base .. 'h:' .. ARGV[1]
 

@@ -6,7 +6,7 @@
 --       2 'old', or 'room': the oldest records of the topic whose records have the most bytes
 -- Returns the number of these ids, and the shortest age in ms that a topic with records keeps, or -1
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local left, shortest = tonumber(ARGV[1]), -1
 if ARGV[2] == 'room' then return { erase_of_largest(math.huge, left), shortest } end

@@ -5,7 +5,7 @@
 -- ARGV  topics
 -- Returns nothing
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 -- A removal comes first: see moves.
 call('ZREMRANGEBYSCORE', base .. 'pull', '-inf', now - PULL_RINGS)

@@ -5,7 +5,7 @@
 -- ARGV  1 32 random bytes
 -- Returns the secret
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local key = base .. 'secret'
 local secret = call('GET', key)

@@ -12,7 +12,7 @@
 --       2 the set
 -- Returns the set that the shard has afterwards; '' for none
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local what, set, key = ARGV[1], ARGV[2], base .. 'set'
 local own = call('GET', key) or ''

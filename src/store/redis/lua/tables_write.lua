@@ -14,7 +14,7 @@
 -- Returns 1 if all changes were made, 0 if there is another version, -1 if there are no shared tables, or the name of
 -- the node to which the tables are being moved
 --
--- Moves nothing.
+-- Changes the state of no job.
 
 local first, guard = base .. ARGV[1], base .. ARGV[2]
 -- A call that writes the mark of a move has no next version, so it is not refused here.

@@ -24,7 +24,8 @@ for topic, ids in pairs(topics) do
       local lease = lease_of(packed)
       if lease.owner == owner then
         jobs = jobs + 1
-        -- The notes of the job are from before the lease.
+        -- The lease has not changed the notes of the job. They still have the number of attempts from before the lease.
+        -- So the attempt does not count.
         restore(m, id, lease)
       end
     end

@@ -12,7 +12,7 @@ pub(in super::super) struct Call {
     pub shard: usize,
     /// The script of the call. None: it is a plain command.
     pub script: Option<Script>,
-    /// Whether the set of nodes of this call moves jobs.
+    /// Whether jobs are being moved, according to the set of nodes that this call has.
     pub while_moving: bool,
     /// Whether the call is made only on a server that this process has met.
     pub to_met: bool,

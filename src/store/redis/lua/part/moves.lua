@@ -61,8 +61,8 @@ local function unlease(m, id, lease)
 end
 
 -- Returns when a job is due after its lease, unless the outcome of the lease sets another time. A leased job was due
--- before its lease. The clock may show an earlier time now, if the clock was set back, or if the job came from a node
--- with another clock. The due time of a replacement can be in the future.
+-- before its lease. The clock may now show a time before the due time, if the clock was set back, or if the job came
+-- from a node with another clock. The job is then due now. The due time of a replacement can be in the future.
 local function due_after(lease)
   return lease.replaced and lease.due or math.min(lease.due, now)
 end
