@@ -9,7 +9,7 @@ use crate::job_parts::TopicName;
 
 /// The topics that a scope applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Range {
+pub enum ScopeTopics {
     /// All topics, `*`, including those that are registered later.
     All,
     /// All topics whose names begin with a text, such as `shop7.*`, including those that are registered later. Holds
@@ -29,13 +29,13 @@ pub enum Scope {
     Metrics,
     /// To read everything about these topics, and to change nothing. For all topics, this scope is written `read`, and
     /// it also permits to read the state of the daemon.
-    Read(Range),
+    Read(ScopeTopics),
     /// To change the settings of these topics, to pause them, and to act on their dead letters.
-    Manage(Range),
+    Manage(ScopeTopics),
     /// To add, change, delete and read the jobs of these topics.
-    Produce(Range),
+    Produce(ScopeTopics),
     /// To lease, settle and read the jobs of these topics.
-    Consume(Range),
+    Consume(ScopeTopics),
 }
 
 /// The error for a text that is not a scope.
@@ -54,18 +54,18 @@ impl FromStr for Scope {
     fn from_str(text: &str) -> Result<Scope, NoScope> {
         let no_scope = || NoScope(text.chars().take(SHOWN).collect());
         let range = |of: &str| match of {
-            "*" => Ok(Range::All),
+            "*" => Ok(ScopeTopics::All),
             pattern if pattern.ends_with(".*") => {
                 let beginning = &pattern[..pattern.len() - 1];
                 TopicName::new(beginning).map_err(|_| no_scope())?;
-                Ok(Range::Beginning(beginning.to_owned()))
+                Ok(ScopeTopics::Beginning(beginning.to_owned()))
             }
-            name => TopicName::new(name).map(Range::Topic).map_err(|_| no_scope()),
+            name => TopicName::new(name).map(ScopeTopics::Topic).map_err(|_| no_scope()),
         };
         match text.split_once(':') {
             None if text == "admin" => Ok(Scope::Admin),
             None if text == "metrics" => Ok(Scope::Metrics),
-            None if text == "read" => Ok(Scope::Read(Range::All)),
+            None if text == "read" => Ok(Scope::Read(ScopeTopics::All)),
             Some(("read", of)) => range(of).map(Scope::Read),
             Some(("manage", of)) => range(of).map(Scope::Manage),
             Some(("produce", of)) => range(of).map(Scope::Produce),
@@ -88,12 +88,12 @@ impl From<Scope> for String {
     }
 }
 
-impl fmt::Display for Range {
+impl fmt::Display for ScopeTopics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Range::All => f.write_str("*"),
-            Range::Beginning(beginning) => write!(f, "{beginning}*"),
-            Range::Topic(name) => f.write_str(name.as_str()),
+            ScopeTopics::All => f.write_str("*"),
+            ScopeTopics::Beginning(beginning) => write!(f, "{beginning}*"),
+            ScopeTopics::Topic(name) => f.write_str(name.as_str()),
         }
     }
 }
@@ -103,7 +103,7 @@ impl fmt::Display for Scope {
         match self {
             Scope::Admin => f.write_str("admin"),
             Scope::Metrics => f.write_str("metrics"),
-            Scope::Read(Range::All) => f.write_str("read"),
+            Scope::Read(ScopeTopics::All) => f.write_str("read"),
             Scope::Read(range) => write!(f, "read:{range}"),
             Scope::Manage(range) => write!(f, "manage:{range}"),
             Scope::Produce(range) => write!(f, "produce:{range}"),
@@ -140,12 +140,12 @@ pub enum RequiredAccess<'a> {
     Consume(&'a str),
 }
 
-impl Range {
+impl ScopeTopics {
     fn covers(&self, topic: &str) -> bool {
         match self {
-            Range::All => true,
-            Range::Beginning(beginning) => topic.starts_with(beginning),
-            Range::Topic(name) => name.as_str() == topic,
+            ScopeTopics::All => true,
+            ScopeTopics::Beginning(beginning) => topic.starts_with(beginning),
+            ScopeTopics::Topic(name) => name.as_str() == topic,
         }
     }
 }
@@ -155,8 +155,8 @@ impl Scope {
     pub fn permits(&self, need: RequiredAccess<'_>) -> bool {
         match (self, need) {
             (Scope::Admin, _)
-            | (Scope::Metrics | Scope::Read(Range::All), RequiredAccess::Metrics)
-            | (Scope::Read(Range::All), RequiredAccess::Read)
+            | (Scope::Metrics | Scope::Read(ScopeTopics::All), RequiredAccess::Metrics)
+            | (Scope::Read(ScopeTopics::All), RequiredAccess::Read)
             | (Scope::Read(_) | Scope::Manage(_), RequiredAccess::SomeTopics)
             | (
                 Scope::Read(_) | Scope::Manage(_) | Scope::Produce(_) | Scope::Consume(_),

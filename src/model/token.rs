@@ -339,7 +339,7 @@ mod tests {
         Token {
             name: TokenName::new(name).unwrap(),
             proof: TokenProof::Secret(Secret::new([random; 32]).digest()),
-            scopes: vec![Scope::Read(crate::scope::Range::All)],
+            scopes: vec![Scope::Read(crate::scope::ScopeTopics::All)],
             created_ms: 1,
             expires_ms,
             creator: String::new(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use model::job::{Due, JobId, JobKey, NewJob, State, TopicName};
 use model::letters::Pace;
-use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation, PurgeCause};
+use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCounters, Operation, PurgeCause};
 use store::{
     Added, Batch, Change, Changed, CircuitOpening, CircuitView, Counts, DeadLetter, DeadLetterOperation,
     DeadLetterSelection, DeadLetters, Deleted, Forecast, Jobs, JobsPage, Lanes, LeaseRequest, Leased, Leases,
@@ -47,12 +47,12 @@ impl MeteredStore {
     }
 
     /// Returns the counters of the job's home. The handle of one lane always uses the counters of this lane.
-    pub(super) fn node_of(&self, key: &JobKey) -> NodeCells<'_> {
+    pub(super) fn node_of(&self, key: &JobKey) -> NodeCounters<'_> {
         self.counters.node(&self.names[self.lane.unwrap_or_else(|| self.lanes.lane_of(key))])
     }
 
     /// Returns the counters for a call: those of the handle's lane, of the home of `key`, or of all nodes together.
-    fn node(&self, key: Option<&JobKey>) -> NodeCells<'_> {
+    fn node(&self, key: Option<&JobKey>) -> NodeCounters<'_> {
         match (self.lane, key) {
             (None, None) => self.counters.node(ALL),
             (Some(lane), _) => self.counters.node(&self.names[lane]),

@@ -16,7 +16,7 @@ use model::job::{Priority, TopicName};
 use model::metrics::{MetricSubject, PageSums, Sums};
 use model::password::StoredPassword;
 use model::retry::Retry;
-use model::scope::{Range, Scope};
+use model::scope::{Scope, ScopeTopics};
 use model::settings;
 use model::token::{Secret, Token, TokenName, TokenProof};
 use model::topic::{Method, Mode, Payload, Rate, Success, Topic, TopicStatus};
@@ -148,7 +148,7 @@ fn token(n: &str, random: u8) -> Token {
         name: TokenName::new(n).unwrap(),
         proof: TokenProof::Secret(Secret::new([random; 32]).digest()),
         scopes: vec![
-            Scope::Read(Range::All),
+            Scope::Read(ScopeTopics::All),
             "produce:orders".parse().unwrap(),
             "consume:*".parse().unwrap(),
         ],
@@ -209,7 +209,8 @@ fn a_new_account_replaces_the_old_one_and_leaves_tokens_alone() {
         registry.put_account(&first).unwrap();
         assert_eq!(registry.tokens().unwrap(), [first]);
         let before = registry.revision().unwrap();
-        let second = Token { scopes: vec![Scope::Read(Range::All)], ..account("ann", "the second password") };
+        let second =
+            Token { scopes: vec![Scope::Read(ScopeTopics::All)], ..account("ann", "the second password") };
         registry.put_account(&second).unwrap();
         assert_ne!(registry.revision().unwrap(), before);
         assert_eq!(registry.tokens().unwrap(), std::slice::from_ref(&second));

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::value::Value;
+use super::value::ExpressionValue;
 
 /// A function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,47 +55,51 @@ impl Function {
     }
 
     /// Returns the result. Null if PHP ends with an error, because an argument has the wrong type.
-    pub(super) fn call<'a>(self, arguments: &[Value<'a>]) -> Value<'a> {
-        let length = |text: &str| Value::Int(i64::try_from(text.len()).unwrap_or(i64::MAX));
+    pub(super) fn call<'a>(self, arguments: &[ExpressionValue<'a>]) -> ExpressionValue<'a> {
+        let length = |text: &str| ExpressionValue::Int(i64::try_from(text.len()).unwrap_or(i64::MAX));
         match (self, arguments) {
-            (Function::Strlen, [text]) => text.as_text().map_or(Value::Null, |text| length(&text)),
+            (Function::Strlen, [text]) => text.as_text().map_or(ExpressionValue::Null, |text| length(&text)),
             (Function::Count, [array, mode @ ..]) => {
-                let count = match mode.first().map_or(Some(0), Value::argument) {
+                let count = match mode.first().map_or(Some(0), ExpressionValue::argument) {
                     Some(0) => array.count(false),
                     Some(1) => array.count(true),
                     _ => None,
                 };
-                count.map_or(Value::Null, Value::Int)
+                count.map_or(ExpressionValue::Null, ExpressionValue::Int)
             }
             (Function::InArray, [wanted, array, strict @ ..]) => {
-                let is_strict = strict.first().is_some_and(Value::is_true);
-                array.has_item(wanted, is_strict).map_or(Value::Null, Value::Bool)
+                let is_strict = strict.first().is_some_and(ExpressionValue::is_true);
+                array.has_item(wanted, is_strict).map_or(ExpressionValue::Null, ExpressionValue::Bool)
             }
-            (Function::Isset, all) => Value::Bool(!all.iter().any(|value| matches!(value, Value::Null))),
-            (Function::Empty, [value]) => Value::Bool(!value.is_true()),
-            (Function::Intval, [value, base @ ..]) => match base.first().map_or(Some(10), Value::argument) {
-                Some(base) => Value::Int(value.whole_in(base)),
-                None => Value::Null,
-            },
-            (Function::Strpos, [text, part, offset @ ..]) => {
-                let offset = offset.first().map_or(Some(0), Value::argument);
-                match (text.as_text(), part.as_text(), offset) {
-                    (Some(text), Some(part), Some(offset)) => position(&text, &part, offset),
-                    _ => Value::Null,
+            (Function::Isset, all) => {
+                ExpressionValue::Bool(!all.iter().any(|value| matches!(value, ExpressionValue::Null)))
+            }
+            (Function::Empty, [value]) => ExpressionValue::Bool(!value.is_true()),
+            (Function::Intval, [value, base @ ..]) => {
+                match base.first().map_or(Some(10), ExpressionValue::argument) {
+                    Some(base) => ExpressionValue::Int(value.whole_in(base)),
+                    None => ExpressionValue::Null,
                 }
             }
-            _ => Value::Null,
+            (Function::Strpos, [text, part, offset @ ..]) => {
+                let offset = offset.first().map_or(Some(0), ExpressionValue::argument);
+                match (text.as_text(), part.as_text(), offset) {
+                    (Some(text), Some(part), Some(offset)) => position(&text, &part, offset),
+                    _ => ExpressionValue::Null,
+                }
+            }
+            _ => ExpressionValue::Null,
         }
     }
 }
 
 /// Returns the position of the first occurrence of a part in a text, in bytes. The search begins at an offset. A
 /// negative offset counts from the end of the text. Null if PHP ends with an error: the offset is outside of the text.
-fn position<'a>(text: &str, part: &str, offset: i64) -> Value<'a> {
+fn position<'a>(text: &str, part: &str, offset: i64) -> ExpressionValue<'a> {
     let length = i64::try_from(text.len()).unwrap_or(i64::MAX);
     let start = if offset < 0 { length.saturating_add(offset) } else { offset };
     let Some(start) = usize::try_from(start).ok().filter(|start| *start <= text.len()) else {
-        return Value::Null;
+        return ExpressionValue::Null;
     };
     let at = match part {
         "" => Some(start),
@@ -105,5 +109,5 @@ fn position<'a>(text: &str, part: &str, offset: i64) -> Value<'a> {
             text[start..].find(part).map(|at| start + at)
         }
     };
-    at.map_or(Value::Bool(false), |at| Value::Int(i64::try_from(at).unwrap_or(i64::MAX)))
+    at.map_or(ExpressionValue::Bool(false), |at| ExpressionValue::Int(i64::try_from(at).unwrap_or(i64::MAX)))
 }

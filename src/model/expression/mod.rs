@@ -15,7 +15,7 @@ use std::fmt;
 use serde_json::Value as Json;
 
 use self::function::Function;
-use self::value::Value;
+use self::value::ExpressionValue;
 
 /// The longest text, in bytes.
 pub const LENGTH_MAX: usize = 4096;
@@ -110,32 +110,34 @@ impl Expression {
 }
 
 impl Term {
-    fn value<'a>(&'a self, answer: Answer<'a>) -> Value<'a> {
+    fn value<'a>(&'a self, answer: Answer<'a>) -> ExpressionValue<'a> {
         match self {
-            Term::Null => Value::Null,
-            Term::Bool(b) => Value::Bool(*b),
-            Term::Int(n) => Value::Int(*n),
-            Term::Float(n) => Value::Float(*n),
-            Term::Text(text) => Value::Text(text),
-            Term::List(terms) => Value::List(terms.iter().map(|term| term.value(answer)).collect()),
-            Term::Status => Value::Int(answer.status.into()),
-            Term::Member(path) => answer.res.map_or(Value::Null, |res| Value::member(res, path)),
-            Term::Not(term) => Value::Bool(!term.value(answer).is_true()),
+            Term::Null => ExpressionValue::Null,
+            Term::Bool(b) => ExpressionValue::Bool(*b),
+            Term::Int(n) => ExpressionValue::Int(*n),
+            Term::Float(n) => ExpressionValue::Float(*n),
+            Term::Text(text) => ExpressionValue::Text(text),
+            Term::List(terms) => ExpressionValue::List(terms.iter().map(|term| term.value(answer)).collect()),
+            Term::Status => ExpressionValue::Int(answer.status.into()),
+            Term::Member(path) => {
+                answer.res.map_or(ExpressionValue::Null, |res| ExpressionValue::member(res, path))
+            }
+            Term::Not(term) => ExpressionValue::Bool(!term.value(answer).is_true()),
             Term::Minus(term) => term.value(answer).negated(),
-            Term::Compare(a, how, b) => Value::Bool(how.holds(&a.value(answer), &b.value(answer))),
+            Term::Compare(a, how, b) => ExpressionValue::Bool(how.holds(&a.value(answer), &b.value(answer))),
             Term::Remainder(a, b) => a.value(answer).remainder(&b.value(answer)),
             Term::Call(function, terms) => {
-                let values: Vec<Value<'a>> = terms.iter().map(|term| term.value(answer)).collect();
+                let values: Vec<ExpressionValue<'a>> = terms.iter().map(|term| term.value(answer)).collect();
                 function.call(&values)
             }
-            Term::All(terms) => Value::Bool(terms.iter().all(|term| term.value(answer).is_true())),
-            Term::Any(terms) => Value::Bool(terms.iter().any(|term| term.value(answer).is_true())),
+            Term::All(terms) => ExpressionValue::Bool(terms.iter().all(|term| term.value(answer).is_true())),
+            Term::Any(terms) => ExpressionValue::Bool(terms.iter().any(|term| term.value(answer).is_true())),
         }
     }
 }
 
 impl Compare {
-    fn holds(self, a: &Value<'_>, b: &Value<'_>) -> bool {
+    fn holds(self, a: &ExpressionValue<'_>, b: &ExpressionValue<'_>) -> bool {
         match self {
             Compare::Equal => a.equals(b),
             Compare::Unequal => !a.equals(b),

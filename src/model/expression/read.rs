@@ -50,7 +50,7 @@ pub(super) fn words(text: &str) -> Result<Vec<(usize, Lexeme)>, ExpressionError>
         let problem = format!("it is {} bytes long, which is more than {LENGTH_MAX}", text.len());
         return Err(ExpressionError { at: 1, problem });
     }
-    let mut reader = Reader { text: text.chars().collect(), at: 0 };
+    let mut reader = ExpressionReader { text: text.chars().collect(), at: 0 };
     let mut words = Vec::new();
     while let Some(c) = reader.peek() {
         if c.is_ascii_whitespace() {
@@ -63,12 +63,12 @@ pub(super) fn words(text: &str) -> Result<Vec<(usize, Lexeme)>, ExpressionError>
     Ok(words)
 }
 
-struct Reader {
+struct ExpressionReader {
     text: Vec<char>,
     at: usize,
 }
 
-impl Reader {
+impl ExpressionReader {
     fn peek(&self) -> Option<char> {
         self.text.get(self.at).copied()
     }
@@ -141,18 +141,18 @@ impl Reader {
                     "&" => "is \"&&\" meant?",
                     _ => "a list has no keys: write [1, 2]; or is \">=\" meant?",
                 };
-                Err(Reader::wrong(self.at, format!("{sign:?} is not understood; {hint}")))
+                Err(ExpressionReader::wrong(self.at, format!("{sign:?} is not understood; {hint}")))
             }
             Some((sign, word)) => {
                 self.at += sign.len();
                 Ok(word.clone())
             }
             None if rest.starts_with('|') => {
-                Err(Reader::wrong(self.at, "\"|\" is not understood; is \"||\" meant?"))
+                Err(ExpressionReader::wrong(self.at, "\"|\" is not understood; is \"||\" meant?"))
             }
             None => {
                 let c = self.peek().unwrap_or_default();
-                Err(Reader::wrong(self.at, format!("{c:?} is not understood; {KNOWN}")))
+                Err(ExpressionReader::wrong(self.at, format!("{c:?} is not understood; {KNOWN}")))
             }
         }
     }
@@ -167,9 +167,11 @@ impl Reader {
             "and" => Ok(Lexeme::And),
             "or" => Ok(Lexeme::Or),
             "array" => Ok(Lexeme::Array),
-            name_in_lower_case => Function::named(name_in_lower_case)
-                .map(Lexeme::Function)
-                .ok_or_else(|| Reader::wrong(start, format!("{name:?} is not understood; {KNOWN}"))),
+            name_in_lower_case => {
+                Function::named(name_in_lower_case).map(Lexeme::Function).ok_or_else(|| {
+                    ExpressionReader::wrong(start, format!("{name:?} is not understood; {KNOWN}"))
+                })
+            }
         }
     }
 
@@ -198,7 +200,7 @@ impl Reader {
             Ok(float) if ends && !octal => {
                 Ok(text.parse().ok().filter(|_| whole).map_or(Lexeme::Float(float), Lexeme::Int))
             }
-            _ => Err(Reader::wrong(start, "this is not a number; 0, 200, 1.5 and 1e3 are numbers")),
+            _ => Err(ExpressionReader::wrong(start, "this is not a number; 0, 200, 1.5 and 1e3 are numbers")),
         }
     }
 
@@ -210,14 +212,17 @@ impl Reader {
             let at = self.at;
             match self.next() {
                 None => {
-                    return Err(Reader::wrong(start, format!("the closing {quote} of this text is missing")));
+                    return Err(ExpressionReader::wrong(
+                        start,
+                        format!("the closing {quote} of this text is missing"),
+                    ));
                 }
                 Some(c) if c == quote => break,
                 Some('\\') => self.escaped(quote, &mut text)?,
                 Some('$')
                     if quote == '"' && self.peek().is_some_and(|c| c.is_alphabetic() || "_{".contains(c)) =>
                 {
-                    return Err(Reader::wrong(
+                    return Err(ExpressionReader::wrong(
                         at,
                         "variables are not supported; write a dollar sign as \\$, or in '…'",
                     ));
@@ -227,7 +232,7 @@ impl Reader {
         }
         if text.starts_with("{res") && text.ends_with('}') {
             let problem = format!("{text} within quotes is a text; leave the quotes out");
-            return Err(Reader::wrong(start, problem));
+            return Err(ExpressionReader::wrong(start, problem));
         }
         Ok(text)
     }
@@ -237,7 +242,10 @@ impl Reader {
         let at = self.at - 1;
         match (quote, self.next()) {
             (_, None) => {
-                return Err(Reader::wrong(at, "nothing follows the backslash; write \\\\ for a backslash"));
+                return Err(ExpressionReader::wrong(
+                    at,
+                    "nothing follows the backslash; write \\\\ for a backslash",
+                ));
             }
             (_, Some('\\')) => text.push('\\'),
             (_, Some(c)) if c == quote => text.push(c),
@@ -247,7 +255,7 @@ impl Reader {
             ('"', Some('$')) => text.push('$'),
             ('"', Some(c)) if matches!(c, 'v' | 'e' | 'f' | 'x' | 'u' | '0'..='7') => {
                 let problem = format!("\\{c} is not understood; known are \\n, \\r, \\t, \\\", \\$ and \\\\");
-                return Err(Reader::wrong(at, problem));
+                return Err(ExpressionReader::wrong(at, problem));
             }
             (_, Some(c)) => text.extend(['\\', c]),
         }
@@ -259,7 +267,7 @@ impl Reader {
         self.at += 1;
         let path = self.take_while(|c| !matches!(c, '{' | '}'));
         if self.next() != Some('}') {
-            return Err(Reader::wrong(start, "the closing } of this member is missing"));
+            return Err(ExpressionReader::wrong(start, "the closing } of this member is missing"));
         }
         let mut names = path.trim().split('.').map(str::to_owned);
         match names.next().as_deref() {
@@ -267,7 +275,7 @@ impl Reader {
             Some("res") => {
                 let names: Vec<String> = names.collect();
                 if names.iter().any(|name| name.trim().is_empty()) {
-                    return Err(Reader::wrong(
+                    return Err(ExpressionReader::wrong(
                         start,
                         "a name is missing beside a dot; write it as in {res.a.b}",
                     ));
@@ -277,7 +285,7 @@ impl Reader {
             _ => {
                 let problem =
                     format!("{{{path}}} is not understood; known are {{status}} and {{res.member}}");
-                Err(Reader::wrong(start, problem))
+                Err(ExpressionReader::wrong(start, problem))
             }
         }
     }

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 /// A value in the evaluation of an expression.
 #[derive(Debug, Clone)]
-pub(super) enum Value<'a> {
+pub(super) enum ExpressionValue<'a> {
     Null,
     Bool(bool),
     Int(i64),
@@ -16,7 +16,7 @@ pub(super) enum Value<'a> {
     /// An array or an object of the answer. In PHP, both are arrays.
     Array(&'a Json),
     /// An array that is written in the expression.
-    List(Vec<Value<'a>>),
+    List(Vec<ExpressionValue<'a>>),
 }
 
 /// The value of a number or of a numeric string.
@@ -42,78 +42,80 @@ impl Number {
     }
 }
 
-impl<'a> Value<'a> {
-    fn from_json(json: &'a Json) -> Value<'a> {
+impl<'a> ExpressionValue<'a> {
+    fn from_json(json: &'a Json) -> ExpressionValue<'a> {
         match json {
-            Json::Null => Value::Null,
-            Json::Bool(b) => Value::Bool(*b),
-            Json::Number(n) => n.as_i64().map_or(Value::Float(n.as_f64().unwrap_or(0.0)), Value::Int),
-            Json::String(text) => Value::Text(text),
-            Json::Array(_) | Json::Object(_) => Value::Array(json),
+            Json::Null => ExpressionValue::Null,
+            Json::Bool(b) => ExpressionValue::Bool(*b),
+            Json::Number(n) => {
+                n.as_i64().map_or(ExpressionValue::Float(n.as_f64().unwrap_or(0.0)), ExpressionValue::Int)
+            }
+            Json::String(text) => ExpressionValue::Text(text),
+            Json::Array(_) | Json::Object(_) => ExpressionValue::Array(json),
         }
     }
 
     /// Returns the member at the end of a path, or null if there is none.
-    pub(super) fn member(mut json: &'a Json, path: &[String]) -> Value<'a> {
+    pub(super) fn member(mut json: &'a Json, path: &[String]) -> ExpressionValue<'a> {
         for name in path {
             let inner = match json {
                 Json::Object(members) => members.get(name),
                 Json::Array(items) => name.parse::<usize>().ok().and_then(|n| items.get(n)),
                 _ => None,
             };
-            let Some(inner) = inner else { return Value::Null };
+            let Some(inner) = inner else { return ExpressionValue::Null };
             json = inner;
         }
-        Value::from_json(json)
+        ExpressionValue::from_json(json)
     }
 
     pub(super) fn is_true(&self) -> bool {
         match self {
-            Value::Null => false,
-            Value::Bool(b) => *b,
-            Value::Int(n) => *n != 0,
-            Value::Float(n) => *n != 0.0,
-            Value::Text(text) => !matches!(*text, "" | "0"),
-            Value::Array(_) | Value::List(_) => self.len() > 0,
+            ExpressionValue::Null => false,
+            ExpressionValue::Bool(b) => *b,
+            ExpressionValue::Int(n) => *n != 0,
+            ExpressionValue::Float(n) => *n != 0.0,
+            ExpressionValue::Text(text) => !matches!(*text, "" | "0"),
+            ExpressionValue::Array(_) | ExpressionValue::List(_) => self.len() > 0,
         }
     }
 
     /// `%` of whole numbers. Null if PHP ends with an error: one of the values is not a number, or the second value is
     /// 0.
-    pub(super) fn remainder(&self, other: &Value<'_>) -> Value<'a> {
-        let whole = |value: &Value<'_>| match value {
-            Value::Text(text) if leading_number(text).is_none() => None,
-            Value::Array(_) | Value::List(_) => None,
+    pub(super) fn remainder(&self, other: &ExpressionValue<'_>) -> ExpressionValue<'a> {
+        let whole = |value: &ExpressionValue<'_>| match value {
+            ExpressionValue::Text(text) if leading_number(text).is_none() => None,
+            ExpressionValue::Array(_) | ExpressionValue::List(_) => None,
             other => Some(other.whole()),
         };
         match (whole(self), whole(other)) {
-            (Some(_), Some(0)) => Value::Null,
-            (Some(a), Some(b)) => Value::Int(a.wrapping_rem(b)),
-            _ => Value::Null,
+            (Some(_), Some(0)) => ExpressionValue::Null,
+            (Some(a), Some(b)) => ExpressionValue::Int(a.wrapping_rem(b)),
+            _ => ExpressionValue::Null,
         }
     }
 
     /// Returns the whole number that PHP's `intval` makes of the value.
     pub(super) fn whole(&self) -> i64 {
         match self {
-            Value::Null => 0,
-            Value::Bool(b) => (*b).into(),
-            Value::Int(n) => *n,
+            ExpressionValue::Null => 0,
+            ExpressionValue::Bool(b) => (*b).into(),
+            ExpressionValue::Int(n) => *n,
             // A number that is too large for an integer has no defined value in PHP either.
-            Value::Float(n) => *n as i64,
-            Value::Text(text) => match leading_number(text) {
+            ExpressionValue::Float(n) => *n as i64,
+            ExpressionValue::Text(text) => match leading_number(text) {
                 Some(Number::Int(n)) => n,
                 Some(Number::Float(n)) => n as i64,
                 None => 0,
             },
-            Value::Array(_) | Value::List(_) => (self.len() > 0).into(),
+            ExpressionValue::Array(_) | ExpressionValue::List(_) => (self.len() > 0).into(),
         }
     }
 
     /// Returns the whole number that PHP's `intval` makes of the value. The base matters only for a text. Only the
     /// number at the beginning of the text counts. A base that does not exist gives 0, as in PHP.
     pub(super) fn whole_in(&self, base: i64) -> i64 {
-        let Value::Text(text) = self else { return self.whole() };
+        let ExpressionValue::Text(text) = self else { return self.whole() };
         if base == 10 {
             return self.whole();
         }
@@ -143,8 +145,8 @@ impl<'a> Value<'a> {
     /// Returns the text that PHP makes of the value for a function. None: the value is an array, which has no text.
     pub(super) fn as_text(&self) -> Option<Cow<'a, str>> {
         match self {
-            Value::Bool(true) => Some("1".into()),
-            Value::Array(_) | Value::List(_) => None,
+            ExpressionValue::Bool(true) => Some("1".into()),
+            ExpressionValue::Array(_) | ExpressionValue::List(_) => None,
             other => Some(other.text()),
         }
     }
@@ -153,8 +155,8 @@ impl<'a> Value<'a> {
     /// error.
     pub(super) fn argument(&self) -> Option<i64> {
         match self {
-            Value::Text(text) => numeric(text).map(|_| self.whole()),
-            Value::Array(_) | Value::List(_) => None,
+            ExpressionValue::Text(text) => numeric(text).map(|_| self.whole()),
+            ExpressionValue::Array(_) | ExpressionValue::List(_) => None,
             other => Some(other.whole()),
         }
     }
@@ -165,71 +167,73 @@ impl<'a> Value<'a> {
         if !self.is_array() {
             return None;
         }
-        let inner = |item: Value<'_>| item.count(true).unwrap_or(0);
+        let inner = |item: ExpressionValue<'_>| item.count(true).unwrap_or(0);
         let deeper: i64 = if is_deep { self.items().map(|(_, item)| inner(item)).sum() } else { 0 };
         i64::try_from(self.len()).ok()?.checked_add(deeper)
     }
 
     /// Returns whether an array has an item that is equal to `wanted` (`is_strict`: identical to it). None: it is not
     /// an array.
-    pub(super) fn has_item(&self, wanted: &Value<'_>, is_strict: bool) -> Option<bool> {
-        let is_it = |(_, item): (_, Value<'a>)| {
+    pub(super) fn has_item(&self, wanted: &ExpressionValue<'_>, is_strict: bool) -> Option<bool> {
+        let is_it = |(_, item): (_, ExpressionValue<'a>)| {
             if is_strict { item.is_identical(wanted) } else { item.equals(wanted) }
         };
         self.is_array().then(|| self.items().any(is_it))
     }
 
     /// Returns the number with the other sign. Null: the value is not a number. (PHP fails there with an error.)
-    pub(super) fn negated(&self) -> Value<'a> {
+    pub(super) fn negated(&self) -> ExpressionValue<'a> {
         let number = match self {
-            Value::Null => Some(Number::Int(0)),
-            Value::Bool(b) => Some(Number::Int((*b).into())),
+            ExpressionValue::Null => Some(Number::Int(0)),
+            ExpressionValue::Bool(b) => Some(Number::Int((*b).into())),
             // PHP accepts a text that begins with a number.
-            Value::Text(text) => leading_number(text),
+            ExpressionValue::Text(text) => leading_number(text),
             other => other.number(),
         };
         match number {
-            Some(Number::Int(n)) => n.checked_neg().map_or(Value::Float(-(n as f64)), Value::Int),
-            Some(Number::Float(n)) => Value::Float(-n),
-            None => Value::Null,
+            Some(Number::Int(n)) => {
+                n.checked_neg().map_or(ExpressionValue::Float(-(n as f64)), ExpressionValue::Int)
+            }
+            Some(Number::Float(n)) => ExpressionValue::Float(-n),
+            None => ExpressionValue::Null,
         }
     }
 
     fn number(&self) -> Option<Number> {
         match self {
-            Value::Int(n) => Some(Number::Int(*n)),
-            Value::Float(n) => Some(Number::Float(*n)),
-            Value::Text(text) => numeric(text),
+            ExpressionValue::Int(n) => Some(Number::Int(*n)),
+            ExpressionValue::Float(n) => Some(Number::Float(*n)),
+            ExpressionValue::Text(text) => numeric(text),
             _ => None,
         }
     }
 
     fn text(&self) -> Cow<'a, str> {
         match self {
-            Value::Int(n) => n.to_string().into(),
+            ExpressionValue::Int(n) => n.to_string().into(),
             // PHP writes large numbers in another form. This matters little: in a comparison with a string that is not
             // a number, the first characters decide.
-            Value::Float(n) => n.to_string().into(),
-            Value::Text(text) => (*text).into(),
+            ExpressionValue::Float(n) => n.to_string().into(),
+            ExpressionValue::Text(text) => (*text).into(),
             _ => "".into(),
         }
     }
 
     /// `==`.
-    pub(super) fn equals(&self, other: &Value<'_>) -> bool {
+    pub(super) fn equals(&self, other: &ExpressionValue<'_>) -> bool {
         self.compare(other) == Some(Ordering::Equal)
     }
 
     /// `===`: of the same type, and equal.
-    pub(super) fn is_identical(&self, other: &Value<'_>) -> bool {
+    pub(super) fn is_identical(&self, other: &ExpressionValue<'_>) -> bool {
         match (self, other) {
-            (Value::Null, Value::Null) => true,
-            (Value::Bool(a), Value::Bool(b)) => a == b,
-            (Value::Int(a), Value::Int(b)) => a == b,
-            (Value::Float(a), Value::Float(b)) => a == b,
-            (Value::Text(a), Value::Text(b)) => a == b,
+            (ExpressionValue::Null, ExpressionValue::Null) => true,
+            (ExpressionValue::Bool(a), ExpressionValue::Bool(b)) => a == b,
+            (ExpressionValue::Int(a), ExpressionValue::Int(b)) => a == b,
+            (ExpressionValue::Float(a), ExpressionValue::Float(b)) => a == b,
+            (ExpressionValue::Text(a), ExpressionValue::Text(b)) => a == b,
             (a, b) if a.is_array() && b.is_array() => {
-                let is_same = |(name, item): (String, Value<'a>)| {
+                let is_same = |(name, item): (String, ExpressionValue<'a>)| {
                     b.item(&name).is_some_and(|other| item.is_identical(&other))
                 };
                 a.len() == b.len() && a.items().all(is_same)
@@ -239,12 +243,13 @@ impl<'a> Value<'a> {
     }
 
     /// Returns the order of the two values. None: no value is greater, and the values are not equal.
-    pub(super) fn compare(&self, other: &Value<'_>) -> Option<Ordering> {
+    pub(super) fn compare(&self, other: &ExpressionValue<'_>) -> Option<Ordering> {
         match (self, other) {
             // When null is compared with a string, null counts as an empty string.
-            (Value::Null, Value::Text(b)) => Some("".cmp(b)),
-            (Value::Text(a), Value::Null) => Some((*a).cmp("")),
-            (Value::Null | Value::Bool(_), _) | (_, Value::Null | Value::Bool(_)) => {
+            (ExpressionValue::Null, ExpressionValue::Text(b)) => Some("".cmp(b)),
+            (ExpressionValue::Text(a), ExpressionValue::Null) => Some((*a).cmp("")),
+            (ExpressionValue::Null | ExpressionValue::Bool(_), _)
+            | (_, ExpressionValue::Null | ExpressionValue::Bool(_)) => {
                 Some(self.is_true().cmp(&other.is_true()))
             }
             (a, b) if a.is_array() && b.is_array() => compare_arrays(a, b),
@@ -256,7 +261,7 @@ impl<'a> Value<'a> {
                 (Some(Number::Float(x)), Some(Number::Float(y)))
                     if x == y
                         && x.abs() >= 9.2e18
-                        && matches!((self, other), (Value::Text(_), Value::Text(_))) =>
+                        && matches!((self, other), (ExpressionValue::Text(_), ExpressionValue::Text(_))) =>
                 {
                     Some(self.text().as_bytes().cmp(other.text().as_bytes()))
                 }
@@ -268,31 +273,31 @@ impl<'a> Value<'a> {
 }
 
 /// Arrays of the answer, and arrays that are written in the expression.
-impl<'a> Value<'a> {
+impl<'a> ExpressionValue<'a> {
     fn is_array(&self) -> bool {
-        matches!(self, Value::Array(_) | Value::List(_))
+        matches!(self, ExpressionValue::Array(_) | ExpressionValue::List(_))
     }
 
     fn len(&self) -> usize {
         match self {
-            Value::Array(Json::Array(items)) => items.len(),
-            Value::Array(Json::Object(members)) => members.len(),
-            Value::List(items) => items.len(),
+            ExpressionValue::Array(Json::Array(items)) => items.len(),
+            ExpressionValue::Array(Json::Object(members)) => members.len(),
+            ExpressionValue::List(items) => items.len(),
             _ => 0,
         }
     }
 
     /// Returns the items of an array, with their names.
-    fn items(&self) -> Box<dyn Iterator<Item = (String, Value<'a>)> + '_> {
+    fn items(&self) -> Box<dyn Iterator<Item = (String, ExpressionValue<'a>)> + '_> {
         let number = |n: usize| n.to_string();
         match self {
-            Value::Array(Json::Array(items)) => {
-                Box::new(items.iter().enumerate().map(move |(n, item)| (number(n), Value::from_json(item))))
+            ExpressionValue::Array(Json::Array(items)) => Box::new(
+                items.iter().enumerate().map(move |(n, item)| (number(n), ExpressionValue::from_json(item))),
+            ),
+            ExpressionValue::Array(Json::Object(members)) => {
+                Box::new(members.iter().map(|(name, item)| (name.clone(), ExpressionValue::from_json(item))))
             }
-            Value::Array(Json::Object(members)) => {
-                Box::new(members.iter().map(|(name, item)| (name.clone(), Value::from_json(item))))
-            }
-            Value::List(items) => {
+            ExpressionValue::List(items) => {
                 Box::new(items.iter().enumerate().map(move |(n, item)| (number(n), item.clone())))
             }
             _ => Box::new(std::iter::empty()),
@@ -300,11 +305,15 @@ impl<'a> Value<'a> {
     }
 
     /// Returns the item with this name from an array.
-    fn item(&self, name: &str) -> Option<Value<'a>> {
+    fn item(&self, name: &str) -> Option<ExpressionValue<'a>> {
         match self {
-            Value::Array(Json::Array(items)) => items.get(name.parse::<usize>().ok()?).map(Value::from_json),
-            Value::Array(Json::Object(members)) => members.get(name).map(Value::from_json),
-            Value::List(items) => items.get(name.parse::<usize>().ok()?).cloned(),
+            ExpressionValue::Array(Json::Array(items)) => {
+                items.get(name.parse::<usize>().ok()?).map(ExpressionValue::from_json)
+            }
+            ExpressionValue::Array(Json::Object(members)) => {
+                members.get(name).map(ExpressionValue::from_json)
+            }
+            ExpressionValue::List(items) => items.get(name.parse::<usize>().ok()?).cloned(),
             _ => None,
         }
     }
@@ -312,7 +321,7 @@ impl<'a> Value<'a> {
 
 /// Compares two arrays. The array with fewer items is smaller. With the same number of items, the first items that
 /// differ decide. If `b` lacks a name of `a`, there is no order.
-fn compare_arrays(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
+fn compare_arrays(a: &ExpressionValue<'_>, b: &ExpressionValue<'_>) -> Option<Ordering> {
     let by_length = a.len().cmp(&b.len());
     if by_length.is_ne() {
         return Some(by_length);

@@ -55,9 +55,9 @@ const NODE_CELLS: usize = NODE_LATENCY + Operation::NAMES.len() * Histogram::cel
 
 /// Adds to the numbers of a topic. Each addition to a number is one instruction.
 #[derive(Debug, Clone, Copy)]
-pub struct TopicCells<'a>(pub Cells<'a>);
+pub struct TopicCounters<'a>(pub Cells<'a>);
 
-impl TopicCells<'_> {
+impl TopicCounters<'_> {
     /// Counts adds with this outcome.
     pub fn added(self, outcome: AddOutcome, jobs: u64) {
         self.0.add(ADDS + outcome as usize, jobs);
@@ -83,13 +83,13 @@ impl TopicCells<'_> {
     }
 
     /// Counts an attempt of a client that has reserved the job, and how long it took, in microseconds.
-    /// [`TopicCells::reserved`] counts how late the attempt began.
+    /// [`TopicCounters::reserved`] counts how late the attempt began.
     pub fn reported(self, outcome: AttemptOutcome, took_us: u64) {
         self.0.add(ATTEMPTS + outcome as usize * CODE_CLASSES.len(), 1);
         Histogram::note(self.0, DURATION, &ATTEMPT_BOUNDS, took_us);
     }
 
-    /// Counts an attempt whose receiver answers later. The times are as in [`TopicCells::attempted`].
+    /// Counts an attempt whose receiver answers later. The times are as in [`TopicCounters::attempted`].
     pub fn answered_later(self, late_us: u64, took_us: u64) {
         self.0.add(LATER, 1);
         Histogram::note(self.0, LATENESS, &LATENESS_BOUNDS, late_us);
@@ -129,9 +129,9 @@ impl TopicCells<'_> {
 
 /// Adds to the numbers of a node.
 #[derive(Debug, Clone, Copy)]
-pub struct NodeCells<'a>(pub Cells<'a>);
+pub struct NodeCounters<'a>(pub Cells<'a>);
 
-impl NodeCells<'_> {
+impl NodeCounters<'_> {
     /// Counts jobs that were stored on the node.
     pub fn written(self, jobs: u64) {
         self.0.add(NODE_WRITTEN, jobs);

@@ -84,6 +84,11 @@ impl<A: RequestSource> LaneSubmitter<A> {
         self.fresh.push(handed);
     }
 
+    /// Returns how many requests the store has not answered.
+    pub(super) fn unanswered(&self) -> usize {
+        self.unanswered
+    }
+
     /// Gives all new requests to the thread.
     pub(super) fn flush(&mut self) {
         if !self.fresh.is_empty() {

@@ -35,6 +35,9 @@ pub const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 const WAITING_MAX: usize = 20_000;
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
+/// A thread of a lane with this many unanswered requests has enough to do: a new sequence gets another thread.
+const ENOUGH: usize = 32;
+
 /// The part of a server that the threads of the store use.
 pub trait RequestSource: Send + Sync + 'static {
     /// Identifies a request and its client.
@@ -61,13 +64,13 @@ pub struct LaneHung;
 /// The server's side of all lanes.
 pub struct Submitter<A: RequestSource> {
     lanes: Lanes,
-    /// The number of threads for each lane. All requests of one connection to the same lane use the same thread. While
-    /// one thread waits for the store, another one collects a batch.
+    /// The number of threads for each lane. While one thread waits for the store, another one collects a batch. The
+    /// requests of a sequence that are under way use the same way in all lanes, so they keep their order.
     ways: usize,
     /// The threads of each lane, one lane after the other. If there are several lanes, one more thread is for requests
     /// to all lanes together.
     threads: Vec<LaneSubmitter<A>>,
-    /// With several lanes: the requests in progress, by sequence. A request to all lanes keeps its place in the
+    /// With several lanes or ways: the requests in progress, by sequence. A request to all lanes keeps its place in the
     /// sequence.
     sequences: HashMap<u64, RequestQueue<A>>,
     /// The requests that wait for earlier requests of their sequence: how many there are, and how many bytes they have.
@@ -76,6 +79,8 @@ pub struct Submitter<A: RequestSource> {
 
 /// The requests of one sequence.
 struct RequestQueue<A: RequestSource> {
+    /// The way that these requests use.
+    way: usize,
     /// How many requests are under way, each to one lane.
     to_one: usize,
     /// Whether a request to all lanes is under way.
@@ -128,10 +133,18 @@ impl<A: RequestSource> Submitter<A> {
         Ok(Submitter { threads, lanes, ways: 1, sequences: HashMap::new(), waiting: (0, 0) })
     }
 
-    /// Returns the thread that handles requests of that sequence.
-    fn thread_for(&self, lane: Option<usize>, sequence: u64) -> usize {
-        let way = usize::try_from(sequence % self.ways as u64).unwrap_or(0);
+    /// Returns the thread for a way of that lane, or for requests to all lanes together.
+    fn thread(&self, lane: Option<usize>, way: usize) -> usize {
         lane.map_or(self.threads.len() - 1, |lane| lane * self.ways + way)
+    }
+
+    /// Returns the way for a sequence that has no request under way.
+    fn free_way(&self, lane: Option<usize>) -> usize {
+        let first = self.thread(lane, 0);
+        match lane {
+            Some(_) => way_for(self.threads[first..first + self.ways].iter().map(LaneSubmitter::unanswered)),
+            None => 0,
+        }
     }
 
     /// Takes a request. `bytes` is its length. The request goes to the store at the next flush.
@@ -141,15 +154,17 @@ impl<A: RequestSource> Submitter<A> {
         request: StoreRequest<A::Response>,
         bytes: usize,
     ) -> Result<(), LaneHung> {
-        let (sequence, is_one_lane) = (A::sequence(&ticket), self.lanes.count() == 1);
-        let lane = request.lane(&self.lanes).or(is_one_lane.then_some(0));
-        let thread = self.thread_for(lane, sequence);
+        let sequence = A::sequence(&ticket);
+        let lane = request.lane(&self.lanes).or((self.lanes.count() == 1).then_some(0));
+        let under_way = self.sequences.get(&sequence);
+        let way = under_way.map_or_else(|| self.free_way(lane), |queue| queue.way);
+        let thread = self.thread(lane, way);
         if self.threads[thread].is_hung() {
             return Err(LaneHung);
         }
-        if !is_one_lane {
+        if self.has_several_threads() {
             let set = self.lanes.set_number();
-            let fresh = || RequestQueue { to_one: 0, to_all: false, set, waiting: VecDeque::new() };
+            let fresh = || RequestQueue { way, to_one: 0, to_all: false, set, waiting: VecDeque::new() };
             let sequence = self.sequences.entry(sequence).or_insert_with(fresh);
             if !sequence.waiting.is_empty() || !sequence.may_go(lane.is_none(), set) {
                 // A request that waits must wait for all lanes, also for one that hangs.
@@ -179,7 +194,7 @@ impl<A: RequestSource> Submitter<A> {
                 sequence.waiting.push_front(first);
                 break;
             }
-            let thread = self.thread_for(lane, number);
+            let thread = self.thread(lane, sequence.way);
             note_under_way(&mut sequence, lane, set);
             self.waiting = (self.waiting.0 - 1, self.waiting.1 - first.bytes);
             self.threads[thread].hand_in(first);
@@ -188,6 +203,11 @@ impl<A: RequestSource> Submitter<A> {
         if sequence.to_all || sequence.to_one > 0 {
             self.sequences.insert(number, sequence);
         }
+    }
+
+    /// Whether the order of a sequence needs more than the order of one thread.
+    fn has_several_threads(&self) -> bool {
+        self.threads.len() > 1
     }
 
     /// Hands over all new requests.
@@ -217,11 +237,24 @@ impl<A: RequestSource> Submitter<A> {
     pub fn completions(&mut self) -> Vec<(A::Ticket, A::Response)> {
         let done: Vec<(A::Ticket, A::Response)> =
             self.threads.iter_mut().flat_map(LaneSubmitter::completions).collect();
-        if self.lanes.count() > 1 {
+        if self.has_several_threads() {
             done.iter().for_each(|(ticket, _)| self.answered(A::sequence(ticket)));
         }
         done
     }
+}
+
+/// Returns the way that gets a new sequence, from the numbers of unanswered requests of the ways. The first way gets it
+/// until it has enough to do: a server needs less time for one large batch than for two small ones.
+fn way_for(unanswered: impl Iterator<Item = usize>) -> usize {
+    let mut least = (usize::MAX, 0);
+    for (way, unanswered) in unanswered.enumerate() {
+        if unanswered < ENOUGH {
+            return way;
+        }
+        least = least.min((unanswered, way));
+    }
+    least.1
 }
 
 /// Notes that a request of a sequence is under way, to one lane or to all.
@@ -230,5 +263,20 @@ fn note_under_way<A: RequestSource>(sequence: &mut RequestQueue<A>, lane: Option
     match lane {
         Some(_) => sequence.to_one += 1,
         None => sequence.to_all = true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequence_gets_the_first_way_that_has_not_enough_to_do() {
+        assert_eq!(way_for([0, 0].into_iter()), 0);
+        assert_eq!(way_for([ENOUGH - 1, 0].into_iter()), 0);
+        assert_eq!(way_for([ENOUGH, 0].into_iter()), 1);
+        assert_eq!(way_for([ENOUGH + 3, ENOUGH + 2].into_iter()), 1);
+        assert_eq!(way_for([ENOUGH + 2, ENOUGH + 2].into_iter()), 0);
+        assert_eq!(way_for([5].into_iter()), 0);
     }
 }

@@ -171,6 +171,7 @@ impl Lane {
     }
 }
 
+/// The thread of one lane: settles, leases and listens as the lane says.
 struct LaneWorker {
     number: usize,
     store: Box<dyn Store>,

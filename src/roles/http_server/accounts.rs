@@ -22,7 +22,7 @@ use super::schema;
 use super::typed_body::{self, word};
 use host::now_ms;
 use model::password::StoredPassword;
-use model::scope::{Range, RequiredAccess, Scope};
+use model::scope::{RequiredAccess, Scope, ScopeTopics};
 use model::token::{Token, TokenName, TokenProof};
 use registry::RegistryError;
 
@@ -50,7 +50,7 @@ impl Role {
     fn scope(self) -> Scope {
         match self {
             Role::Admin => Scope::Admin,
-            Role::Read => Scope::Read(Range::All),
+            Role::Read => Scope::Read(ScopeTopics::All),
         }
     }
 }

@@ -150,13 +150,13 @@ const PARTS: [(&str, &str); 23] = sources!(
 );
 
 /// The text of a script that is sent to servers, and the hash by which servers then know the script.
-struct LoadedScript {
+struct AssembledScript {
     text: String,
     hash: String,
     is_fenced: bool,
 }
 
-static ASSEMBLED: LazyLock<[LoadedScript; SOURCES.len()]> = LazyLock::new(|| {
+static ASSEMBLED: LazyLock<[AssembledScript; SOURCES.len()]> = LazyLock::new(|| {
     SOURCES.map(|(_, source)| {
         let first = source.lines().next().unwrap_or_default();
         let parts = first.strip_prefix("--@ use ").unwrap_or_default().split(' ');
@@ -164,12 +164,12 @@ static ASSEMBLED: LazyLock<[LoadedScript; SOURCES.len()]> = LazyLock::new(|| {
         let parts: String = parts.filter_map(part).collect();
         let text = assemble(&parts, source);
         let hash = redis::Script::new(&text).get_hash().to_owned();
-        LoadedScript { text, hash, is_fenced: first.contains(" fence") }
+        AssembledScript { text, hash, is_fenced: first.contains(" fence") }
     })
 });
 
 impl Script {
-    fn assembled(self) -> &'static LoadedScript {
+    fn assembled(self) -> &'static AssembledScript {
         &ASSEMBLED[self as usize]
     }
 
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn every_function_that_a_script_needs_first_is_a_function_of_a_part() {
+    fn the_first_functions_of_a_script_are_functions_of_parts() {
         for (name, source) in SOURCES {
             let is_function = |function: &str| PARTS.iter().any(|(_, part)| defines(part, function));
             first_functions(source)

@@ -20,7 +20,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use self::mapping::Mapping;
-use model::metrics::{BYTES, FIXED_BYTES, NodeCells, PageSums, ROW_BYTES, TopicCells, Totals};
+use model::metrics::{BYTES, FIXED_BYTES, NodeCounters, PageSums, ROW_BYTES, TopicCounters, Totals};
 
 /// How many rows of topics get disk space at a time.
 const ROWS: usize = 64;
@@ -91,9 +91,9 @@ impl Counters {
 
     /// Returns the counters of a topic, to add to them.
     #[inline]
-    pub fn topic(&self, name: &str) -> TopicCells<'_> {
+    pub fn topic(&self, name: &str) -> TopicCounters<'_> {
         let page = self.0.mapping.page();
-        TopicCells(
+        TopicCounters(
             page.topic(name).unwrap_or_else(|| {
                 if self.0.has_room() { page.claim_topic(name) } else { page.other_topics() }
             }),
@@ -102,14 +102,14 @@ impl Counters {
 
     /// Returns the counters for a name that is perhaps not a topic. A name without a row gets no row, and is counted
     /// under `(other)`.
-    pub fn known_topic(&self, name: &str) -> TopicCells<'_> {
+    pub fn known_topic(&self, name: &str) -> TopicCounters<'_> {
         let page = self.0.mapping.page();
-        TopicCells(page.topic(name).unwrap_or_else(|| page.other_topics()))
+        TopicCounters(page.topic(name).unwrap_or_else(|| page.other_topics()))
     }
 
     /// Returns the counters of a node, to add to them.
-    pub fn node(&self, name: &str) -> NodeCells<'_> {
-        NodeCells(self.0.mapping.page().claim_node(name))
+    pub fn node(&self, name: &str) -> NodeCounters<'_> {
+        NodeCounters(self.0.mapping.page().claim_node(name))
     }
 }
 
