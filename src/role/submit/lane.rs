@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::refused::UnreportedRefusals;
 use super::request::{Add, JobResponder, Responder, SettlementMaker, StoreQuestion, StoreRequest, Work};
-use super::{QueuedRequest, RequestSource, STORE_TIMEOUT};
+use super::{QueuedRequest, RequestSource, STORE_TIMEOUT, ThreadLoad};
 use crate::lock;
 use model::job::{JobKey, NewJob};
 use store::{Added, Deleted, Result, Settled, Settlement, Store, StoreError};
@@ -84,9 +84,10 @@ impl<A: RequestSource> LaneSubmitter<A> {
         self.fresh.push(handed);
     }
 
-    /// Returns how many requests the store has not answered.
-    pub(super) fn unanswered(&self) -> usize {
-        self.unanswered
+    /// Returns how much the thread has to do.
+    pub(super) fn load(&self) -> ThreadLoad {
+        let silent = if self.unanswered == 0 { Duration::ZERO } else { self.moved_at.elapsed() };
+        ThreadLoad { unanswered: self.unanswered, silent }
     }
 
     /// Gives all new requests to the thread.

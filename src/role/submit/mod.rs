@@ -38,6 +38,18 @@ const WAITING_BYTES_MAX: usize = 64 << 20;
 /// A thread of a lane with this many unanswered requests has enough to do: a new sequence gets another thread.
 const ENOUGH: usize = 32;
 
+/// The same is true for a thread that has requests and has answered none of them for this time: perhaps a long one is
+/// under way, or the store hangs.
+const SLOW: Duration = Duration::from_millis(5);
+
+/// How much a thread has to do.
+#[derive(Debug, Clone, Copy)]
+struct ThreadLoad {
+    unanswered: usize,
+    /// For how long no request was answered. Zero if the thread has nothing to do.
+    silent: Duration,
+}
+
 /// The part of a server that the threads of the store use.
 pub trait RequestSource: Send + Sync + 'static {
     /// Identifies a request and its client.
@@ -133,6 +145,11 @@ impl<A: RequestSource> Submitter<A> {
         Ok(Submitter { threads, lanes, ways: 1, sequences: HashMap::new(), waiting: (0, 0) })
     }
 
+    /// Returns the lane of a request. None: it is for all lanes, and there are several.
+    fn lane_of(&self, request: &StoreRequest<A::Response>) -> Option<usize> {
+        request.lane(&self.lanes).or((self.lanes.count() == 1).then_some(0))
+    }
+
     /// Returns the thread for a way of that lane, or for requests to all lanes together.
     fn thread(&self, lane: Option<usize>, way: usize) -> usize {
         lane.map_or(self.threads.len() - 1, |lane| lane * self.ways + way)
@@ -142,7 +159,7 @@ impl<A: RequestSource> Submitter<A> {
     fn free_way(&self, lane: Option<usize>) -> usize {
         let first = self.thread(lane, 0);
         match lane {
-            Some(_) => way_for(self.threads[first..first + self.ways].iter().map(LaneSubmitter::unanswered)),
+            Some(_) => way_for(self.threads[first..first + self.ways].iter().map(LaneSubmitter::load)),
             None => 0,
         }
     }
@@ -155,7 +172,7 @@ impl<A: RequestSource> Submitter<A> {
         bytes: usize,
     ) -> Result<(), LaneHung> {
         let sequence = A::sequence(&ticket);
-        let lane = request.lane(&self.lanes).or((self.lanes.count() == 1).then_some(0));
+        let lane = self.lane_of(&request);
         let under_way = self.sequences.get(&sequence);
         let way = under_way.map_or_else(|| self.free_way(lane), |queue| queue.way);
         let thread = self.thread(lane, way);
@@ -189,7 +206,7 @@ impl<A: RequestSource> Submitter<A> {
             sequence.to_one = sequence.to_one.saturating_sub(1);
         }
         while let Some(first) = sequence.waiting.pop_front() {
-            let (lane, set) = (first.request.lane(&self.lanes), self.lanes.set_number());
+            let (lane, set) = (self.lane_of(&first.request), self.lanes.set_number());
             if !sequence.may_go(lane.is_none(), set) {
                 sequence.waiting.push_front(first);
                 break;
@@ -244,17 +261,19 @@ impl<A: RequestSource> Submitter<A> {
     }
 }
 
-/// Returns the way that gets a new sequence, from the numbers of unanswered requests of the ways. The first way gets it
-/// until it has enough to do: a server needs less time for one large batch than for two small ones.
-fn way_for(unanswered: impl Iterator<Item = usize>) -> usize {
-    let mut least = (usize::MAX, 0);
-    for (way, unanswered) in unanswered.enumerate() {
-        if unanswered < ENOUGH {
+/// Returns the way that gets a new sequence. The first way gets it until it has enough to do: a server needs less time
+/// for one large batch than for two small ones.
+fn way_for(ways: impl Iterator<Item = ThreadLoad>) -> usize {
+    let mut least: Option<(usize, ThreadLoad)> = None;
+    for (way, load) in ways.enumerate() {
+        if load.silent < SLOW && load.unanswered < ENOUGH {
             return way;
         }
-        least = least.min((unanswered, way));
+        if least.is_none_or(|(_, least)| (load.silent, load.unanswered) < (least.silent, least.unanswered)) {
+            least = Some((way, load));
+        }
     }
-    least.1
+    least.map_or(0, |(way, _)| way)
 }
 
 /// Notes that a request of a sequence is under way, to one lane or to all.
@@ -272,11 +291,22 @@ mod tests {
 
     #[test]
     fn a_sequence_gets_the_first_way_that_has_not_enough_to_do() {
-        assert_eq!(way_for([0, 0].into_iter()), 0);
-        assert_eq!(way_for([ENOUGH - 1, 0].into_iter()), 0);
-        assert_eq!(way_for([ENOUGH, 0].into_iter()), 1);
-        assert_eq!(way_for([ENOUGH + 3, ENOUGH + 2].into_iter()), 1);
-        assert_eq!(way_for([ENOUGH + 2, ENOUGH + 2].into_iter()), 0);
-        assert_eq!(way_for([5].into_iter()), 0);
+        let way = |loads: &[(usize, Duration)]| {
+            way_for(
+                loads
+                    .iter()
+                    .map(|(unanswered, silent)| ThreadLoad { unanswered: *unanswered, silent: *silent }),
+            )
+        };
+        let (soon, long) = (Duration::ZERO, STORE_TIMEOUT);
+        assert_eq!(way(&[(0, soon), (0, soon)]), 0);
+        assert_eq!(way(&[(ENOUGH - 1, soon), (0, soon)]), 0);
+        assert_eq!(way(&[(ENOUGH, soon), (0, soon)]), 1);
+        assert_eq!(way(&[(ENOUGH + 3, soon), (ENOUGH + 2, soon)]), 1);
+        assert_eq!(way(&[(ENOUGH + 2, soon), (ENOUGH + 2, soon)]), 0);
+        assert_eq!(way(&[(5, long)]), 0);
+        // A thread that hangs gets nothing while the other one answers.
+        assert_eq!(way(&[(1, long), (0, soon)]), 1);
+        assert_eq!(way(&[(ENOUGH, long), (ENOUGH + 1, SLOW)]), 1);
     }
 }

@@ -27,7 +27,7 @@ else
   end
   if tokens[1] then call('ZADD', base .. 'bell', 'NX', unpack(tokens)) end
   call('ZADD', base .. 'tbell', 0, 'timer')
-  -- An earlier release, which may run beside this one, counts bytes and does not write this key: see meter.
-  if call('EXISTS', base .. 'bytes') == 1 then call('SET', base .. 'counting', 1) end
+  -- See meter. (An earlier release, which may run beside this one, does not write this key.)
+  call('SET', base .. 'counting', call('EXISTS', base .. 'bytes'))
 end
 return redis.status_reply('OK')

@@ -1,6 +1,6 @@
 -- The bytes of a topic's jobs: of all its records (b:) and dead letters (X:). The hash `bytes` has a field for each topic
 -- whose bytes are counted. For other topics nothing is counted, because the count would slow down each transition.
--- The key `counting` exists if the hash exists. (An earlier release does not write `counting`: see announce.) Needs: fence.
+-- The key `counting` is '1' if the hash exists, and '0' if not. Needs: fence.
 
 local function meter(topic, bytes)
   if bytes ~= 0 and counting and call('HEXISTS', base .. 'bytes', topic) == 1 then
@@ -29,8 +29,8 @@ end
 -- moment.
 local function counted(topic)
   if not counting then
-    counting = '1'
-    call('SET', base .. 'counting', counting)
+    counting = true
+    call('SET', base .. 'counting', '1')
   end
   local bytes, live, dead = call('HGET', base .. 'bytes', topic), base .. 'b:' .. topic, base .. 'X:' .. topic
   if call('EXISTS', live, dead) == 0 then
