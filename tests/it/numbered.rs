@@ -214,5 +214,6 @@ fn jobs_with_levels_need_no_further_command() {
     assert_eq!(made.values().sum::<u64>(), MADE_BEFORE, "{made:?}");
 }
 
-/// How many commands the scripts of one round made in the release before numbers.
-const MADE_BEFORE: u64 = 74;
+/// How many commands the scripts of one round made in the release before numbers: 74. Since then, whether bytes are
+/// counted is read together with the set of nodes, so three commands are gone.
+const MADE_BEFORE: u64 = 71;
