@@ -63,8 +63,8 @@ struct Timer {
     failed: Receiver<anyhow::Error>,
     woken: UnixStream,
     topics: LiveTopics,
-    /// Sends the topics to the upkeep thread when they change.
-    upkeep: Sender<Topics>,
+    /// Sends the topics to the upkeep thread when they change, and whether all topics are known.
+    upkeep: Sender<(Topics, bool)>,
     /// The topics with `catch_up` set to a span, shared with the lane workers.
     spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
     /// The topics, shared with the threads that add the jobs of the outboxes.
@@ -74,9 +74,9 @@ struct Timer {
 }
 
 impl Timer {
-    fn start(context: &mut Context, upkeep: Sender<Topics>) -> Result<Timer> {
+    fn start(context: &mut Context, upkeep: Sender<(Topics, bool)>) -> Result<Timer> {
         let topics = context.topics()?;
-        let _ = upkeep.send(topics.now().clone());
+        let _ = upkeep.send((topics.now().clone(), topics.is_whole()));
         let run_dir = &context.settings.run_dir.clone();
         let (woken, wake) = UnixStream::pair()?;
         let (fail, failed) = channel();
@@ -120,8 +120,11 @@ impl Timer {
                 .chain(self.topics.fd())
                 .collect();
             context.wait(&fds, Some(Instant::now() + LONGEST_SLEEP))?;
-            if let Some(topics) = self.topics.reload() {
-                let _ = self.upkeep.send(topics.clone());
+            let was_whole = self.topics.is_whole();
+            let has_changed = self.topics.reload().is_some();
+            if has_changed || self.topics.is_whole() != was_whole {
+                let topics = self.topics.now();
+                let _ = self.upkeep.send((topics.clone(), self.topics.is_whole()));
                 *role::lock(&self.spread) = spread_of(topics);
                 *role::lock(&self.known) = topics.clone();
             }

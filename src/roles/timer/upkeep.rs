@@ -23,10 +23,10 @@ const STEP: usize = 256;
 const GO: Duration = Duration::from_secs(10);
 
 /// Starts the thread. It works for the last set of topics that it received, and ends when the sender is dropped.
-pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sender<Topics>> {
-    let (sender, receiver) = channel::<Topics>();
+pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sender<(Topics, bool)>> {
+    let (sender, receiver) = channel::<(Topics, bool)>();
     role::vital_thread("upkeep", move || {
-        let mut topics = Topics::default();
+        let (mut topics, mut is_whole) = (Topics::default(), false);
         let mut next: Option<Instant> = None;
         let mut report_at: Option<Instant> = None;
         loop {
@@ -38,9 +38,11 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
             };
             match heard {
                 Ok(new) => {
-                    topics = new;
+                    (topics, is_whole) = new;
                     report_at.get_or_insert_with(|| Instant::now() + SETTLED);
-                    keep_records(store.as_mut(), &topics, records_max);
+                    if is_whole {
+                        keep_records(store.as_mut(), &topics, records_max);
+                    }
                     // A change of one topic must not cause another search for dead letters right after the last search.
                     next = next.filter(|at| *at > Instant::now()).or_else(|| Some(Instant::now()));
                 }
@@ -49,7 +51,9 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
                     report_at = None;
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    keep_records(store.as_mut(), &topics, records_max);
+                    if is_whole {
+                        keep_records(store.as_mut(), &topics, records_max);
+                    }
                     retire(store.as_mut(), &topics);
                     next = Some(Instant::now() + EVERY);
                 }
@@ -60,7 +64,8 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
     Ok(sender)
 }
 
-/// Tells the store what topics keep of their ended jobs.
+/// Tells the store what topics keep of their ended jobs. Call this only if all topics are known: topics that are not named
+/// keep the default, so older records of a registered topic would be removed.
 fn keep_records(store: &mut dyn Store, topics: &Topics, records_max: u64) {
     let keeping: Vec<_> = topics.iter().map(|topic| (topic.name.clone(), topic.record_keeping())).collect();
     match store.keep_records(&keeping, records_max) {
