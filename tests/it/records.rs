@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 use crate::support::http::Http;
-use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, on_redis, topic};
+use crate::support::{Daemon, SECOND, SLOTS, Sink, eventually, now_ms, on_redis, topic};
 use cli::CannedAnswer;
 use serde_json::{Value, json};
 
@@ -312,6 +312,36 @@ fn records_as_csv_hold_no_formulas() {
     assert!(lines.headers.contains_key("dq-next"));
     let read = http.send("GET", "/v1/records?limit=2", "Accept: application/x-ndjson\r\n", b"");
     assert_eq!(read.headers["dq-next"], lines.headers["dq-next"]);
+}
+
+/// After a reboot, `run_dir` is empty, so the timer knows the topics of the registry later than those of the file.
+#[test]
+fn a_reboot_leaves_the_records_of_a_registered_topic() {
+    if on_redis() {
+        // The clock of the server would have to be shifted.
+        return;
+    }
+    const TWO_DAYS_MS: i64 = 2 * 24 * 3600 * 1000;
+    let sink = answering();
+    let mut daemon = Daemon::start("");
+    let mut http = Http::unix(&daemon);
+    for (name, keep_done) in [("long", "3650d"), ("short", "1d")] {
+        let topic = json!({"name": name, "callback": sink.url(), "keep_done": keep_done});
+        http.ask("POST", "/v1/topics", &topic).is(201);
+        end(&mut http, name, "a", 200);
+    }
+    daemon.stop();
+    std::fs::remove_dir_all(daemon.dir.path().join("var/run")).unwrap();
+    let daemon = Daemon::again_with_clock(&daemon, TWO_DAYS_MS);
+    daemon.wait_all_up(SLOTS);
+    let mut http = Http::unix(&daemon);
+    let mut records = |topic: &str| {
+        let story = http.get(&format!("/v1/topics/{topic}/jobs/a/records")).is(200);
+        story["records"].as_array().unwrap().len()
+    };
+    // The records of both topics were looked at when one of them is gone.
+    eventually(10 * SECOND, "the record of `short` goes", || (records("short") == 0).then_some(()));
+    assert_eq!(records("long"), 1);
 }
 
 #[test]

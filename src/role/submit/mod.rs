@@ -159,8 +159,10 @@ impl<A: RequestSource> Submitter<A> {
     fn free_way(&self, lane: Option<usize>) -> usize {
         let first = self.thread(lane, 0);
         match lane {
-            Some(_) => way_for(self.threads[first..first + self.ways].iter().map(LaneSubmitter::load)),
-            None => 0,
+            Some(_) if self.ways > 1 => {
+                way_for(self.threads[first..first + self.ways].iter().map(LaneSubmitter::load))
+            }
+            _ => 0,
         }
     }
 
@@ -263,17 +265,11 @@ impl<A: RequestSource> Submitter<A> {
 
 /// Returns the way that gets a new sequence. The first way gets it until it has enough to do: a server needs less time
 /// for one large batch than for two small ones.
-fn way_for(ways: impl Iterator<Item = ThreadLoad>) -> usize {
-    let mut least: Option<(usize, ThreadLoad)> = None;
-    for (way, load) in ways.enumerate() {
-        if load.silent < SLOW && load.unanswered < ENOUGH {
-            return way;
-        }
-        if least.is_none_or(|(_, least)| (load.silent, load.unanswered) < (least.silent, least.unanswered)) {
-            least = Some((way, load));
-        }
-    }
-    least.map_or(0, |(way, _)| way)
+fn way_for(loads: impl Iterator<Item = ThreadLoad> + Clone) -> usize {
+    let first = loads.clone().position(|load| load.silent < SLOW && load.unanswered < ENOUGH);
+    let least =
+        || loads.enumerate().min_by_key(|(_, load)| (load.silent, load.unanswered)).map(|(way, _)| way);
+    first.or_else(least).unwrap_or(0)
 }
 
 /// Notes that a request of a sequence is under way, to one lane or to all.

@@ -23,6 +23,7 @@ use anyhow::{Context as _, Result};
 
 use self::lane_worker::{LaneWorker, LaneWorkerHandle, SharedDeadOwner};
 use self::leader_lock::LeaderLock;
+use self::upkeep::KnownTopics;
 use host::{Owners, random_name};
 use model::job::TopicName;
 use model::topic::{CatchUp, Topic, Topics};
@@ -55,6 +56,10 @@ pub fn run(mut context: Context) -> Result<()> {
     Ok(())
 }
 
+fn known_topics(topics: &LiveTopics) -> KnownTopics {
+    KnownTopics { topics: topics.now().clone(), are_all: topics.is_whole() }
+}
+
 /// What the main loop knows of the lane workers.
 struct Timer {
     owners: Owners,
@@ -63,8 +68,8 @@ struct Timer {
     failed: Receiver<anyhow::Error>,
     woken: UnixStream,
     topics: LiveTopics,
-    /// Sends the topics to the upkeep thread when they change, and whether all topics are known.
-    upkeep: Sender<(Topics, bool)>,
+    /// Sends the topics to the upkeep thread when they change.
+    upkeep: Sender<KnownTopics>,
     /// The topics with `catch_up` set to a span, shared with the lane workers.
     spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
     /// The topics, shared with the threads that add the jobs of the outboxes.
@@ -74,9 +79,9 @@ struct Timer {
 }
 
 impl Timer {
-    fn start(context: &mut Context, upkeep: Sender<(Topics, bool)>) -> Result<Timer> {
+    fn start(context: &mut Context, upkeep: Sender<KnownTopics>) -> Result<Timer> {
         let topics = context.topics()?;
-        let _ = upkeep.send((topics.now().clone(), topics.is_whole()));
+        let _ = upkeep.send(known_topics(&topics));
         let run_dir = &context.settings.run_dir.clone();
         let (woken, wake) = UnixStream::pair()?;
         let (fail, failed) = channel();
@@ -124,7 +129,7 @@ impl Timer {
             let has_changed = self.topics.reload().is_some();
             if has_changed || self.topics.is_whole() != was_whole {
                 let topics = self.topics.now();
-                let _ = self.upkeep.send((topics.clone(), self.topics.is_whole()));
+                let _ = self.upkeep.send(known_topics(&self.topics));
                 *role::lock(&self.spread) = spread_of(topics);
                 *role::lock(&self.known) = topics.clone();
             }

@@ -22,11 +22,19 @@ const SETTLED: Duration = Duration::from_secs(5);
 const STEP: usize = 256;
 const GO: Duration = Duration::from_secs(10);
 
-/// Starts the thread. It works for the last set of topics that it received, and ends when the sender is dropped.
-pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sender<(Topics, bool)>> {
-    let (sender, receiver) = channel::<(Topics, bool)>();
+/// The topics that the timer knows.
+#[derive(Default)]
+pub(super) struct KnownTopics {
+    pub topics: Topics,
+    /// Whether these are all topics. The topics of the registry may come later than those of the configuration file.
+    pub are_all: bool,
+}
+
+/// Starts the thread. It works for the last topics that it received, and ends when the sender is dropped.
+pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sender<KnownTopics>> {
+    let (sender, receiver) = channel::<KnownTopics>();
     role::vital_thread("upkeep", move || {
-        let (mut topics, mut is_whole) = (Topics::default(), false);
+        let mut known = KnownTopics::default();
         let mut next: Option<Instant> = None;
         let mut report_at: Option<Instant> = None;
         loop {
@@ -38,23 +46,19 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
             };
             match heard {
                 Ok(new) => {
-                    (topics, is_whole) = new;
+                    known = new;
                     report_at.get_or_insert_with(|| Instant::now() + SETTLED);
-                    if is_whole {
-                        keep_records(store.as_mut(), &topics, records_max);
-                    }
+                    keep_records(store.as_mut(), &known, records_max);
                     // A change of one topic must not cause another search for dead letters right after the last search.
                     next = next.filter(|at| *at > Instant::now()).or_else(|| Some(Instant::now()));
                 }
                 Err(RecvTimeoutError::Timeout) if report_at.is_some_and(|at| at <= Instant::now()) => {
-                    log_unregistered(store.as_mut(), &topics);
+                    log_unregistered(store.as_mut(), &known.topics);
                     report_at = None;
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    if is_whole {
-                        keep_records(store.as_mut(), &topics, records_max);
-                    }
-                    retire(store.as_mut(), &topics);
+                    keep_records(store.as_mut(), &known, records_max);
+                    retire(store.as_mut(), &known.topics);
                     next = Some(Instant::now() + EVERY);
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -64,10 +68,14 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
     Ok(sender)
 }
 
-/// Tells the store what topics keep of their ended jobs. Call this only if all topics are known: topics that are not named
-/// keep the default, so older records of a registered topic would be removed.
-fn keep_records(store: &mut dyn Store, topics: &Topics, records_max: u64) {
-    let keeping: Vec<_> = topics.iter().map(|topic| (topic.name.clone(), topic.record_keeping())).collect();
+/// Tells the store what topics keep of their ended jobs, if all topics are known. Topics that are not named keep the
+/// default. So with some of the topics, the store would remove older records of a topic that keeps them longer.
+fn keep_records(store: &mut dyn Store, known: &KnownTopics, records_max: u64) {
+    if !known.are_all {
+        return;
+    }
+    let keeping: Vec<_> =
+        known.topics.iter().map(|topic| (topic.name.clone(), topic.record_keeping())).collect();
     match store.keep_records(&keeping, records_max) {
         Ok(()) => {}
         // Other parts report a node that is down. The node gets these settings in a later round.

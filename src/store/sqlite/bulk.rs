@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::commit::Durability;
 use super::connect::refused;
+use super::job_bytes::ONE_JOB;
 use super::write::Write;
 use super::{SqliteStore, row};
 use crate::{Bulk, ChangeGoal, Direction, ListedChange, ListedChangeResult, ListedJob, ListedPage, Result};
@@ -83,8 +84,7 @@ fn change(w: &mut Write<'_>, tid: i64, change: &ListedChange) -> rusqlite::Resul
         }
         ChangeGoal::Gone => {
             w.record((tid, seq), change.id.as_str(), Ending::Deleted)?;
-            let bytes = w.job_bytes(seq)?;
-            w.delete_job(tid, seq, bytes)?;
+            w.delete_jobs(tid, ONE_JOB, params![seq])?;
             w.moved(tid, Some(old), None);
         }
     }

@@ -6,7 +6,7 @@ use super::commit::Durability;
 use super::connect::refused;
 use rusqlite::{OptionalExtension, params};
 
-use super::job_bytes::{self, DEAD_LETTERS_OF_ID};
+use super::job_bytes::{self, DEAD_LETTERS_OF_ID, ONE_JOB};
 use super::write::Write;
 use super::{CHUNK, SqliteStore, browse, letters, quota, row};
 use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, StoreError, View};
@@ -120,8 +120,7 @@ pub(super) fn delete(w: &mut Write<'_>, key: &JobKey, note: Option<&str>) -> rus
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     if let Some((seq, state)) = live(w, tid, &key.id)? {
         w.record_with_note((tid, seq), key.id.as_str(), Ending::Deleted, note)?;
-        let bytes = w.job_bytes(seq)?;
-        w.delete_job(tid, seq, bytes)?;
+        w.delete_jobs(tid, ONE_JOB, params![seq])?;
         w.moved(tid, Some(state), None);
         return Ok(true);
     }

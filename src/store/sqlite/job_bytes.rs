@@ -17,6 +17,9 @@ pub(super) use job_bytes;
 /// Selects the dead letters of an id, for [`Write::delete_jobs`]. Parameters: topic, id.
 pub(super) const DEAD_LETTERS_OF_ID: &str = "tid = ?1 AND id = ?2 AND state = 4";
 
+/// Selects one job, for [`Write::delete_jobs`]. Parameter: its row.
+pub(super) const ONE_JOB: &str = "seq = ?1";
+
 /// Returns the bytes of a job with these values, as [`job_bytes`] counts them.
 pub(super) fn size(id: &JobId, body: &Body, headers: Option<&str>) -> i64 {
     (id.as_str().len() + body.as_str().len() + headers.map_or(0, str::len)) as i64
@@ -24,13 +27,13 @@ pub(super) fn size(id: &JobId, body: &Body, headers: Option<&str>) -> i64 {
 
 impl Write<'_> {
     /// Returns the bytes of a job.
-    pub(super) fn job_bytes(&self, seq: i64) -> rusqlite::Result<i64> {
+    fn job_bytes(&self, seq: i64) -> rusqlite::Result<i64> {
         self.db
             .prepare_cached(concat!("SELECT ", job_bytes!(), " FROM job WHERE seq = ?1"))?
             .query_row([seq], |row| row.get(0))
     }
 
-    /// Deletes a job that has `bytes` bytes.
+    /// Deletes a job whose bytes the caller has already read.
     pub(super) fn delete_job(&mut self, tid: i64, seq: i64, bytes: i64) -> rusqlite::Result<()> {
         self.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
         self.grown(tid, -bytes);
