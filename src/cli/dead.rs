@@ -1,5 +1,6 @@
 //! `dq dead`: dead letters, the jobs that used up their attempts or were refused for good.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -216,7 +217,13 @@ fn run_operation(
     if !away.is_empty() {
         eprintln!("these nodes do not answer, and their dead letters are left out: {}", away.join(", "));
     }
-    let seen_all = !more && away.is_empty();
+    let named: BTreeSet<&str> = which.ids.iter().map(String::as_str).collect();
+    let missing =
+        if which.filter.fields().is_empty() { (named.len() as u64).saturating_sub(matched) } else { 0 };
+    if missing > 0 && away.is_empty() {
+        eprintln!("{missing} of the {} jobs in --id are not dead letters of {}", named.len(), which.topic);
+    }
+    let seen_all = !more && away.is_empty() && missing == 0;
     let wanted = which.limit.map_or(matched, |limit| limit.min(matched));
     if which.dry_run {
         print_result(at, which, operation, matched, 0)?;
@@ -329,7 +336,7 @@ mod tests {
             let body: Value = serde_json::from_str(&call.body).unwrap();
             kept.lock().unwrap().push(body.clone());
             let mut left = left.lock().unwrap();
-            let matched = body["ids"].as_array().map_or(*left, |ids| ids.len() as u64);
+            let matched = body["ids"].as_array().map_or(*left, |ids| left.min(ids.len() as u64));
             let take = match body["dry_run"] == true {
                 true => 0,
                 false => body["limit"].as_u64().unwrap().min(matched).min(left.saturating_sub(stay)),
@@ -386,5 +393,8 @@ mod tests {
         let (at, asked) = stand_in(5, 0);
         assert!(run_operation(&at, &which(None, &["a", "b"], false), REDRIVE, None).unwrap());
         assert_eq!(asked.lock().unwrap()[1..], [json!({"ids": ["a", "b"], "limit": 2})]);
+        let (at, asked) = stand_in(1, 0);
+        assert!(!run_operation(&at, &which(None, &["a", "unknown"], false), REDRIVE, None).unwrap());
+        assert_eq!(asked.lock().unwrap()[1..], [json!({"ids": ["a", "unknown"], "limit": 1})]);
     }
 }

@@ -3,6 +3,7 @@
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
+use super::show::counted;
 use model::job::TopicName;
 use model::settings::{RegistrySettings, Settings};
 use registry::CopySummary;
@@ -41,7 +42,12 @@ pub(super) fn copy(old: &Settings, new: &Settings, replaces: bool) -> Result<Opt
 /// Prints what was copied, and what was not.
 pub(super) fn print(copied: &CopySummary, to: &str) {
     let CopySummary { topics, tokens, accounts, different: _, only_there, unusable } = copied;
-    println!("copied to the registry {to}: {topics} topics, {tokens} tokens and {accounts} accounts");
+    println!(
+        "copied to the registry {to}: {}, {} and {}",
+        counted(*topics, "topic"),
+        counted(*tokens, "token"),
+        counted(*accounts, "account")
+    );
     if !only_there.is_empty() {
         println!("only the registry {to} has: {}. Remove what is not wanted", only_there.join(", "));
     }

@@ -13,7 +13,7 @@ use super::backup::stopped_daemon;
 use super::file_owner::refuse_root;
 use super::move_registry;
 use super::progress::Progress;
-use super::show::json_line;
+use super::show::{counted, json_line};
 use model::job::{State, TopicName};
 use model::settings::{RegistrySettings, Settings, StoreSettings};
 use registry::CopySummary;
@@ -363,8 +363,13 @@ fn print_summary(
         return json_line(&json!({"moved": !arguments.dry_run, "topics": topics, "jobs": jobs,
             "dead": dead, "records": records, "registry": move_registry::value(copied)}));
     }
-    let what =
-        format!("{jobs} jobs, {dead} dead letters and the records of {records} jobs, of {topics} topics");
+    let what = format!(
+        "{}, {} and the records of {}, of {}",
+        counted(jobs, "job"),
+        counted(dead, "dead letter"),
+        counted(records, "job"),
+        counted(topics, "topic")
+    );
     match arguments.dry_run {
         true => println!("would be moved to {to}: {what}"),
         false => {

@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 
 use super::ask::confirm_with_yes;
 use super::failure::Failure;
+use super::show::counted;
 use super::target::TargetOptions;
 use model::settings::{RedisSettings, RegistrySettings, Settings};
 use registry::{RedisRegistry, Registry as _, Snapshot};
@@ -109,10 +110,11 @@ fn show(nodes: &RedisSettings) -> Result<()> {
     let listing = registry.list()?;
     let accounts = listing.tokens.iter().filter(|token| token.is_account()).count();
     println!(
-        "node {}: {} topics, {} tokens, {accounts} accounts",
+        "node {}: {}, {}, {}",
         registry.node(),
-        listing.topics.len(),
-        listing.tokens.len() - accounts
+        counted(listing.topics.len(), "topic"),
+        counted(listing.tokens.len() - accounts, "token"),
+        counted(accounts, "account")
     );
     Ok(())
 }
@@ -127,9 +129,10 @@ fn rebuild(arguments: &RebuildRegistry, settings: &Settings, nodes: &RedisSettin
     let tokens = known.tokens.unwrap_or_default();
     let accounts = tokens.iter().filter(|token| token.is_account()).count();
     let what = format!(
-        "{} topics, {} tokens and {accounts} accounts, as this host knew them from {}",
-        known.topics.len(),
-        tokens.len() - accounts,
+        "{}, {} and {}, as this host knew them from {}",
+        counted(known.topics.len(), "topic"),
+        counted(tokens.len() - accounts, "token"),
+        counted(accounts, "account"),
         known.source
     );
     confirm_with_yes(arguments.yes, &format!("Write a new registry with {what}?"))?;

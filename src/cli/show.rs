@@ -19,6 +19,14 @@ pub(super) fn or_nothing(text: &str) -> String {
     if text.is_empty() { NOTHING.to_owned() } else { text.to_owned() }
 }
 
+/// Returns a number with its noun: `1 topic`, `2 topics`.
+pub(super) fn counted(count: impl TryInto<u64>, noun: &str) -> String {
+    match count.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
+    }
+}
+
 /// Rows of cells. Each column is as wide as its widest cell.
 #[derive(Debug)]
 pub(super) struct Table {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 
 use super::daemon_snapshot::{DaemonSnapshot, TopicSnapshot};
-use super::show::{Colour, NOTHING, Table, paint, plain, short_span, span};
+use super::show::{Colour, NOTHING, Table, counted, paint, plain, short_span, span};
 use super::target::TargetOptions;
 use host::now_ms;
 use model::status::{DaemonStatus, Phase, Process, ProcessState};
@@ -113,12 +113,12 @@ fn stored(snapshot: &DaemonSnapshot) -> String {
             table.row([topic.topic.clone(), delayed, ready, leased, dead, p50, p99]);
         }
         if used.is_empty() {
-            let _ = writeln!(text, "\nno jobs; {} topics", topics.len());
+            let _ = writeln!(text, "\nno jobs; {}", counted(topics.len(), "topic"));
         } else {
             let _ = write!(text, "\n{}", table.text());
         }
         if !used.is_empty() && used.len() < topics.len() {
-            let _ = writeln!(text, "and {} topics without jobs", topics.len() - used.len());
+            let _ = writeln!(text, "and {} without jobs", counted(topics.len() - used.len(), "topic"));
         }
         for pause in topics.iter().filter_map(TopicSnapshot::pause) {
             let _ = writeln!(text, "{}", paint(&plain(&format!("paused topic {pause}")), Colour::Yellow));

@@ -273,12 +273,12 @@ fn all_jobs_move_to_redis_and_back_as_they_were() {
     assert!(refused.contains("its jobs were moved to redis under dq"), "{refused}");
     let again = words(&stage.move_jobs("old", "redis", &[]));
     assert!(again.contains("were moved to") && again.contains("before"), "{again}");
-    assert!(done.contains("copied to the registry store:dq: 1 topics, 0 tokens and 0 accounts"), "{done}");
+    assert!(done.contains("copied to the registry store:dq: 1 topic, 0 tokens and 0 accounts"), "{done}");
     register(&stage, "http://127.0.0.1:8/");
     let refused = words(&stage.move_jobs("redis", "new", &[]));
     assert!(refused.contains("have different settings of: topic a. With --replace-registry"), "{refused}");
     let back = words(&stage.move_jobs("redis", "new", &["--replace-registry"]));
-    assert!(back.contains("moved to embedded in") && back.contains("1 topics, 0 tokens"), "{back}");
+    assert!(back.contains("moved to embedded in") && back.contains("1 topic, 0 tokens"), "{back}");
     let mut new = stage.open("new").unwrap();
     compare(&moved(dump(new.as_mut())), &before);
     assert!(stage.open("redis").is_err());
@@ -434,7 +434,7 @@ fn a_daemon_goes_on_with_the_jobs_and_topics_in_the_new_store() {
     run.current_dir(Path::new(daemon.dir.path()));
     let out = run.args(["move", "--from", "dq.toml", "--to", "redis.toml"]).output().unwrap();
     assert!(out.status.success(), "{}", words(&out));
-    let copied = "copied to the registry store:dq: 1 topics, 1 tokens and 1 accounts";
+    let copied = "copied to the registry store:dq: 1 topic, 1 token and 1 account";
     assert!(words(&out).contains(copied), "{}", words(&out));
     // With the old store it does not start.
     let mut old = Daemon::spawn(

@@ -194,7 +194,7 @@ fn a_registry_moves_with_all_that_it_has() {
     assert!(registry.put(&topic("u"), Expected::Any).unwrap_err().to_string().contains("not on node a"));
     does(folder, &["registry", "move", "b"]);
     assert_eq!(seen(4), before);
-    assert_eq!(does(folder, &["registry", "show"]), "node b: 1 topics, 0 tokens, 0 accounts\n");
+    assert_eq!(does(folder, &["registry", "show"]), "node b: 1 topic, 0 tokens, 0 accounts\n");
     does(folder, &["nodes", "move", "--empty", "a"]);
 }
 
@@ -264,7 +264,7 @@ fn daemons_share_a_registry_and_it_is_rebuilt_after_a_loss() {
 
     refuses(one.dir.path(), &["registry", "show"], "has lost it");
     let told = does(other.dir.path(), &["registry", "rebuild", "--node", "b", "--yes"]);
-    assert!(told.starts_with("node b has a registry with 1 topics, 0 tokens and"), "{told}");
+    assert!(told.starts_with("node b has a registry with 1 topic, 0 tokens and"), "{told}");
     refuses(
         other.dir.path(),
         &["registry", "rebuild", "--yes"],

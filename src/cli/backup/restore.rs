@@ -15,7 +15,7 @@ use super::container::{self, Manifest};
 use super::staging::{Staging, folder_of, give_to_owner};
 use super::{checksum, seal};
 use super::{embedded, is_full, stopped_daemon};
-use crate::show::{json_line, moment};
+use crate::show::{counted, json_line, moment};
 use host::now_ms;
 use model::settings::files::{LOG, LOGS, TURN_FILES, beside, database_files};
 use model::settings::{RegistrySettings, Settings};
@@ -359,7 +359,12 @@ fn print_result(
         return json_line(&json!({"made_ms": manifest.made_ms, "jobs": jobs, "topics": topics, "due": due}));
     }
     let made_at = moment(manifest.made_ms);
-    println!("restored {jobs} jobs of {topics} topics as of {made_at} (instance {})", manifest.instance);
+    println!(
+        "restored {} of {} as of {made_at} (instance {})",
+        counted(*jobs, "job"),
+        counted(*topics, "topic"),
+        manifest.instance
+    );
     println!("jobs that were delivered after {made_at} are delivered again");
     println!("{due} jobs are due now, and are delivered as soon as dq runs");
     println!(

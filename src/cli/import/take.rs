@@ -20,7 +20,7 @@ use anyhow::{Result, bail};
 use thiserror::Error;
 
 use super::super::progress::Progress;
-use super::pending::{Clock, Entry, EntryNote, ParsedEntry, split};
+use super::pending::{Clock, Entry, EntryNote, PhpEntryJob, split};
 use super::source::Source;
 use super::summary::ImportSummary;
 use model::job::{Due, JobKey, NewJob, Priority, State, TopicName};
@@ -177,7 +177,7 @@ impl ImportRun {
         let mut passages = Vec::new();
         for entry in entries {
             self.summary.count_entry(&entry);
-            let ParsedEntry { job, notify_ms } = match entry.parse(&self.clock) {
+            let PhpEntryJob { job, notify_ms } = match entry.parse(&self.clock) {
                 Ok(understood) => understood,
                 Err(reason) => {
                     self.summary.cannot += 1;

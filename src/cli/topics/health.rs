@@ -33,12 +33,12 @@ struct Health {
     p50_us: Option<u64>,
     p90_us: Option<u64>,
     p99_us: Option<u64>,
-    durations: Vec<DurationRange>,
+    durations: Vec<DurationBucket>,
     errors: Vec<FailureCount>,
 }
 
 #[derive(Debug, Deserialize)]
-struct DurationRange {
+struct DurationBucket {
     up_to_us: Option<u64>,
     attempts: u64,
 }
@@ -119,8 +119,8 @@ mod tests {
             p90_us: (attempts > 0).then_some(2500),
             p99_us: None,
             durations: vec![
-                DurationRange { up_to_us: Some(1000), attempts: 0 },
-                DurationRange { up_to_us: Some(2500), attempts },
+                DurationBucket { up_to_us: Some(1000), attempts: 0 },
+                DurationBucket { up_to_us: Some(2500), attempts },
             ],
             errors: (attempts > 0)
                 .then(|| FailureCount { failure: "503".to_owned(), attempts: 1 })

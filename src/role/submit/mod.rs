@@ -35,11 +35,8 @@ pub const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 const WAITING_MAX: usize = 20_000;
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// A thread of a lane with this many unanswered requests has enough to do: a new sequence gets another thread.
-const ENOUGH: usize = 32;
-
-/// The same is true for a thread that has requests and has answered none of them for this time: perhaps a long one is
-/// under way, or the store hangs.
+/// A thread that has requests and has answered none of them for this time is slow: perhaps a long request is under way,
+/// or the store hangs.
 const SLOW: Duration = Duration::from_millis(5);
 
 /// How much a thread has to do.
@@ -263,13 +260,11 @@ impl<A: RequestSource> Submitter<A> {
     }
 }
 
-/// Returns the way that gets a new sequence. The first way gets it until it has enough to do: a server needs less time
-/// for one large batch than for two small ones.
-fn way_for(loads: impl Iterator<Item = ThreadLoad> + Clone) -> usize {
-    let first = loads.clone().position(|load| load.silent < SLOW && load.unanswered < ENOUGH);
-    let least =
-        || loads.enumerate().min_by_key(|(_, load)| (load.silent, load.unanswered)).map(|(way, _)| way);
-    first.or_else(least).unwrap_or(0)
+/// Returns the way that gets a new sequence: the one with the fewest unanswered requests. A slow way gets it only if all
+/// are slow.
+fn way_for(loads: impl Iterator<Item = ThreadLoad>) -> usize {
+    let key = |load: &ThreadLoad| (load.silent >= SLOW, load.unanswered);
+    loads.enumerate().min_by_key(|(_, load)| key(load)).map_or(0, |(way, _)| way)
 }
 
 /// Notes that a request of a sequence is under way, to one lane or to all.
@@ -283,26 +278,85 @@ fn note_under_way<A: RequestSource>(sequence: &mut RequestQueue<A>, lane: Option
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
     use super::*;
+    use model::job::{JobId, JobKey, TopicName};
+
+    /// A server whose tickets are pairs: the sequence of a request, and its number in the sequence. It is woken by a
+    /// message.
+    struct Source(std::sync::Mutex<Sender<()>>);
+
+    impl RequestSource for Source {
+        type Ticket = (u64, u64);
+        type Response = ();
+
+        fn sequence(ticket: &(u64, u64)) -> u64 {
+            ticket.0
+        }
+
+        fn bytes((): &()) -> usize {
+            0
+        }
+
+        fn wake(&self) {
+            let _ = crate::lock(&self.0).send(());
+        }
+    }
+
+    /// Makes a request whose answer takes until `before` returns.
+    fn get(before: impl FnOnce() + Send + 'static) -> StoreRequest<()> {
+        let key = JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("i").unwrap() };
+        StoreRequest::get(key, |_, found| {
+            found.unwrap();
+            before();
+        })
+    }
 
     #[test]
-    fn a_sequence_gets_the_first_way_that_has_not_enough_to_do() {
-        let way = |loads: &[(usize, Duration)]| {
-            way_for(
-                loads
-                    .iter()
-                    .map(|(unanswered, silent)| ThreadLoad { unanswered: *unanswered, silent: *silent }),
-            )
+    fn a_slow_request_holds_back_only_its_own_sequence() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = config::development(dir.path(), std::iter::empty()).unwrap();
+        let (wake, woken) = channel();
+        let source = Arc::new(Source(std::sync::Mutex::new(wake)));
+        let open = || store::open(&settings.store, dir.path()).unwrap();
+        let threads = (0..2).map(|_| LaneSubmitter::start(open(), Arc::clone(&source)).unwrap()).collect();
+        let lanes = Lanes::new(&settings.store).unwrap();
+        let mut submitter = Submitter { threads, lanes, ways: 2, sequences: HashMap::new(), waiting: (0, 0) };
+
+        let (open_gate, gate) = channel::<()>();
+        submitter.hand_in((1, 1), get(move || gate.recv().unwrap()), 10).unwrap();
+        submitter.flush();
+        submitter.hand_in((1, 2), get(|| ()), 10).unwrap();
+        submitter.hand_in((2, 1), get(|| ()), 10).unwrap();
+        submitter.flush();
+        let mut answered = Vec::new();
+        let mut wait_for = |submitter: &mut Submitter<Source>, count: usize| {
+            while answered.len() < count {
+                woken.recv_timeout(STORE_TIMEOUT).expect("the store answers");
+                answered.extend(submitter.completions().into_iter().map(|(ticket, ())| ticket));
+            }
+            answered.clone()
+        };
+        assert_eq!(wait_for(&mut submitter, 1), [(2, 1)]);
+        assert_eq!(submitter.threads[0].load().unanswered, 2, "sequence 1 keeps its thread");
+        open_gate.send(()).unwrap();
+        assert_eq!(wait_for(&mut submitter, 3), [(2, 1), (1, 1), (1, 2)]);
+        assert!(submitter.sequences.is_empty());
+    }
+
+    #[test]
+    fn a_sequence_gets_the_way_with_the_fewest_requests() {
+        let way = |loads: [(usize, Duration); 2]| {
+            way_for(loads.into_iter().map(|(unanswered, silent)| ThreadLoad { unanswered, silent }))
         };
         let (soon, long) = (Duration::ZERO, STORE_TIMEOUT);
-        assert_eq!(way(&[(0, soon), (0, soon)]), 0);
-        assert_eq!(way(&[(ENOUGH - 1, soon), (0, soon)]), 0);
-        assert_eq!(way(&[(ENOUGH, soon), (0, soon)]), 1);
-        assert_eq!(way(&[(ENOUGH + 3, soon), (ENOUGH + 2, soon)]), 1);
-        assert_eq!(way(&[(ENOUGH + 2, soon), (ENOUGH + 2, soon)]), 0);
-        assert_eq!(way(&[(5, long)]), 0);
+        assert_eq!(way([(0, soon), (0, soon)]), 0);
+        assert_eq!(way([(1, soon), (0, soon)]), 1);
+        assert_eq!(way([(3, soon), (2, soon)]), 1);
+        assert_eq!(way([(2, soon), (2, soon)]), 0);
         // A thread that hangs gets nothing while the other one answers.
-        assert_eq!(way(&[(1, long), (0, soon)]), 1);
-        assert_eq!(way(&[(ENOUGH, long), (ENOUGH + 1, SLOW)]), 1);
+        assert_eq!(way([(1, long), (9, soon)]), 1);
+        assert_eq!(way([(2, long), (1, SLOW)]), 1);
     }
 }

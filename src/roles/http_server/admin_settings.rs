@@ -3,7 +3,7 @@
 //! caller could remove the limits that were set for it. It could also send callbacks to its own host and read their
 //! headers, or let others on the network read the headers.
 
-use super::api::Reader;
+use super::api::Requester;
 use super::problem::Problem;
 use model::scope::RequiredAccess;
 use model::topic::{Setting, Topic, Topics};
@@ -30,11 +30,11 @@ pub(super) enum AdminSettings {
 }
 
 impl AdminSettings {
-    pub(super) fn for_reader(reader: &Reader, topics: &Topics) -> AdminSettings {
-        if reader.permits(RequiredAccess::Admin) {
+    pub(super) fn for_requester(requester: &Requester, topics: &Topics) -> AdminSettings {
+        if requester.permits(RequiredAccess::Admin) {
             return AdminSettings::Changed;
         }
-        let tenant = reader.name().unwrap_or_default();
+        let tenant = requester.name().unwrap_or_default();
         let topics = topics.iter().filter(|topic| topic.tenant == tenant).count();
         AdminSettings::Kept { tenant, topics }
     }

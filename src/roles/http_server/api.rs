@@ -121,7 +121,7 @@ impl Api {
 }
 
 /// Who makes a request.
-pub(super) struct Reader {
+pub(super) struct Requester {
     /// A request may read from the store for a long time (`StoreClient::read`). Such a read counts for this client.
     /// Each client has a limited number of such reads at a time. None: the reads are not limited.
     pub holder: Option<Holder>,
@@ -129,8 +129,8 @@ pub(super) struct Reader {
     caller: Option<Caller>,
 }
 
-impl Reader {
-    /// Whether the reader may do what `need` names.
+impl Requester {
+    /// Whether the requester may do what `need` names.
     pub(super) fn permits(&self, need: RequiredAccess<'_>) -> bool {
         self.permissions.as_ref().is_some_and(|permissions| permissions.permits(need))
     }
@@ -140,7 +140,7 @@ impl Reader {
         Ok(replays::key_of(headers)?.map(|key| IdSource::new(self.caller.as_ref(), key)))
     }
 
-    /// The name of the reader's token or account, if there is one.
+    /// The name of the requester's token or account, if there is one.
     pub(super) fn name(&self) -> Option<String> {
         let token = self.permissions.as_ref().and_then(Permissions::token)?;
         Some(token.name.as_str().to_owned())
@@ -151,17 +151,17 @@ impl Reader {
         Quota::of(topic, self.permissions.as_ref().and_then(Permissions::token))
     }
 
-    /// Whether the reader may see what receivers answered to the jobs of this topic.
+    /// Whether the requester may see what receivers answered to the jobs of this topic.
     pub(super) fn sees_answers(&self, topic: &TopicName) -> bool {
         self.permits(RequiredAccess::Answers(topic.as_str()))
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Reader {
+impl<S: Send + Sync> FromRequestParts<S> for Requester {
     type Rejection = Infallible;
-    async fn from_request_parts(parts: &mut request::Parts, _: &S) -> Result<Reader, Infallible> {
+    async fn from_request_parts(parts: &mut request::Parts, _: &S) -> Result<Requester, Infallible> {
         let extensions = &parts.extensions;
-        Ok(Reader {
+        Ok(Requester {
             holder: extensions.get().cloned(),
             permissions: extensions.get().cloned(),
             caller: extensions.get().cloned(),

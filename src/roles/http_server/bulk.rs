@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::Caller;
-use super::api::{Api, NameInPath, Reader};
+use super::api::{Api, NameInPath, Requester};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::body::JsonBody;
@@ -216,12 +216,12 @@ impl BulkResponse {
         (status = 200, body = DryRun, description = "How many jobs it would change"), schema::ChangeProblems))]
 async fn begin(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     Extension(caller): Extension<Caller>,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let (request, is_dry_run) = bulk_input::read(&json)?;
-    may(&reader, &caller, &request)?;
+    may(&requester, &caller, &request)?;
     api.topic(&request.topic)?;
     if is_dry_run {
         let counted = api.count_bulk(request).await?;
@@ -262,9 +262,9 @@ fn summary(request: &BulkRequest) -> String {
 }
 
 /// Refuses a caller that may not manage the topic.
-fn may(reader: &Reader, caller: &Caller, request: &BulkRequest) -> Result<(), Problem> {
+fn may(requester: &Requester, caller: &Caller, request: &BulkRequest) -> Result<(), Problem> {
     let need = RequiredAccess::Manage(request.topic.as_str());
-    if reader.permits(need) {
+    if requester.permits(need) {
         return Ok(());
     }
     let detail = format!("{caller} has no scope {need}, which an operation on many jobs needs");
@@ -276,7 +276,7 @@ fn may(reader: &Reader, caller: &Caller, request: &BulkRequest) -> Result<(), Pr
     responses((status = 200, body = BulkPage, description = "A page of operations"), schema::FindProblems))]
 async fn list(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
     let query = query.unwrap_or_default();
@@ -289,7 +289,7 @@ async fn list(
     rows.truncate(limit);
     let next = rows.last().filter(|_| has_more).map(|row| cursor::write(&row.number.to_string()));
     let operations =
-        rows.into_iter().filter(|row| reader.permits(RequiredAccess::Jobs(row.request.topic.as_str())));
+        rows.into_iter().filter(|row| requester.permits(RequiredAccess::Jobs(row.request.topic.as_str())));
     let operations = operations.map(BulkResponse::new).collect();
     Ok(ApiResponse::new(StatusCode::OK, &BulkPage { operations, next }))
 }
@@ -299,10 +299,10 @@ async fn list(
     responses((status = 200, body = BulkResponse, description = "The operation"), schema::FindProblems))]
 async fn show(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     NameInPath(number): NameInPath,
 ) -> Result<ApiResponse, Problem> {
-    let row = api.bulk_row(&reader, &number).await?;
+    let row = api.bulk_row(&requester, &number).await?;
     Ok(ApiResponse::new(StatusCode::OK, &BulkResponse::new(row)))
 }
 
@@ -312,14 +312,14 @@ async fn show(
     responses((status = 202, body = BulkResponse, description = "The operation stops soon, or has ended"), schema::ChangeProblems))]
 async fn stop(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     Extension(caller): Extension<Caller>,
     NameInPath(number): NameInPath,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     input::nothing(&json)?;
-    let mut row = api.bulk_row(&reader, &number).await?;
-    may(&reader, &caller, &row.request)?;
+    let mut row = api.bulk_row(&requester, &number).await?;
+    may(&requester, &caller, &row.request)?;
     let number = row.number;
     let has_stopped = api.registrar.ask(move |registry| registry.stop_bulk(number)).await?;
     row.is_stopping = has_stopped;
@@ -333,15 +333,15 @@ async fn stop(
 }
 
 impl Api {
-    /// Returns an operation that the reader may see.
-    async fn bulk_row(&self, reader: &Reader, number: &str) -> Result<BulkRow, Problem> {
+    /// Returns an operation that the requester may see.
+    async fn bulk_row(&self, requester: &Requester, number: &str) -> Result<BulkRow, Problem> {
         self.registrar.keeps("operations on many jobs")?;
         let detail = || format!("there is no operation {}", input::short(number));
         let not_found = || Problem::new(StatusCode::NOT_FOUND, "not_found", detail());
         let wanted: u64 = number.parse().map_err(|_| not_found())?;
         let found = self.registrar.ask(move |registry| registry.bulk(wanted)).await?;
         found
-            .filter(|row| reader.permits(RequiredAccess::Jobs(row.request.topic.as_str())))
+            .filter(|row| requester.permits(RequiredAccess::Jobs(row.request.topic.as_str())))
             .ok_or_else(not_found)
     }
 

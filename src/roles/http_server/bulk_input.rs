@@ -9,7 +9,7 @@ use super::dead_filter::{MOMENT, STATUS, status, when};
 use super::input::{short, wrong};
 use super::problem::Problem;
 use super::schema;
-use super::typed_body::{self, Moment, Span, given, invalid, word};
+use super::typed_body::{self, Span, UnixMs, given, invalid, word};
 use host::now_ms;
 use model::bulk::{BulkFilter, BulkOperation, BulkRequest, RATE_DEFAULT, RATE_MAX};
 use model::job::{ID_MAX, State, TopicName};
@@ -52,7 +52,7 @@ pub(super) struct BulkBody<'a> {
     operation: Option<OperationWord>,
     /// `reschedule` only: the due time of all jobs. With `spread`: the beginning of the span.
     #[schema(schema_with = schema::moment, required = false)]
-    at: Option<Moment>,
+    at: Option<UnixMs>,
     /// `reschedule` only: the difference to the old due time.
     #[schema(schema_with = shift, required = false)]
     by: Option<Shift>,
@@ -111,11 +111,11 @@ pub(super) struct Filter {
     /// The job is due at this moment or later.
     #[serde(default, deserialize_with = "given")]
     #[schema(schema_with = schema::moment, required = false)]
-    due_since: Option<Moment>,
+    due_since: Option<UnixMs>,
     /// The job is due before this moment.
     #[serde(default, deserialize_with = "given")]
     #[schema(schema_with = schema::moment, required = false)]
-    due_until: Option<Moment>,
+    due_until: Option<UnixMs>,
     /// How the job ended.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<schema::EndingWord>, nullable = false)]
@@ -256,8 +256,8 @@ impl Filter {
             states: self.state.map(|StateName(state)| state).into_iter().collect(),
             id_prefix,
             tag: self.tag.map(|TagText(tag)| tag),
-            due_since_ms: self.due_since.map(|Moment(ms)| ms),
-            due_until_ms: self.due_until.map(|Moment(ms)| ms),
+            due_since_ms: self.due_since.map(|UnixMs(ms)| ms),
+            due_until_ms: self.due_until.map(|UnixMs(ms)| ms),
             outcome: self.outcome.map(|OutcomeName(ending)| ending),
             since_ms: self.since.map(|When(ms)| ms),
             until_ms: self.until.map(|When(ms)| ms),
@@ -319,20 +319,20 @@ fn rescheduling(body: &BulkBody<'_>) -> Result<BulkOperation, Problem> {
             Err(Problem::field("by", "by excludes at and spread: give one of them"))
         }
         (_, Some(Shift(by_ms)), _) => Ok(BulkOperation::Shift { by_ms: *by_ms }),
-        (Some(Moment(at_ms)), None, None) if *at_ms <= now_ms() => {
+        (Some(UnixMs(at_ms)), None, None) if *at_ms <= now_ms() => {
             let shown = json_time::rfc3339(*at_ms);
             Err(Problem::field(
                 "at",
                 format!("at is {}, which has passed: use the operation run", short(&shown)),
             ))
         }
-        (Some(Moment(at_ms)), None, None) => Ok(BulkOperation::At { at_ms: *at_ms }),
+        (Some(UnixMs(at_ms)), None, None) => Ok(BulkOperation::At { at_ms: *at_ms }),
         (at, None, Some(Span(over))) => {
             let over_ms = i64::try_from(over.as_millis()).unwrap_or(i64::MAX);
             if over_ms < 1000 {
                 return Err(Problem::field("spread", "spread is shorter than a second: use at instead"));
             }
-            let from_ms = at.map_or_else(now_ms, |Moment(at_ms)| at_ms.max(now_ms()));
+            let from_ms = at.map_or_else(now_ms, |UnixMs(at_ms)| at_ms.max(now_ms()));
             Ok(BulkOperation::Spread { from_ms, over_ms })
         }
     }

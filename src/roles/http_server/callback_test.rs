@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, Reader, TopicInPath};
+use super::api::{Api, Requester, TopicInPath};
 use super::api_response::ApiResponse;
 use super::body::JsonBody;
 use super::credentials::mask_sent;
@@ -130,7 +130,7 @@ pub(super) enum CallbackVerdict {
     responses((status = 200, body = CallbackTestResponse, description = "The result of the call"), schema::ChangeProblems))]
 async fn test(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     TopicInPath(name): TopicInPath,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
@@ -156,7 +156,7 @@ async fn test(
     let delivery = Delivery { key, body, attempt: 1, due_ms: now, stamp_us, headers, destination, ack_url };
     let topic = Topic { timeout: topic.timeout.min(PATIENCE), ..(*topic).clone() };
     let own_headers: Vec<String> = topic.headers.keys().cloned().collect();
-    let (caller, url) = (Arc::clone(&api.trials.caller), reader.shown(&topic).callback.clone());
+    let (caller, url) = (Arc::clone(&api.trials.caller), requester.shown(&topic).callback.clone());
     let call = move || {
         let _permit = permit;
         caller.test(&topic, &delivery)
@@ -171,9 +171,9 @@ async fn test(
         Verdict::Failed { .. } | Verdict::Again { .. } => CallbackVerdict::Failed,
         Verdict::Refused { .. } => CallbackVerdict::Refused,
     };
-    let sees_answers = reader.sees_answers(&name);
+    let sees_answers = requester.sees_answers(&name);
     let mut sent = SentRequest { request: seen.request, headers: seen.headers, body: seen.body };
-    if !reader.sees_credentials() {
+    if !requester.sees_credentials() {
         mask_sent(&mut sent.request, &mut sent.headers, &own_headers);
     }
     let came = CallbackTestResponse {

@@ -10,20 +10,20 @@ use std::borrow::Cow;
 use axum::http::Uri;
 use axum::http::uri::Authority;
 
-use super::api::Reader;
+use super::api::Requester;
 use model::scope::RequiredAccess;
 use model::topic::Topic;
 
 /// What is shown in place of a credential.
 const MASK: &str = "***";
 
-impl Reader {
-    /// Whether the reader may see the credentials of topics.
+impl Requester {
+    /// Whether the requester may see the credentials of topics.
     pub(super) fn sees_credentials(&self) -> bool {
         self.permits(RequiredAccess::Admin)
     }
 
-    /// Returns a topic as the reader may see it.
+    /// Returns a topic as the requester may see it.
     pub(super) fn shown<'a>(&self, topic: &'a Topic) -> Cow<'a, Topic> {
         let mut shown = Cow::Borrowed(topic);
         if !self.sees_credentials() {

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, Reader, TopicInPath};
+use super::api::{Api, Requester, TopicInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::body::JsonBody;
@@ -330,7 +330,7 @@ impl Api {
     responses((status = 200, body = JobList, description = "A page of dead letters"), schema::FindProblems))]
 async fn list(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     TopicInPath(topic): TopicInPath,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
@@ -340,7 +340,8 @@ async fn list(
         input::page_with(query.as_deref().unwrap_or_default(), &known, input::LIMITS, |name, value| {
             queried.take(name, value)
         })?;
-    api.list(reader, Listing { topic, state: JobState::Dead, filter: queried.filter(), cursor, limit }).await
+    api.list(requester, Listing { topic, state: JobState::Dead, filter: queried.filter(), cursor, limit })
+        .await
 }
 
 /// Makes dead letters ready again, with their attempts reset. With `delay`, they become due later. With `rate`, they

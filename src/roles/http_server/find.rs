@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, Reader};
+use super::api::{Api, Requester};
 use super::api_response::ApiResponse;
 use super::cursor;
 use super::input;
@@ -73,7 +73,7 @@ struct FoundEverywhere<'a> {
     responses((status = 200, body = FoundEverywhere, description = "What the topics have of the id"), schema::FindProblems))]
 async fn find(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
     let (mut id, mut first) = (None, None);
@@ -88,7 +88,7 @@ async fn find(
         }
     }
     let id = id.ok_or_else(|| Problem::missing("id", "the whole id of a job"))?;
-    let mut topics = api.searched_topics(&reader);
+    let mut topics = api.searched_topics(&requester);
     topics.retain(|topic| first.as_ref().is_none_or(|first| topic.name >= *first));
     let names: Vec<TopicName> = topics.iter().map(|topic| topic.name.clone()).collect();
     topics.truncate(TOPICS);
@@ -105,5 +105,5 @@ async fn find(
     };
     let ask =
         |reply: Reply<_>| StoreRequest::find_id(topics, id, move |found| reply.response(respond(found)));
-    api.store_client.read(reader.holder, ask).await?
+    api.store_client.read(requester.holder, ask).await?
 }

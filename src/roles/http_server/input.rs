@@ -14,7 +14,7 @@ use super::cursor;
 use super::id_source::IdSource;
 use super::problem::Problem;
 use super::schema;
-use super::typed_body::{self, Count, Moment, Span, given, invalid, word};
+use super::typed_body::{self, Count, Span, UnixMs, given, invalid, word};
 use host::now_ms;
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
 use model::job_priority::JobPriority;
@@ -107,7 +107,7 @@ pub(super) struct NewJobRequest<'a> {
     #[schema(schema_with = schema::span, required = false)]
     delay: Option<Span>,
     #[schema(schema_with = schema::moment, required = false)]
-    run_at: Option<Moment>,
+    run_at: Option<UnixMs>,
     /// Default: `normal`.
     #[schema(schema_with = schema::job_priority_or_null, required = false)]
     priority: Option<JobPriority>,
@@ -154,11 +154,11 @@ impl<'de> Deserialize<'de> for IdText {
 type Attempts = Count<1, 1000>;
 
 /// Returns when a job is due.
-fn due(delay: Option<Span>, run_at: Option<Moment>) -> Result<Option<Due>, Problem> {
+fn due(delay: Option<Span>, run_at: Option<UnixMs>) -> Result<Option<Due>, Problem> {
     match (delay, run_at) {
         (None, None) => Ok(None),
         (Some(Span(wait)), None) => Ok(Some(Due::In(wait))),
-        (None, Some(Moment(at))) => Ok(Some(Due::At(at))),
+        (None, Some(UnixMs(at))) => Ok(Some(Due::At(at))),
         (Some(_), Some(_)) => {
             Err(Problem::field("run_at", "delay and run_at exclude each other: give one of them"))
         }
@@ -272,7 +272,7 @@ pub(super) struct JobChangeRequest<'a> {
     #[schema(schema_with = schema::span, required = false)]
     delay: Option<Span>,
     #[schema(schema_with = schema::moment, required = false)]
-    run_at: Option<Moment>,
+    run_at: Option<UnixMs>,
     /// Any JSON value, also null.
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Value, required = false)]

@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, Reader};
+use super::api::{Api, Requester};
 use super::api_response::ApiResponse;
 use super::callback_fields;
 use super::cursor;
@@ -155,7 +155,7 @@ fn read_cursor(words: &str) -> Option<JobCursor> {
         (FoundJobList = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"))), schema::FindProblems))]
 async fn search(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<ApiResponse, Problem> {
@@ -163,9 +163,9 @@ async fn search(
     let JobParameters { filter, topic, format, cursor, limit } = wanted;
     let format = format.unwrap_or_else(|| ListFormat::from_headers(&headers));
     let (topics, unknown) = match topic {
-        None => (api.searched_topics(&reader), None),
+        None => (api.searched_topics(&requester), None),
         Some(topic) => {
-            if !reader.permits(RequiredAccess::Jobs(topic.as_str())) {
+            if !requester.permits(RequiredAccess::Jobs(topic.as_str())) {
                 return Err(Problem::forbidden_field(
                     "topic",
                     format!("you may not see the jobs of topic {topic}"),
@@ -174,7 +174,7 @@ async fn search(
             // After a topic was removed, the jobs that remain can still be found.
             let is_registered = api.topics.borrow().get(topic.as_str()).is_some();
             let unknown = (!is_registered).then(|| Problem::unknown_topic(&topic));
-            (vec![SearchedTopic { sees_answers: reader.sees_answers(&topic), name: topic }], unknown)
+            (vec![SearchedTopic { sees_answers: requester.sees_answers(&topic), name: topic }], unknown)
         }
     };
     let respond = move |found: store::Result<FoundJobs>| {
@@ -192,7 +192,7 @@ async fn search(
     };
     let query = JobQuery { topics, filter, cursor, limit };
     let ask = |reply: Reply<_>| StoreRequest::find_jobs(query, move |found| reply.response(respond(found)));
-    api.store_client.read(reader.holder, ask).await?
+    api.store_client.read(requester.holder, ask).await?
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use axum::routing::get;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, JobInPath, Reader, TopicInPath};
+use super::api::{Api, JobInPath, Requester, TopicInPath};
 use super::api_response::{self, ApiResponse};
 use super::body::JsonBody;
 use super::callback_fields::may_follow;
@@ -39,18 +39,18 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
         schema::ChangeProblems))]
 async fn add(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     TopicInPath(name): TopicInPath,
     headers: HeaderMap,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let read = || {
         let topic = api.topic(&name)?;
-        let ids = reader.id_source(&headers)?;
-        let quota = reader.quota(&topic);
+        let ids = requester.id_source(&headers)?;
+        let quota = requester.quota(&topic);
         let job = input::job(&json, &topic, quota.as_ref(), (ids.as_ref(), None), &api.lanes)?;
         input::takes_jobs(&api.topics.borrow(), &name)?;
-        may_follow(&job.headers, &api.topics.borrow(), |need| reader.permits(need)).map(|()| job)
+        may_follow(&job.headers, &api.topics.borrow(), |need| requester.permits(need)).map(|()| job)
     };
     let job = api.count_refusal(&name, read())?;
     let key = job.key.clone();
@@ -66,13 +66,13 @@ async fn add(
     responses((status = 200, body = AddedJobs, description = "The result of each job, in their order"), schema::ChangeProblems))]
 async fn add_batch(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     TopicInPath(name): TopicInPath,
     headers: HeaderMap,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let topic = api.count_refusal(&name, api.topic(&name))?;
-    let ids = reader.id_source(&headers)?;
+    let ids = requester.id_source(&headers)?;
     let mut jobs = Vec::new();
     let mut take = |job: Result<model::job::NewJob, Problem>| {
         api.count_refusal(&name, job).map(|job| {
@@ -81,10 +81,10 @@ async fn add_batch(
             id
         })
     };
-    let quota = reader.quota(&topic);
+    let quota = requester.quota(&topic);
     let read = input::batch(&json, &topic, quota.as_ref(), ids.as_ref(), &api.lanes)?;
     let may = |job: model::job::NewJob| {
-        may_follow(&job.headers, &api.topics.borrow(), |need| reader.permits(need)).map(|()| job)
+        may_follow(&job.headers, &api.topics.borrow(), |need| requester.permits(need)).map(|()| job)
     };
     let items: Vec<_> = read.into_iter().map(|job| take(job.and_then(may))).collect();
     let taken = input::takes_jobs(&api.topics.borrow(), &name);
@@ -100,16 +100,16 @@ async fn add_batch(
 
 impl Api {
     /// Returns a page of jobs.
-    pub(super) async fn list(&self, reader: Reader, listing: Listing) -> Result<ApiResponse, Problem> {
+    pub(super) async fn list(&self, requester: Requester, listing: Listing) -> Result<ApiResponse, Problem> {
         let topic = listing.topic.clone();
         let is_registered = self.topics.borrow().get(topic.as_str()).is_some();
-        let sees_answers = reader.sees_answers(&topic);
+        let sees_answers = requester.sees_answers(&topic);
         let ask = |reply: Reply<_>| {
             StoreRequest::list(listing, move |page| {
                 reply.response(api_response::page(&topic, is_registered, page, sees_answers))
             })
         };
-        self.store_client.read(reader.holder, ask).await?
+        self.store_client.read(requester.holder, ask).await?
     }
 }
 
@@ -119,12 +119,12 @@ impl Api {
     responses((status = 200, body = JobList, description = "A page of jobs"), schema::FindProblems))]
 async fn list(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     TopicInPath(topic): TopicInPath,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
     let input::Listing { state, cursor, limit } = input::listing(query.as_deref().unwrap_or_default())?;
-    api.list(reader, Listing { topic, state, filter: None, cursor, limit }).await
+    api.list(requester, Listing { topic, state, filter: None, cursor, limit }).await
 }
 
 /// Shows a job. If there is no job with this id, shows its latest dead letter. If the job has ended, the answer is 404,
@@ -134,10 +134,10 @@ async fn list(
     responses((status = 200, body = JobResponse, description = "The job"), schema::FindProblems))]
 async fn show(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     JobInPath(key): JobInPath,
 ) -> Result<ApiResponse, Problem> {
-    let sees_answers = reader.sees_answers(&key.topic);
+    let sees_answers = requester.sees_answers(&key.topic);
     let (ask, named) = (key.clone(), key);
     let ask = |reply: Reply<_>| StoreRequest::get(ask, move |_, found| reply.with(found));
     let Some(mut view) = api.store_client.ask(0, ask).await?? else {
@@ -151,7 +151,7 @@ async fn show(
         return api_response::job(&named, view.as_ref(), &records, sees_answers);
     };
     api.name_pauses(&view.key.topic, view.attempts_log.iter_mut()).await;
-    let waiting = api.waiting(&view, &reader).await;
+    let waiting = api.waiting(&view, &requester).await;
     Ok(ApiResponse::new(StatusCode::OK, &JobResponse::new(&view, sees_answers).with_waiting(waiting)))
 }
 

@@ -64,7 +64,7 @@ struct HealthResponse {
     #[schema(required = true)]
     p99_us: Option<u64>,
     /// How long the attempts took.
-    durations: Vec<DurationRange>,
+    durations: Vec<DurationBucket>,
     /// Why attempts failed, the most frequent failure first.
     errors: Vec<FailureCount>,
 }
@@ -72,7 +72,7 @@ struct HealthResponse {
 /// A range of durations, and how many attempts are in this range. These attempts took more than `up_to_us` of the range
 /// before, and not more than `up_to_us` of this range.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
-struct DurationRange {
+struct DurationBucket {
     /// Null in the last range, which has no end.
     #[schema(required = true)]
     up_to_us: Option<u64>,
@@ -91,7 +91,7 @@ struct FailureCount {
 impl HealthResponse {
     fn new(topic: &TopicName, span: ReceiverSpan, now_ms: i64, point: &ReceiverPoint) -> HealthResponse {
         let counts: &ReceiverCounts = &point.counts;
-        let range = |(up_to_us, attempts)| DurationRange { up_to_us, attempts };
+        let range = |(up_to_us, attempts)| DurationBucket { up_to_us, attempts };
         let failures = counts.failures().into_iter();
         HealthResponse {
             topic: topic.to_string(),

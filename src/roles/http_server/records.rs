@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, JobInPath, Reader, TopicInPath};
+use super::api::{Api, JobInPath, Requester, TopicInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::callback_fields;
@@ -147,22 +147,22 @@ fn read_cursor(words: &str) -> Option<RecordCursor> {
 }
 
 impl Api {
-    /// Returns the registered topics whose jobs the reader may see, in the order of their names.
-    pub(super) fn searched_topics(&self, reader: &Reader) -> Vec<SearchedTopic> {
+    /// Returns the registered topics whose jobs the requester may see, in the order of their names.
+    pub(super) fn searched_topics(&self, requester: &Requester) -> Vec<SearchedTopic> {
         let topics = self.topics.borrow().clone();
         let mut names: Vec<TopicName> = topics.iter().map(|topic| topic.name.clone()).collect();
-        names.retain(|name| reader.permits(RequiredAccess::Jobs(name.as_str())));
+        names.retain(|name| requester.permits(RequiredAccess::Jobs(name.as_str())));
         names.sort();
         names
             .into_iter()
-            .map(|name| SearchedTopic { sees_answers: reader.sees_answers(&name), name })
+            .map(|name| SearchedTopic { sees_answers: requester.sees_answers(&name), name })
             .collect()
     }
 
     /// Returns a page of records. `unknown` is the problem that the client gets instead of an empty list.
     async fn records(
         &self,
-        reader: Reader,
+        requester: Requester,
         topics: Vec<SearchedTopic>,
         wanted: RecordParameters,
         unknown: Option<Problem>,
@@ -179,7 +179,7 @@ impl Api {
         };
         let ask =
             |reply: Reply<_>| StoreRequest::find_records(query, move |found| reply.response(respond(found)));
-        self.store_client.read(reader.holder, ask).await?
+        self.store_client.read(requester.holder, ask).await?
     }
 }
 
@@ -189,10 +189,10 @@ impl Api {
     responses((status = 200, body = RecordsOfId, description = "The records of the id"), schema::FindProblems))]
 async fn story(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     JobInPath(key): JobInPath,
 ) -> Result<ApiResponse, Problem> {
-    let sees_answers = reader.sees_answers(&key.topic);
+    let sees_answers = requester.sees_answers(&key.topic);
     let topic = key.topic.clone();
     let ask = |reply: Reply<_>| StoreRequest::records(key, sees_answers, move |_, found| reply.with(found));
     let mut records = api.store_client.ask(0, ask).await??;
@@ -218,7 +218,7 @@ async fn forget(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<Api
         (RecordList = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"))), schema::FindProblems))]
 async fn list(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     TopicInPath(topic): TopicInPath,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
@@ -227,8 +227,8 @@ async fn list(
     // The records of a removed topic can still be listed.
     let is_registered = api.topics.borrow().get(topic.as_str()).is_some();
     let unknown = (!is_registered).then(|| Problem::unknown_topic(&topic));
-    let topics = vec![SearchedTopic { sees_answers: reader.sees_answers(&topic), name: topic }];
-    api.records(reader, topics, wanted, unknown).await
+    let topics = vec![SearchedTopic { sees_answers: requester.sees_answers(&topic), name: topic }];
+    api.records(requester, topics, wanted, unknown).await
 }
 
 /// Lists the records of all registered topics whose jobs the caller may see. A request searches up to 100 topics. If
@@ -239,13 +239,13 @@ async fn list(
         (RecordList = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"))), schema::FindProblems))]
 async fn list_all(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<ApiResponse, Problem> {
     let wanted = RecordParameters::from_request(query.as_deref(), &headers)?;
-    let topics = api.searched_topics(&reader);
-    api.records(reader, topics, wanted, None).await
+    let topics = api.searched_topics(&requester);
+    api.records(requester, topics, wanted, None).await
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::admin_settings::AdminSettings;
-use super::api::{Api, Reader, TopicInPath};
+use super::api::{Api, Requester, TopicInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::input::{parameters, short};
@@ -243,7 +243,7 @@ impl Api {
         schema::ChangeProblems))]
 async fn delete(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     TopicInPath(name): TopicInPath,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
@@ -258,7 +258,7 @@ async fn delete(
     {
         let topics = api.topics.borrow();
         if let Some(topic) = topics.get(name.as_str()) {
-            AdminSettings::for_reader(&reader, &topics).check_removal(topic)?;
+            AdminSettings::for_requester(&requester, &topics).check_removal(topic)?;
         }
     }
     let is_there = api.is_there(&name, &condition).await?;

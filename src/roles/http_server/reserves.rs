@@ -13,7 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::Peer;
-use super::api::{Api, Reader, TopicInPath};
+use super::api::{Api, Requester, TopicInPath};
 use super::api_response::ApiResponse;
 use super::body::JsonBody;
 use super::pool::{Holder, PoolPart};
@@ -265,11 +265,11 @@ impl Api {
 
     async fn reserved(
         &self,
-        reader: Reader,
+        requester: Requester,
         (place, client): (&RequestPlace, &ClientPresence),
         reserve: Reserve,
     ) -> Result<ApiResponse, Problem> {
-        let _place = self.reserve_place(reader.holder)?;
+        let _place = self.reserve_place(requester.holder)?;
         place.give_up();
         let jobs = self.wait_for_jobs(reserve, client).await?;
         Ok(ApiResponse::new(
@@ -316,7 +316,7 @@ async fn reserve(
     Extension(place): Extension<RequestPlace>,
     Extension(client): Extension<ClientPresence>,
     Extension(peer): Extension<Peer>,
-    reader: Reader,
+    requester: Requester,
     TopicInPath(topic): TopicInPath,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
@@ -325,7 +325,7 @@ async fn reserve(
     drop(json);
     let reserve = without_topics(max, wait, lease, (consumer, peer))?;
     let topics = api.pulled(vec![topic])?;
-    api.reserved(reader, (&place, &client), Reserve { topics, ..reserve }).await
+    api.reserved(requester, (&place, &client), Reserve { topics, ..reserve }).await
 }
 
 /// Reserves jobs of several topics, in the order of preference.
@@ -337,7 +337,7 @@ async fn reserve_of_several(
     Extension(place): Extension<RequestPlace>,
     Extension(client): Extension<ClientPresence>,
     Extension(peer): Extension<Peer>,
-    reader: Reader,
+    requester: Requester,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let ReserveOfSeveralRequest { topics, max, wait, lease, consumer } = typed_body::read(&json)?;
@@ -350,7 +350,7 @@ async fn reserve_of_several(
     let mut names: Vec<TopicName> = Vec::new();
     for text in &topics {
         let name = TopicName::new(text).map_err(|e| Problem::invalid("topics", &e))?;
-        if !reader.permits(RequiredAccess::Consume(name.as_str())) {
+        if !requester.permits(RequiredAccess::Consume(name.as_str())) {
             let detail = format!("the scope consume:{name} is needed");
             return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail));
         }
@@ -359,5 +359,5 @@ async fn reserve_of_several(
         }
     }
     let topics = api.pulled(names)?;
-    api.reserved(reader, (&place, &client), Reserve { topics, ..reserve }).await
+    api.reserved(requester, (&place, &client), Reserve { topics, ..reserve }).await
 }

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, Reader};
+use super::api::{Api, Requester};
 use super::api_response::ApiResponse;
 use super::input::{parameters, short};
 use super::metrics::PATIENCE;
@@ -63,7 +63,7 @@ struct TopicStats {
     paused: Option<bool>,
     /// With `days`: the sums of all time.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::Sums>, nullable = false)]
+    #[schema(value_type = Option<schema::SumsSchema>, nullable = false)]
     totals: Option<Sums>,
     /// With `days`: the days on which something happened.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +97,7 @@ struct StatsOptions {
 struct NodeStats {
     node: String,
     /// The sums of all time.
-    #[schema(value_type = schema::Sums)]
+    #[schema(value_type = schema::SumsSchema)]
     totals: Sums,
     /// The days on which something happened.
     #[schema(value_type = Vec<schema::DaySums>)]
@@ -151,7 +151,7 @@ impl Api {
     responses((status = 200, body = Stats, description = "The jobs by topic"), schema::FindProblems))]
 async fn stats(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
     let StatsOptions { days, lateness } = StatsOptions::from_query(query.as_deref().unwrap_or_default())?;
@@ -160,7 +160,7 @@ async fn stats(
         let ask = |reply: Reply<_>| StoreRequest::count(|counts| reply.with(counts));
         return api
             .store_client
-            .read(reader.holder, ask)
+            .read(requester.holder, ask)
             .await?
             .map(|_| ApiResponse::done())
             .map_err(Problem::from);
@@ -202,13 +202,13 @@ async fn stats(
             lateness,
         }
     };
-    let may_see = |counts: &Counts| reader.permits(RequiredAccess::Topic(counts.topic.as_str()));
+    let may_see = |counts: &Counts| requester.permits(RequiredAccess::Topic(counts.topic.as_str()));
     let topics = counts.into_values().filter(may_see).map(topic).collect();
     let node = |(subject, (totals, days)): (MetricSubject, (Sums, Vec<Day>))| match subject {
         MetricSubject::Node(node) => Some(NodeStats { node, totals, days }),
         MetricSubject::Topic(_) => None,
     };
-    let statistics = statistics.filter(|_| reader.permits(RequiredAccess::Read));
+    let statistics = statistics.filter(|_| requester.permits(RequiredAccess::Read));
     let nodes = statistics.map(|statistics| statistics.0.into_iter().filter_map(node).collect());
     Ok(ApiResponse::new(StatusCode::OK, &Stats { topics, today, away, nodes }))
 }

@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::admin_settings::AdminSettings;
-use super::api::{Api, Reader, TopicInPath};
+use super::api::{Api, Requester, TopicInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::body::JsonBody;
@@ -112,8 +112,14 @@ type WriteResult = Result<WrittenTopic, Problem>;
 
 impl WrittenTopic {
     /// Builds the answer. `fields` holds the names of the changed fields, for the audit log.
-    fn response(&self, reader: &Reader, held: &HeldTopics, created: StatusCode, fields: &str) -> ApiResponse {
-        let topic = reader.shown(&self.topic);
+    fn response(
+        &self,
+        requester: &Requester,
+        held: &HeldTopics,
+        created: StatusCode,
+        fields: &str,
+    ) -> ApiResponse {
+        let topic = requester.shown(&self.topic);
         let shown = TopicResponse::new(&topic, Source::Registry, Some(self.revision)).with(held);
         let status = if self.created { created } else { StatusCode::OK };
         let answer = ApiResponse::new(status, &shown).with_etag(self.revision.to_string());
@@ -124,16 +130,16 @@ impl WrittenTopic {
 }
 
 impl Api {
-    /// Returns a topic as the reader may see it.
+    /// Returns a topic as the requester may see it.
     fn topic_response(
         &self,
-        reader: &Reader,
+        requester: &Requester,
         topic: &Topic,
         source: Source,
         revision: Option<Revision>,
     ) -> TopicResponse {
         let lacks = topic.durability.and_then(|level| self.settings.store.lacks(level));
-        let shown = TopicResponse::new(&reader.shown(topic), source, revision);
+        let shown = TopicResponse::new(&requester.shown(topic), source, revision);
         lacks.into_iter().fold(shown, |shown, why| shown.with_problem(&format!("durability: {why}")))
     }
 
@@ -193,34 +199,34 @@ pub(super) fn found(
 /// Lists all topics of the configuration file and of the registry, by name.
 #[utoipa::path(get, path = "/v1/topics", tag = "topics", operation_id = "list_topics",
     responses((status = 200, body = Topics, description = "All topics"), schema::ReadProblems))]
-async fn list(State(api): State<Api>, reader: Reader) -> Result<ApiResponse, Problem> {
+async fn list(State(api): State<Api>, requester: Requester) -> Result<ApiResponse, Problem> {
     let of_file = |name: &TopicName| api.is_of_file(name);
     let mut topics: Vec<TopicResponse> =
-        api.settings.topics.iter().map(|t| api.topic_response(&reader, t, Source::File, None)).collect();
+        api.settings.topics.iter().map(|t| api.topic_response(&requester, t, Source::File, None)).collect();
     let (mut unusable, mut away) = (Vec::new(), None);
     if api.registrar.is_there() {
         match api.registrar.ask(|registry| registry.list()).await {
             Ok(listing) => {
                 let own = listing.topics.iter().filter(|r| !of_file(&r.topic.name));
                 topics.extend(
-                    own.map(|r| api.topic_response(&reader, &r.topic, Source::Registry, Some(r.revision))),
+                    own.map(|r| api.topic_response(&requester, &r.topic, Source::Registry, Some(r.revision))),
                 );
                 unusable = listing.unusable.iter().map(ToString::to_string).collect();
             }
             Err(e) => {
                 let known = api.topics.borrow().clone();
                 let own = known.iter().filter(|topic| !of_file(&topic.name));
-                topics.extend(own.map(|topic| api.topic_response(&reader, topic, Source::Registry, None)));
+                topics.extend(own.map(|topic| api.topic_response(&requester, topic, Source::Registry, None)));
                 away = Some(e.to_string());
             }
         }
     }
     let paused = api.paused().await;
-    let may_see = |shown: &TopicResponse| reader.permits(RequiredAccess::Topic(shown.name()));
+    let may_see = |shown: &TopicResponse| requester.permits(RequiredAccess::Topic(shown.name()));
     let topics = topics.into_iter().filter(may_see).map(|shown| shown.with(&paused));
     let mut topics: Vec<TopicResponse> = topics.collect();
-    // An entry that is not usable may belong to any topic, so only a reader of all topics sees it.
-    unusable.retain(|_| reader.permits(RequiredAccess::Read));
+    // An entry that is not usable may belong to any topic, so only who may read all topics sees it.
+    unusable.retain(|_| requester.permits(RequiredAccess::Read));
     topics.sort_by(|a, b| a.name().cmp(b.name()));
     Ok(ApiResponse::new(StatusCode::OK, &Topics { topics, unusable, away }))
 }
@@ -232,14 +238,14 @@ async fn list(State(api): State<Api>, reader: Reader) -> Result<ApiResponse, Pro
         schema::FindProblems))]
 async fn show(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     TopicInPath(name): TopicInPath,
 ) -> Result<ApiResponse, Problem> {
     let paused = api.paused().await;
     if let Some(topic) = api.settings.topics.iter().find(|topic| topic.name == name) {
         return Ok(ApiResponse::new(
             StatusCode::OK,
-            &api.topic_response(&reader, topic, Source::File, None).with(&paused),
+            &api.topic_response(&requester, topic, Source::File, None).with(&paused),
         ));
     }
     if !api.registrar.is_there() {
@@ -249,7 +255,7 @@ async fn show(
     match api.registrar.ask(move |registry| registry.get(&asked)).await {
         Ok(Some(found)) => {
             let shown = api
-                .topic_response(&reader, &found.topic, Source::Registry, Some(found.revision))
+                .topic_response(&requester, &found.topic, Source::Registry, Some(found.revision))
                 .with(&paused);
             Ok(ApiResponse::new(StatusCode::OK, &shown).with_etag(found.revision.to_string()))
         }
@@ -258,7 +264,7 @@ async fn show(
         Err(RegistryError::Away(why) | RegistryError::Unknown(why)) => match api.topic(&name) {
             Ok(topic) => Ok(ApiResponse::new(
                 StatusCode::OK,
-                &api.topic_response(&reader, &topic, Source::Registry, None).with(&paused),
+                &api.topic_response(&requester, &topic, Source::Registry, None).with(&paused),
             )),
             Err(_) => Err(RegistryError::Away(why).into()),
         },
@@ -272,11 +278,15 @@ async fn show(
     responses((status = 201, body = TopicResponse, description = "The topic is registered",
             headers(("Location" = String, description = "The path of the topic"), ("ETag" = String, description = "The revision of the topic"))),
         schema::ChangeProblems))]
-async fn create(State(api): State<Api>, reader: Reader, body: JsonBody) -> Result<ApiResponse, Problem> {
+async fn create(
+    State(api): State<Api>,
+    requester: Requester,
+    body: JsonBody,
+) -> Result<ApiResponse, Problem> {
     let parts = TopicPatch::read(&body.0)?;
     let name = parts.name(None)?;
     let mut topic = api.can_give(parts.new_topic(name.clone())?)?;
-    AdminSettings::for_reader(&reader, &api.topics.borrow()).check(None, &mut topic)?;
+    AdminSettings::for_requester(&requester, &api.topics.borrow()).check(None, &mut topic)?;
     if api.is_of_file(&name) {
         return Err(RegistryError::Exists(name).into());
     }
@@ -287,7 +297,7 @@ async fn create(State(api): State<Api>, reader: Reader, body: JsonBody) -> Resul
         Ok(Ok(WrittenTopic { topic: topic.clone(), revision, created: true }))
     };
     let written = api.write(&name, write).await?;
-    Ok(written.response(&reader, &api.paused().await, StatusCode::CREATED, ""))
+    Ok(written.response(&requester, &api.paused().await, StatusCode::CREATED, ""))
 }
 
 /// Registers a topic, or replaces it. A field that is missing gets its default.
@@ -300,7 +310,7 @@ async fn create(State(api): State<Api>, reader: Reader, body: JsonBody) -> Resul
         schema::ChangeProblems))]
 async fn put(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     TopicInPath(name): TopicInPath,
     headers: HeaderMap,
     JsonBody(json): JsonBody,
@@ -311,7 +321,7 @@ async fn put(
     api.check_writable(&name)?;
     api.trials.check(&topic.callback).await?;
     let (sees_credentials, admin_settings) =
-        (reader.sees_credentials(), AdminSettings::for_reader(&reader, &api.topics.borrow()));
+        (requester.sees_credentials(), AdminSettings::for_requester(&requester, &api.topics.borrow()));
     let write = move |registry: &mut dyn Registry| {
         let mut tries = 0;
         loop {
@@ -342,7 +352,7 @@ async fn put(
         }
     };
     let written = api.write(&name, write).await?;
-    Ok(written.response(&reader, &api.paused().await, StatusCode::CREATED, ""))
+    Ok(written.response(&requester, &api.paused().await, StatusCode::CREATED, ""))
 }
 
 /// Changes some fields of a topic. A null resets a field to its default.
@@ -352,7 +362,7 @@ async fn put(
     responses((status = 200, body = TopicResponse, description = "The topic after the change"), schema::ChangeProblems))]
 async fn patch(
     State(api): State<Api>,
-    reader: Reader,
+    requester: Requester,
     TopicInPath(name): TopicInPath,
     headers: HeaderMap,
     JsonBody(json): JsonBody,
@@ -365,8 +375,8 @@ async fn patch(
         api.trials.check(&callback).await?;
     }
     let (of, fields) = (name.clone(), parts.names());
-    let (checks, sees_credentials) = (api.clone(), reader.sees_credentials());
-    let admin_settings = AdminSettings::for_reader(&reader, &api.topics.borrow());
+    let (checks, sees_credentials) = (api.clone(), requester.sees_credentials());
+    let admin_settings = AdminSettings::for_requester(&requester, &api.topics.borrow());
     let step = move |registry: &mut dyn Registry| {
         let mut tries = 0;
         loop {
@@ -396,5 +406,5 @@ async fn patch(
         }
     };
     let written = api.write(&name, step).await?;
-    Ok(written.response(&reader, &api.paused().await, StatusCode::OK, &fields))
+    Ok(written.response(&requester, &api.paused().await, StatusCode::OK, &fields))
 }

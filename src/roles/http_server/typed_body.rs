@@ -103,12 +103,12 @@ impl<'de> Deserialize<'de> for Span {
 
 /// A moment in Unix milliseconds: RFC 3339, or a number of milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) struct Moment(pub i64);
+pub(super) struct UnixMs(pub i64);
 
-impl<'de> Deserialize<'de> for Moment {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Moment, D::Error> {
+impl<'de> Deserialize<'de> for UnixMs {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<UnixMs, D::Error> {
         let raw = <&RawValue>::deserialize(from)?;
-        json_time::moment_ms(raw).map(Moment).ok_or_else(|| invalid(json_time::MOMENT))
+        json_time::moment_ms(raw).map(UnixMs).ok_or_else(|| invalid(json_time::MOMENT))
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
     #[serde(deny_unknown_fields, default)]
     struct Example<'a> {
         delay: Option<Span>,
-        at: Option<Moment>,
+        at: Option<UnixMs>,
         number: Option<Count<1, 1000>>,
         #[serde(deserialize_with = "word")]
         color: Option<Color>,
@@ -158,7 +158,7 @@ mod tests {
         let json = br#"{"delay":"1m","at":1800000000000,"number":3,"color":"red","any":null,"text":null}"#;
         let body: Example<'_> = read(json).unwrap();
         assert_eq!(body.delay, Some(Span(Duration::from_secs(60))));
-        assert_eq!((body.at, body.number), (Some(Moment(1_800_000_000_000)), Some(Count(3))));
+        assert_eq!((body.at, body.number), (Some(UnixMs(1_800_000_000_000)), Some(Count(3))));
         assert!(matches!(body.color, Some(Color::Red)) && body.text.is_none());
         assert_eq!(body.any.unwrap().get(), "null");
         let nothing: Example<'_> = read_or_empty(b"").unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::http::Uri;
 use serde::Serialize;
 
-use super::api::{Api, Reader};
+use super::api::{Api, Requester};
 use super::nodes::on_thread;
 use super::store_client::Reply;
 use host::now_ms;
@@ -51,7 +51,7 @@ impl WaitingResponse {
 
 impl Api {
     /// Returns why a job waits. None: the job does not wait.
-    pub(super) async fn waiting(&self, view: &View, reader: &Reader) -> Option<WaitingResponse> {
+    pub(super) async fn waiting(&self, view: &View, requester: &Requester) -> Option<WaitingResponse> {
         if matches!(view.state, State::Leased | State::Dead) {
             return None;
         }
@@ -62,7 +62,7 @@ impl Api {
             last: view.attempts_log.last(),
             is_spooled: view.is_spooled,
         };
-        let mut topic = self.topic_reasons(&view.key.topic, reader).await;
+        let mut topic = self.topic_reasons(&view.key.topic, requester).await;
         if view.state == State::Ready {
             self.add_counts(&view.key.topic, &mut topic).await;
         }
@@ -71,11 +71,11 @@ impl Api {
     }
 
     /// Returns the reasons why all jobs of a topic wait.
-    async fn topic_reasons(&self, name: &TopicName, reader: &Reader) -> WaitingTopic {
+    async fn topic_reasons(&self, name: &TopicName, requester: &Requester) -> WaitingTopic {
         let held_back = self.paused().await;
         let (is_paused, circuit) = held_back.state_of(name.as_str()).unwrap_or_default();
         let pause = match is_paused {
-            true => Some(self.pause_of(name, reader).await),
+            true => Some(self.pause_of(name, requester).await),
             false => None,
         };
         let undelivered = self.topics.borrow().undelivered(name.as_str());
@@ -83,7 +83,7 @@ impl Api {
     }
 
     /// Returns what the audit log says about the pause of a topic. Only administrators see who paused it.
-    async fn pause_of(&self, name: &TopicName, reader: &Reader) -> Pause {
+    async fn pause_of(&self, name: &TopicName, requester: &Requester) -> Pause {
         // The log has the latest entry first. A repeated pause changes nothing, so the earliest pause since the last
         // resume counts.
         let entries = self.audit_of_topic(name).await.into_iter();
@@ -91,7 +91,7 @@ impl Api {
             .take_while(|entry| entry.action != "topic.resume")
             .filter(|entry| entry.action == "topic.pause");
         pauses.last().map_or_else(Pause::default, |entry| Pause {
-            by: Some(entry.who).filter(|who| !who.is_empty() && reader.permits(RequiredAccess::Admin)),
+            by: Some(entry.who).filter(|who| !who.is_empty() && requester.permits(RequiredAccess::Admin)),
             since_ms: Some(entry.at_ms),
         })
     }

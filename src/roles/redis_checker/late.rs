@@ -29,7 +29,7 @@ const OUTBOX_MAX: Duration = Duration::from_secs(300);
 
 /// What one lane reports about its topics.
 #[derive(Debug, Default)]
-struct LaneReport {
+struct LaneTopicStates {
     waiting: WaitingJobs,
     /// The topics that have leased jobs.
     leased: BTreeSet<TopicName>,
@@ -50,8 +50,8 @@ pub(super) type LateFindings = Arc<Mutex<FoundConditions>>;
 pub(super) fn watch(context: &mut Context) -> Result<LateFindings> {
     let late = LateFindings::default();
     let after = context.settings.alert.late_after;
-    let lanes = (0..context.lanes()?.count()).map(|n| Ok((context.lane(n)?, LaneReport::default())));
-    let mut lanes: Vec<(Box<dyn Store>, LaneReport)> = lanes.collect::<Result<_>>()?;
+    let lanes = (0..context.lanes()?.count()).map(|n| Ok((context.lane(n)?, LaneTopicStates::default())));
+    let mut lanes: Vec<(Box<dyn Store>, LaneTopicStates)> = lanes.collect::<Result<_>>()?;
     let run_dir = context.settings.run_dir.clone();
     let (mut topics, found) = (context.topics()?, Arc::clone(&late));
     let period = (after.unwrap_or(PERIODS[1]) / 2).clamp(PERIODS[0], PERIODS[1]);
@@ -111,7 +111,7 @@ pub(super) fn watch(context: &mut Context) -> Result<LateFindings> {
 }
 
 /// Asks one lane for its waiting jobs, paused topics, and circuits.
-fn lane_report(store: &mut dyn Store) -> store::Result<LaneReport> {
+fn lane_report(store: &mut dyn Store) -> store::Result<LaneTopicStates> {
     let mut open = store.circuits()?;
     let of = |counts: Counts| Some((counts.topic, (counts.ready, counts.oldest_ready_ms?)));
     let counts = store.counts()?;
@@ -123,7 +123,7 @@ fn lane_report(store: &mut dyn Store) -> store::Result<LaneReport> {
     open.retain(|circuit| circuit.state == CircuitState::Open || waiting.contains_key(&circuit.topic));
     let open = open.into_iter().map(|circuit| (circuit.topic, circuit.reason)).collect();
     let outbox = store.outbox()?;
-    Ok(LaneReport { waiting, leased, held, paused: store.paused()?.into_iter().collect(), open, outbox })
+    Ok(LaneTopicStates { waiting, leased, held, paused: store.paused()?.into_iter().collect(), open, outbox })
 }
 
 /// Returns a problem if an entry of an outbox has waited for too long.

@@ -250,7 +250,8 @@ pub(super) struct Waiting {
 
 /// What happened to jobs.
 #[derive(ToSchema, Serialize)]
-pub(super) struct Sums {
+#[schema(as = Sums)]
+pub(super) struct SumsSchema {
     /// Jobs that were stored: new jobs and replaced ones.
     written: u64,
     /// Jobs that were accepted by their receiver.
@@ -274,7 +275,7 @@ pub(super) struct DaySums {
     #[schema(example = "2026-11-21")]
     day: String,
     #[serde(flatten)]
-    sums: Sums,
+    sums: SumsSchema,
 }
 
 /// Which statistics are shown.

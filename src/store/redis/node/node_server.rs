@@ -10,7 +10,7 @@ use super::super::script::Script;
 use super::call::{Call, Failure};
 use super::connector::Connector;
 use super::rules::{self, ConnectionFate};
-use super::safety::{CachedCapability, Wait, refusal};
+use super::safety::{CachedDurabilitySupport, Wait, refusal};
 use super::wire::{ConnectErrorRecorder, FailedConnects, KnownServers, Manager, PooledConnection};
 use crate::{Capability, StoreError};
 use model::excerpt::Excerpt;
@@ -42,7 +42,7 @@ pub(in super::super) struct NodeServer {
     timeout: Duration,
     /// How long to wait until changes are as safe as asked.
     limit: Duration,
-    pub(super) known: CachedCapability,
+    pub(super) known: CachedDurabilitySupport,
     breaker: Mutex<Breaker>,
     refusals: Arc<FailedConnects>,
     /// Why the server last counted as down.
@@ -76,7 +76,7 @@ impl LastLogged {
 }
 
 /// The result of some calls.
-pub(super) struct Exchange {
+pub(super) struct CallResults {
     pub answers: Vec<Result<Value, Failure>>,
     /// Whether the server counts as down: it did not answer, dq got no connection to it, or it was down a moment ago.
     /// False if the server only closed the connection: a new connection shows whether a server answers there.
@@ -111,7 +111,7 @@ impl NodeServer {
             pool,
             timeout,
             limit,
-            known: CachedCapability::default(),
+            known: CachedDurabilitySupport::default(),
             breaker: Mutex::default(),
             refusals,
             why: Mutex::default(),
@@ -130,8 +130,8 @@ impl NodeServer {
 
     /// Makes all calls in one round trip. Each call gets its own answer. If one of the calls has `to_met`, a server
     /// that this process has not met gets no call at all.
-    pub(super) fn run(&self, calls: &[&Call]) -> Exchange {
-        let silent = |why: &str| Exchange {
+    pub(super) fn run(&self, calls: &[&Call]) -> CallResults {
+        let silent = |why: &str| CallResults {
             answers: calls.iter().map(|_| Err(Failure::NotRun(self.down(why)))).collect(),
             was_silent: true,
         };
@@ -150,13 +150,13 @@ impl NodeServer {
         if calls.iter().any(|call| call.to_met) && !self.met.has(&wire.server) {
             self.breaker().let_next(Instant::now());
             let unmet = || Err(Failure::Unmet(wire.server.to_string()));
-            return Exchange { answers: calls.iter().map(|_| unmet()).collect(), was_silent: false };
+            return CallResults { answers: calls.iter().map(|_| unmet()).collect(), was_silent: false };
         }
         let wait = match self.wait_for(&mut wire, calls) {
             Ok(wait) => wait,
             Err(e) => {
                 let not_run = || Err(Failure::NotRun(e.clone()));
-                return Exchange { answers: calls.iter().map(|_| not_run()).collect(), was_silent: false };
+                return CallResults { answers: calls.iter().map(|_| not_run()).collect(), was_silent: false };
             }
         };
         let cmds = calls.iter().map(|c| &c.cmd);
@@ -164,7 +164,7 @@ impl NodeServer {
             Ok(answered) => answered,
             Err(e) => {
                 let answers = calls.iter().map(|_| Err(self.unknown(&e))).collect();
-                return Exchange { answers, was_silent: self.is_silence(&e) };
+                return CallResults { answers, was_silent: self.is_silence(&e) };
             }
         };
         let mut waited = answers.split_off(calls.len());
@@ -190,7 +190,7 @@ impl NodeServer {
                 Err(e) => {
                     missing.iter().for_each(|(i, _)| answers[*i] = Err(self.unknown(&e)));
                     let was_silent = self.is_silence(&e);
-                    return Exchange { answers, was_silent };
+                    return CallResults { answers, was_silent };
                 }
             }
         }
@@ -202,7 +202,7 @@ impl NodeServer {
         } else {
             self.closes_breaker();
         }
-        Exchange { answers, was_silent: false }
+        CallResults { answers, was_silent: false }
     }
 
     /// Returns the wait that must follow these calls. Returns an error if the calls must not be made.

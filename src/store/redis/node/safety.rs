@@ -29,7 +29,7 @@ const BASE_AT: usize = 3;
 
 /// What is known of a server: when it was asked, its name, and its capability.
 #[derive(Debug, Default)]
-pub(super) struct CachedCapability(Mutex<Option<(Instant, String, Capability)>>);
+pub(super) struct CachedDurabilitySupport(Mutex<Option<(Instant, String, Capability)>>);
 
 /// Makes a call that writes on a shard, and changes only its own key.
 pub(in super::super) fn mark(shard: usize, base: &[u8]) -> Call {
@@ -109,7 +109,7 @@ impl Wait {
     }
 }
 
-impl CachedCapability {
+impl CachedDurabilitySupport {
     /// Returns what the server of a connection can promise. The answer is at most a second old.
     pub(super) fn read(&self, wire: &mut PooledConnection) -> Result<Capability, RedisError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
