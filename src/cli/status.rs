@@ -229,7 +229,7 @@ mod tests {
         };
         let text = stored(&snapshot);
         assert!(text.contains("orders        0     12       0     0    57 min    -\n"), "{text}");
-        assert!(text.ends_with("and 1 topics without jobs\n") && !text.contains("embedded"), "{text}");
+        assert!(text.ends_with("and 1 topic without jobs\n") && !text.contains("embedded"), "{text}");
         snapshot.nodes =
             Some(vec![Node { name: "r1".into(), detail: Some("refused".into()), ..Node::default() }]);
         assert!(stored(&snapshot).contains("r1    down"), "{}", stored(&snapshot));
