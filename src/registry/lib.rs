@@ -31,13 +31,13 @@ use serde::{Deserialize, Serialize};
 
 pub use self::copy::{CopySummary, copy};
 pub use self::expected::Expected;
-pub use self::mysql::MysqlRegistry;
+pub use self::mysql::{MysqlRegistry, newest_migration as newest_mysql_migration};
 pub use self::nudge::{nudge, nudge_file};
 pub use self::open::{Reading, open, open_existing, open_known, php_nodes, php_smtp, read_as_it_is};
 pub use self::php_alert::PhpAlert;
 pub use self::redis::RedisRegistry;
 pub use self::snapshot::{Snapshot, SnapshotError, folder as snapshot_folder};
-pub use self::sqlite::SqliteRegistry;
+pub use self::sqlite::{SqliteRegistry, newest_migration as newest_sqlite_migration};
 use model::audit::Entry;
 use model::bulk::{BulkEnd, BulkProgress, BulkRequest, BulkRow};
 use model::job::TopicName;

@@ -30,6 +30,11 @@ pub(super) fn migrate(session: impl Session, migrations: &[Migration]) -> Result
     migrated.map(drop).map_err(|e| RegistryError::Away(format!("cannot migrate the registry: {e}")))
 }
 
+/// Returns the number of the newest migration of a folder.
+pub(super) fn newest<F: rust_embed::Embed>() -> i64 {
+    store::migrations::<F>().last().map_or(0, |newest| i64::from(newest.version()))
+}
+
 struct Migrating<S>(S);
 
 impl<S: Session> Transaction for Migrating<S> {

@@ -19,6 +19,7 @@ mod disk;
 mod flow;
 mod lanes;
 mod lease;
+mod migrations;
 mod outbox;
 mod outcome;
 mod records;
@@ -46,6 +47,7 @@ pub use lease::{
     Batch, LeaseRequest, Leased, Leases, Outcome, OwnerTag, Promotion, Settled, Settlement, Settlements,
     Token,
 };
+pub use migrations::migrations;
 pub use outbox::{FollowerMaker, Outbox, OutboxCause, OutboxEntry, OutboxState, SentFollowers};
 pub use outcome::{Added, Changed, Deleted, Jobs};
 pub use records::{RecordPage, Records};

@@ -18,26 +18,18 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Selects the newest migration that was run. The table belongs to the registry.
 const NEWEST: &str = "SELECT MAX(version) FROM dq_schema_history";
 
-mod sqlite {
-    refinery::embed_migrations!("../../migrations/registry/sqlite");
-}
-
-mod mysql {
-    refinery::embed_migrations!("../../migrations/registry/mysql");
-}
-
 /// Checks the registry's database.
 pub(super) fn check(settings: &Settings) -> Vec<CheckResult> {
     let Some(registry) = &settings.registry else {
         return vec![judge::no_registry(settings.http.listen.is_some())];
     };
-    let (run, migrations) = match registry {
+    let (run, newest) = match registry {
         RegistrySettings::Sqlite { path } if !path.exists() => {
             let text = format!("{} is made when the daemon starts", path.display());
             return vec![CheckResult::ok("registry", text)];
         }
-        RegistrySettings::Sqlite { path } => (of_sqlite(path), sqlite::migrations::runner()),
-        RegistrySettings::Mysql(server) => (of_mysql(&server.url), mysql::migrations::runner()),
+        RegistrySettings::Sqlite { path } => (of_sqlite(path), registry::newest_sqlite_migration()),
+        RegistrySettings::Mysql(server) => (of_mysql(&server.url), registry::newest_mysql_migration()),
         RegistrySettings::Store(nodes) => {
             return vec![match registry::RedisRegistry::find(nodes) {
                 Ok(Some(found)) => CheckResult::ok("registry", format!("it is on node {}", found.node())),
@@ -48,7 +40,6 @@ pub(super) fn check(settings: &Settings) -> Vec<CheckResult> {
             }];
         }
     };
-    let newest = migrations.get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0);
     let which = registry.to_string();
     vec![match run {
         Ok(run) => judge::migrations(&which, run, newest),
@@ -99,9 +90,7 @@ mod tests {
         assert_eq!(of_sqlite(&path).unwrap(), None);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
         drop(registry::open(&RegistrySettings::Sqlite { path: path.clone() }).unwrap());
-        let newest =
-            sqlite::migrations::runner().get_migrations().iter().map(|m| i64::from(m.version())).max();
-        assert_eq!(of_sqlite(&path).unwrap(), newest);
+        assert_eq!(of_sqlite(&path).unwrap(), Some(registry::newest_sqlite_migration()));
         std::fs::write(&path, "no database, and long enough to be seen as none by whoever reads its head")
             .unwrap();
         assert!(of_sqlite(&path).is_err());

@@ -21,7 +21,7 @@ use ::mysql::prelude::Queryable;
 use ::mysql::{Conn, Opts, OptsBuilder};
 
 use self::row::{FINGERPRINT, PhpTopicRow, Values};
-use super::migrate::{Session, migrate};
+use super::migrate::{Session, migrate, newest};
 use super::{
     BulkClaim, BulkSave, Expected, InvalidRow, Listing, PhpAlert, Registered, Registry, RegistryError,
     Result, Revision,
@@ -37,9 +37,14 @@ use model::settings;
 use model::token::{Token, TokenName};
 use model::topic::{Topic, TopicStatus};
 
-mod migrations {
-    refinery::embed_migrations!("../../migrations/registry/mysql");
-    pub(super) use self::migrations::runner;
+/// The migrations of the database.
+#[derive(rust_embed::Embed)]
+#[folder = "../../migrations/registry/mysql"]
+struct MysqlMigrations;
+
+/// Returns the number of the newest migration.
+pub fn newest_migration() -> i64 {
+    newest::<MysqlMigrations>()
 }
 
 /// How long the server may take to accept a connection, and to answer.
@@ -70,7 +75,7 @@ impl MysqlRegistry {
     /// Connects, and brings the tables up to date.
     pub fn open(server: &settings::MysqlServer) -> Result<MysqlRegistry> {
         let mut registry = MysqlRegistry::connect(server)?;
-        registry.in_turn(|db| migrate(LockedConnection(db), migrations::runner().get_migrations()))?;
+        registry.in_turn(|db| migrate(LockedConnection(db), &store::migrations::<MysqlMigrations>()))?;
         Ok(registry)
     }
 

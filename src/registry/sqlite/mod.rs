@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 
-use super::migrate::{Session, migrate};
+use super::migrate::{Session, migrate, newest};
 use super::record;
 use super::token::{self, TokenRow};
 use super::{
@@ -25,7 +25,15 @@ use model::metrics::{PageSums, Statistics};
 use model::token::{Token, TokenName};
 use model::topic::{Topic, TopicStatus};
 
-refinery::embed_migrations!("../../migrations/registry/sqlite");
+/// The migrations of the file.
+#[derive(rust_embed::Embed)]
+#[folder = "../../migrations/registry/sqlite"]
+struct SqliteMigrations;
+
+/// Returns the number of the newest migration.
+pub fn newest_migration() -> i64 {
+    newest::<SqliteMigrations>()
+}
 
 /// How long to wait for another writer.
 const BUSY: Duration = Duration::from_secs(5);
@@ -67,7 +75,7 @@ impl SqliteRegistry {
         let mut db = connect().map_err(|e| at(&e))?;
         // Another process that migrates waits here, and then finds nothing to do.
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(|e| at(&e))?;
-        migrate(WriteTransaction(&tx), migrations::runner().get_migrations()).map_err(|e| at(&e))?;
+        migrate(WriteTransaction(&tx), &store::migrations::<SqliteMigrations>()).map_err(|e| at(&e))?;
         tx.commit().map_err(|e| at(&e))?;
         let file = file_at(path).map_err(|e| at(&e))?;
         Ok(SqliteRegistry { db, path: path.to_owned(), file })

@@ -24,6 +24,7 @@ mod bulk_runner;
 mod callback_fields;
 mod callback_test;
 mod check;
+mod condition;
 mod connections;
 mod console;
 mod credentials;

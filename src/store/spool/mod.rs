@@ -22,6 +22,7 @@ use self::clock::{Moment, boot_id};
 pub(super) use self::room::BATCH_BYTES;
 pub use self::room::SpoolState;
 pub(super) use self::sending::SentBatch;
+use super::migrations::runner;
 use super::sqlite::{BUSY, Turn, at_commit, refused};
 use super::{Result, StoreError, View};
 use host::file_at;
@@ -31,7 +32,10 @@ use model::job_priority::JobPriority;
 use model::settings::files::{TURN, beside};
 use model::settings::{self, NOTHING_WAITS};
 
-refinery::embed_migrations!("../../migrations/spool");
+/// The migrations of the file.
+#[derive(rust_embed::Embed)]
+#[folder = "../../migrations/spool"]
+struct SpoolMigrations;
 
 /// A page of the file, in bytes.
 const PAGE: usize = 4096;
@@ -345,7 +349,6 @@ fn connect(path: &Path, bytes: usize) -> std::result::Result<Connection, Box<dyn
     // This limits the length of the file, in pages. The limit applies to this connection only, so each connection sets
     // it.
     db.pragma_update(None, "max_page_count", (bytes / PAGE) as i64)?;
-    // An older release may open the file of a newer one. A migration that it does not know is not an error.
-    migrations::runner().set_abort_missing(false).set_grouped(true).run(&mut db)?;
+    runner::<SpoolMigrations>().run(&mut db)?;
     Ok(db)
 }

@@ -8,9 +8,13 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
 
+use crate::migrations::runner;
 use crate::{Result, StoreError};
 
-refinery::embed_migrations!("../../migrations/store/sqlite");
+/// The migrations of the file.
+#[derive(rust_embed::Embed)]
+#[folder = "../../migrations/store/sqlite"]
+struct StoreMigrations;
 
 /// How long SQLite waits for another program that has locked the file.
 pub(crate) const BUSY: Duration = Duration::from_millis(500);
@@ -51,10 +55,7 @@ pub(super) fn connect(path: &Path, is_new: bool, log_pages: &Arc<AtomicI32>) -> 
         }))
     };
     settings(&mut db).map_err(refused)?;
-    // An older release may open the file of a newer one. A migration that it does not know is not an error.
-    let mut migrations = migrations::runner().set_abort_missing(false);
-    migrations = migrations.set_grouped(true);
-    migrations
+    runner::<StoreMigrations>()
         .run(&mut db)
         .map_err(|e| StoreError::Unavailable(format!("cannot migrate {}: {e}", path.display())))?;
     Ok(db)
