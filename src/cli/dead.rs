@@ -141,7 +141,7 @@ struct DeadSelection {
     topic: String,
 
     /// Only the dead letter with this id; may be given several times
-    #[arg(long = "id", value_name = "ID", conflicts_with = "Filter")]
+    #[arg(long = "id", value_name = "ID", conflicts_with_all = ["Filter", "limit"])]
     ids: Vec<String>,
 
     #[command(flatten)]
@@ -209,19 +209,19 @@ fn run_operation(
     rate: Option<Rate>,
 ) -> Result<bool> {
     let api = Api::from_options(at)?;
-    let DeadCounts { matched, more, away, .. } =
-        ask(&api, which, operation, &which.ids, None, Map::new(), true)?;
+    let mut named = BTreeSet::new();
+    let ids: Vec<String> = which.ids.iter().filter(|id| named.insert(*id)).cloned().collect();
+    let DeadCounts { matched, more, away, .. } = count(&api, which, operation, &ids)?;
     if more {
         eprintln!("there are more dead letters than one request can look at: run this again afterwards");
     }
     if !away.is_empty() {
         eprintln!("these nodes do not answer, and their dead letters are left out: {}", away.join(", "));
     }
-    let named: BTreeSet<&str> = which.ids.iter().map(String::as_str).collect();
-    let missing =
-        if which.filter.fields().is_empty() { (named.len() as u64).saturating_sub(matched) } else { 0 };
-    if missing > 0 && away.is_empty() {
-        eprintln!("{missing} of the {} jobs in --id are not dead letters of {}", named.len(), which.topic);
+    let missing = (ids.len() as u64).saturating_sub(matched);
+    if missing > 0 {
+        let all = ids.len();
+        eprintln!("{missing} of the {all} jobs in --id have no dead letter, or a new job has the same id");
     }
     let seen_all = !more && away.is_empty() && missing == 0;
     let wanted = which.limit.map_or(matched, |limit| limit.min(matched));
@@ -250,7 +250,7 @@ fn run_operation(
     };
     let mut dealt = || -> Result<()> {
         // Named ids are sent in chunks. Without ids, the request is repeated as long as it finds dead letters.
-        for ids in which.ids.chunks(CHUNK as usize) {
+        for ids in ids.chunks(CHUNK as usize) {
             if done >= wanted {
                 break;
             }
@@ -258,7 +258,7 @@ fn run_operation(
             done += some;
             progress.step(some);
         }
-        while which.ids.is_empty() && done < wanted {
+        while ids.is_empty() && done < wanted {
             let some = step(&[], CHUNK.min(wanted - done), done)?;
             done += some;
             progress.step(some);
@@ -274,6 +274,19 @@ fn run_operation(
     print_result(at, which, operation, matched, done)?;
     dealt?;
     Ok(done >= wanted && seen_all)
+}
+
+/// Counts the dead letters that the operation would change.
+fn count(api: &Api, which: &DeadSelection, operation: DeadOperation, ids: &[String]) -> Result<DeadCounts> {
+    let ask_for = |ids: &[String]| ask(api, which, operation, ids, None, Map::new(), true);
+    let mut all = DeadCounts::default();
+    if ids.is_empty() {
+        return ask_for(ids);
+    }
+    for ids in ids.chunks(CHUNK as usize) {
+        all.matched += ask_for(ids)?.matched;
+    }
+    Ok(all)
 }
 
 fn ask(

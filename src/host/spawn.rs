@@ -169,8 +169,9 @@ impl fmt::Display for Exit {
 pub fn reap() -> io::Result<Option<(Pid, Exit)>> {
     loop {
         let mut status = 0;
-        // SAFETY: writes one number to `status`. (nix does not know real-time signals, and would lose a process that
-        // one of them ended.)
+        // SAFETY: writes one number to `status`. (`waitpid` of nix does not know real-time signals. If such a signal
+        // ended a child, it would return an error after it has reaped the child, and the pid of the child would be
+        // lost.)
         match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
             0 => return Ok(None),
             -1 => match Errno::last() {

@@ -42,7 +42,7 @@ impl JobPriority {
         i64::from(self.0) - STORED_LESS
     }
 
-    /// Returns the priority of a number from a store.
+    /// Returns the priority that a number in a store stands for. None: the number stands for no priority.
     pub fn from_stored(stored: i64) -> Option<JobPriority> {
         u32::try_from(stored.checked_add(STORED_LESS)?).ok().map(JobPriority)
     }

@@ -68,7 +68,7 @@ pub struct RateUse {
 
 impl RateUse {
     /// Whether jobs wait because of the rate. A high rate has a free token now and then, even while jobs wait for
-    /// tokens. So `used` is checked as well.
+    /// tokens. At a moment with a free token, `next_ms` is None. So `used` is also checked.
     fn is_reached(&self) -> bool {
         let is_near = |used: u64| used as f64 >= f64::from(self.limit.jobs) * RATE_REACHED;
         self.next_ms.is_some() || self.used.is_some_and(is_near)

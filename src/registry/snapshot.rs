@@ -27,7 +27,8 @@ pub fn folder(run_dir: &Path) -> PathBuf {
 /// The topics and tokens of a registry at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The registry that was read, as its settings are displayed.
+    /// Which registry was read. This is its settings as text (`Display` of
+    /// [`RegistrySettings`](model::settings::RegistrySettings)).
     pub source: String,
     /// The revision at which it was read.
     pub revision: Revision,

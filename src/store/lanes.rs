@@ -21,7 +21,8 @@ pub fn open(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dy
     }
 }
 
-/// Opens the old or the new store of a move. No daemon may use it.
+/// Opens the old or the new store of a move. It also opens a store that has the mark of a move. So a daemon must not
+/// call this function, and calls [`open`] or [`open_lane`], which refuse such a store.
 pub fn open_to_move(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dyn TakeOver>> {
     match settings {
         settings::StoreSettings::Embedded { path, min_free } => {
@@ -164,7 +165,8 @@ impl Lanes {
         self.0.as_ref().map_or_else(Vec::new, |nodes| nodes.asked_levels())
     }
 
-    /// Returns whether the configuration allows nodes that keep snapshots only.
+    /// Returns whether the configuration allows Redis servers without an append-only file. Such a server saves
+    /// snapshots at best.
     pub fn allows_snapshots(&self) -> bool {
         self.0.as_ref().is_some_and(|nodes| nodes.allows_snapshots())
     }

@@ -9,17 +9,18 @@ use rust_embed::Embed;
 /// Returns the migrations of a folder, in the order of their numbers.
 ///
 /// # Panics
-/// If the name of a file is not the name of a migration. A test would find this, because each database is migrated when
+/// If the name of an SQL file is not the name of a migration. A test would find this, because each database is migrated when
 /// it is opened.
 pub fn migrations<F: Embed>() -> Vec<Migration> {
-    let mut files: Vec<_> =
-        F::iter().filter_map(|name| F::get(&name).map(|file| (name, file.data))).collect();
-    files.sort();
-    let migration = |(name, sql): (Cow<'_, str>, Cow<'_, [u8]>)| {
-        let named = name.strip_suffix(".sql").unwrap_or(&name);
-        Migration::unapplied(named, &String::from_utf8_lossy(&sql))
+    let migration = |file: Cow<'static, str>| {
+        let name = file.strip_suffix(".sql")?;
+        let sql = F::get(&file)?.data;
+        Some(Migration::unapplied(name, &String::from_utf8_lossy(&sql)))
     };
-    files.into_iter().map(migration).collect::<Result<_, _>>().expect("each file is named like a migration")
+    let files = F::iter().filter_map(migration).collect::<Result<Vec<_>, _>>();
+    let mut migrations = files.expect("each SQL file is named like a migration");
+    migrations.sort();
+    migrations
 }
 
 /// Returns what runs the migrations of a folder, all or none. An older release may open the database of a newer one, so

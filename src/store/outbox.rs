@@ -25,7 +25,7 @@ pub struct OutboxEntry {
 pub enum OutboxCause {
     /// The job was accepted, and its `then` names the job that follows.
     Then {
-        /// The place of the following job in this list.
+        /// The place of the follower in the list `then`, from 0.
         place: usize,
         /// Its text: see [`Then::texts`](model::follow::Then::texts).
         text: String,

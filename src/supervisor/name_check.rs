@@ -20,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// daemon was started in another way, and nothing is checked.
 pub(super) fn check_dq_master(executable: &Path) -> Result<()> {
     let dq_master = executable.with_file_name(MASTER);
-    // If the daemon runs `dq-master` itself, this process is already the trial run of `dq-master`. So no check is
-    // needed.
+    // This code runs in the trial run of the new executable. If this executable is `dq-master` itself, its trial run
+    // already shows that it works. So no check is needed.
     if dq_master == executable || !dq_master.exists() {
         return Ok(());
     }

@@ -407,7 +407,7 @@ fn usr2_runs_the_newest_executable_unless_it_is_broken() {
         dir.path(),
         port,
         http,
-        &format!("start_timeout = \"2s\"\n{}", topic("t", &sink, "")),
+        &format!("start_timeout = \"6s\"\n{}", topic("t", &sink, "")),
     );
     let mut command = Command::new(&program);
     command.arg("--config").arg(dir.path().join("dq.toml"));

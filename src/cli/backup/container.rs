@@ -67,7 +67,8 @@ pub(super) fn drop_tables(db: &Connection) -> rusqlite::Result<()> {
 
 /// Opens a backup for reading only.
 pub(super) fn open(path: &Path) -> Result<(Connection, Manifest)> {
-    // This error has the reason. SQLite would say only that it cannot open the file.
+    // The file is opened here only for its error, which says why the file cannot be opened. SQLite would say only that
+    // it cannot open the file.
     drop(File::open(path).with_context(|| format!("cannot open {}", path.display()))?);
     let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let named = |name: &str| -> rusqlite::Result<Option<String>> {

@@ -30,8 +30,8 @@ const LINKS_MAX: usize = 40;
 /// Bring back the jobs, the topics and the accounts of a backup, while no daemon runs
 ///
 /// Jobs that were delivered after the backup was made are delivered again. The command says how many jobs are due. It
-/// refuses while a daemon runs. It also refuses if one of the files that it would make exists, or an old log (-wal,
-/// -shm, -journal) of such a file. With --replace, these files are kept under another name, which ends in
+/// refuses while a daemon runs. It also refuses if a file already exists where it would restore one, or if an old log
+/// (-wal, -shm, -journal) exists there. With --replace, these files are kept under another name, which ends in
 /// .before-restore.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Run it as the daemon's user, who owns the files. Examples:\n  \

@@ -54,7 +54,7 @@ pub struct ExportSummary {
     /// How many jobs stay in dq for each reason.
     pub reasons: BTreeMap<String, u64>,
     /// The first jobs that stay in dq, with the reasons.
-    pub named: Vec<LeftJob>,
+    pub named: Vec<UnmovedJob>,
     /// Where the addresses differ from the PHP daemon's table `dq_redis`, or why this is not known.
     pub differences: Vec<String>,
     /// What else the user should look at.
@@ -63,7 +63,7 @@ pub struct ExportSummary {
 
 /// A job that was not moved.
 #[derive(Debug, Serialize)]
-pub struct LeftJob {
+pub struct UnmovedJob {
     /// Topic and id.
     pub job: String,
     /// Why it stays in dq.
@@ -80,7 +80,7 @@ impl ExportSummary {
         self.left += 1;
         *self.reasons.entry(reason.to_owned()).or_default() += 1;
         if self.named.len() < NAMED {
-            self.named.push(LeftJob { job, reason: reason.to_owned() });
+            self.named.push(UnmovedJob { job, reason: reason.to_owned() });
         }
     }
 
@@ -97,7 +97,7 @@ impl ExportSummary {
         for (name, count) in rows {
             let _ = writeln!(text, "{name:<45} {count:>9}");
         }
-        for LeftJob { job, reason } in &self.named {
+        for UnmovedJob { job, reason } in &self.named {
             let _ = writeln!(text, "left in dq: {job}: {reason}");
         }
         let more = self.left - self.named.len() as u64;

@@ -30,7 +30,8 @@ const PAGE: usize = 1000;
   dq find --tag shop:7 --all
   dq find --state delayed,ready --tag shop:7 --due-until 2026-12-01T00:00:00Z")]
 pub(in super::super) struct FindArguments {
-    /// The whole id. With filters, or if no topic has this id, it is the text with which the ids begin
+    /// The whole id. With filters, the command finds the ids that begin with this text. It does the same if no topic
+    /// has this id
     #[arg(allow_hyphen_values = true)]
     id: Option<String>,
 

@@ -9,7 +9,8 @@ use super::super::target::TargetOptions;
 
 /// Show the health of a topic's receiver: success rate, durations and errors
 ///
-/// The figures count the callbacks of the host that answers. If several hosts share a store, each has its own figures.
+/// The figures count only the callbacks that were made by the dq host to which this command is connected. If several
+/// hosts share a store, each has its own figures.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq topics health orders\n  dq topics health orders --over 1d --json")]
 pub(super) struct TopicsHealthArguments {

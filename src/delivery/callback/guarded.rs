@@ -1,4 +1,4 @@
-//! An agent for requests that are not callbacks, with the same guard.
+//! An HTTP client for requests that are not callbacks. The same rules as for callbacks say which addresses it may call.
 
 use std::time::Duration;
 

@@ -106,7 +106,7 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AlertState, SendPace};
+    use super::super::{AlertPhase, SendPace};
     use super::*;
     use crate::metrics::Sums;
     use std::time::Duration;
@@ -128,7 +128,7 @@ mod tests {
         vec![Recipient::Mail("a@example.com".into())]
     }
 
-    fn take_states(ledger: &mut Ledger) -> Vec<(AlertState, String)> {
+    fn take_states(ledger: &mut Ledger) -> Vec<(AlertPhase, String)> {
         let pace = SendPace { gather: Duration::ZERO, interval: Duration::ZERO };
         let mut states = Vec::new();
         for dispatch in ledger.outbox.take_due(pace, 1_000, |_| true) {
@@ -148,14 +148,14 @@ mod tests {
         assert!(ledger.conditions(&[finding("r1"), finding("r2")], 5, somebody));
         assert_eq!(
             take_states(&mut ledger),
-            [(AlertState::Open, "r1".into()), (AlertState::Open, "r2".into())]
+            [(AlertPhase::Open, "r1".into()), (AlertPhase::Open, "r2".into())]
         );
         let mut ledger = again(&ledger);
         assert!(!ledger.conditions(&[finding("r2"), finding("r1")], 6, somebody));
         assert!(ledger.conditions(&[finding("r2")], 7, somebody));
         // The next process sends what was not sent yet.
         let mut ledger = again(&ledger);
-        assert_eq!(take_states(&mut ledger), [(AlertState::Over, "r1".into())]);
+        assert_eq!(take_states(&mut ledger), [(AlertPhase::Over, "r1".into())]);
         assert!(!ledger.conditions(&[finding("r2")], 8, somebody));
         assert_eq!(take_states(&mut again(&ledger)), []);
     }
@@ -169,7 +169,7 @@ mod tests {
         assert!(!ledger.conditions(&[finding("r1")], 6, nobody));
         assert_eq!(take_states(&mut ledger), []);
         assert!(ledger.conditions(&[finding("r1")], 7, somebody));
-        assert_eq!(take_states(&mut ledger), [(AlertState::Open, "r1".into())]);
+        assert_eq!(take_states(&mut ledger), [(AlertPhase::Open, "r1".into())]);
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub struct Notice {
     /// One of [`KINDS`], or [`TEST`].
     pub kind: String,
     /// Whether it is open, is over, or is an event.
-    pub state: AlertState,
+    pub state: AlertPhase,
     /// What is wrong, in one line.
     pub title: String,
     /// Figures, and what would help.
@@ -91,7 +91,7 @@ pub struct Notice {
 /// Whether an alert is open, is over, or is an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum AlertState {
+pub enum AlertPhase {
     /// The problem exists now.
     Open,
     /// The problem is over.
@@ -139,7 +139,7 @@ impl Notice {
         let risk = if loses_jobs { "jobs may be lost because of it; " } else { "" };
         Notice {
             kind: name,
-            state: AlertState::Open,
+            state: AlertPhase::Open,
             title: what,
             detail: format!("{risk}{detail}"),
             topic,
@@ -154,7 +154,7 @@ impl Notice {
 
     /// Makes the alert that reports the end of this alert.
     fn over(self, now_ms: i64) -> Notice {
-        Notice { state: AlertState::Over, at_ms: now_ms, ..self }
+        Notice { state: AlertPhase::Over, at_ms: now_ms, ..self }
     }
 
     /// Makes the alert that `count` jobs of a topic became dead letters. `jobs` has only the jobs that are known.
@@ -162,7 +162,7 @@ impl Notice {
         let since_ms = jobs.iter().map(|job| job.died_ms).min().unwrap_or(now_ms);
         Notice {
             kind: DEAD_LETTER.to_owned(),
-            state: AlertState::Event,
+            state: AlertPhase::Event,
             title: dead_title(topic, count),
             detail: String::new(),
             topic: Some(topic.to_owned()),
@@ -179,7 +179,7 @@ impl Notice {
     pub fn test(now_ms: i64) -> Notice {
         Notice {
             kind: TEST.to_owned(),
-            state: AlertState::Event,
+            state: AlertPhase::Event,
             title: "a test: alerts of dq arrive here".to_owned(),
             detail: String::new(),
             topic: None,
@@ -201,7 +201,7 @@ impl Notice {
     /// Adds another event about the same thing. Returns false if `more` is about something else, or if one of the two
     /// alerts is not an event.
     fn take_in(&mut self, more: &Notice) -> bool {
-        if !(self.state == AlertState::Event && more.state == AlertState::Event && self.is_of(more)) {
+        if !(self.state == AlertPhase::Event && more.state == AlertPhase::Event && self.is_of(more)) {
             return false;
         }
         self.count += more.count;

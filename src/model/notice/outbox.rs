@@ -222,7 +222,7 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AlertState, DeadJob};
+    use super::super::{AlertPhase, DeadJob};
     use super::*;
 
     const PACE: SendPace = SendPace { gather: Duration::from_secs(10), interval: Duration::from_secs(60) };
@@ -233,7 +233,7 @@ mod tests {
     }
 
     fn open(title: &str) -> Notice {
-        Notice { state: AlertState::Open, title: title.into(), ..Notice::test(0) }
+        Notice { state: AlertPhase::Open, title: title.into(), ..Notice::test(0) }
     }
 
     fn due(outbox: &mut Outbox, now_ms: i64) -> Vec<Vec<String>> {

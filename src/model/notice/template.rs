@@ -8,7 +8,7 @@ use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
 use super::text::{Message, moment};
-use super::{AlertState, DeadJob, Notice};
+use super::{AlertPhase, DeadJob, Notice};
 
 /// The name of the template. Its ending makes minijinja write values as JSON.
 const NAME: &str = "webhook.json";
@@ -33,7 +33,7 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct AlertValues<'a> {
     kind: &'a str,
-    state: AlertState,
+    state: AlertPhase,
     title: &'a str,
     detail: &'a str,
     topic: Option<&'a str>,
@@ -89,7 +89,7 @@ impl Template {
             None => e.to_string(),
         })?;
         let template = Template(environment);
-        for state in [AlertState::Open, AlertState::Over, AlertState::Event] {
+        for state in [AlertPhase::Open, AlertPhase::Over, AlertPhase::Event] {
             template.render(&sample(state), &TimeZone::UTC)?;
         }
         Ok(template)
@@ -106,7 +106,7 @@ impl Template {
 
     /// Checks that the output is JSON for any content of a message.
     pub fn makes_json(&self) -> Result<(), String> {
-        for state in [AlertState::Open, AlertState::Over, AlertState::Event] {
+        for state in [AlertPhase::Open, AlertPhase::Over, AlertPhase::Event] {
             let made = self.render(&sample(state), &TimeZone::UTC)?;
             serde_json::from_str::<serde::de::IgnoredAny>(&made)
                 .map_err(|e| format!("its output is not JSON: {e}; a value already has its quotes: {{\"text\": {{{{ text }}}}}}"))?;
@@ -128,12 +128,12 @@ fn no_tags(text: &str) -> String {
 }
 
 /// Makes a message with all kinds of text that may break the output of a template.
-fn sample(state: AlertState) -> Message {
+fn sample(state: AlertPhase) -> Message {
     let hostile =
         "\"quotes\" \\ <b>'& <!channel> <at user_id=\"all\"> @all\n\t中文 \u{1f4a9} {{ x }} {% y %} \u{0}"
             .to_owned();
     let job = DeadJob { id: hostile.clone(), attempts: 1, reason: hostile.clone(), died_ms: 0 };
-    let some = || (state != AlertState::Over).then(|| hostile.clone());
+    let some = || (state != AlertPhase::Over).then(|| hostile.clone());
     let notice = Notice {
         state,
         title: hostile.clone(),
@@ -159,7 +159,7 @@ mod tests {
             let path = file.unwrap().path();
             let template = Template::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
             template.makes_json().unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-            let message = sample(AlertState::Event);
+            let message = sample(AlertPhase::Event);
             let made: serde_json::Value =
                 serde_json::from_str(&template.render(&message, &TimeZone::UTC).unwrap()).unwrap();
             // One of the strings in the output must contain the whole text of the message, as the filter for this
@@ -190,8 +190,8 @@ mod tests {
     #[test]
     fn without_a_template_all_is_told_as_json() {
         let made: serde_json::Value =
-            serde_json::from_str(&plain(&sample(AlertState::Event), &TimeZone::UTC)).unwrap();
-        assert_eq!(made["alerts"][0]["jobs"][0]["id"], sample(AlertState::Event).text);
+            serde_json::from_str(&plain(&sample(AlertPhase::Event), &TimeZone::UTC)).unwrap();
+        assert_eq!(made["alerts"][0]["jobs"][0]["id"], sample(AlertPhase::Event).text);
         assert_eq!(made["alerts"][0]["state"], "event");
     }
 

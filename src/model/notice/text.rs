@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::{AlertState, Notice};
+use super::{AlertPhase, Notice};
 
 /// How many alerts a message describes. For all other alerts, the message gives only their number.
 const NAMED: usize = 50;
@@ -49,7 +49,7 @@ impl Message {
 
 /// Returns the title of an alert, and whether it is over.
 fn headline(notice: &Notice) -> String {
-    let over = if notice.state == AlertState::Over { "over: " } else { "" };
+    let over = if notice.state == AlertPhase::Over { "over: " } else { "" };
     format!("{over}{}", line(&notice.title, REASON_MAX))
 }
 
@@ -66,11 +66,11 @@ fn tell(text: &mut String, notice: &Notice, zone: &TimeZone) {
     let _ = writeln!(text, "{}", headline(notice));
     let detail = line(&notice.detail, DETAIL_MAX);
     match notice.state {
-        AlertState::Over => {
+        AlertPhase::Over => {
             let held = Duration::from_secs((notice.at_ms - notice.since_ms).max(0) as u64 / 1000);
             let _ = writeln!(text, "  after {}, since {since}", humantime::format_duration(held));
         }
-        AlertState::Open | AlertState::Event => {
+        AlertPhase::Open | AlertPhase::Event => {
             if !detail.is_empty() {
                 let _ = writeln!(text, "  {detail}");
             }
@@ -117,7 +117,7 @@ mod tests {
     fn open(title: &str) -> Notice {
         Notice {
             kind: "node_down".into(),
-            state: AlertState::Open,
+            state: AlertPhase::Open,
             title: title.into(),
             ..Notice::test(1_000)
         }

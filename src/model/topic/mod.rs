@@ -151,7 +151,8 @@ settings! {
     /// attempts. Null: no limit.
     max_notifications: Option<u32> = None, SettingKind::Count { least: 1, most: MILLION };
     /// The delays between attempts: `2n+1` (1, 3, 5 … times `retry_base`), `exponential` (1, 2, 4 … times `retry_base`,
-    /// up to `retry_cap`), or a list of durations.
+    /// up to `retry_cap`, and a random part of up to a tenth), or a list of durations. After the last delay of the list,
+    /// this last delay is used again.
     retry: Retry = Retry::TwoNPlusOne, SettingKind::Retry;
     /// The first delay of `2n+1` and of `exponential`.
     retry_base: Duration = Duration::from_secs(60),
@@ -219,7 +220,7 @@ settings! {
     /// Whether the topic takes new jobs. `offline`: adds are refused, and stored jobs are still delivered.
     status: TopicStatus = TopicStatus::Online, SettingKind::Words(&["online", "offline"]);
     /// The secrets that sign callbacks. Each callback is signed with all of them, until `old_secrets_until` ends the
-    /// old ones. They are never shown.
+    /// old ones. dq does not show them. There is one exception: the answer to a rotation shows the new secret once.
     secrets: Vec<String> = Vec::new(), SettingKind::Secrets;
     /// The first secret always signs callbacks. The other secrets sign only until this moment. Null: all secrets always
     /// sign. If `secrets` is changed and this setting is not given, this setting becomes null.

@@ -1,6 +1,7 @@
 //! The fields of a request, or of a job in a `madd`, as they were sent. Each field is parsed by itself later, so that a
-//! refusal can name it. dq ignores unknown fields, as the PHP daemon does. But dq refuses an add if a name probably
-//! means a known field that is missing. For example, if dq ignored `delay_seconds`, the job would be delivered at once.
+//! refusal can name it. dq ignores unknown fields, as the PHP daemon does. But dq refuses an add if the name of an
+//! unknown field is similar to the name of a known field, and the add does not have this known field. For example, if
+//! dq ignored `delay_seconds`, the job would be delivered at once.
 
 use std::fmt;
 

@@ -42,8 +42,8 @@ pub struct LocalClock<'a> {
 /// text that is only a shift into the past is due at once.)
 ///
 /// A text that only says how far the moment is from now (`+30 minutes`) gives a relative due time, so that the store's
-/// clock decides. For other texts, a moment after [`LATEST_MS`] becomes `LATEST_MS`. For a relative text, the result is
-/// then None.
+/// clock decides. For other texts, a moment after [`LATEST_MS`] becomes `LATEST_MS`. If a relative text means a moment
+/// after `LATEST_MS`, the result is None.
 pub(super) fn due(text: &str, clock: LocalClock<'_>) -> Option<Due> {
     let text = text.trim();
     if text.len() > LENGTH_MAX {

@@ -7,7 +7,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 use super::LocalClock;
-use super::word::{Date, DayOfMonth, Time, WeekdayRule, Zone};
+use super::word::{Date, DayOfMonth, Time, WeekdayRule, ZoneOrOffset};
 use super::written::{ParsedTime, TimeOfDay};
 use model::job::{Due, LATEST_MS};
 
@@ -31,8 +31,10 @@ struct WallTime {
 pub(super) fn due(written: &ParsedTime, clock: LocalClock<'_>) -> Option<Due> {
     let zone = match &written.zone {
         None => clock.zone.clone(),
-        Some(Zone::Named(zone)) => zone.clone(),
-        Some(Zone::Offset(seconds)) => TimeZone::fixed(jiff::tz::Offset::from_seconds(*seconds as i32).ok()?),
+        Some(ZoneOrOffset::Named(zone)) => zone.clone(),
+        Some(ZoneOrOffset::Offset(seconds)) => {
+            TimeZone::fixed(jiff::tz::Offset::from_seconds(*seconds as i32).ok()?)
+        }
     };
     let now_ms = (clock.now_ms)();
     // If the text gives no date, the current date in the server's zone is used, as in PHP. This is so even if the text

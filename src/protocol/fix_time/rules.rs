@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 use super::dates;
 use super::names::{ORDINALS, UNITS, WEEKDAYS, WEEKS, WHICH, ZONES};
 use super::scanner::Scanner;
-use super::word::{COUNT_MAX, DayOfMonth, Time, Unit, Word, Zone};
+use super::word::{COUNT_MAX, DayOfMonth, Time, Unit, Word, ZoneOrOffset};
 
 /// Reads one form. None: the text does not begin with it.
 type Rule = fn(&mut Scanner<'_>) -> Option<Word>;
@@ -229,11 +229,13 @@ fn zone(s: &mut Scanner<'_>) -> Option<Word> {
         s.rest.find(|c: char| !c.is_ascii_alphanumeric() && !"/_-+".contains(c)).unwrap_or(s.rest.len());
     let name = &s.rest[..end];
     let named = match name.contains('/') {
-        true => TimeZone::get(name).ok().map(Zone::Named),
-        false => ZONES.iter().find(|(zone, _)| *zone == name).map(|(_, offset)| Zone::Offset(*offset)),
+        true => TimeZone::get(name).ok().map(ZoneOrOffset::Named),
+        false => {
+            ZONES.iter().find(|(zone, _)| *zone == name).map(|(_, offset)| ZoneOrOffset::Offset(*offset))
+        }
     };
     s.rest = &s.rest[end..];
-    named.map(Word::Zone)
+    named.map(Word::ZoneOrOffset)
 }
 
 fn offset_of(s: &mut Scanner<'_>, sign: i64) -> Option<Word> {
@@ -252,7 +254,7 @@ fn offset_of(s: &mut Scanner<'_>, sign: i64) -> Option<Word> {
         _ => return None,
     };
     let is_offset = hours <= 14 && minutes < 60 && s.is_word_over();
-    is_offset.then_some(Word::Zone(Zone::Offset(sign * (hours * 3600 + minutes * 60))))
+    is_offset.then_some(Word::ZoneOrOffset(ZoneOrOffset::Offset(sign * (hours * 3600 + minutes * 60))))
 }
 
 /// `@1796140250`, `@1796140250.5`: Unix seconds. A part of a millisecond counts as a whole one, so that no job is early.

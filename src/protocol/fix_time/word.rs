@@ -53,7 +53,7 @@ pub(super) enum DayOfMonth {
 
 /// A zone.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Zone {
+pub(super) enum ZoneOrOffset {
     /// Seconds east of UTC.
     Offset(i64),
     Named(TimeZone),
@@ -73,7 +73,7 @@ pub(super) enum Word {
     DayOfYear(i64, i64),
     /// Four digits: a time of day or, if they follow a time, a year.
     FourDigits(i64),
-    Zone(Zone),
+    ZoneOrOffset(ZoneOrOffset),
     /// A number of units.
     Shift(i64, Unit),
     /// A number of weeks from this week, as in `next week`.

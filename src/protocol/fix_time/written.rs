@@ -2,7 +2,7 @@
 
 use super::rules;
 use super::scanner::Scanner;
-use super::word::{COUNT_MAX, Date, DayOfMonth, Time, Unit, WeekdayRule, Word, Zone};
+use super::word::{COUNT_MAX, Date, DayOfMonth, Time, Unit, WeekdayRule, Word, ZoneOrOffset};
 
 /// The time of day of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,7 +20,7 @@ pub(super) enum TimeOfDay {
 pub(super) struct ParsedTime {
     pub date: Option<Date>,
     pub time: TimeOfDay,
-    pub zone: Option<Zone>,
+    pub zone: Option<ZoneOrOffset>,
     pub months: i64,
     pub days: i64,
     pub seconds: i64,
@@ -80,7 +80,7 @@ impl ParsedTime {
                 self.days = days;
             }
             Word::FourDigits(digits) => self.set_four_digits(digits)?,
-            Word::Zone(zone) => match self.zone {
+            Word::ZoneOrOffset(zone) => match self.zone {
                 Some(_) => return None,
                 None => self.zone = Some(zone),
             },

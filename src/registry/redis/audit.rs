@@ -5,8 +5,9 @@ use crate::Result;
 use model::audit::{Entry, KEPT};
 use store::{SharedTables, TableChange};
 
-/// The table whose version guards the audit log and the operations on many jobs: the end of an operation and its entry
-/// in the log are written in one step.
+/// The table whose version protects the audit log and the operations on many jobs. A change of one of them is written
+/// only if this version is still the one that was read. Both use the same version, because the end of an operation and
+/// its entry in the log are written in one step.
 pub(super) const LOG: &str = "registry:log";
 
 /// The entries, by number.

@@ -308,7 +308,8 @@ impl Broker {
         }
     }
 
-    /// Decides everything that is due now.
+    /// Does what must be done now: frees the clients of lanes that do not answer, asks for permits, plans the next
+    /// orders of the lanes, and answers the clients whose time is over.
     pub(super) fn act(&mut self, now: Instant) {
         for number in 0..self.lanes.len() {
             self.give_up(number, now);

@@ -1,4 +1,4 @@
-//! What happens to jobs after their lease, and before a client gets them. Expired jobs become dead letters. Jobs of
+//! What happens to leased jobs before a client gets them. Expired jobs become dead letters. Jobs of
 //! topics with `on_reserve = "remove"` are settled as done.
 //!
 //! | the process dies | expired job | job that is removed |

@@ -1,6 +1,7 @@
 //! Remembers what held jobs back, so that an attempt that begins late can say why. Pure.
 //!
-//! The log has one entry for each topic and each lane, so its size has a limit.
+//! The log has at most one entry for each topic, one entry for each lane, and one entry for the workers. So its size
+//! has a limit.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

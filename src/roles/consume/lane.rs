@@ -19,7 +19,8 @@ use store::{
     Settlement, Store, StoreError, TopicRing,
 };
 
-/// The most jobs of one lease or settlement, so that other processes get their turn at the store.
+/// The maximum number of jobs that one call leases, and the maximum number that it settles. This limit lets other
+/// processes get their turn at the store.
 pub(super) const BATCH: usize = 256;
 
 /// How long a secret is used before it is read again.

@@ -179,7 +179,7 @@ impl Consumer {
     fn end(&mut self, drain: Drain) -> Result<()> {
         if self.dispatcher.is_drained() {
             // Some lease calls may have no answer, and their leases may not be taken back yet. Then the file of the
-            // owner stays. The timers find it, see that the owner is dead, and take these leases back.
+            // owner stays. The timers find it, see that the owner is dead, and hand these leases back.
             let holds_none = !self.dispatcher.has_unanswered();
             if let Some(Err(e)) = self.owner.take().filter(|_| holds_none).map(Owner::retire) {
                 log::warn!("cannot remove the owner's file: {e}");

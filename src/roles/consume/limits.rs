@@ -240,9 +240,10 @@ where
         }
     }
 
-    /// Returns the questions that must be asked now. `wants` returns how many more callbacks of a topic would begin
-    /// without its limits. `could` returns the same number for the case that the leases under way bring nothing.
-    /// `granted` is called with each topic that gets permits without asking.
+    /// Returns the permit requests that must be sent to the homes of topics (or hosts) now. `wants` returns how many
+    /// more callbacks of a topic would begin without its limits. The lease calls under way keep workers for the jobs
+    /// that they may bring. `wants` does not count these workers as free. `could` counts them as free, as if these
+    /// calls brought no jobs. `granted` is called with each topic that gets permits without asking.
     pub(super) fn asks(
         &mut self,
         now: Instant,

@@ -60,7 +60,8 @@ pub(super) struct AcceptedHosts {
 }
 
 impl AcceptedHosts {
-    /// Returns the names for an instance that listens at an address, with or without TLS.
+    /// Returns the host names that requests to this instance may use. They depend on the address at which it listens.
+    /// TLS decides the scheme of the accepted origin.
     pub(super) fn new(listen: Option<SocketAddr>, with_tls: bool, instance: &str) -> AcceptedHosts {
         let scheme = if with_tls { "https://" } else { "http://" };
         let is_wide = listen.is_some_and(|a| !a.ip().to_canonical().is_loopback());

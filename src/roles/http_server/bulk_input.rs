@@ -28,7 +28,7 @@ const SHIFT: &str = "a difference such as \"1h\" or \"-10m\", or a number of sec
 #[derive(Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = BulkOperation)]
-pub(super) enum OperationWord {
+pub(super) enum BulkOperationName {
     Cancel,
     Reschedule,
     Run,
@@ -48,8 +48,8 @@ pub(super) struct BulkBody<'a> {
     /// `redrive` makes dead letters ready again, and `replay` adds ended jobs again, with the bodies from their
     /// records.
     #[serde(default, deserialize_with = "word")]
-    #[schema(value_type = OperationWord, required = true)]
-    operation: Option<OperationWord>,
+    #[schema(value_type = BulkOperationName, required = true)]
+    operation: Option<BulkOperationName>,
     /// `reschedule` only: the due time of all jobs. With `spread`: the beginning of the span.
     #[schema(schema_with = schema::moment, required = false)]
     at: Option<UnixMs>,
@@ -292,15 +292,15 @@ pub(super) fn read(json: &[u8]) -> Result<(BulkRequest, bool), Problem> {
     Ok((BulkRequest { topic, operation, filter, rate }, body.dry_run.unwrap_or(false)))
 }
 
-fn operation(named: OperationWord, body: &BulkBody<'_>) -> Result<BulkOperation, Problem> {
+fn operation(named: BulkOperationName, body: &BulkBody<'_>) -> Result<BulkOperation, Problem> {
     let times = [("at", body.at.is_some()), ("by", body.by.is_some()), ("spread", body.spread.is_some())];
     let given: Vec<&str> = times.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name).collect();
     let operation = match named {
-        OperationWord::Cancel => BulkOperation::Cancel,
-        OperationWord::Run => BulkOperation::Run,
-        OperationWord::Redrive => BulkOperation::Redrive,
-        OperationWord::Replay => BulkOperation::Replay,
-        OperationWord::Reschedule => return rescheduling(body),
+        BulkOperationName::Cancel => BulkOperation::Cancel,
+        BulkOperationName::Run => BulkOperation::Run,
+        BulkOperationName::Redrive => BulkOperation::Redrive,
+        BulkOperationName::Replay => BulkOperation::Replay,
+        BulkOperationName::Reschedule => return rescheduling(body),
     };
     match given.first() {
         None => Ok(operation),

@@ -228,7 +228,8 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
         )))
 }
 
-/// What every request passes through: access control, the check of tickets, the audit log, replays, limits.
+/// What every request passes through: access control, the check of tickets, the audit log, the repeated answers of
+/// `Idempotency-Key`, limits.
 struct Gate {
     access: Access,
     refused: Arc<RefusedRequests>,

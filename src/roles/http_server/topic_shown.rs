@@ -31,12 +31,12 @@ pub(super) struct TopicResponse {
     #[serde(flatten)]
     settings: Map<String, Value>,
     #[serde(flatten)]
-    state: TopicRegistration,
+    state: TopicState,
 }
 
 /// What the API shows of a topic besides its settings.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct TopicRegistration {
+pub(super) struct TopicState {
     source: Source,
     /// What dq does not support in the topic's settings, and what this means for the topic. Null if there is nothing.
     /// If the text begins with `held`, the topic takes no jobs and delivers none until someone edits that setting.
@@ -127,7 +127,7 @@ impl TopicResponse {
         if signing.old_secrets_until.is_none() {
             settings.insert("old_secrets_until".to_owned(), serde_json::Value::Null);
         }
-        let state = TopicRegistration {
+        let state = TopicState {
             source,
             problem: topic.problem(),
             revision: revision.map(|r| r.to_string()),
@@ -150,7 +150,7 @@ impl TopicResponse {
     /// Adds whether the topic is paused and the state of its circuit, if they are known.
     pub(super) fn with(self, held: &HeldTopics) -> TopicResponse {
         let Some((is_paused, view)) = held.state_of(&self.name) else { return self };
-        let state = TopicRegistration {
+        let state = TopicState {
             paused: Some(is_paused),
             circuit: Some(ShownCircuit::from_view(view)),
             circuit_until_ms: view.map(|view| view.until_ms),
@@ -167,7 +167,7 @@ impl TopicResponse {
 
 impl PartialSchema for TopicResponse {
     fn schema() -> RefOr<Schema> {
-        schema::topic_response(&TopicRegistration::schema())
+        schema::topic_response(&TopicState::schema())
     }
 }
 
@@ -177,6 +177,6 @@ impl ToSchema for TopicResponse {
     }
 
     fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-        TopicRegistration::schemas(schemas);
+        TopicState::schemas(schemas);
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct Findings {
 
 /// A change from one check to the next.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum FindingChange {
     Opened(Finding),
     /// The finding, and how long it was open, in milliseconds.
     Closed(Finding, i64),
@@ -68,7 +68,7 @@ impl Findings {
     }
 
     /// Compares what is found now with what was open. `now_ms` is in Unix milliseconds.
-    pub(super) fn update(&mut self, found: FoundConditions, now_ms: i64) -> Vec<Change> {
+    pub(super) fn update(&mut self, found: FoundConditions, now_ms: i64) -> Vec<FindingChange> {
         let mut changes = Vec::new();
         if now_ms >= self.believed_until_ms {
             self.taken_up.clear();
@@ -79,7 +79,7 @@ impl Findings {
         for condition in over {
             if let Some(finding) = self.open.remove(&condition) {
                 let held_ms = now_ms - finding.since_ms;
-                changes.push(Change::Closed(finding, held_ms));
+                changes.push(FindingChange::Closed(finding, held_ms));
             }
         }
         for (condition, detail) in found {
@@ -96,7 +96,7 @@ impl Findings {
             match self.open.entry(condition) {
                 Entry::Vacant(new) => {
                     new.insert(finding.clone());
-                    changes.push(Change::Opened(finding));
+                    changes.push(FindingChange::Opened(finding));
                 }
                 Entry::Occupied(mut known) => known.get_mut().detail = finding.detail,
             }
@@ -139,14 +139,19 @@ mod tests {
         let mut findings = Findings::default();
         let found = |detail: &str| FoundConditions::from([(FindingKind::DiskNearlyFull, detail.to_owned())]);
         let opened = findings.update(found("1 MiB"), 1000);
-        assert!(matches!(&opened[..], [Change::Opened(f)] if f.detail == "1 MiB" && f.since_ms == 1000));
+        assert!(
+            matches!(&opened[..], [FindingChange::Opened(f)] if f.detail == "1 MiB" && f.since_ms == 1000)
+        );
         assert_eq!(findings.update(found("0 MiB"), 61_000), []);
         let dir = tempfile::tempdir().unwrap();
         findings.write(dir.path()).unwrap();
         let read: Vec<Finding> =
             serde_json::from_slice(&std::fs::read(findings_file(dir.path())).unwrap()).unwrap();
         assert_eq!((read.len(), read[0].detail.as_str(), read[0].since_ms), (1, "0 MiB", 1000));
-        assert!(matches!(findings.update(FoundConditions::new(), 121_000)[..], [Change::Closed(_, 120_000)]));
+        assert!(matches!(
+            findings.update(FoundConditions::new(), 121_000)[..],
+            [FindingChange::Closed(_, 120_000)]
+        ));
         assert_eq!(findings.update(FoundConditions::new(), 122_000), []);
     }
 
@@ -180,15 +185,15 @@ mod tests {
         assert_eq!(after.update(FoundConditions::new(), 6000), [], "nobody has looked long enough");
         assert_eq!(after.update(found("r1"), 7000), []);
         assert!(
-            matches!(&after.update(FoundConditions::new(), 8000)[..], [Change::Closed(f, 7000)] if f.since_ms == 1000)
+            matches!(&after.update(FoundConditions::new(), 8000)[..], [FindingChange::Closed(f, 7000)] if f.since_ms == 1000)
         );
         let mut after = Findings::take_up(before.open(), 5000, |_| true);
         assert_eq!(after.update(FoundConditions::new(), 19_999), []);
         let mut other = Findings::take_up(before.open(), 5000, |condition| condition.node() != Some("r1"));
         assert!(
-            matches!(&other.update(FoundConditions::new(), 5001)[..], [Change::Closed(..)]),
+            matches!(&other.update(FoundConditions::new(), 5001)[..], [FindingChange::Closed(..)]),
             "it is not a node any more"
         );
-        assert!(matches!(after.update(FoundConditions::new(), 20_000)[..], [Change::Closed(..)]));
+        assert!(matches!(after.update(FoundConditions::new(), 20_000)[..], [FindingChange::Closed(..)]));
     }
 }

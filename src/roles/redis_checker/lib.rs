@@ -30,7 +30,7 @@ use nix::sys::statvfs::statvfs;
 
 use self::alert_worker::Alerts;
 use self::finding_kind::FindingKind;
-use self::findings::{Change, Findings, FoundConditions};
+use self::findings::{FindingChange, Findings, FoundConditions};
 use self::nodes::Watchers;
 use self::routes::SharedPhpMail;
 use self::statistics::Statistics;
@@ -158,10 +158,10 @@ fn move_that_lasts(lanes: &Lanes, since: &mut Option<Instant>) -> Option<String>
 }
 
 /// Logs a change.
-fn log_change(change: Change) {
+fn log_change(change: FindingChange) {
     match change {
-        Change::Opened(finding) => log::error!("{}: {}", finding.what, finding.detail),
-        Change::Closed(finding, held_ms) => {
+        FindingChange::Opened(finding) => log::error!("{}: {}", finding.what, finding.detail),
+        FindingChange::Closed(finding, held_ms) => {
             let held = Duration::from_millis(held_ms.max(0) as u64);
             log::warn!("no longer, after {held:.0?}: {}", finding.what);
         }

@@ -216,7 +216,8 @@ fn judge_clock(now_us: u64, asked: SystemTime, way: Duration) -> Option<String> 
     let asked_us = asked.duration_since(UNIX_EPOCH).ok()?.as_micros() as i128;
     let off = i128::from(now_us) - asked_us;
     let way_us = way.as_micros() as i128;
-    // A difference between 0 and `way` counts as none, because the clock may have been read at any time in between.
+    // If `off` is between 0 and `way`, the clock counts as right. The node may have read its clock at any time between
+    // the request and the answer.
     let beyond = if off < 0 { off } else { (off - way_us).max(0) };
     let most = CLOCK_MAX.as_micros() as i128;
     (beyond.abs() > most).then(|| {

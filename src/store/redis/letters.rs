@@ -53,8 +53,9 @@ impl RedisStore {
         self.confirm(topic, self.places()).map(|()| sum)
     }
 
-    /// Redrives the named dead letters. An id means its latest dead letter. If letters are named instead of ids, a node
-    /// that is down is skipped. Its error is returned only if nothing was redriven.
+    /// Redrives the named dead letters. An id means its latest dead letter. The names are ids (`word` is "ids"), or
+    /// exact dead letters, each an id and its time of death (`word` is "letters"). With "letters", a node that is down
+    /// is skipped. Its error is returned only if nothing was redriven.
     fn redrive_named<T>(
         &self,
         topic: &TopicName,

@@ -266,7 +266,8 @@ mod tests {
             let in_quotes = line.split('\'').skip(1).step_by(2);
             in_quotes.flat_map(words).for_each(|word| assert!(!constants.contains(word), "{line}"));
         }
-        // No name is left over in the code that is sent to servers.
+        // The code that is sent to servers has no name of a constant. Each name was replaced by the value of the
+        // constant.
         for script in &*ASSEMBLED {
             let lines = script.text.lines().filter(|line| !line.trim_start().starts_with("--"));
             for word in lines.flat_map(words) {

@@ -22,7 +22,8 @@ use super::free_pages::{PAUSE, free_page_bytes, give_back};
 use super::write::Write;
 use crate::Result;
 
-/// How long to wait for a reader of the log, perhaps a backup.
+/// The pause before the next try if a reader, for example a backup, still needs SQLite's log (WAL). The log cannot be
+/// emptied until the reader has ended.
 const READER: Duration = Duration::from_secs(1);
 
 impl SqliteStore {

@@ -205,8 +205,8 @@ impl SqliteStore {
     }
 
     /// Returns the identity that the file got when it was restored from a backup. None: it was not restored, or there
-    /// is no file. Others, for example an import, may have notes about the file. Notes from before the restore may be
-    /// wrong.
+    /// is no file. An import notes at its source which store it filled, and the note contains this identity. Notes from
+    /// before the restore may be wrong.
     pub fn restored_as(path: &Path) -> Result<Option<i32>> {
         if !path.exists() {
             return Ok(None);

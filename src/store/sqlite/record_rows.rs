@@ -48,8 +48,8 @@ pub(super) fn of_id(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result
         .collect()
 }
 
-/// Returns a page of the records of a topic, the last ones first. The cursor is the number of the last row of the
-/// previous page.
+/// Returns a page of the records of a topic: only the last record of each id. The last ones come first. The cursor is
+/// the number of the last row of the previous page.
 pub(super) fn list(
     db: &Connection,
     tid: i64,

@@ -177,7 +177,8 @@ impl<'c> Write<'c> {
         self.deadline_ms = Some(self.deadline_ms.map_or(at_ms, |d| d.min(at_ms)));
     }
 
-    /// Writes the counts and the next moments. Returns the bells to ring after the commit.
+    /// Writes the counts, the next due times of the topics and the next deadline of a lease. Returns the bells to ring
+    /// after the commit.
     pub(super) fn finish(&mut self) -> rusqlite::Result<PendingRings> {
         if let Some(earliest) = self.due.values().min() {
             let known = browse::next_due(self.db)?;

@@ -337,7 +337,8 @@ impl BeanstalkConnection {
     }
 }
 
-/// Waits until the client has closed the connection. Until then, keeps the bytes that arrive, up to [`READ`] bytes.
+/// Waits until the client has closed the connection. Until then, keeps the bytes that arrive in `input`. When `input`
+/// has [`READ`] bytes, the function reads no more. It then does not see the end of the connection, and never returns.
 async fn wait_for_end(stream: &TcpStream, input: &mut VecDeque<u8>) -> io::Result<()> {
     let mut buffer = [0; 512];
     while input.len() < READ {

@@ -40,7 +40,8 @@ pub(super) fn id_of(number: u64) -> JobId {
     JobId::new(number.to_string()).expect("digits are an id")
 }
 
-/// The pull topics of each tag, sorted by name.
+/// The pull topics by their tag, each list sorted by name. Here, a tag is a hash of the name of a topic, not a tag of a
+/// job.
 #[derive(Debug, Default)]
 pub(super) struct TopicTags(HashMap<u64, Vec<TopicName>>);
 

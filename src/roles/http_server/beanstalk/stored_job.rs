@@ -24,7 +24,8 @@ const BASE64: &str = "base64";
 /// What the store notes if a lease ended at its deadline.
 const RAN_OUT: &str = "the lease ran out";
 
-/// The limit of attempts for a job of beanstalkd. beanstalkd itself has no such limit.
+/// The limit of attempts for a job that a client adds with the protocol of beanstalkd. beanstalkd itself has no such
+/// limit.
 pub(super) const ATTEMPTS: u32 = 1_000_000_000;
 
 /// Returns the body and the headers of a job that a client puts.

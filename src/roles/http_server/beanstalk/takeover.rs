@@ -149,7 +149,7 @@ async fn reply(passage: &PassSocket, events: &AsyncFd<OwnedFd>, answer: u8) -> i
 struct Arriving {
     run_dir: PathBuf,
     owners: HashMap<String, Arc<Owner>>,
-    /// The first bytes of a state, and the socket of the connection.
+    /// The connection that has arrived in part: the bytes of its state so far, and its socket.
     begun: Option<(Vec<u8>, OwnedFd)>,
 }
 

@@ -239,7 +239,8 @@ async fn end_sessions(api: &Api, account: &Token) -> Result<StatusCode, Problem>
 }
 
 /// Refuses a request that a page of another site makes the browser send. A browser reports where a request comes from.
-/// For a page of another origin, it sends JSON only after it has asked the server.
+/// Before a browser sends JSON for a page of another origin, it asks the server whether that page may do this (a CORS
+/// preflight request). dq never allows it.
 fn of_this_page(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
     let foreign = |why: &str| Problem::new(StatusCode::FORBIDDEN, "foreign", why);
     let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());

@@ -14,7 +14,8 @@
 --
 -- Moves a job: delayed, ready -> delayed, ready
 
--- The size of a body, in bytes. A topic that had a larger body stays in `big`: see sizes.
+-- The size of a body, in bytes. A topic that ever had a larger body is in the Redis set `big`, and is not removed from
+-- it: see sizes.
 local BIG = 65536
 local topic, id = ARGV[1], ARGV[2]
 

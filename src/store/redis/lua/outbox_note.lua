@@ -1,5 +1,6 @@
 --@ use shard fence
--- Removes entries of the outbox whose jobs are added, or notes the set of nodes by which entries are sent from now on.
+-- With 'done', removes entries of the outbox whose jobs have been added. With 'set', notes the set of nodes that says
+-- from now on to which nodes entries are sent.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  'done' and the numbers of the entries; or 'set', the previous set and the new set

@@ -3,7 +3,7 @@
 -- letters of one id, only one is redriven.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
--- ARGV  1 topic   2 how many jobs at most   3 how many bytes of big bodies at most
+-- ARGV  1 topic   2 how many jobs at most   3 after how many bytes of records the call redrives no further job
 --       4 when the first one is due, in µs from now   5 how much later each next one is due, in µs
 --       then one of these:
 --         'all', where the previous call ended (two values; '' and '' at first), and how many letters to look at

@@ -12,7 +12,7 @@ use super::access::Access;
 use super::connector::Connector;
 use super::node_server::NodeServer;
 use super::server::connect;
-use super::slots::{self, Range};
+use super::slots::{self, SlotRange};
 
 /// The servers of a Cluster.
 pub(super) struct Cluster {
@@ -96,7 +96,7 @@ impl Cluster {
         moved
     }
 
-    fn draw(&self, before: &Map, ranges: &[Range]) -> Map {
+    fn draw(&self, before: &Map, ranges: &[SlotRange]) -> Map {
         let mut after = Map { version: before.version + 1, ..Map::default() };
         for range in ranges {
             let access = self.seeds[0].at(&range.host, range.port);
@@ -128,7 +128,7 @@ impl Cluster {
 
     /// Asks one server after the other: first the one that has said that a shard has moved, then masters that do not
     /// count as down, then the other masters, then the seeds.
-    fn ask(&self, map: &Map, because: RefreshReason<'_>) -> Option<Vec<Range>> {
+    fn ask(&self, map: &Map, because: RefreshReason<'_>) -> Option<Vec<SlotRange>> {
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");
         let mut masters: Vec<&Arc<NodeServer>> = map.masters.values().collect();

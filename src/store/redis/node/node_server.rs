@@ -11,7 +11,7 @@ use super::call::{Call, Failure};
 use super::connector::Connector;
 use super::rules::{self, ConnectionFate};
 use super::safety::{CachedDurabilitySupport, Wait, refusal};
-use super::wire::{ConnectErrorRecorder, FailedConnects, KnownServers, Manager, PooledConnection};
+use super::wire::{FailedConnects, KnownServers, Manager, PoolErrorRecorder, PooledConnection};
 use crate::{Capability, StoreError};
 use model::excerpt::Excerpt;
 use model::topic::Durability;
@@ -102,7 +102,7 @@ impl NodeServer {
             // After a failure the pool waits at most half of this before it tries again, so that the return of the
             // server is noticed in time.
             .connection_timeout(PAUSE)
-            .error_handler(Box::new(ConnectErrorRecorder(Arc::clone(&refusals))))
+            .error_handler(Box::new(PoolErrorRecorder(Arc::clone(&refusals))))
             .build_unchecked(manager);
         NodeServer {
             name,

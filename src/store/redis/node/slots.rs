@@ -19,7 +19,7 @@ fn crc16(bytes: &[u8]) -> u16 {
 
 /// A range of slots, both ends included, and the address of their master.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Range {
+pub(super) struct SlotRange {
     pub from: u16,
     pub to: u16,
     pub host: String,
@@ -27,7 +27,7 @@ pub(super) struct Range {
 }
 
 /// Reads the answer to CLUSTER SLOTS. A server that does not know its own address is at the address where it was asked.
-pub(super) fn ranges(answer: &Value, asked: &str) -> Vec<Range> {
+pub(super) fn ranges(answer: &Value, asked: &str) -> Vec<SlotRange> {
     let Value::Array(all) = answer else { return Vec::new() };
     let number = |value: &Value| match value {
         Value::Int(n) => u16::try_from(*n).ok(),
@@ -41,7 +41,7 @@ pub(super) fn ranges(answer: &Value, asked: &str) -> Vec<Range> {
             Value::BulkString(name) if !name.is_empty() => String::from_utf8(name.clone()).ok()?,
             _ => asked.to_owned(),
         };
-        Some(Range { from: number(from)?, to: number(to)?, host, port: number(master.get(1)?)? })
+        Some(SlotRange { from: number(from)?, to: number(to)?, host, port: number(master.get(1)?)? })
     };
     all.iter().filter_map(range).collect()
 }

@@ -105,9 +105,9 @@ impl FailedConnects {
 
 /// Records the errors of a pool in [`FailedConnects`].
 #[derive(Debug)]
-pub(super) struct ConnectErrorRecorder(pub Arc<FailedConnects>);
+pub(super) struct PoolErrorRecorder(pub Arc<FailedConnects>);
 
-impl r2d2::HandleError<RedisError> for ConnectErrorRecorder {
+impl r2d2::HandleError<RedisError> for PoolErrorRecorder {
     fn handle_error(&self, error: RedisError) {
         let why = Excerpt(error).to_string();
         log::debug!("redis: {why}");

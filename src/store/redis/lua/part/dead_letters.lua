@@ -22,8 +22,9 @@ local function letter_of(letters, id, died)
   end
 end
 
--- Returns the lowest number of an id's letters. `top` is the number that the latest letter would have: one more than
--- the number that it contains. If the id has no other letter, returns `top`.
+-- Returns the lowest number of an id's letters. The name of the latest letter has no number yet. `top` is the number
+-- that it gets when a newer letter is added. The latest letter stores the highest number of the older letters, and
+-- `top` is one more than this stored number. If the id has no other letter, returns `top`.
 local function lowest(letter_hash, id, top)
   local low, high = 1, top
   while low < high do

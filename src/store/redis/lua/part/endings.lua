@@ -31,7 +31,8 @@ local function lost(number, why)
   return string.format('{"number":%d,"at_ms":%.0f,"took_ms":0,"error":"%s"}', number, now, why)
 end
 
--- Gives a leased job another priority: 1 2 3, or 'p' and a number. Returns its log. If the new priority is a number,
+-- Gives a leased job another priority. `priority` is a rank (1, 2 or 3), or 'p' and a number. The rank stands for a
+-- level, and 'p' stands for a priority that is a number. Returns its log. If the new priority is a number,
 -- the first line of the log has it. If the level in the record must change, `lease.level` is the new level: see
 -- `with_level`.
 local function with_priority(lease, log, priority)
@@ -95,7 +96,8 @@ local function add_letters(m)
   meter(topic, bytes)
 end
 
--- Makes the moves. The dead letters come first, because they need the records.
+-- Makes the moves. The dead letters are added first. They contain the records of their jobs, and the moves remove these
+-- records.
 local function finish(m)
   if m.new_letters then add_letters(m) end
   make(m)

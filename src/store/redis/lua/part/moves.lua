@@ -67,7 +67,8 @@ local function due_after(lease)
   return lease.replaced and lease.due or math.min(lease.due, now)
 end
 
--- Ends a lease without an outcome, because the job was replaced or is handed back. The job gets the state that it would
+-- Ends a lease, and writes no attempt to the log. Callers use it if the job was replaced during the lease, if its
+-- process hands it back, or if its lease is taken back. The job gets the state that it would
 -- have without the lease.
 local function restore(m, id, lease)
   unlease(m, id, lease)
