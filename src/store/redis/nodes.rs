@@ -371,8 +371,7 @@ impl Nodes {
         ))
     }
 
-    /// Collects the latest pause or resume of each topic from the reports. Sends to each node that answers the pauses
-    /// and resumes that this node does not have yet.
+    /// Sends to each node that answers the pauses and resumes that it missed. The other nodes report them.
     fn agree_on_pauses(&self, reports: &[Result<NodeReport>]) {
         let known = {
             let mut known = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
