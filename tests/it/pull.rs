@@ -655,18 +655,21 @@ pub fn five_thousand() -> usize {
     if hard >= 11_000 { 5_000 } else { (hard as usize - 500) / 2 }
 }
 
-/// Checks that the processes of a daemon use nearly no processor time for three seconds.
+/// Checks that the processes of a daemon use nearly no processor time for three seconds. The first of three attempts may
+/// still see the end of earlier work.
 pub fn costs_nothing_while_clients_wait(daemon: &Daemon) {
     let spent = || -> HashMap<String, Duration> {
         let usage = |pid: nix::unistd::Pid| host::usage_of(pid.as_raw()).expect("it runs").cpu;
         daemon.children().into_iter().map(|(name, pid)| (name, usage(pid))).collect()
     };
-    let before = spent();
-    std::thread::sleep(3 * SECOND);
-    for (name, after) in spent() {
-        let idle = after - before[&name];
-        assert!(idle <= Duration::from_millis(150), "{name}: {idle:?} in 3 s, while nothing happens");
-    }
+    let busy = || -> Vec<(String, Duration)> {
+        let before = spent();
+        std::thread::sleep(3 * SECOND);
+        let spent = spent().into_iter().map(|(name, after)| (name.clone(), after - before[&name]));
+        spent.filter(|(_, spent)| *spent > Duration::from_millis(150)).collect()
+    };
+    let last = (0..3).map(|_| busy()).find(Vec::is_empty);
+    assert!(last.is_some(), "in 3 s, while nothing happens: {:?}", busy());
 }
 
 #[test]
