@@ -655,8 +655,8 @@ pub fn five_thousand() -> usize {
     if hard >= 11_000 { 5_000 } else { (hard as usize - 500) / 2 }
 }
 
-/// Checks that the processes of a daemon use nearly no processor time for three seconds. The first of three attempts may
-/// still see the end of earlier work.
+/// Checks that the processes of a daemon use nearly no processor time in three of six seconds. In the others they may
+/// finish earlier work, or check whether the clients that wait are still there (every 5 seconds).
 pub fn costs_nothing_while_clients_wait(daemon: &Daemon) {
     let spent = || -> HashMap<String, Duration> {
         let usage = |pid: nix::unistd::Pid| host::usage_of(pid.as_raw()).expect("it runs").cpu;
@@ -664,12 +664,13 @@ pub fn costs_nothing_while_clients_wait(daemon: &Daemon) {
     };
     let busy = || -> Vec<(String, Duration)> {
         let before = spent();
-        std::thread::sleep(3 * SECOND);
+        std::thread::sleep(SECOND);
         let spent = spent().into_iter().map(|(name, after)| (name.clone(), after - before[&name]));
-        spent.filter(|(_, spent)| *spent > Duration::from_millis(150)).collect()
+        spent.filter(|(_, spent)| *spent > Duration::from_millis(50)).collect()
     };
-    let last = (0..3).map(|_| busy()).find(Vec::is_empty);
-    assert!(last.is_some(), "in 3 s, while nothing happens: {:?}", busy());
+    let seconds: Vec<_> = (0..6).map(|_| busy()).collect();
+    let quiet = seconds.iter().filter(|busy| busy.is_empty()).count();
+    assert!(quiet >= 3, "processor time in a second, while nothing happens: {seconds:?}");
 }
 
 #[test]
