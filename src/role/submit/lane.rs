@@ -393,33 +393,14 @@ impl<A: RequestSource> Worker<A> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{Source, key};
     use super::*;
-    use model::job::{JobId, TopicName};
-
-    /// A server whose tickets are pairs: the sequence of a request, and its number in the sequence.
-    struct Source;
-
-    impl RequestSource for Source {
-        type Ticket = (u64, u64);
-        type Response = ();
-
-        fn sequence(ticket: &(u64, u64)) -> u64 {
-            ticket.0
-        }
-
-        fn bytes((): &()) -> usize {
-            0
-        }
-
-        fn wake(&self) {}
-    }
 
     fn handed(sequence: u64, number: u64, what: &str) -> QueuedRequest<Source> {
-        let key = JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("i").unwrap() };
         let request = match what {
             "add" => StoreRequest::add_many(Vec::new(), |_| ()),
-            "del" => StoreRequest::delete(key, |_, _| ()),
-            _ => StoreRequest::get(key, |_, _| ()),
+            "del" => StoreRequest::delete(key(), |_, _| ()),
+            _ => StoreRequest::get(key(), |_, _| ()),
         };
         QueuedRequest { ticket: (sequence, number), request, bytes: 0 }
     }

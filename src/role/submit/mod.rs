@@ -285,7 +285,7 @@ mod tests {
 
     /// A server whose tickets are pairs: the sequence of a request, and its number in the sequence. It is woken by a
     /// message.
-    struct Source(std::sync::Mutex<Sender<()>>);
+    pub(super) struct Source(std::sync::Mutex<Sender<()>>);
 
     impl RequestSource for Source {
         type Ticket = (u64, u64);
@@ -304,10 +304,13 @@ mod tests {
         }
     }
 
+    pub(super) fn key() -> JobKey {
+        JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("i").unwrap() }
+    }
+
     /// Makes a request whose answer takes until `before` returns.
     fn get(before: impl FnOnce() + Send + 'static) -> StoreRequest<()> {
-        let key = JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("i").unwrap() };
-        StoreRequest::get(key, |_, found| {
+        StoreRequest::get(key(), |_, found| {
             found.unwrap();
             before();
         })
