@@ -2,31 +2,31 @@
 
 CARGO ?= cargo
 DENY_VERSION := 0.20.2
-# What asks the API what its document promises.
+# Tools that test the API against its OpenAPI document, and check the document.
 SCHEMATHESIS_VERSION := 4.32.5
 SPEC_VALIDATOR_VERSION := 0.9.0
-# What verifies signatures without knowing dq.
+# A library that verifies signatures. It was not written for dq.
 STANDARD_WEBHOOKS_VERSION := 1.1.0
-# The mail server that alerts are sent to.
+# The mail server that receives alerts in the tests.
 AIOSMTPD_VERSION := 1.4.6
-# A client of beanstalkd, which must work with dq unchanged.
+# A client of beanstalkd. It must work with dq without changes to the client.
 GREENSTALK_VERSION := 2.1.1
-# What the examples of the clients run in, and what checks the types of the clients.
+# Tools for the clients of other languages: their examples run in Flask, and mypy checks the types.
 FLASK_VERSION := 3.1.3
 MYPY_VERSION := 2.4.1
 PHP_PARSER_VERSION := 3.7.0
 TYPESCRIPT_VERSION := 5.9.3
 NODE_TYPES_VERSION := 20.19.0
 EXPRESS_VERSION := 5.1.0
-# What builds the packages. Zig is the linker that has the C libraries of older distributions.
+# The tools that build the packages. Zig is the linker, because it has the C libraries of older distributions.
 CARGO_DEB_VERSION := 3.8.0
 CARGO_ZIGBUILD_VERSION := 0.24.1
 ZIG_VERSION := 0.17.1
-# What checks the files of deploy/docker and deploy/kubernetes.
+# The tools that check the files of deploy/docker and deploy/kubernetes.
 HADOLINT_VERSION := 2.15.1
 CHECK_JSONSCHEMA_VERSION := 0.39.0
 KUBERNETES_VALIDATE_VERSION := 1.37.0
-# A server that says when a change is on its disk (WAITAOF), which Debian 12's Redis 7.0 does not.
+# Valkey can say when a change is on its disk (WAITAOF). Redis 7.0 of Debian 12 cannot.
 VALKEY_VERSION := 8.0.1+dfsg1-1~bpo12+1
 
 .PHONY: run quick test check tools fmt clippy doc deny advisories tests bench hostile attacks crashes nodes nodes-cases completions man configuration fixtures upgrades screenshots clients clients-tools packages packages-tools
@@ -36,7 +36,7 @@ run:
 	$(CARGO) build --quiet --bins
 	target/debug/dq demo $(if $(ONCE),--once)
 
-# While you work: two minutes after a build. Needs no server.
+# Quick checks while you work. They take two minutes after a build, and need no server.
 quick: fmt clippy
 	$(CARGO) test --workspace --lib
 	$(CARGO) build --quiet --bins
@@ -46,13 +46,13 @@ test: tools check
 
 check: fmt clippy doc deny tests
 
-# The tests without those of tests/it, which take the longest and come last.
+# The names of all tests except tests/it. The tests of tests/it take the longest time, so they run last.
 OTHERS := $(filter-out it,$(patsubst tests/%.rs,%,$(wildcard tests/*.rs)) $(patsubst tests/%/main.rs,%,$(wildcard tests/*/main.rs)))
 
-# The tests of tests/it wait more than they compute.
+# How many tests of tests/it run at the same time. They wait more than they compute.
 IT_THREADS ?= 4
 
-# Everything; and the daemon's tests once more, on two nodes of Redis.
+# Runs all tests. Then runs the tests of the daemon once more, on two nodes of Redis.
 tests:
 	$(CARGO) test --no-fail-fast --lib --bins $(OTHERS:%=--test %)
 	$(CARGO) build --examples
@@ -69,7 +69,7 @@ clippy:
 doc:
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --workspace --no-deps --lib --document-private-items
 
-# Licences, sources, banned crates. And known faults, if this machine reaches their database.
+# Checks licences, sources and banned crates. Also looks for known faults, if this machine can reach their database.
 ADVISORY_DB := https://github.com/rustsec/advisory-db
 deny:
 	$(CARGO) deny check licenses bans sources
@@ -79,7 +79,8 @@ deny:
 advisories:
 	$(CARGO) deny check advisories
 
-# Writes docs/PERFORMANCE.md: half an hour in which nothing else should run here. SHORT=1 leaves out what takes minutes.
+# Writes docs/PERFORMANCE.md. This takes half an hour, and nothing else should run on the machine meanwhile. SHORT=1
+# leaves out the measurements that take minutes.
 bench:
 	$(CARGO) bench --bench hot_paths
 	$(CARGO) bench --bench performance
@@ -97,7 +98,8 @@ screenshots: tools
 hostile:
 	HOSTILE_SECONDS=$(or $(HOSTILE_SECONDS),60) $(CARGO) test --release --test it -- hostile_minute --nocapture
 
-# Makes the attacks of a review on an older executable, where each must succeed, and on this build: OLD=path/to/dq
+# Makes the attacks that a review found, on two builds. Each attack must succeed on the older one (OLD=path/to/dq), and
+# must be refused on this one.
 attacks:
 	$(CARGO) build --release --bins
 	tests/attacks/proved.py $(OLD) target/release/dq
@@ -111,26 +113,30 @@ crashes:
 fixtures:
 	WRITE_FIXTURES=1 $(CARGO) test --test it -- releases::a_changed_format_has_a_fixture
 
-# An older release and this one beside each other, up and back: OLD=path/to/dq. `make tests` does so with this release.
+# Runs an older release (OLD=path/to/dq) and this one on one store, in an upgrade and back again. `make tests` uses a
+# copy of this release as the older one.
 upgrades:
 	OLD=$(OLD) $(CARGO) test --test it -- releases::beside --nocapture
 
-# Campaigns on nodes of Redis that fail, up to 45 s a seed: SEEDS=1..40, or SEED=7 for one of them. `make tests` plays a short form.
+# Tests with random faults of Redis nodes, up to 45 s for each seed. SEEDS=1..40 runs many seeds, SEED=7 runs one.
+# `make tests` runs a short form.
 nodes:
 	$(CARGO) build --bins
 	SEED=$(SEED) SEEDS=$(SEEDS) NODES=$(NODES) $(CARGO) test --test nodes -- --ignored --nocapture a_whole_campaign
 
-# Cases on several nodes that were found by review, one by one, with their figures.
+# Runs the cases of several nodes that reviews have found, one after the other, and prints their figures.
 nodes-cases:
 	$(CARGO) build --bins
 	$(CARGO) test --test nodes -- --nocapture --test-threads 1 cases::
 
-# The clients of other languages (docs/CLIENTS.md) against a daemon: LANGUAGES="python go", by default all of them.
+# Tests the clients of other languages (docs/CLIENTS.md) against a daemon. LANGUAGES="python go" selects some; the
+# default is all.
 clients: clients-tools
 	$(CARGO) build --bins
 	clients/run $(LANGUAGES)
 
-# The Debian package and the tar, in target/packages, and the image of a container. All are tried on machines of their own.
+# Builds the Debian package and the tar in target/packages, and the container image. Each is then tested on a separate
+# machine.
 packages: packages-tools
 	rm -rf target/packages
 	PATH="$(CURDIR)/$(PACKAGES)/bin:$$PATH" deploy/build-packages
@@ -153,7 +159,8 @@ packages-tools:
 	@command -v ip >/dev/null || $(APT) iproute2
 	@command -v buildah >/dev/null || $(APT) --no-install-recommends buildah
 
-# What a package installs beside the executables: target/dist/completions and target/dist/man.
+# Makes the other files that a package installs: `completions` makes target/dist/completions, and `man` makes
+# target/dist/man.
 completions:
 	$(CARGO) build --profile dist --bin dq
 	mkdir -p target/dist/completions
@@ -163,7 +170,7 @@ man:
 	$(CARGO) build --profile dist --bin dq
 	target/dist/dq man target/dist/man
 
-# What the tests need and is missing.
+# The command that installs what the tests need and this machine lacks.
 APT := $(shell [ "$$(id -u)" = 0 ] || echo sudo) apt-get install -y
 
 AXE_VERSION := 4.14.1
@@ -179,7 +186,8 @@ tools:
 	@command -v cc >/dev/null || $(APT) gcc libc6-dev
 	@command -v unshare >/dev/null && command -v nsenter >/dev/null || $(APT) util-linux
 	@command -v redis-server >/dev/null && command -v redis-cli >/dev/null || $(APT) redis-server
-# From Debian's backports, by lists of our own: which packages the machine takes stays as it is.
+# Valkey comes from Debian's backports. apt-get uses separate package lists for this, so the other packages of the
+# machine stay as they are.
 	@[ -x $(VALKEY) ] || { mkdir -p target/tools/apt/lists/partial target/tools/apt/sources target/tools/valkey && cd target/tools/apt && \
 		printf 'Types: deb\nURIs: http://deb.debian.org/debian\nSuites: bookworm-backports\nComponents: main\n%s\n' \
 			'Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg' >sources/backports.sources && \
@@ -187,19 +195,21 @@ tools:
 		apt-get $$own -q update && apt-get $$own download valkey-server=$(VALKEY_VERSION) valkey-tools=$(VALKEY_VERSION) && \
 		for package in valkey-*.deb; do dpkg-deb -x $$package ../valkey || exit 1; done; rm -f valkey-*.deb; }
 	@ldd $(VALKEY) | grep -q 'not found' && $(APT) libatomic1 libjemalloc2 liblzf1 libssl3 || true
-# The package of the executables alone: it has no service. Tests start their own.
+# These packages have only the executables, and no service. The tests start their own servers.
 	@command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null || $(APT) mariadb-server-core mariadb-client-core
 	@command -v openssl >/dev/null || $(APT) openssl
 	@command -v curl >/dev/null || $(APT) curl
-# What the README adds its first job with.
+# The README adds its first job with nc.
 	@command -v nc >/dev/null || $(APT) netcat-openbsd
-# Of Prometheus the one tool that checks a page of metrics; its package would bring a service.
+# Only promtool is taken from the package of Prometheus. It checks a page of metrics. An installed package would also
+# start a service.
 	@command -v promtool >/dev/null || [ -x $(PROMTOOL) ] || { mkdir -p target/tools && cd target/tools && \
 		apt-get download prometheus && dpkg-deb -x prometheus_*.deb prometheus && rm prometheus_*.deb; }
-# Of beanstalkd, whose protocol is played against it, the executable alone: its package would bring a service.
+# Only the executable of beanstalkd is taken. A test has the same conversations with it as with dq. An installed package
+# would also start a service.
 	@command -v beanstalkd >/dev/null || [ -x $(BEANSTALKD) ] || { mkdir -p target/tools && cd target/tools && \
 		apt-get download beanstalkd && dpkg-deb -x beanstalkd_*.deb beanstalkd && rm beanstalkd_*.deb; }
-# What says how PHP reads dates, flags and answers.
+# The tests ask PHP how it reads dates, flags and answers.
 	@command -v php >/dev/null || $(APT) --no-install-recommends php-cli
 	@command -v systemd-analyze >/dev/null || $(APT) systemd
 	@command -v ip >/dev/null || $(APT) iproute2
@@ -213,7 +223,8 @@ tools:
 		|| { python3 -m venv --clear target/tools/python && target/tools/python/bin/pip install --quiet \
 			schemathesis==$(SCHEMATHESIS_VERSION) openapi-spec-validator==$(SPEC_VALIDATOR_VERSION) \
 			standardwebhooks==$(STANDARD_WEBHOOKS_VERSION) aiosmtpd==$(AIOSMTPD_VERSION) greenstalk==$(GREENSTALK_VERSION); }
-# Debian's Chromium and its WebDriver, and of npm the one package that looks at pages as who cannot see them does.
+# Debian's Chromium with its WebDriver, and one npm package, axe-core. It checks whether people who cannot see can use
+# the pages.
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || $(APT) --no-install-recommends chromium chromium-driver
 	@[ -f target/tools/axe/$(AXE) ] || { command -v npm >/dev/null || $(APT) --no-install-recommends npm; \
 		mkdir -p target/tools/axe && cd target/tools/axe && npm pack --silent axe-core@$(AXE_VERSION) >/dev/null && tar xzf $(AXE); }
@@ -224,7 +235,7 @@ tools:
 NODE_PACKAGES := php-parser@$(PHP_PARSER_VERSION) typescript@$(TYPESCRIPT_VERSION) @types/node@$(NODE_TYPES_VERSION) \
 	express@$(EXPRESS_VERSION)
 
-# What the tests of the clients need beside that. The clients themselves need nothing but their languages.
+# Installs what the tests of the clients need in addition. The clients themselves need only their languages.
 clients-tools:
 	@command -v python3 >/dev/null && python3 -c 'import ensurepip' 2>/dev/null || $(APT) python3 python3-venv
 	@[ "$$(target/tools/clients/python/bin/pip freeze 2>/dev/null \

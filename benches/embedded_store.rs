@@ -1,15 +1,17 @@
-//! Measures the four things the embedded store leans on, with real processes on one file:
+//! Measures four things that the embedded store depends on, with real processes on one file:
 //!
-//! - **turn**: five writers, one of them saturating the file with adds; a light writer's wait for its transaction
-//!   with SQLite's `busy_timeout` alone, with a blocking file lock taken before `BEGIN IMMEDIATE`, and with a gate
-//!   before that lock (who waits for the lock holds the gate, so that who gave it up cannot take it again at once).
-//! - **grouping**: durable adds a second against the number of adds that share a commit.
-//! - **bells**: the time from a Unix datagram to the waiter being awake, against a poll of the file; and whether a
-//!   bell that five processes share wakes one of them for each datagram.
+//! - **turn**: there are five writers, and one of them adds jobs without a pause. How long does another writer wait for
+//!   its transaction? With SQLite's `busy_timeout` alone, with a blocking file lock before `BEGIN IMMEDIATE`, and with
+//!   a gate before that lock. (The writer that waits for the lock holds the gate. So a writer that has released the
+//!   lock cannot take it again at once.)
+//! - **grouping**: how many durable adds a second, for different numbers of adds in a commit.
+//! - **bells**: how long after a Unix datagram the waiting process is awake, compared with a poll of the file. Five
+//!   processes share a bell: does each datagram wake one of them?
 //! - **pages**: durable adds and deletes with the tables of the store, in a file that never shrinks and in one that can
 //!   give free pages back (`auto_vacuum = incremental`).
 //!
-//! `cargo bench --bench embedded_store`; with `DQ_BENCH_PART=pages` only the last part; ARCHITECTURE.md quotes what came out. Bounded: about a minute.
+//! `cargo bench --bench embedded_store` measures all, in about a minute. With `DQ_BENCH_PART=pages`, it measures only
+//! the last part. ARCHITECTURE.md has the results.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -76,7 +78,7 @@ fn output(child: Child) -> Vec<String> {
     BufReader::new(child.stdout.expect("piped")).lines().map(|l| l.expect("utf-8")).collect()
 }
 
-/// No lock, a lock, or a gate and a lock, on files beside the database.
+/// The files that are locked for a turn, beside the database: none, a lock, or a gate and a lock.
 struct Turn(Vec<File>);
 
 impl Turn {
@@ -193,7 +195,8 @@ fn grouping(dir: &Path) {
     }
 }
 
-/// Answers each byte on the bell it inherited as descriptor 0 with a line that holds the time.
+/// Waits for datagrams on the bell that it inherited as descriptor 0. For each one, prints a line: how long ago it was
+/// sent, in nanoseconds. A datagram of one byte ends this process.
 fn waiter() {
     let bell = UnixDatagram::from(std::io::stdin().as_fd().try_clone_to_owned().expect("dup"));
     let mut buffer = [0; 8];
@@ -251,12 +254,12 @@ fn bells(dir: &Path) {
     );
 }
 
-/// The jobs of a round, and how many share a commit.
+/// The number of jobs in a round, and the number of jobs in a commit.
 const ROUND: usize = 20_000;
 const COMMIT: usize = 200;
 
-/// What a round measured: jobs a second; for a job, µs of processor time, and bytes that are written to the log. The last
-/// two tell more than the first on a machine that does other work too.
+/// What a round measured: jobs a second, and for each job the processor time in µs and the bytes written to the log. If
+/// the machine also does other work, the time and the bytes tell more than the jobs a second.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     a_second: f64,
@@ -329,7 +332,7 @@ fn pages(dir: &Path) {
     let mut rounds: Vec<[[Rate; 2]; 2]> = Vec::new();
     for n in 0..ROUNDS {
         let [mut none, mut incremental] = [None, None];
-        // The first one of a round may find a colder disk.
+        // The first measurement of a round may be slower. So the order of the two alternates.
         for kind in if n % 2 == 0 { [0, 1] } else { [1, 0] } {
             let rates = round(dir, &format!("{}-{n}.db", KINDS[kind]), KINDS[kind]);
             *[&mut none, &mut incremental][kind] = Some(rates);

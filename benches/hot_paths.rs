@@ -1,6 +1,8 @@
-//! What each job costs in pure code: the codec, its home, the plan of a lease, the signature of a callback.
+//! Measures what each job costs in pure code: its encoding, the choice of its home, the plan of a lease, the signature
+//! of a callback.
 //!
-//! `cargo bench --bench hot_paths`; docs/PERFORMANCE.md quotes what came out. Criterion compares with the run before.
+//! Run it with `cargo bench --bench hot_paths`. docs/PERFORMANCE.md has the results. Criterion compares them with the
+//! run before.
 
 use std::hint::black_box;
 

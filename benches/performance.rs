@@ -1,6 +1,6 @@
-//! Measures the marks and the growth of docs/PERFORMANCE.md with `dq bench`, and writes what came out into it, between
-//! its two markers. `make bench`; `SHORT=1 make bench` leaves out what takes minutes. Nothing else should run on the
-//! machine meanwhile.
+//! Measures the figures of docs/PERFORMANCE.md with `dq bench`, and writes them into that document, between its two
+//! markers. `make bench` runs it. `SHORT=1 make bench` leaves out the measurements that take minutes. Nothing else
+//! should run on the machine meanwhile.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -137,7 +137,8 @@ const MARKS: &[Mark] = &[
     },
 ];
 
-/// How something grows: its name, the column, the commands, and which figures are shown.
+/// How figures change when one number grows: the title, the column of that number, the commands, and which figures are
+/// shown.
 struct Growth {
     title: &'static str,
     column: &'static str,
@@ -241,8 +242,8 @@ fn said(program: &str) -> String {
     )
 }
 
-/// What stands between the markers. It is written after each figure, so that a run that is broken off leaves what it
-/// has.
+/// The document: the text before, between and after the markers. It is written after each figure, so that an
+/// interrupted run keeps its figures.
 struct Told {
     before: String,
     text: String,

@@ -1,5 +1,5 @@
-//! What keeps the callbacks of one topic apart from those of others and within its own limits: real processes, real
-//! receivers.
+//! The callbacks of one topic do not disturb those of other topics, and stay within the limits of the topic. Tested
+//! with real processes and real receivers.
 #![allow(missing_docs)]
 
 #[path = "it/support/mod.rs"]
@@ -37,9 +37,9 @@ impl Meter {
         self.most.load(Ordering::SeqCst)
     }
 
-    /// Returns how many calls ran at the same time, of those whose caller stayed to the end. (Requests that a killed
-    /// process has written may be read after the next process has begun.) A call ends here when its answer may go out,
-    /// which is before its caller has it.
+    /// Returns the maximum number of calls at the same time. Only calls whose caller stayed to the end count. (Other
+    /// calls do not count, because the receiver may read a request of a killed process after the next process has
+    /// begun.) For this count, a call ends when its answer may be sent. Its caller gets the answer later.
     fn most_whole(&self) -> usize {
         let whole = self.whole.lock().unwrap();
         let mut steps: Vec<(Instant, i32)> =
@@ -123,15 +123,16 @@ fn p99(sink: &Sink, round: u32) -> i64 {
     late[495]
 }
 
-/// Compares the jobs of a fast topic beside the backlogs of a slow receiver and of one that hangs with the jobs of a
-/// daemon that has nothing else to do. That daemon shows how late this machine is by itself. Both run at the same time.
+/// Compares how late the jobs of a fast topic are on two daemons that run at the same time. One daemon also has the
+/// backlogs of a slow receiver and of a receiver that hangs. The other one has nothing else to do, and shows how late
+/// this machine is by itself.
 fn a_fast_topic_beside_backlogs(start: impl Fn(&str, &str) -> Daemon) {
     let _alone = ALONE.write().unwrap_or_else(PoisonError::into_inner);
     let (slow, hangs) = (Arc::<Meter>::default(), Arc::<Meter>::default());
     let sinks = [Sink::start(), Sink::start()];
     let topics = [
         calling("slow", &slow.receiver(3 * SECOND), "timeout = \"10s\""),
-        // The circuit is off. It would help, but it is not what this test is about.
+        // This topic has no circuit. A circuit would help here, but this test is not about circuits.
         calling("hangs", &hangs.receiver(3600 * SECOND), "breaker_failures = 0"),
         topic("fast", &sinks[0], ""),
     ];
@@ -163,7 +164,7 @@ fn a_fast_topic_beside_backlogs(start: impl Fn(&str, &str) -> Daemon) {
 
 #[test]
 fn a_thousand_slow_or_hanging_jobs_delay_no_other_topic() {
-    // (Otherwise the test would measure the disk.)
+    // The files are in memory. (On a disk, the test would measure the disk.)
     a_fast_topic_beside_backlogs(|_, topics| Daemon::start_in(in_memory(), topics));
 }
 
@@ -171,7 +172,7 @@ fn a_thousand_slow_or_hanging_jobs_delay_no_other_topic() {
 fn a_thousand_slow_or_hanging_jobs_delay_no_other_on_two_nodes() {
     let nodes = [RedisServer::start(), RedisServer::start()];
     for node in &nodes {
-        // The recommended setting. Otherwise the test would measure the disk.
+        // This is the recommended setting. With `always`, the test would measure the disk.
         node.cli(&["config", "set", "appendfsync", "everysec"]);
     }
     a_fast_topic_beside_backlogs(|prefix, topics| on(&nodes, prefix, topics));
@@ -183,7 +184,7 @@ fn hanging_topics_of_a_tenant_take_half_of_the_workers() {
         return; // The counts of two nodes are not of one moment.
     }
     let _beside = beside_others();
-    // Without a tenant, each of the topics has its own share.
+    // Without a tenant, each of the topics has its own share of the workers.
     for (tenant, callbacks) in [("tenant = \"shops\"", 7..=8), ("", 10..=15)] {
         let meter = Arc::<Meter>::default();
         let url = meter.receiver(4 * SECOND);
@@ -194,7 +195,8 @@ fn hanging_topics_of_a_tenant_take_half_of_the_workers() {
         eventually(40 * SECOND, "two more rounds", || {
             (meter.done() as u64 > 2 * callbacks.end()).then_some(())
         });
-        // (Not by leases: a job that has been answered is leased until its outcome is in the store.)
+        // (The test counts calls and not leases, because a job whose callback has been answered is leased until its
+        // outcome is in the store.)
         let most = meter.most_whole() as u64;
         assert!(callbacks.contains(&most), "{tenant}: {most}");
     }
@@ -248,7 +250,7 @@ fn max_in_flight_holds_over_processes_a_crash_and_a_restart() {
     let rate = (550 - from) as f64 / begun.elapsed().as_secs_f64();
     println!("at most {} at the same time, {rate:.0} a second", meter.most());
     assert_eq!(meter.most_whole(), 5, "never more, and not fewer");
-    // One permit that is lost for a second at a time would leave about 5 a second.
+    // If each call kept its permit for a second too long, there would be only about 5 calls a second.
     assert!(rate > 15.0, "{rate} a second are too few for five at a time");
     reaches(600);
     let mut client = daemon.client();
@@ -304,14 +306,14 @@ fn each_process_limits_a_topic_alone_while_its_home_is_down() {
     fill(&a, "t", 50, 0);
     eventually(10 * SECOND, "all jobs", || (meter.done() >= 50).then_some(()));
     assert_eq!(meter.most(), 2);
-    // First one node is down, then the other, whichever is the topic's home. Adds with their home on the other node are
-    // accepted.
+    // First one node is down, and then the other one, so the topic's home is down once. Adds with their home on the
+    // other node are accepted.
     for (lost, node) in nodes.iter_mut().enumerate() {
         node.kill();
         let (before, mut taken, mut client) = (meter.done(), 0, a.client());
         for n in 0..40 {
             let answer = client.ask(&add("t", &format!("{lost}-{n}"), 0)).unwrap();
-            // A spooled add comes when its home is back.
+            // The job of a spooled add is delivered only when its home is back.
             taken += usize::from(answer["code"] == 1 && answer["spooled"] != true);
         }
         assert!(taken >= 8, "{taken}");
@@ -340,9 +342,10 @@ fn failing() -> (Sink, Arc<AtomicBool>) {
 const BREAKER: &str =
     "breaker_failures = 10\nbreaker_pause = \"1s\"\nretry = [\"100ms\"]\nmax_attempts = 1000";
 
-/// Returns how many callbacks the two consumers of each host may begin before every node holds the circuit: the
-/// failures that each consumer counts, what it has in flight, and what it leases from each node until that node knows.
-/// Without a circuit there would be a retry every 100 ms: thousands.
+/// Returns how many callbacks the two consumers of each host may begin before every node knows that the circuit is
+/// open: the failures that each consumer counts, the jobs that it has in flight, and the jobs that it leases from each
+/// node before that node knows. Without a circuit, each job would be tried again every 100 ms, which makes thousands of
+/// callbacks.
 fn most_before(hosts: usize) -> usize {
     const NODES: usize = 2;
     hosts * 2 * (10 + 32 * (1 + NODES))
@@ -368,13 +371,13 @@ fn jobs_of_a_dead_receiver_wait_without_loss_until_it_is_back() {
     let page = Http::unix(&daemon).get("/metrics").is(200).as_str().unwrap().to_owned();
     let state = page.lines().find(|l| l.starts_with("dq_circuit_state{topic=\"t\"}")).unwrap().to_owned();
     assert!(state.ends_with(" 2") || state.ends_with(" 1"), "{state}");
-    // 1 s, 2 s, 4 s: three pauses have passed, and after each, one job of each shard was tried.
+    // Three pauses of 1 s, 2 s and 4 s have passed. After each pause, one job of each shard was tried.
     let (begun, probes) = (Instant::now(), if support::on_redis() { 4 } else { 1 });
     eventually(15 * SECOND, "three pauses", || (begun.elapsed() >= 7500 * MS).then_some(()));
     let tried = sink.count();
     println!("{tried} attempts of 200 jobs in {:?}", begun.elapsed());
     assert!(tried <= most_before(1) + 4 * probes, "{tried} attempts");
-    // No process is left that knows when the pause ends.
+    // After these kills, no process knows when the pause ends.
     daemon.kill_child("dq-consume-0");
     daemon.kill_child("dq-consume-1");
     works.store(true, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-// Requests to the daemon's HTTP API, with the session's cookie. It decides nothing about what is shown, but tells app.js when the
-// session is over.
+// Requests to the daemon's HTTP API, with the session's cookie. This file does not decide what is shown. It tells
+// app.js when the session is over.
 
 import { t } from './i18n.js';
 import { reasonText } from './reason.js';

@@ -1,5 +1,5 @@
-// Starts the console and leads from the address' hash to the pages. What a page shows is its own affair; nothing here asks the
-// API but for who is signed in.
+// Starts the console, and shows the page that the hash of the address names. Each page decides what it shows. This file
+// asks the API only who is signed in.
 
 import { onStale } from './api.js';
 import { recolour } from './chart.js';
@@ -119,11 +119,12 @@ async function go() {
   if (was !== null && was.split('?')[0] !== hash.split('?')[0]) arrive();
 }
 
-// After a click in the navigation the page begins at its top, and who uses a screen reader at its heading.
+// After a click in the navigation, the page is shown from its top. The focus goes to its heading, so that a screen
+// reader begins there.
 function arrive() {
   window.scrollTo(0, 0);
   requestAnimationFrame(() => requestAnimationFrame(() => {
-    // A page may have put the focus where one begins to type.
+    // A page may have put the focus into an input field. The focus then stays there.
     if (!document.getElementById('main')?.querySelector('input:focus')) document.querySelector('h1')?.focus({ preventScroll: true });
   }));
 }
@@ -159,7 +160,7 @@ onSessionChange(() => {
 async function start() {
   const language = loadLanguage();
   const asked = loadSession().catch(() => {
-    // Asked again until somebody answers.
+    // The daemon did not answer. The question is repeated until it answers.
     session.known = false;
     setTimeout(start, 2000);
   });

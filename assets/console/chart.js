@@ -1,5 +1,5 @@
-// Charts: lines by uPlot, sparklines and bars of our own. Colours are the style sheet's variables, so that charts follow the
-// theme; each has a text that says what it shows.
+// Charts. uPlot draws the lines, and this file draws sparklines and bars. The colours are variables of the style sheet,
+// so that charts follow the theme. Each chart has a text that says what it shows.
 
 import { classes, h } from './dom.js';
 import { clockSeconds, clockTime } from './format.js';

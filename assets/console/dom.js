@@ -1,5 +1,6 @@
-// The DOM of the console: h() describes elements, patch() makes the document as it was described, in place, so that what stays
-// keeps its focus, scroll and selection. Strings become text nodes; nothing here may ever parse HTML.
+// The DOM of the console. h() describes elements. patch() changes the document in place until it matches the
+// description, so that elements that stay keep their focus, scroll position and selection. Strings become text nodes.
+// Nothing in this file may ever parse HTML.
 
 /**
  * @typedef {{tag: string, text?: string, props: Object<string, any>, children: Node_[], key: any, el: any}} Node_
@@ -15,7 +16,8 @@ const textNode = (text) => ({ tag: '', text, props: NO_PROPS, children: [], key:
 
 function flatten(list, into) {
   for (const child of list) {
-    // What is absent keeps its place, so that its neighbours are recognised when it comes.
+    // An absent child becomes an empty text node. So its neighbours keep their positions, and are recognised when the
+    // child appears.
     if (child === null || child === undefined || typeof child === 'boolean') into.push(textNode(''));
     else if (Array.isArray(child)) flatten(child, into);
     else if (typeof child === 'object') into.push(child);
@@ -72,7 +74,7 @@ function create(node) {
   const el = SVG_TAGS.has(node.tag) ? document.createElementNS(SVG, node.tag) : document.createElement(node.tag);
   node.el = el;
   for (const child of node.children) el.append(create(child));
-  // Behind the children: a select takes a value only when it has the option.
+  // The properties are set after the children, because a select takes a value only when it has this option.
   setProps(el, node.props, NO_PROPS);
   return el;
 }
@@ -151,7 +153,7 @@ export function patch(root, nodes) {
   if (!root.dqShown) root.replaceChildren();
   patchChildren(root, root.dqShown ?? [], nodes);
   root.dqShown = nodes;
-  // A row that was moved has lost its focus on the way.
+  // A row that was moved has lost the focus, so the focus is set again.
   if (focused instanceof HTMLElement && focused !== document.activeElement && focused.isConnected && root.contains(focused)) {
     focused.focus({ preventScroll: true });
   }

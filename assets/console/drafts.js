@@ -1,5 +1,6 @@
-// What was entered on a page and is not saved yet. It is kept in this page alone, and only for the person who entered it: who signs in again
-// after the session's end goes on with it. It must never be stored in the browser, since it may hold secrets.
+// The entries on a page that are not saved yet. They are kept only in the memory of this page, and only for the person
+// who made them. If this person signs in again after the end of the session, the entries are still there. They must
+// never be stored in the browser, because they may contain secrets.
 
 import { t } from './i18n.js';
 import { onLeaving } from './leaving.js';

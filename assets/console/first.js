@@ -1,9 +1,9 @@
-// What is done before the first paint: the theme that was chosen, so that nothing is shown in the wrong colours, and a hint which
-// texts will be needed. A classic script; it must never do more than this.
+// Runs before the first paint. It sets the chosen theme, so that nothing is shown in the wrong colours. It also tells
+// the browser which texts will be needed. It is a classic script, not a module, and must never do more than this.
 (() => {
   const root = document.documentElement;
   const system = matchMedia('(prefers-color-scheme: dark)');
-  // What was chosen is `theme`, what is shown is `scheme`.
+  // `theme` is the user's choice. `scheme` is what is shown.
   const show = () => { root.dataset.scheme = root.dataset.theme ?? (system.matches ? 'dark' : 'light'); };
   let language = null;
   try {
@@ -11,7 +11,7 @@
     if (theme === 'light' || theme === 'dark') root.dataset.theme = theme;
     language = localStorage.getItem('dq.language');
   } catch {
-    // Storage may be forbidden: then it is the system's theme, and the browser's language.
+    // Storage may be forbidden. Then the theme of the system and the language of the browser are used.
   }
   show();
   system.addEventListener('change', show);

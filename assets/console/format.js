@@ -1,5 +1,5 @@
-// Numbers, spans and moments as people read them, in the language and the zone of whoever looks. Pure but for the clock, which
-// is the daemon's as far as it has been told.
+// Formats numbers, spans and moments for people, in the language and the time zone of the viewer. Pure, except for the
+// clock. It is the daemon's clock, as soon as the daemon has sent its time.
 
 import { locale, t } from './i18n.js';
 

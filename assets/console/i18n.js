@@ -1,4 +1,5 @@
-// The language of the console: which one it is, and texts by their keys. It must never hold a text itself: those lie in words/.
+// The language of the console, and its texts by their keys. This file must never contain a text. The texts are in
+// words/.
 
 const LANGUAGES = ['en', 'zh'];
 let words = {};
@@ -27,7 +28,7 @@ export function remember(name, value) {
     if (value === null) localStorage.removeItem(name);
     else localStorage.setItem(name, value);
   } catch {
-    // It holds until the page is closed, then.
+    // The browser does not store the value, so it lasts only until the page is closed.
   }
 }
 

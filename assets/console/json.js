@@ -1,4 +1,4 @@
-// JSON as text: made readable and taken apart without changing a digit of its numbers, which a parsed value would round.
+// Formats JSON text, and takes it apart. The JSON is not parsed into values, because this would round long numbers.
 
 /** Splits into tokens; strings and numbers stay as they are written. */
 function tokens(text) {

@@ -1,4 +1,5 @@
-// What is shown above the page: short messages, and dialogs, once the module that shows them is loaded. The first page does without it.
+// What is shown above the page: short messages and dialogs. Dialogs are shown once parts/dialog.js is loaded. The first
+// page does not need this module.
 
 import { toastRegion } from './parts/toast.js';
 

@@ -1,4 +1,5 @@
-// Whether a page is left on which something was entered. drafts.js knows what was entered; pages without a form do without it.
+// Says whether the user leaves a page with unsaved entries, and asks first. drafts.js knows these entries. Pages
+// without a form work without drafts.js.
 
 let guard = null;
 

@@ -1,5 +1,5 @@
-// What the daemon tells each second over server-sent events, and the last ten minutes of it. It only listens: what changes
-// something goes through api.js.
+// What the daemon reports each second over server-sent events, with the reports of the last ten minutes. This file only
+// listens. Requests that change something go through api.js.
 
 import { get } from './api.js';
 import { setClock } from './format.js';
@@ -64,7 +64,8 @@ function open() {
   source?.close();
   heard_ms = Date.now();
   source = new EventSource('/v1/events');
-  // Another tab may have signed out, or in as somebody else, and a session ends by itself.
+  // Each new connection checks who is signed in. Another tab may have signed out, or signed in as somebody else, or the
+  // session may have ended.
   source.addEventListener('open', () => check().catch(() => {}));
   source.addEventListener('now', (event) => hear(JSON.parse(event.data)));
   source.addEventListener('error', () => {
@@ -73,7 +74,7 @@ function open() {
   });
 }
 
-// A page that nobody looks at needs no connection: a browser has but six to a host, over all its tabs.
+// A hidden page keeps no connection, because a browser opens only six connections to a host, for all its tabs together.
 document.addEventListener('visibilitychange', () => {
   clearTimeout(hiding);
   if (!begun) return;
@@ -96,7 +97,7 @@ function reopen() {
     try {
       await check();
     } catch {
-      // The daemon does not answer: the next try tells.
+      // The daemon does not answer. The next try shows whether it answers again.
     }
     if (begun) open();
   }, 2000);
@@ -126,7 +127,7 @@ function hear(event) {
   heard_ms = Date.now();
   setClock(event.at_ms);
   const was = { counted_at_ms: live.counted_at_ms, sums: live.sums, topics: live.topics, connected: live.told && live.connected };
-  // Counters may be told as they were read before: then nothing is known of what was done since.
+  // An event may have the same counters as the event before it. Then it does not show what was done since.
   const seconds = (event.counted_at_ms - was.counted_at_ms) / 1000;
   const { before, changed } = takeTopics(event);
   for (const name of ['processes', 'nodes', 'alerts', 'instance', 'version']) if (event[name] !== undefined) live[name] = event[name];
@@ -204,6 +205,6 @@ export function filled(points, told, isOwn) {
   const own = points.filter(isOwn);
   const isHeard = (point) => own.some((p) => Math.abs(p.at_ms - point.at_ms) < 5000);
   const all = [...told.filter((p) => !isHeard(p)), ...own].sort((a, b) => a.at_ms - b.at_ms);
-  // While nothing was counted nothing is known.
+  // If nothing was counted for some time, a point without values interrupts the line there.
   return all.flatMap((p, i) => (i > 0 && p.at_ms - all[i - 1].at_ms > GAP_MS ? [{ at_ms: p.at_ms - 1 }, p] : [p]));
 }

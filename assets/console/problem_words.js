@@ -1,4 +1,4 @@
-// Finds the words for what the daemon says in English: by its code, or by a sentence that is known.
+// Translates what the daemon says in English. It finds the words by the code of the problem, or by a known sentence.
 
 import { moment } from './format.js';
 import { has, t } from './i18n.js';

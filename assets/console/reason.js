@@ -1,4 +1,5 @@
-// What the daemon says is wrong, in the language that is shown. What has no words in it is shown as the daemon says it.
+// What the daemon says about a problem, in the language of the console. If this language has no words for it, the
+// daemon's own text is shown.
 
 import { problemWords } from './i18n.js';
 

@@ -1,4 +1,4 @@
-// Asks for the page to be drawn again, once a frame at most, however often it is asked. What is drawn is app.js's own affair.
+// Asks for the page to be drawn again, once a frame at most, however often it is asked. app.js decides what is drawn.
 
 let draw = () => {};
 let asked = false;

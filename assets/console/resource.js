@@ -1,4 +1,5 @@
-// Something that a page reads from the API, and reads again while it is shown. What was read stays when a later reading fails.
+// Something that a page reads from the API, and reads again while it is shown. If a later reading fails, the earlier
+// data stays.
 
 import { redraw } from './redraw.js';
 
@@ -41,7 +42,7 @@ export function resource(read, every = 0) {
     if (every > 0) timer = setTimeout(again, every);
   }
 
-  // Nobody looks at a page that is hidden.
+  // While the page is hidden, nobody looks at it, so nothing is read.
   function again() {
     if (document.hidden) timer = setTimeout(again, every);
     else reload();

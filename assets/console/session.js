@@ -1,4 +1,5 @@
-// Who is signed in, and what they may do. It never keeps a password, nor the cookie, which scripts cannot see.
+// Who is signed in, and what they may do. This file never keeps a password. Scripts cannot see the cookie, so it does
+// not keep the cookie either.
 
 import { onSignedOut, request, setCsrf } from './api.js';
 import { remember, remembered } from './i18n.js';

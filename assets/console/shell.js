@@ -1,4 +1,5 @@
-// The frame around all pages: navigation, search, switches, the banner of a lost connection. It knows no page's content.
+// The frame around all pages: navigation, search, switches, the banner of a lost connection. It does not know the
+// content of the pages.
 
 import { classes, h } from './dom.js';
 import { chooseLanguage, remember, shownLanguage, t } from './i18n.js';
@@ -40,7 +41,7 @@ function brand() {
 
 function navigation(nav) {
   return h('nav', { id: 'nav', class: classes('nav', frame.open && 'nav--open'), 'aria-label': t('nav') }, brand(),
-    // Who may only look is not led to what he is not shown.
+    // An account that may only view things gets no links to pages that it may not see.
     GROUPS.slice(0, mayChange() ? 3 : 2).map((group, i) => h('ul', { class: 'nav-group', key: i }, group.map((name) => entry(name, nav)))),
     h('div', { class: 'nav-foot' }, h('span', { class: 'nav-instance', title: session.instance }, session.instance), h('span', { class: 'soft' }, session.version && `dq ${session.version}`), h('a', { href: '/docs' }, t('api_docs'))));
 }

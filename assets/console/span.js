@@ -1,4 +1,5 @@
-// Spans as the API writes them, such as "1h30m". What is none stays a text: whether it is allowed, the daemon says.
+// Spans as the API writes them, such as "1h30m". A text that is not a span stays a text. The daemon decides whether it
+// is allowed.
 
 import { span } from './format.js';
 

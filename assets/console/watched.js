@@ -1,4 +1,4 @@
-// One topic over the last ten minutes: what was told of them when its page was opened, and what is told each second since.
+// The last ten minutes of one topic. The first points come when its page is opened, and one more comes each second.
 
 import { get, query } from './api.js';
 import { difference, filled, keep, live, onTold, toldPoints } from './live.js';

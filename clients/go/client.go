@@ -28,7 +28,8 @@ const (
 	longestPause = 2 * time.Second
 )
 
-// Config says where dq is, and how patient the client is. The zero Config is usable.
+// Config says where dq is, and how long the client waits and tries again. A Config without values works with the
+// defaults.
 type Config struct {
 	// URL and Token default to the variables DQ_URL and DQ_TOKEN of the environment, as for the command dq, and then
 	// to http://127.0.0.1:8088.
@@ -119,7 +120,8 @@ func (c *Client) Change(ctx context.Context, topic, id string, fields map[string
 	return c.Do(ctx, "PATCH", jobPath(topic, id), "", fields, nil)
 }
 
-// Delete removes a job, in any state. False: there is none (any more), also if the answer to an earlier try was lost.
+// Delete removes a job, in any state. False: there is no such job. That is also the result if an earlier try has
+// removed the job and its answer was lost.
 func (c *Client) Delete(ctx context.Context, topic, id string) (bool, error) {
 	err := c.Do(ctx, "DELETE", jobPath(topic, id), "", nil, nil)
 	if Code(err) == "not_found" {
@@ -136,7 +138,7 @@ func (c *Client) Run(ctx context.Context, topic, id string) error {
 // Reserve says which jobs Client.Reserve asks for.
 type Reserve struct {
 	Topics []string
-	// Max is how many jobs at most. Default: 1.
+	// Max is the largest number of jobs to reserve. Default: 1.
 	Max int
 	// Wait is how long to wait for the first job, at most a minute. Default: not at all.
 	Wait time.Duration
@@ -157,7 +159,8 @@ func (c *Client) Reserve(ctx context.Context, wanted Reserve) ([]Reserved, error
 		body["lease"] = lease
 	}
 	var answer struct{ Jobs []Reserved }
-	// Without a key: a client that goes away while it waits must take no job with it.
+	// The request has no Idempotency-Key. With a key, the reserve would continue after the client has gone away, and take
+	// a job.
 	err := c.do(ctx, "POST", "/v1/reserve", "", body, &answer, c.timeout+wanted.Wait)
 	return answer.Jobs, err
 }
@@ -172,13 +175,13 @@ func (c *Client) Nack(ctx context.Context, job Reserved, reason string) error {
 	return c.report(ctx, job, "nack", map[string]any{"reason": reason}, nil)
 }
 
-// NackAfter is Nack with the time until the next attempt.
+// NackAfter does the same as Nack, and sets the time until the next attempt.
 func (c *Client) NackAfter(ctx context.Context, job Reserved, reason string, delay time.Duration) error {
 	fields := map[string]any{"reason": reason, "delay": fmt.Sprintf("%dms", delay.Milliseconds())}
 	return c.report(ctx, job, "nack", fields, nil)
 }
 
-// Extend takes more time for a reserved job, and returns until when. 0: as the topic says.
+// Extend makes the lease of a reserved job longer, and returns its new end. If lease is 0, the topic sets the length.
 func (c *Client) Extend(ctx context.Context, job Reserved, lease time.Duration) (time.Time, error) {
 	fields := map[string]any{}
 	if lease > 0 {
@@ -200,8 +203,8 @@ func (c *Client) report(ctx context.Context, job Reserved, report string, fields
 }
 
 // Do makes any request of the API, such as Do(ctx, "PUT", "/v1/topics/orders", "", settings, nil), and decodes the
-// answer into a pointer. key is the Idempotency-Key of a POST. All routes can be repeated safely if a POST has a key,
-// so all are tried again.
+// answer into a pointer. key is the Idempotency-Key of a POST. Every request is tried again if it may succeed later. A
+// repeat is safe, but a POST needs a key for this.
 func (c *Client) Do(ctx context.Context, method, path, key string, body, into any) error {
 	return c.do(ctx, method, path, key, body, into, c.timeout)
 }
@@ -286,7 +289,7 @@ func (c *Client) try(
 	return nil, time.Duration(seconds) * time.Second, problem
 }
 
-// jitter returns a random part of a duration, so that clients do not come all at once.
+// jitter returns a random part of a duration, so that many clients do not try again at the same moment.
 func jitter(d time.Duration) time.Duration {
 	n, err := rand.Int(rand.Reader, big.NewInt(int64(d)))
 	if err != nil {
@@ -295,7 +298,7 @@ func jitter(d time.Duration) time.Duration {
 	return time.Duration(n.Int64())
 }
 
-// noAnswer returns what the caller hears if there is no complete answer.
+// noAnswer returns the error for a try without a complete answer.
 func noAnswer(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

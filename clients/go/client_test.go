@@ -267,7 +267,7 @@ func TestARetryAfterALostAnswerAddsNoSecondJob(t *testing.T) {
 	var found struct{ Jobs []dq.Shown }
 	check(t, client.Do(ctx, "GET", "/v1/jobs?tag="+topic, "", nil, &found))
 	same(t, len(found.Jobs), 4)
-	// The first try has deleted it, which the second try cannot know.
+	// The first try has deleted the job. The second try does not know this, and finds no job.
 	isDeleted, err := lossy.Delete(ctx, topic, added.ID)
 	check(t, err)
 	same(t, isDeleted, false)

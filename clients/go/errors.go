@@ -8,9 +8,9 @@ import (
 
 // Error says why a request was refused, or that no answer came.
 type Error struct {
-	// Code is one of docs/HTTP.md ("Errors"), or one of the client's own: "no_answer" (after all tries there was no
-	// complete answer, so the change may or may not have happened), "bad_answer" (something that is not dq answered) and
-	// "untrusted" (the certificate of the server is not trusted).
+	// Code is a code of docs/HTTP.md ("Errors"), or one of the client's own codes. "no_answer": there was no complete
+	// answer after all tries, so the change may or may not have happened. "bad_answer": the server that answered is not
+	// dq. "untrusted": the certificate of the server is not trusted.
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
 	// Status is the HTTP status, 0 without an answer.

@@ -9,10 +9,10 @@ import (
 
 // Job is a job to add. Fields with their zero value are not sent; docs/HTTP.md ("Jobs") says what each means.
 type Job struct {
-	// ID: without it, the client makes one before its first try, so that a retry does not add a second job.
+	// ID: if it is empty, the client makes an id before its first try. So a retry does not add a second job.
 	ID   string `json:"id"`
 	Body any    `json:"body"`
-	// Delay: 0 is the delay of the topic. For a job that is due at once, set RunAt to time.Now().
+	// Delay: 0 means that the topic sets the delay. For a job that is due at once, set RunAt to time.Now().
 	Delay time.Duration `json:"-"`
 	RunAt time.Time     `json:"-"`
 	// Priority is "high", "normal", "low", or a number from 0 to 4294967295.
@@ -43,7 +43,7 @@ func (j Job) MarshalJSON() ([]byte, error) {
 func (j Job) withID() Job {
 	if j.ID == "" {
 		j.ID = newUUID()
-		// Nobody else has this id: a job that is there already is this one.
+		// Nobody else has this id. So a job with this id was added by an earlier try.
 		if j.OnConflict == "" {
 			j.OnConflict = "keep"
 		}
@@ -60,7 +60,7 @@ type Added struct {
 	DueMs   int64  `json:"due_ms"`
 }
 
-// Result is what became of one job of a batch. Err is an *Error if it was not stored.
+// Result says whether one job of a batch was stored, and how. Err is an *Error if it was not stored.
 type Result struct {
 	Added
 	Err error
@@ -101,7 +101,7 @@ type Reserved struct {
 	LeaseUntilMs int64  `json:"lease_until_ms"`
 }
 
-// span returns a duration as dq reads it: in milliseconds, of which there is at least one if there is any time.
+// span returns a duration as dq reads it: in milliseconds, rounded up, or "" if it is not positive.
 func span(d time.Duration) string {
 	if d <= 0 {
 		return ""

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Why a request is not a callback of dq. Answer it with 401.
+// Why a request is not a callback of dq. Answer such a request with 401.
 var (
 	ErrNotSigned        = errors.New("dq: the request is not signed")
 	ErrTimestamp        = errors.New("dq: webhook-timestamp is no time that is close to the clock of this host")
@@ -50,13 +50,13 @@ func NewWebhook(secrets ...string) (*Webhook, error) {
 	return w, nil
 }
 
-// Verify returns the webhook-id, by which to recognize repeats. The body is the body as it came. It is empty if the
-// method of the topic is GET.
+// Verify returns the webhook-id. A repeat has the same webhook-id. The body must have all bytes of the request
+// unchanged. It is empty if the method of the topic is GET.
 func (w *Webhook) Verify(header http.Header, body []byte) (string, error) {
 	return w.VerifyAt(header, body, time.Now())
 }
 
-// VerifyAt is Verify at a given time.
+// VerifyAt does the same as Verify, with a given time as the present.
 func (w *Webhook) VerifyAt(header http.Header, body []byte, now time.Time) (string, error) {
 	id, timestamp := header.Get("webhook-id"), header.Get("webhook-timestamp")
 	signatures := header.Get("webhook-signature")

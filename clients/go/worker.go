@@ -11,9 +11,9 @@ import (
 type Worker struct {
 	Client *Client
 	Topics []string
-	// Handler does the work. If it returns no error, the job is done, and the text is kept in its record. Otherwise it
-	// is tried again, or becomes a dead letter. A job may come twice: if this process or dq fails before the report, or
-	// if the lease ends, which cancels the context.
+	// Handler does the work. If it returns no error, the job is done, and the text is kept in its record. Otherwise the
+	// job is tried again, or becomes a dead letter. A job may come twice, if this process or dq fails before the report,
+	// or if the lease ends. At the end of the lease, the context is cancelled.
 	Handler func(context.Context, Reserved) (string, error)
 	// Parallel is how many jobs are worked on at a time. Default: 1.
 	Parallel int
@@ -25,8 +25,8 @@ type Worker struct {
 	Log func(format string, values ...any)
 }
 
-// Run works until the context ends, and then returns after the jobs in hand. An error is one that waiting does not
-// help against, such as a topic that is not pulled.
+// Run works until the context ends. Then it finishes the jobs in hand, and returns. It returns an error if waiting does
+// not help, for example because a topic is not a pull topic.
 func (w Worker) Run(ctx context.Context) error {
 	if w.Parallel == 0 {
 		w.Parallel = 1
@@ -82,7 +82,7 @@ func (w Worker) loop(ctx context.Context) error {
 	return nil
 }
 
-// workOn works on one job. A job in hand is finished although the worker is told to stop.
+// workOn works on one job. If the worker is told to stop, it still finishes this job.
 func (w Worker) workOn(job Reserved) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -111,7 +111,7 @@ func (w Worker) workOn(job Reserved) {
 	}
 }
 
-// extend extends the lease three times as often as needed. It cancels the work if the lease has ended.
+// extend extends the lease each time that a third of it has passed. It cancels the work if the lease has ended.
 func (w Worker) extend(ctx context.Context, cancel func(), job Reserved, done <-chan struct{}) {
 	ticker := time.NewTicker(w.Lease / 3)
 	defer ticker.Stop()

@@ -86,7 +86,7 @@ pub(super) struct AddArguments {
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
 
-    /// The follow-up: a job or a list of jobs as JSON, or @FILE; added when this job is accepted
+    /// The followers: a job or a list of jobs as JSON, or @FILE; dq adds them when this job is accepted
     #[arg(long, value_name = "JSON", conflicts_with = "batch")]
     then: Option<String>,
 
@@ -188,7 +188,8 @@ fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// Returns the text that an argument means: the file after `@`, stdin for `-`, or the argument itself.
+/// Returns the text that an argument stands for: the content of the file after `@`, the content of stdin for `-`, or
+/// the argument itself.
 pub(super) fn given(argument: &str) -> Result<String> {
     match (argument, argument.strip_prefix('@')) {
         ("-", _) => {

@@ -26,7 +26,7 @@ extern "C" fn judge(_: c_int) {
 /// Returns whether this descriptor is a pipe or a socket that nobody reads.
 fn has_no_reader(fd: c_int) -> bool {
     let mut asked = libc::pollfd { fd, events: 0, revents: 0 };
-    // SAFETY: one element, which lives during the call. `poll` is safe in a signal handler.
+    // SAFETY: the pointer is to one element, which lives during the call. `poll` is safe in a signal handler.
     let answered = unsafe { libc::poll(&mut asked, 1, 0) };
     // `poll` reports POLLERR for a pipe without a reader, and POLLHUP for a socket whose other side is closed.
     answered == 1 && asked.revents & (libc::POLLERR | libc::POLLHUP) != 0

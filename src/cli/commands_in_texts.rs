@@ -21,7 +21,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns what stands between backticks after `dq `.
+/// Returns the commands in a text: what follows `dq ` between two backticks.
 fn commands(text: &str) -> Vec<String> {
     let parts = text.match_indices("`dq ").filter_map(|(at, begin)| {
         let rest = &text[at + begin.len()..];

@@ -20,7 +20,7 @@ enum ConfigCheckCommand {
     Check(Check),
 }
 
-/// Check a configuration file, as `dq-master --check` does, and show what a daemon with it would be like
+/// Check a configuration file, as `dq-master --check` does, and show the main settings of a daemon that uses it
 ///
 /// Environment variables count as they do for dq-master: DQ_SERVER__LISTEN sets server.listen. The exit code is 0 if
 /// the configuration is good, and 1 if it is not.

@@ -110,8 +110,8 @@ pub(super) fn run(arguments: &ConsoleArguments) -> Result<()> {
     Ok(())
 }
 
-/// Returns the role of an account that exists. If there is no account `admin`, its role is admin, as when
-/// dq-http-server makes it at its first start. Fails for other names without an account.
+/// Returns the role of an existing account. If the account `admin` does not exist, returns `admin`, because
+/// dq-http-server also makes this account with this role. Fails for other names without an account.
 fn present_role(api: &Api, name: &str) -> Result<String> {
     let AccountList { accounts } = api.get("/v1/accounts")?.json()?;
     for account in &accounts {

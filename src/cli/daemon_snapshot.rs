@@ -199,7 +199,7 @@ impl DaemonSnapshot {
 
     fn complete(&mut self, api: &Api) -> Result<()> {
         let topics = self.complete_topics(api);
-        // A daemon that cannot count jobs, because no node answers it, can still report the nodes.
+        // If no node answers a daemon, the daemon cannot count jobs. It can still report the nodes.
         let answers = |e: &anyhow::Error| matches!(e.downcast_ref(), Some(Failure::Refused(_)));
         if topics.as_ref().map_or_else(answers, |()| true) {
             let Nodes { nodes, spool } = nodes(api)?;

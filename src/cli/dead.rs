@@ -277,7 +277,7 @@ fn run_operation(
 }
 
 /// Counts the dead letters that the operation would change. A request with ids looks at all of them, or fails. So its
-/// answer has neither `more` nor `away`.
+/// answer does not have `more` and `away`.
 fn count(api: &Api, which: &DeadSelection, operation: DeadOperation, ids: &[String]) -> Result<DeadCounts> {
     let ask_for = |ids: &[String]| ask(api, which, operation, ids, None, Map::new(), true);
     let mut all = DeadCounts::default();

@@ -53,7 +53,7 @@ pub fn run(arguments: &DemoArguments) -> Result<()> {
     let (tell, answers) = channel();
     let receiver = Receiver::start(local(0), Arc::new(receive(tell))).context("cannot start the receiver")?;
     let port = free_port()?;
-    // Without --once a person watches, who may also want to open the console.
+    // Without --once, a person watches. This person may also want to open the console.
     let console = if arguments.once { None } else { Some(free_port()?) };
     std::fs::write(folder.0.join("dq.toml"), configuration(port, console, receiver.address))?;
     println!("a fresh folder: {}", folder.0.display());

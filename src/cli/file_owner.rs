@@ -31,8 +31,8 @@ pub(super) fn refuse_root(settings: &Settings, command: &str) -> Result<()> {
     )
 }
 
-/// Returns paths that show who owns the daemon's files. For each group of files, these are the files that exist. If
-/// none exists, it is the nearest existing folder above them.
+/// Returns paths that show who owns the daemon's files. For each group of files, returns the files that exist. If no
+/// file of the group exists, returns the nearest existing folder above them.
 fn places(settings: &Settings) -> Vec<PathBuf> {
     let mut groups = Vec::new();
     if let StoreSettings::Embedded { path, .. } = &settings.store {

@@ -26,7 +26,7 @@ pub(super) enum Progress {
 }
 
 impl Progress {
-    /// Begins the display: none of `total` is done. `what` says what is counted, such as `jobs`.
+    /// Begins the display, with 0 of `total` done. `what` says what is counted, such as `jobs`.
     pub(super) fn begin(total: u64, what: &'static str) -> Progress {
         if !std::io::stderr().is_terminal() {
             return Progress::Lines { done: 0, total, what, last_line: Instant::now() };

@@ -49,7 +49,7 @@ struct MoveRegistry {
     node: String,
 }
 
-/// Write a new registry from what this host knows, after the node that had it is lost
+/// Write a new registry from what this host knows, after the node with the old registry is lost
 ///
 /// Needs --config. All nodes of the configuration must answer, and none may have a registry. The new registry has the
 /// topics, tokens and accounts that this host knew last. A host does not know the audit log, the daily statistics, and
@@ -57,7 +57,7 @@ struct MoveRegistry {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq registry rebuild --config /etc/dq/dq.toml --yes")]
 struct RebuildRegistry {
-    /// The node that gets it; default: the first home of jobs
+    /// The node that gets the new registry; default: the first node that has jobs
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
 

@@ -110,7 +110,8 @@ pub(super) fn span(ms: i64) -> String {
     text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns a span of time in one fitting unit, with up to one decimal below 10: `7 ms`, `1.5 s`, `57 min`.
+/// Returns a span of time in one fitting unit, with at most one decimal if the number is below 10: `7 ms`, `1.5 s`,
+/// `57 min`.
 pub(super) fn short_span(ms: f64) -> String {
     const UNITS: [(&str, f64); 5] =
         [("ms", 1.0), ("s", 1000.0), ("min", 60_000.0), ("h", 3_600_000.0), ("d", 86_400_000.0)];

@@ -36,8 +36,8 @@ pub(super) fn run(arguments: &StatusArguments) -> Result<bool> {
     Ok(status.phase != Phase::Stopping && status.processes.iter().all(|p| is_well(p, status)))
 }
 
-/// Returns whether a process is as it should be: up or draining, and not stuck. A process of another generation than
-/// the one that serves may also be in any other state.
+/// Returns whether a process is as it should be: up or draining, and not stuck. A process that does not belong to the
+/// current generation may also be in any other state.
 fn is_well(process: &Process, status: &DaemonStatus) -> bool {
     match process.state {
         ProcessState::Up | ProcessState::Draining => process.overdue_ms == 0,

@@ -1,5 +1,5 @@
-//! Chooses the daemon that gets the requests, and the token. Flags, the environment or the user's file name them.
-//! Otherwise it is the daemon that runs here.
+//! Chooses the daemon that gets the requests, and the token. Flags, the environment or the user's file name them. If
+//! nothing names a daemon, the requests go to the daemon that runs here.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(super) struct TargetOptions {
     #[arg(long, value_name = "FILE", global = true)]
     pub token_file: Option<PathBuf>,
 
-    /// Print JSON: one object, or for a list one object a line
+    /// Print JSON: one object; for a list, one object per line
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -63,14 +63,14 @@ impl fmt::Display for DaemonAddress {
 pub(super) struct DaemonTarget {
     /// The address of its HTTP API.
     pub address: DaemonAddress,
-    /// Its run_dir. `None`: the daemon was chosen by a URL.
+    /// The run_dir of the daemon. `None`: the daemon was chosen by a URL.
     pub run_dir: Option<PathBuf>,
     /// The token, or the file that holds it. `None`: there is no token.
     token: Option<TokenSource>,
 }
 
 impl DaemonTarget {
-    /// Returns the daemon at this URL, which needs no token.
+    /// Returns the daemon at this URL. The requests to it have no token.
     pub(super) fn at_url(url: String) -> DaemonTarget {
         DaemonTarget { address: DaemonAddress::Url(url), run_dir: None, token: None }
     }

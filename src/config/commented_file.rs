@@ -14,7 +14,7 @@ pub(super) struct Key {
 
 /// A table of `conf/dq.toml`.
 pub(super) struct Section {
-    /// Its path, such as `alert.smtp`. Empty: the keys before the first table.
+    /// The path of the table, such as `alert.smtp`. Empty: this section has the keys before the first table.
     pub path: String,
     /// Whether there may be several such tables.
     pub is_list: bool,
@@ -33,7 +33,7 @@ fn split(text: &str) -> (Value, Option<String>) {
     (value, (!comment.is_empty()).then(|| sentence(comment)))
 }
 
-/// Returns the comment behind a value as a sentence.
+/// Makes a sentence from the comment that stands after a value.
 fn sentence(comment: &str) -> String {
     let mut chars = comment.chars();
     let first =

@@ -1,4 +1,4 @@
-//! Checks the settings of durability, and that the store can give the level.
+//! Checks the settings of durability. Also checks that the store can give each durability level that is asked for.
 
 use std::time::Duration;
 

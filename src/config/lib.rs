@@ -4,7 +4,7 @@
 //! dq-master and the command line use this crate. Child processes get the checked settings, sealed, from the master.
 //! The crate opens no socket and no store.
 //!
-//! Begin with [`load`]: `raw` is the file as it is written, `validate` checks it.
+//! Begin with [`load`]. The module `raw` has the configuration as it is written, and `validate` checks it.
 
 mod alert;
 mod bounds;
@@ -152,8 +152,7 @@ pub fn defaults() -> Table {
     Table::try_from(Raw::default()).expect("the defaults are plain values")
 }
 
-/// Returns the table of [`defaults`], but with all keys of sections. A key without a default has an example as its
-/// value.
+/// Returns the table of [`defaults`], and adds the key that has no default. This key has an example as its value.
 fn shown_keys() -> Table {
     let mut raw = Raw::default();
     raw.callback.max_attempts = Some(10);

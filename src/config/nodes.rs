@@ -72,8 +72,8 @@ pub(super) fn redis(raw: raw::Store, base: &Path, run_dir: &Path) -> Result<Redi
 /// SQLite can number the pages.
 const SPOOL: (usize, usize) = (1 << 20, 1 << 43);
 
-/// Returns where the spool is if the file does not name a path. If several daemons have their configuration files in
-/// one folder, their run_dirs are different. So their spools are also different.
+/// Returns where the spool is if the file does not name a path. The name of the file is made from `run_dir`. So several
+/// daemons whose configuration files are in one folder have different spools.
 fn usual_spool(base: &Path, run_dir: &Path) -> PathBuf {
     let var = base.join("var");
     if run_dir == var.join("run") {
@@ -83,7 +83,7 @@ fn usual_spool(base: &Path, run_dir: &Path) -> PathBuf {
     var.join(format!("spool-{}.db", name.trim_matches('/').replace('/', "-")))
 }
 
-/// Returns the spool; none: the file names no path, and the usual path cannot be written. The configuration of an
+/// Returns the spool. None: the file names no path, and the usual path cannot be written. The configuration of an
 /// earlier release names no path, and perhaps its daemon cannot write to the usual path. Such a daemon still starts,
 /// without a spool.
 fn spool(
@@ -309,7 +309,7 @@ impl NodeEntry<'_> {
         }
     }
 
-    /// Returns the text of the file that a key names; none: the key is empty.
+    /// Returns the text of the file that a key names. None: the key is empty.
     fn file(&self, key: &str, name: &str) -> Result<Option<String>, ConfigError> {
         if name.is_empty() {
             return Ok(None);
@@ -352,7 +352,7 @@ impl NodeEntry<'_> {
     }
 }
 
-/// The password in a file; none: no file is named.
+/// The password that a file contains. None: no file is named.
 struct Password(Option<String>);
 
 #[cfg(test)]

@@ -98,8 +98,8 @@ pub(super) fn gmq(raw: raw::Gmq, http: Option<SocketAddr>) -> Result<GmqSettings
     })
 }
 
-/// Checks the port for clients of beanstalkd. `server`: the settings of the TCP port. Their `max_frame` bounds all
-/// requests, and so the memory for requests.
+/// Checks the port for clients of beanstalkd. `server`: the settings of the TCP port. The `max_frame` in these settings
+/// bounds all requests, and so the memory for requests.
 pub(super) fn beanstalk(
     raw: raw::Beanstalk,
     http: Option<SocketAddr>,
@@ -138,7 +138,7 @@ fn is_wide(listen: Option<SocketAddr>) -> bool {
     listen.is_some_and(|a| !a.ip().to_canonical().is_loopback())
 }
 
-/// Returns the path of the key of sessions. The file is read by dq-http-server.
+/// Returns the path of the file with the key for sessions of the console. dq-http-server reads this file.
 fn session_key_file(text: &str, base: &Path) -> Result<Option<PathBuf>, ConfigError> {
     if text.is_empty() {
         return Ok(None);
@@ -152,8 +152,8 @@ fn session_key_file(text: &str, base: &Path) -> Result<Option<PathBuf>, ConfigEr
     Ok(Some(path))
 }
 
-/// Returns the URL at which receivers find the API. This is `http.public_url`. If `http.public_url` is empty, the
-/// address in `http.listen` is used, if receivers can call this address.
+/// Returns the URL at which receivers find the API. This is `http.public_url`. If `http.public_url` is empty, the URL
+/// is made from the address in `http.listen`. None: receivers cannot call this address, or there is no address.
 fn public_url(said: &str, listen: Option<SocketAddr>, has_tls: bool) -> Result<Option<String>, ConfigError> {
     if said.is_empty() {
         let scheme = if has_tls { "https" } else { "http" };

@@ -82,7 +82,7 @@ fn bounds(section: &Section, key: &Key, kind: &str) -> Option<String> {
         })
 }
 
-/// Whether a running dq refuses another value of a key.
+/// Returns whether a reload refuses a changed value of this key.
 fn is_fixed(section: &Section, key: &Key) -> bool {
     if section.path.is_empty() && key.name == "run_dir" {
         return true;
@@ -302,7 +302,7 @@ fn every_setting_is_explained_and_no_other() {
             "callback.host" => keys_of::<CallbackHost>(),
             "alert.webhook" => keys_of::<AlertWebhook>(),
             path => {
-                // The tables of a section have sections of their own.
+                // A table inside a section is a section of its own, so it is not a key here.
                 let table = if path == "callback" {
                     shown_keys()["callback"].as_table().cloned()
                 } else {
@@ -349,7 +349,7 @@ fn bounds_types_and_fixed_settings_come_from_the_code() {
             "store.node.shards"
         ]
     );
-    // A variable of the environment overrides the setting that it is listed with.
+    // Each variable of the environment in the text belongs to a key that exists.
     let variables: Vec<&str> = text.split('`').filter(|code| code.starts_with("DQ_")).collect();
     assert!(variables.len() > 70, "{}", variables.len());
     for name in variables {

@@ -10,7 +10,7 @@ use model::settings::{MysqlServer, RegistrySettings, StoreSettings};
 
 const FORMS: &str = "use \"store\" (with Redis), \"sqlite:var/registry.db\", \"mysql://user:password@127.0.0.1:3306/dq\" or \"none\"";
 
-/// Returns the database of the registry; none: there is no registry. `max_attempts`: the value of
+/// Returns the database of the registry. None: there is no registry. `max_attempts`: the value of
 /// `callback.max_attempts`, for the rows of the PHP daemon. Relative paths resolve against `base`.
 pub(super) fn registry(
     raw: raw::Registry,

@@ -20,13 +20,13 @@ pub enum AskError {
         /// The error of the system.
         reason: io::Error,
     },
-    /// The answer comes from another release.
+    /// The answer cannot be understood, because the master is of another release.
     #[error("cannot understand dq-master's answer: {0}")]
     Unreadable(#[from] serde_json::Error),
 }
 
-/// Returns the status from the master of that folder, which must answer within `patience`. The status does not contain
-/// the findings. It also does not contain the resources that the daemon's processes use.
+/// Returns the status from the master of `run_dir`. The master must answer within `patience`. The status does not
+/// contain the findings. It also does not contain the resources that the daemon's processes use.
 pub fn ask_master(run_dir: &Path, patience: Duration) -> Result<DaemonStatus, AskError> {
     let path = control_socket(run_dir);
     let answer = || -> io::Result<Vec<u8>> {

@@ -25,7 +25,7 @@ fn folders_of(path: &Path, links_left: usize) -> Vec<PathBuf> {
             Ok(target) if links_left > 0 => {
                 folders.push(parent.to_owned());
                 let rest = path.strip_prefix(prefix).unwrap_or(Path::new(""));
-                // An absolute target replaces the parent.
+                // If the target of the link is absolute, `join` leaves the parent out.
                 let led = if rest.as_os_str().is_empty() {
                     parent.join(target)
                 } else {

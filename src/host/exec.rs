@@ -2,8 +2,8 @@
 //! that the caller names stay open, with the same numbers.
 //!
 //! The data for the next image is in sealed memory. An environment variable names two descriptors: the descriptor of
-//! this memory, and the descriptor of the previous image's executable. So an image that understands nothing else can
-//! still execute the previous image.
+//! this memory, and the descriptor of the previous image's executable. So an image that cannot read the data can still
+//! execute the previous image.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -28,8 +28,7 @@ pub struct HandOverMemory {
     memory: OwnedFd,
     /// The executable of the previous image.
     pub before: OwnedFd,
-    /// If the next image could not continue, and has executed the previous image again: the reason. None: this process
-    /// runs the next image.
+    /// Why the next image could not continue and has executed the previous image again. None: this is the next image.
     pub refused: Option<String>,
 }
 
@@ -44,8 +43,8 @@ pub fn unblock_signals() -> io::Result<()> {
 }
 
 /// Executes `executable` with the arguments of this process, and hands over `bytes` and the descriptors in `keep`.
-/// Signals that were caught and not handled are sent again. Returns only if the exec failed. Then everything is as
-/// before.
+/// Signals that were caught and not handled are sent again. Returns only if the exec failed. In this case, the process
+/// continues as before.
 pub fn in_place(
     executable: &OwnedFd,
     bytes: &[u8],
@@ -91,8 +90,8 @@ fn execute(executable: &OwnedFd, handover: &str) -> io::Result<()> {
 }
 
 impl HandOverMemory {
-    /// Returns what was handed over to this image; none: it was started as a new process. Call it once, before anything
-    /// else.
+    /// Returns what was handed over to this image. None: the process was started as a new process. Call this function
+    /// once, before anything else.
     pub fn take() -> io::Result<Option<HandOverMemory>> {
         let Ok(value) = std::env::var(HANDOVER) else { return Ok(None) };
         let mut parts = value.splitn(3, ':');

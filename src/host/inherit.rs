@@ -12,14 +12,14 @@ use super::link::Link;
 /// The number of the first descriptor that a child inherits.
 pub(super) const FIRST_FD: RawFd = 3;
 
-/// The variable with the name of the slot.
+/// The environment variable that holds the name of the slot.
 pub(super) const SLOT: &str = "_DQ_SLOT";
 
-/// The variable with the names of the descriptors, in the order of their numbers, separated by `:`.
+/// The environment variable that holds the names of the descriptors, in the order of their numbers, separated by `:`.
 pub(super) const FDS: &str = "_DQ_FDS";
 
-/// The variable that names the hand-over of an upgrade: `<memory>:<previous executable>`. If the new image could not
-/// continue and has executed the previous image again, `:<reason>` follows.
+/// The environment variable for the hand-over of an upgrade: `<memory>:<previous executable>`, the numbers of two
+/// descriptors. If the new image could not continue and has executed the previous image again, `:<reason>` follows.
 pub(super) const HANDOVER: &str = "_DQ_HANDOVER";
 
 /// The name of the sealed settings among the descriptors.
@@ -48,8 +48,8 @@ impl Inherited {
         [(SETTINGS.to_owned(), settings), (LINK.to_owned(), link)]
     }
 
-    /// Takes what was handed down; none: this process is not a child of dq-master. Call it once, before anything else
-    /// opens a descriptor.
+    /// Takes what was handed down. None: this process is not a child of dq-master. Call this function once, before
+    /// anything else opens a descriptor.
     pub fn take() -> io::Result<Option<Inherited>> {
         let (Ok(slot), Ok(names)) = (std::env::var(SLOT), std::env::var(FDS)) else { return Ok(None) };
         let mut sockets = HashMap::new();

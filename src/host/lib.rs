@@ -1,4 +1,5 @@
-//! The Unix kit: signals, inherited sockets, sealed memory, spawning, locks, logs, the service manager.
+//! What dq needs from Unix: signals, inherited sockets, sealed memory, the start of processes, locks, logs, the service
+//! manager.
 //!
 //! This crate owns all code of dq that talks to the kernel about processes, and most of the `unsafe` code. It knows
 //! nothing about jobs or topics, and it contains no policy: it does not decide which process starts or ends.
@@ -49,7 +50,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
-/// Waits until one of the descriptors is readable (or closed), or until the moment has come. Returns for each
+/// Waits until one of the descriptors is readable (or closed), or until the moment `until` has come. Returns for each
 /// descriptor whether it is readable.
 pub fn wait_readable(fds: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<Vec<bool>> {
     let mut polled: Vec<PollFd<'_>> =
@@ -81,12 +82,12 @@ pub fn set_process_name(name: &str) -> io::Result<()> {
 /// Makes this process, and the processes that it starts, use only small memory pages. With huge pages, each process of
 /// the daemon occupies 15 MB because of the allocator, but uses only 2 MB.
 pub fn use_small_pages() {
-    // A kernel without huge pages refuses this, which does not matter.
+    // A kernel without huge pages refuses this call. This does no harm.
     let _ = nix::sys::prctl::set_thp_disable(true);
 }
 
-/// Gives the memory that this thread has freed back to the operating system. Without this call, the allocator does so
-/// only when it is asked for more memory.
+/// Gives the memory that this thread has freed back to the operating system. Without this call, the allocator gives
+/// memory back only when a thread asks the allocator for more memory.
 pub fn give_memory_back() {
     // SAFETY: mi_collect may be called by any thread at any time.
     unsafe { libmimalloc_sys::mi_collect(true) };

@@ -71,7 +71,7 @@ impl Lines {
             pairs.push(("log", LineValue::Text(log.to_owned())));
         }
         for (name, value) in &fields.0 {
-            // A value that can be counted is a number in JSON.
+            // In JSON, the value of `attempt` is a number.
             let value = match value.parse() {
                 Ok(number) if *name == "attempt" => LineValue::Number(number),
                 _ => LineValue::Text(value.clone()),
@@ -143,7 +143,7 @@ fn time(format: &str) -> String {
     Zoned::now().strftime(format).to_string()
 }
 
-/// Whether logfmt needs no quotation marks for this text.
+/// Returns whether logfmt can write this text without quotation marks.
 fn is_bare(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c > ' ' && !matches!(c, '"' | '=' | '\\') && !c.is_control())
 }
@@ -166,7 +166,7 @@ pub(super) fn is_journal(fd: impl AsFd) -> bool {
 }
 
 /// Returns the text of a record as one line of bounded length, with any control characters escaped. Text from outside
-/// is an [`Excerpt`], and is much shorter.
+/// was already cut by [`Excerpt`], so it is much shorter than this bound.
 fn message(text: &str) -> String {
     let mut line = String::with_capacity(text.len().min(LONGEST));
     for (n, c) in text.chars().enumerate() {

@@ -45,7 +45,8 @@ pub fn start(name: &str, folder: Option<&Path>, settings: LogSettings) -> io::Re
     Ok(())
 }
 
-/// Writes whole lines if that does not block: a reader that has stopped reading must not stop the process that logs.
+/// Writes a line only if the write does not block. Otherwise, the line is lost, because a reader that has stopped
+/// reading must not stop the process that logs.
 struct NonBlockingWriter<W> {
     out: W,
     /// How many lines were not written.
@@ -257,7 +258,7 @@ mod tests {
         let (reader, writer) = UnixStream::pair().unwrap();
         let mut out = NonBlockingWriter { out: writer, lost: 0 };
         let line = [b'x'; 1000];
-        // This is much more than the socket has room for.
+        // These lines need much more room than the socket has.
         (0..10_000).for_each(|_| assert_eq!(out.write(&line).unwrap(), line.len()));
         let lost = out.lost;
         assert!(lost > 1000, "{lost}");

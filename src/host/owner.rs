@@ -25,8 +25,8 @@ pub fn random_name() -> io::Result<String> {
     Ok(format!("{:016x}", u64::from_ne_bytes(random)))
 }
 
-/// The calling process as an owner of leases. When this is dropped, the process counts as dead, unless another process
-/// has got the lock too.
+/// The calling process as an owner of leases. When this value is dropped, the owner counts as dead, unless another
+/// process has the lock too.
 #[derive(Debug)]
 pub struct Owner {
     tag: String,
@@ -67,7 +67,7 @@ impl Owner {
         &self.tag
     }
 
-    /// Removes the tag. There must be no leases under it any more.
+    /// Removes the file of the tag. Call this only when no lease has this tag any more.
     pub fn retire(self) -> io::Result<()> {
         std::fs::remove_file(self.folder.join(&self.tag))
     }
@@ -77,7 +77,8 @@ impl Drop for Owner {
     fn drop(&mut self) {
         drop(self.lock.take());
         // The timer learns that an owner has ended when a process ends. This process continues to run after this owner
-        // has ended. So nothing reports the end of this owner. A new file makes the timer look at all owners.
+        // has ended. So nothing reports the end of this owner. Therefore, a new file is made here, which makes the
+        // timer look at all owners.
         if self.is_passed
             && let Some(run_dir) = self.folder.parent()
             && let Err(e) = Owner::claim(run_dir)

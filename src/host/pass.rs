@@ -22,8 +22,8 @@ pub const PASSED_MAX: usize = 128 << 10;
 /// How long sending may wait for the receiver, in seconds.
 const PATIENCE: i64 = 1;
 
-/// The socket where descriptors are received. Its file is removed when this is dropped, unless another listener has
-/// replaced the file.
+/// The socket where descriptors are received. The file of the socket is removed when this value is dropped, unless
+/// another listener has replaced the file.
 #[derive(Debug)]
 pub struct PassListener {
     fd: OwnedFd,
@@ -41,7 +41,7 @@ fn seqpacket(flags: SockFlag) -> nix::Result<OwnedFd> {
 }
 
 impl PassListener {
-    /// Listens at `path`. It replaces a listener that is already there.
+    /// Listens at `path`. A listener that is already there is replaced.
     pub fn bind(path: &Path) -> io::Result<PassListener> {
         let fd = seqpacket(SockFlag::SOCK_NONBLOCK)?;
         let address = UnixAddr::new(path)?;
@@ -64,7 +64,8 @@ impl PassListener {
     }
 }
 
-/// Locks the path while the file of a listener is made or removed, so that no process removes the file of another.
+/// Locks the path until the returned file is closed. The lock is held while the file of a listener is made or removed,
+/// so that no process removes the file of another process.
 fn turn_at(path: &Path) -> io::Result<File> {
     let turn = File::create(path.with_extension("lock"))?;
     turn.lock()?;

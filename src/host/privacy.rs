@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::sys::stat::{Mode, umask};
 
-/// What users other than the owner and the group may do with a file.
+/// The bits of a file's mode for all users except the owner and the group.
 const OTHERS: u32 = 0o007;
 
 /// Makes new files and folders accessible only to their owner: modes 0600 and 0700. This applies to this process and to

@@ -59,7 +59,8 @@ pub fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Returns how long the service manager waits for a sign of life before it ends this process; none: it does not watch.
+/// Returns how long the service manager waits for a sign of life before it ends this process. None: the service manager
+/// does not watch this process.
 pub fn watchdog_period() -> Option<Duration> {
     sd_notify::watchdog_enabled().filter(|period| !period.is_zero())
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::signal::Signal;
 
-/// The signals that a process catches. They stay caught when this is dropped.
+/// The signals that a process catches. The process still catches them after this value is dropped.
 #[derive(Debug)]
 pub struct Signals {
     woken: UnixStream,

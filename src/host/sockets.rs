@@ -29,7 +29,7 @@ pub fn bind_tcp(address: SocketAddr, patience: Duration) -> io::Result<TcpListen
     Ok(listener)
 }
 
-/// Binds a Unix socket to which only this user may connect. It replaces a socket that is already there.
+/// Binds a Unix socket to which only this user may connect. A socket that is already there is replaced.
 pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     let listener = bind_private(path, || UnixListener::bind(path))?;
     listener.set_nonblocking(true)?;

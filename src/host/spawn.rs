@@ -20,8 +20,8 @@ use super::service::{ACTIVATION, NOTIFICATION};
 /// Copies of the child's descriptors first get numbers from this one upwards. Then they are moved to lower numbers.
 const ABOVE: RawFd = 256;
 
-/// Returns the executable that this process runs, as it was when the process started. It is not a new file of the same
-/// name.
+/// Returns the executable that this process runs, as it was when the process started. If the file was replaced since
+/// then, this is still the old file.
 pub fn own_executable() -> io::Result<OwnedFd> {
     Ok(File::open("/proc/self/exe")?.into())
 }
@@ -33,7 +33,8 @@ pub struct Spawn<'a> {
     pub executable: BorrowedFd<'a>,
     /// The name of the child's slot. It is also `argv[0]`. The child learns its role from this name.
     pub name: String,
-    /// What it inherits besides stdin (empty), stdout and stderr. The names are for [`super::Inherited`].
+    /// The descriptors that the child inherits, in addition to stdin (empty), stdout and stderr. The child finds them
+    /// by these names in [`super::Inherited`].
     pub descriptors: Vec<(String, BorrowedFd<'a>)>,
 }
 
@@ -56,8 +57,8 @@ impl Spawn<'_> {
         let report = above(low.as_fd())?;
         // The parent reads until the last copy of the pipe's writing end is closed.
         drop(low);
-        // SAFETY: the process has one thread, by contract. The child only places descriptors, resets signals and
-        // executes.
+        // SAFETY: the process has only one thread, as the comment of this function demands. The child only places
+        // descriptors, resets signals and executes.
         match unsafe { fork() }? {
             ForkResult::Child => {
                 let error = become_child(&executable, &null, &descriptors, &name, &environment);

@@ -7,15 +7,15 @@ use nix::unistd::{SysconfVar, sysconf};
 /// What a process uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Its memory in bytes (PSS): the memory that it alone uses, and its part of shared memory. If PSS may not be read,
-    /// this is all of its memory (RSS).
+    /// The memory of the process in bytes (PSS): the memory that no other process uses, and its part of shared memory.
+    /// If PSS may not be read, this is all of its memory (RSS).
     pub memory_bytes: u64,
     /// The processor time since it was started.
     pub cpu: Duration,
 }
 
-/// Returns what the process with that pid uses; none: there is no such process. Only tools for people should call it,
-/// because the kernel may need a long time to answer.
+/// Returns what the process with this pid uses. None: there is no such process. Only tools for people should call this
+/// function, because the kernel may need a long time to answer.
 pub fn usage_of(pid: i32) -> Option<Usage> {
     let fields = stat_of(pid)?;
     // The fields after the name: state is field 3 of proc_pid_stat(5), utime and stime are 14 and 15, rss is 24.

@@ -22,7 +22,7 @@ use super::lock::{USED_FILE, is_run_dir_taken};
 /// Device and inode of a file.
 pub type FileId = (u64, u64);
 
-/// Returns the id of the file at this path, from its metadata alone. If this process opened and closed the file of a
+/// Returns the id of the file at this path. The file is not opened: if this process opened and closed the file of a
 /// database, it would lose its locks on the file.
 pub fn file_at(path: &Path) -> io::Result<FileId> {
     fs::metadata(path).map(|m| (m.dev(), m.ino()))

@@ -1,4 +1,4 @@
-//! The audit log: who changed what, and how many jobs were concerned. Pure: this file defines an entry. The registry
+//! The audit log: who changed what, and how many jobs were changed. Pure: this file defines an entry. The registry
 //! stores the entries.
 
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub struct Entry {
     pub target: String,
     /// Further details, for people.
     pub detail: String,
-    /// How many jobs were changed. None: the change is not about a number of jobs.
+    /// How many jobs were changed. None: the number of jobs is not a part of this entry.
     pub jobs: Option<u64>,
 }
 

@@ -127,7 +127,8 @@ impl Destination {
         }
     }
 
-    /// Returns the URL that is called for a job with this destination. Uses the topic as it is now.
+    /// Returns the URL that is called for a job with this destination. The URL depends on the current settings of the
+    /// topic.
     pub fn url(&self, topic: &Topic) -> Result<String, InvalidDestination> {
         match self {
             Destination::Path(path) => {
@@ -157,10 +158,10 @@ impl Destination {
 }
 
 impl Topic {
-    /// Returns why a job of the topic may not have this destination. None: it may.
+    /// Returns why a job of the topic may not have this destination. None: the destination is allowed.
     pub fn refuse_destination(&self, destination: &Destination) -> Option<InvalidDestination> {
         match destination {
-            // A path is appended to any callback.
+            // A path can be appended to every callback, so only the path is checked.
             Destination::Path(path) => check_path(path).err(),
             Destination::Url(_) => destination.url(self).err(),
         }
@@ -247,8 +248,8 @@ fn check_text(text: &str) -> Result<(), InvalidDestination> {
     if behind.all(is_escape) { Ok(()) } else { Err(InvalidDestination::Escape) }
 }
 
-/// Checks one layer of a path. Some receivers drop the text after a `;` in a segment, and others read this text as a
-/// separate segment. Some drop spaces and dots at the end of a segment.
+/// Checks a path in one of its unescaped forms. Some receivers drop the text after a `;` in a segment, and others read
+/// this text as a separate segment. Some drop spaces and dots at the end of a segment.
 fn check_segments(path: &[u8]) -> Result<(), InvalidDestination> {
     let path = std::str::from_utf8(path).map_err(|_| InvalidDestination::Unescaped)?;
     if path.contains(|c: char| c.is_control() || c == '\\') {
@@ -403,7 +404,7 @@ mod tests {
             (&long, TooLong),
         ] {
             assert_eq!(Destination::from_path(path), Err(why), "{path:?}");
-            // A store may hold any text, so the rules also apply to each delivery.
+            // A store may hold a path that was never checked, so the rules are also checked at each delivery.
             let stored = Destination::Path(path.to_owned());
             assert!(stored.url(&topic("https://h/hooks")).is_err(), "{path:?}");
         }

@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Write};
 
-/// How many characters of such a text are shown.
+/// How many characters of a text from outside are shown.
 pub const LONGEST: usize = 200;
 
 /// The beginning of a text from outside: at most [`LONGEST`] characters. Characters that would move the cursor, begin a
@@ -16,7 +16,7 @@ pub struct Excerpt<T>(pub T);
 impl<T: fmt::Display> fmt::Display for Excerpt<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut cut = LimitedWriter { out: f, left: Some(LONGEST), outcome: Ok(()) };
-        // An error of `write!` needs no further check: the limit is reached, or `outcome` holds the error.
+        // The error of `write!` is not used. It only says that the limit is reached, or it is also in `outcome`.
         let _ = write!(cut, "{}", self.0);
         cut.outcome
     }
@@ -40,7 +40,7 @@ pub fn is_escaped(c: char) -> bool {
 /// Passes on a limited number of characters, and refuses the rest.
 struct LimitedWriter<'a, 'b> {
     out: &'a mut fmt::Formatter<'b>,
-    /// How many characters may still be written. None: the ellipsis is written.
+    /// How many characters may still be written. None: the limit is passed, and the ellipsis has been written.
     left: Option<usize>,
     outcome: fmt::Result,
 }

@@ -12,8 +12,8 @@ use crate::topic::{Rate, Topic};
 /// The longest time by which a job is postponed because its host is at a limit.
 pub const POSTPONED_MAX: Duration = Duration::from_secs(300);
 
-/// The name under which the store counts permits: the name of a topic, or the name of a host. No topic has the name of
-/// a host.
+/// The name under which the store counts permits: the name of a topic, or the name of a host. The two kinds of names
+/// are never equal, because only the name of a host has a colon.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitName(String);
 
@@ -55,7 +55,8 @@ impl fmt::Display for LimitName {
     }
 }
 
-/// A rate limit as a bucket of tokens. The bucket holds the tokens of a tenth of a second, but at least one token.
+/// A rate limit as a bucket of tokens. The bucket holds as many tokens as the rate gives in a tenth of a second, but at
+/// least one token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RateSteps {
     /// The time from one token to the next, in microseconds.
@@ -88,13 +89,14 @@ impl RateSteps {
     pub fn take(self, spent_us: f64, now_us: f64, unused: u32, want: u32) -> TokenGrant {
         let RateSteps { step_us, burst } = self;
         let full = f64::from(burst) * step_us;
-        // No wait is longer than the time in which a bucket fills, even after a change of the rate, or if the clock was
-        // ahead before.
+        // No wait is longer than the time in which a bucket fills. This is also true after a change of the rate, and
+        // after a clock that was ahead was set back.
         let spent_us = (spent_us - f64::from(unused) * step_us).max(now_us).min(now_us + full);
         let there = ((now_us + full - spent_us) / step_us + 0.001).floor() as u32;
         let granted = want.min(there);
         let spent_us = spent_us + f64::from(granted) * step_us;
-        // The caller does not ask again for each token, but it asks before the bucket is full. So no token is lost.
+        // The caller does not ask again for each token. But the caller asks before the bucket is full, so no token is
+        // lost.
         let next = (want - granted).min((burst / 2).max(1));
         let wait_us = (spent_us + f64::from(next) * step_us - now_us - full).max(1000.0);
         let again = (granted < want).then(|| Duration::from_micros(wait_us.ceil() as u64));
@@ -135,15 +137,15 @@ struct FailureRun {
     /// Failures in a row.
     failures: u32,
     /// When the circuit was opened, or when the probe that closed it began. A failure of a callback that began before
-    /// this moment gives no new information. While the circuit is open, a callback that began later and is not the
-    /// probe has a job from a node that does not know that the circuit is open.
+    /// this moment gives no new information. While the circuit is open, callbacks other than the probe may begin after
+    /// this moment. Their jobs come from nodes that do not know that the circuit is open.
     opened_at: Option<Instant>,
 }
 
 impl ReceiverFailures {
     /// Records the end of a callback, and returns what follows for the circuit. `failed`: the receiver itself failed.
-    /// (What happens to the job does not matter here.) `probe`: if the callback was the probe, the number says how
-    /// often the circuit had been opened in a row.
+    /// (What happens to the job does not matter here.) `probe`: if the callback was the probe, the number of times that
+    /// the circuit had been opened in a row.
     pub fn record_end(
         &mut self,
         topic: &Topic,
@@ -236,8 +238,8 @@ mod tests {
     }
 
     proptest! {
-        /// Callers may ask in any order. In any span, they get at most the tokens that the rate allows, plus one
-        /// bucket. A caller that asks again after the time in `again` gets a token.
+        /// Callers may ask in any order. In any span of time, all callers together get at most the tokens that the rate
+        /// allows, plus the tokens of one bucket. A caller that asks again after the time in `again` gets a token.
         #[test]
         fn no_more_comes_than_the_rate_allows(jobs in 1_u32..5000, waits in prop::collection::vec((0_u64..300_000, 1_u32..200), 1..100)) {
             let pace = RateSteps::from(Rate::per_second(jobs));

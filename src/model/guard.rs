@@ -1,4 +1,4 @@
-//! Decides which addresses dq may call. Pure: an address that contains another address is unpacked first.
+//! Decides which addresses dq may call. If an address contains another address, the inner address is checked. Pure.
 //!
 //! Sources: the registries of special-purpose addresses (<https://www.iana.org/assignments/iana-ipv4-special-registry>,
 //! <https://www.iana.org/assignments/iana-ipv6-special-registry>), and the documentation of the clouds about their
@@ -36,8 +36,8 @@ impl Rules {
         meant(address).into_iter().find_map(|meant| self.denies_one(meant))
     }
 
-    /// Returns why an address of a host must not be called. The owner of a name decides which address the name has. So
-    /// a name must not lead to a server that listens only on this host.
+    /// Returns why an address of a host must not be called. The owner of a name decides which address the name has, and
+    /// could choose a loopback address. So a name must not lead to a server that listens only on this host.
     pub fn denies_host(&self, host: &str, address: IpAddr) -> Option<&'static str> {
         let is_loopback = || meant(address).into_iter().any(|meant| meant.is_loopback());
         self.denies(address).or_else(|| {
@@ -61,8 +61,8 @@ impl Rules {
         never.or(private.filter(|_| self.guard == Guard::Strict))
     }
 
-    /// Returns why a URL whose host is an address must not be called. None: it may be called, or its host is a name,
-    /// which must be resolved first.
+    /// Returns why a URL whose host is an address must not be called. None: the URL may be called, or its host is a
+    /// name. A name must be resolved before it is checked.
     pub fn denies_literal(&self, url: &str) -> Option<String> {
         let uri: Uri = url.parse().ok()?;
         let address = literal(uri.host()?)?;
@@ -124,8 +124,8 @@ fn meant(address: IpAddr) -> Vec<IpAddr> {
         // NAT64 (RFC 6052, 2.1).
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => vec![v4(high, low)],
         // NAT64 of a local network (RFC 8215). The position of the IPv4 address depends on the length of the prefix
-        // (RFC 6052, 2.2), which is not known. So all positions are tried. If the address at a position begins with 0,
-        // the position is not the right one.
+        // (RFC 6052, 2.2), which is not known. So all positions are tried. No host has an address that begins with 0.
+        // So a position with such an address is not the right one.
         [0x64, 0xff9b, 1, ..] => {
             let places = [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]];
             let forms = places.map(|place| place.map(|at: usize| o[at])).into_iter();
@@ -228,7 +228,7 @@ mod tests {
             "2001:20::1",
             "::2",
         ];
-        // The same kinds of addresses, hidden in other forms.
+        // These are addresses of the same kinds, but each is hidden in another form.
         let hidden = [
             "::ffff:169.254.169.254",
             "::169.254.169.254",

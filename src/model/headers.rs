@@ -70,13 +70,13 @@ pub const PRIORITY: &str = ":priority";
 const THEN: &str = ":then";
 const NEXT: &str = ":next";
 
-/// The name of the member with the job that this one follows, in the text of a store.
+/// The name of the member with the job that a follower follows, in the text of a store.
 const AFTER: &str = ":after";
 
 /// The member with the time to run.
 const TTR: &str = ":ttr";
 
-/// The member with the moment after which no attempt begins.
+/// The name of the member with the moment after which no attempt begins, in the text of a store.
 const EXPIRES: &str = ":expires";
 
 /// The headers of a job by their names, and its destination, tags and links. Names are in lower case.
@@ -119,8 +119,8 @@ impl Headers {
         Ok(Headers { by_name: headers, ..Headers::default() })
     }
 
-    /// Makes headers from text of a store, which [`Headers::to_text`] wrote. Text that cannot be read gives no headers,
-    /// so that it does not prevent the delivery.
+    /// Makes headers from the text that [`Headers::to_text`] wrote and a store kept. If the text cannot be read, the
+    /// result has no headers, so that the job is still delivered.
     pub fn trusted(text: &str) -> Headers {
         let mut by_name: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
         by_name.remove(PRIORITY);
@@ -159,12 +159,12 @@ impl Headers {
         &self.then
     }
 
-    /// Returns the headers with the job that this one follows.
+    /// Returns the headers with `after`, the job that the job of these headers follows.
     pub fn with_after(self, after: Option<JobKey>) -> Headers {
         Headers { after: after.map(Box::new), ..self }
     }
 
-    /// Returns the job that this one follows.
+    /// Returns the job that the job of these headers follows.
     pub fn after(&self) -> Option<&JobKey> {
         self.after.as_deref()
     }
@@ -179,7 +179,7 @@ impl Headers {
         self.ttr
     }
 
-    /// Returns the headers with this moment after which no attempt begins.
+    /// Returns the headers with `expires_ms`, the moment after which no attempt begins.
     pub fn with_expires_ms(self, expires_ms: Option<i64>) -> Headers {
         Headers { expires_ms, ..self }
     }
@@ -211,7 +211,7 @@ impl Headers {
             Some(Destination::Url(url)) => (URL, url),
             None => return String::new(),
         };
-        // Neither a path nor a URL has a character that JSON escapes, so scripts can find the end of the value.
+        // A path or a URL has no characters that JSON escapes, so scripts can find the end of the value.
         format!("\"{name}\":{}", serde_json::Value::from(value.as_str()))
     }
 
@@ -324,7 +324,8 @@ impl<'de> Deserialize<'de> for Pairs {
             fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
                 let mut pairs = Vec::new();
                 while let Some(pair) = map.next_entry()? {
-                    // One header more than allowed is enough, because the headers are then refused.
+                    // The loop keeps only one header more than allowed, because with this number, the headers are
+                    // refused.
                     if pairs.len() <= HEADERS_MAX {
                         pairs.push(pair);
                     }

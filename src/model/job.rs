@@ -29,7 +29,7 @@ pub struct NewJob {
     pub on_conflict: OnConflict,
     /// Its own limit of attempts. None: the limit of the topic.
     pub max_attempts: Option<u32>,
-    /// The number of attempts that were made before this add. They count.
+    /// The number of attempts that were made before this add. They count for the limit of attempts.
     pub attempts: u32,
     /// The headers that its callbacks carry in addition to the headers of the topic.
     pub headers: Headers,
@@ -73,7 +73,7 @@ pub struct Attempt {
     /// Why the attempt failed.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub error: String,
-    /// How late it began, and why, if it began late.
+    /// If the attempt began late: how late it began, and why.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub late: Option<LateStart>,
 }
@@ -97,5 +97,5 @@ impl Attempt {
 /// How many attempts are stored with a job.
 pub const ATTEMPTS_KEPT: usize = 10;
 
-/// How many of these are the first attempts. The other stored attempts are the last attempts.
+/// How many of the stored attempts are the first attempts of the job. The other stored attempts are the last attempts.
 pub const FIRST_ATTEMPTS_KEPT: usize = 2;

@@ -132,7 +132,7 @@ impl Body {
         }
     }
 
-    /// Makes a body from text of a store, which was checked before.
+    /// Makes a body from the text that a store kept. The text was checked when the job was added.
     pub fn trusted(text: impl Into<Box<str>>) -> Body {
         Body(text.into())
     }
@@ -152,9 +152,9 @@ impl From<&RawValue> for Body {
 /// When a job is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
-    /// After this span, counted from the change, by the store's clock.
+    /// The job is due when this span has passed since the add or the change, by the store's clock.
     In(Duration),
-    /// At this moment, in Unix milliseconds. A past moment means now.
+    /// The job is due at this moment, in Unix milliseconds. If the moment is past, the job is due now.
     At(i64),
 }
 

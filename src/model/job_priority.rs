@@ -14,15 +14,15 @@ use crate::job_parts::Priority;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobPriority(u32);
 
-/// The number of a priority is greater than its number in a store by this difference. In a store, the levels are 1, 2
-/// and 3, as in earlier releases.
+/// The number of a priority, minus this difference, gives the number that a store keeps for the priority. In a store,
+/// the levels are 1, 2 and 3, as in earlier releases.
 const STORED_LESS: i64 = (1 << 31) - 2;
 
 impl JobPriority {
     /// What a priority may be, for messages.
     pub const FORMS: &str = "\"high\", \"normal\", \"low\" or a whole number from 0 to 4294967295";
 
-    /// Returns the priority of a number. A lower number comes earlier.
+    /// Makes a priority from its number. A job with a lower number comes earlier.
     pub fn from_number(number: u32) -> JobPriority {
         JobPriority(number)
     }

@@ -54,7 +54,8 @@ pub fn rfc3339(ms: i64) -> String {
     format!("{:.3}Z", on_wall_clock(ms, &TimeZone::UTC))
 }
 
-/// Returns what the clocks of a zone show at a moment in Unix milliseconds. At the end of the year 9999 they stop.
+/// Returns what the clocks of a zone show at a moment in Unix milliseconds. For all later times, returns the end of the
+/// year 9999.
 pub fn on_wall_clock(ms: i64, zone: &TimeZone) -> DateTime {
     // A `jiff::Timestamp` cannot hold the end of the year 9999, because that moment has no local time in some zones.
     let at = jiff::Timestamp::from_millisecond(ms).unwrap_or(jiff::Timestamp::MAX);
@@ -73,8 +74,8 @@ pub fn whole(json: &str) -> Option<i64> {
     })
 }
 
-/// The earliest moment that filters accept, in Unix milliseconds: 1973-03-03. There, a smaller number is a mistake, for
-/// example Unix seconds.
+/// The earliest moment that filters accept, in Unix milliseconds: 1973-03-03. In a filter, a smaller number is a
+/// mistake, for example a number of Unix seconds.
 pub const FIRST_MS: i64 = 100_000_000_000;
 
 /// Returns whether a number that is given as Unix milliseconds must be a number of Unix seconds. As milliseconds, the

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 /// If an attempt begins this long or longer after its due time, the reason is stored with the attempt.
 pub const NOTED: Duration = Duration::from_secs(1);
 
-/// Why a job had to wait. The consumer that called the receiver finds the reason. Only [`LateReason::TopicPaused`] is
-/// found later, in the audit log.
+/// Why a job had to wait. The consumer that called the receiver determines the reason. Only [`LateReason::TopicPaused`]
+/// is found later, in the audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LateReason {
@@ -25,7 +25,8 @@ pub enum LateReason {
     StoreDown,
     /// The job was due before the consumer started.
     NotStarted,
-    /// Its topic was paused. No consumer knows this. The pause is found in the audit log when the job is shown.
+    /// The topic was paused. The consumer does not know this reason, so the pause is looked up in the audit log when
+    /// the job is shown.
     TopicPaused,
     /// The consumer saw no reason why the job had to wait.
     #[serde(other)]

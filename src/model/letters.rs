@@ -26,8 +26,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Returns whether the filter selects the dead letter with this id and these tags, which died at `died_ms` (Unix
-    /// milliseconds) after this last attempt.
+    /// Returns whether the filter selects a dead letter with this id, these tags and this last attempt. `died_ms`: when
+    /// it became a dead letter, in Unix milliseconds.
     pub fn picks(&self, id: &str, tags: &Tags, died_ms: i64, last: Option<&Attempt>) -> bool {
         let has_reason = || self.reason.is_empty() || last.is_some_and(|a| a.error.contains(&self.reason));
         id.starts_with(&self.id_prefix)
@@ -40,8 +40,7 @@ impl Filter {
     }
 }
 
-/// When jobs that are redriven together are due, counted from the store's current time. By default, all jobs are due at
-/// once.
+/// When the jobs of one redrive are due, counted from the store's current time. By default, all jobs are due at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pace {
     /// When the first job is due.
@@ -57,13 +56,13 @@ impl Pace {
         Pace { after, every: rate.map_or(Duration::ZERO, |rate| rate.per / rate.jobs.max(1)) }
     }
 
-    /// Returns the pace for the jobs after the first `count` jobs. The returned pace counts from a time that is
-    /// `elapsed` later than the time from which this pace counts.
+    /// Returns the pace for the jobs after the first `count` jobs. The returned pace begins to count `elapsed` later
+    /// than this pace.
     pub fn behind(self, count: usize, elapsed: Duration) -> Pace {
         Pace { after: self.due(count).saturating_sub(elapsed), ..self }
     }
 
-    /// Returns when the job after the first `count` jobs is due.
+    /// Returns when a job is due that has `count` jobs before it.
     pub fn due(self, count: usize) -> Duration {
         self.after.saturating_add(self.every.saturating_mul(count as u32))
     }

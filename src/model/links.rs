@@ -1,4 +1,4 @@
-//! The texts that a store keeps about the jobs that follow a job, and about the job that a job follows. The module
+//! The texts that a store keeps about the followers of a job, and about the job that a follower follows. The module
 //! `follow` says what these texts mean. Pure.
 
 use base64::Engine as _;
@@ -24,17 +24,17 @@ impl Then {
         Then { full: full.unwrap_or_default().into(), links: links.unwrap_or_default().into() }
     }
 
-    /// Returns whether nothing follows.
+    /// Returns whether there are no followers.
     pub fn is_empty(&self) -> bool {
         self.links.is_empty()
     }
 
-    /// Returns the text of the jobs. Empty: they are not known, or there are none.
+    /// Returns the text of the followers. Empty: the followers are not known, or there are none.
     pub fn full(&self) -> &str {
         &self.full
     }
 
-    /// Returns the text of the topics and ids.
+    /// Returns the text with the topics and ids of the followers.
     pub fn links(&self) -> &str {
         &self.links
     }
@@ -44,7 +44,7 @@ impl Then {
         Then { full: Box::default(), links: self.links.clone() }
     }
 
-    /// Returns the text of each job. No texts: the jobs are not known, or there are none.
+    /// Returns the text of each follower. No texts: the followers are not known, or there are none.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.full.split('.').filter(|text| !text.is_empty())
     }

@@ -1,6 +1,6 @@
 //! Passwords of people, as dq stores them: hashed with Argon2id, in the PHC string format. Pure: salts are arguments. A
-//! hash and a check take about 20 ms and 19 MiB each, on purpose. The caller must make sure that nobody else waits
-//! meanwhile.
+//! hash and a check take about 20 ms and 19 MiB each, so that guessing is expensive. The caller must run them where no
+//! other work waits for their end.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -54,8 +54,8 @@ impl StoredPassword {
     }
 }
 
-/// Takes as long as the check of an account's password. The function is called when there is no such account, so that
-/// the time of the answer does not show whether an account exists.
+/// Takes as long as the check of an account's password. Call this function when the named account does not exist, so
+/// that the time of the answer does not show this.
 pub fn check_nobodys(password: &str) {
     static NOBODYS: LazyLock<Option<StoredPassword>> =
         LazyLock::new(|| StoredPassword::new("nobody's password", [0; 16]).ok());

@@ -52,12 +52,12 @@ pub struct OverQuota {
 }
 
 impl OverQuota {
-    /// The topic holds too much.
+    /// Returns the refusal for a topic that is full.
     pub fn full(limit: QuotaLimit) -> OverQuota {
         OverQuota { limit, wait: FULL_WAIT }
     }
 
-    /// Jobs are added too fast. The next job may be added after `wait_us` microseconds.
+    /// Returns the refusal for jobs that are added too fast. The next job may be added after `wait_us` microseconds.
     pub fn too_fast(limit: QuotaLimit, wait_us: f64) -> OverQuota {
         OverQuota { limit, wait: Duration::from_millis((wait_us / 1000.0).ceil().max(1.0) as u64) }
     }
@@ -76,8 +76,8 @@ pub struct AddRate {
 
 impl AddRate {
     /// Returns the bucket of tokens of one shard, if the rate is divided among `shards` shards. All buckets together
-    /// hold as many tokens as the rate gives during its whole span. The size of each bucket is rounded up, so the sum
-    /// can be greater.
+    /// hold as many tokens as the rate gives in its period. The size of each bucket is rounded up, so the sum can be
+    /// greater.
     pub fn steps(&self, shards: u32) -> RateSteps {
         let shards = shards.max(1);
         let step_us = self.rate.per.as_micros() as f64 / f64::from(self.rate.jobs.max(1)) * f64::from(shards);

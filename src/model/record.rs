@@ -67,7 +67,7 @@ pub struct JobRecord {
     pub due_ms: i64,
     /// How many attempts were begun. Attempts that do not count are left out.
     pub attempts: u32,
-    /// The first and the last attempts, the oldest first, followed by a note if there is one.
+    /// The first and the last attempts, the oldest first. If there is a note, the note is the last entry.
     pub attempts_log: Vec<Attempt>,
     /// Its body, if its topic keeps bodies.
     pub body: Option<Body>,

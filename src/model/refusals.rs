@@ -41,15 +41,16 @@ pub struct RefusalSummary {
     pub source: ClientSource,
     /// How many requests were refused.
     pub all: u64,
-    /// How many of them had no valid token, although a token is needed.
+    /// How many of the refused requests had no valid token, although they needed one.
     pub without_token: u64,
     span: Duration,
     example: String,
 }
 
 impl RefusalCounts {
-    /// Counts a refused request. Returns `text` if it must be logged at once. This is so if no refusal of the source is
-    /// counted at present, and the request had a valid token or needed no token. `text` must have a bounded length.
+    /// Counts a refused request. Returns `text` if it must be logged at once. A refusal is logged at once if no refusal
+    /// of its source is counted at present, and the request had a valid token or needed no token. `text` must have a
+    /// bounded length.
     pub fn count(
         &mut self,
         source: ClientSource,
@@ -100,8 +101,8 @@ impl RefusalCounts {
             }
             let next = SourceCount { since: now, all: 0, without_token: 0, example: None };
             let SourceCount { since, all, without_token, example } = std::mem::replace(count, next);
-            // Every refusal of this source has a line of its own, so there is nothing to log. The source is forgotten,
-            // so its next refusal may have a line again.
+            // In this minute, the source had no refusal, or only one that had a line of its own. So there is nothing to
+            // log, and the source is forgotten. Its next refusal may have a line again.
             let Some(example) = example else { return false };
             let span = now.saturating_duration_since(since);
             summaries.push(RefusalSummary { source: *source, all, without_token, span, example });
@@ -117,7 +118,7 @@ impl fmt::Display for RefusalSummary {
         let RefusalSummary { source, all, without_token, span, example } = self;
         let requests = if *all == 1 { "request" } else { "requests" };
         write!(f, "refused {all} {requests} from {source} in the last ")?;
-        // The caller may be late by a moment.
+        // If the caller is late by less than a second, the line still says "minute".
         match span.as_secs() {
             60 => f.write_str("minute")?,
             seconds => write!(f, "{seconds} s")?,
@@ -157,7 +158,7 @@ mod tests {
         assert_eq!(refusals.summaries(at(59)), []);
         let message = "refused 1234 requests from user 7 in the last minute, such as GET /1: 404";
         assert_eq!(texts(&refusals.summaries(at(60))), [message]);
-        // The next refusal belongs to the same run, and has no line of its own either.
+        // The source is still counted, so the next refusal has no line of its own either.
         assert_eq!(refusals.count(source(7), true, at(61), text(9)), None);
         assert_eq!(refusals.due(), Some(at(120)));
         let message = "refused 1 request from user 7 in the last minute, such as GET /9: 404";

@@ -2,7 +2,7 @@
 //! own share of the keys moves. Pure. The scores decide where stored data is, so they must never change.
 
 /// Returns the indexes of the places, in the order in which `key` prefers them. The first place is the home of the key.
-/// The callers use only the first place, even while it is away.
+/// The callers use only the first place, even while the server of this place does not answer.
 pub fn order<P: AsRef<[u8]>>(places: &[P], key: &[&[u8]]) -> Vec<usize> {
     let mut scored: Vec<(u64, usize)> =
         places.iter().enumerate().map(|(i, place)| (score(place.as_ref(), key), i)).collect();
@@ -24,7 +24,7 @@ pub fn hash(key: &[&[u8]]) -> u64 {
 }
 
 /// Returns the score of a place for a key: FNV-1a over all parts. A byte that cannot be in a name ends each part. After
-/// that, a finisher spreads differences in the last bytes.
+/// that, some more steps mix the bits, so that a difference in the last bytes changes all bits of the score.
 fn score(place: &[u8], key: &[&[u8]]) -> u64 {
     const PRIME: u64 = 0x0000_0100_0000_01b3;
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;

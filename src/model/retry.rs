@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// How the delay between the attempts of a job grows. It uses two more settings of the topic: `base`, the first delay,
-/// and `cap`, the longest delay.
+/// How the delay between the attempts of a job grows. The delay also depends on two other settings of the topic:
+/// `base`, the first delay, and `cap`, the longest delay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Retry {
     /// After attempt k (1, 2, 3 …), the next attempt comes 2(k-1)+1 times `base` later: by default 1, 3, 5 … minutes.
@@ -17,8 +17,8 @@ pub enum Retry {
 }
 
 impl Retry {
-    /// Returns the delay after the failure of attempt `number` (from 1). `random` is between 0 and 1 and spreads
-    /// exponential retries. It only makes the delay longer.
+    /// Returns the delay after the failure of attempt `number` (from 1). `random` is between 0 and 1. It makes the
+    /// delay of an exponential retry longer, so that retries do not all come at the same time.
     pub fn delay_after(&self, base: Duration, cap: Duration, number: u32, random: f64) -> Duration {
         let failures = number.max(1);
         match self {

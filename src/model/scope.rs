@@ -46,7 +46,7 @@ pub enum Scope {
 )]
 pub struct NoScope(String);
 
-/// How many characters of a text a message repeats.
+/// How many characters of a wrong scope the error message shows.
 const SHOWN: usize = 160;
 
 impl FromStr for Scope {
@@ -112,8 +112,8 @@ impl fmt::Display for Scope {
     }
 }
 
-/// What a request needs. A topic is given as the request spells it. No scope of a single topic includes a text that is
-/// not a valid name of a topic.
+/// What a request needs. A topic is given as the request spells it. If this text is not a valid name of a topic, a
+/// scope for a single topic never allows the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequiredAccess<'a> {
     /// Everything.
@@ -179,7 +179,7 @@ impl Scope {
     }
 }
 
-/// Writes the smallest scope that is enough.
+/// Writes the smallest scope that allows the request.
 impl fmt::Display for RequiredAccess<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

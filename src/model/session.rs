@@ -2,8 +2,8 @@
 //! cookies. dq does not store sessions. A cookie is signed with a key that is made from a secret file, from the hash of
 //! the password and from the moment at which the password was set. So each dq-http-server that has the file recognizes
 //! the cookie, even after a restart. A new password ends all sessions of the old password. To end the sessions of an
-//! account without a new password, the registry sets that moment one millisecond later. Someone who can read only the
-//! registry cannot sign a cookie. Pure: the current time is an argument.
+//! account without a new password, the registry stores a moment of the password that is one millisecond later. Someone
+//! who can read only the registry cannot sign a cookie. Pure: the current time is an argument.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -35,8 +35,9 @@ impl fmt::Debug for SessionKey {
     }
 }
 
-/// Returns the name of the cookie. Browsers store cookies by host and not by port, so each daemon of a host has a name
-/// of its own. With TLS the name begins with `__Host-`: a browser then accepts the cookie only from this host.
+/// Returns the name of the cookie. Browsers store cookies by host and not by port. So the name contains the port, and
+/// the cookies of two daemons of one host have different names. With TLS the name begins with `__Host-`: a browser then
+/// accepts the cookie only from this host.
 pub fn cookie(listen: Option<SocketAddr>, has_tls: bool) -> String {
     let host = if has_tls { "__Host-" } else { "" };
     let port = listen.map_or_else(String::new, |address| format!("_{}", address.port()));
@@ -49,14 +50,15 @@ pub const LIFE: Duration = Duration::from_secs(12 * 3600);
 /// The clocks of two hosts may differ by this time, and the hosts still accept each other's sessions.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(300);
 
-/// What the key of sessions is made from, in addition to the hash.
+/// A fixed text. dq hashes this text together with the hash of the password, and each signature of a session covers the
+/// result.
 const PURPOSE: &[u8] = b"dq console session 2\0";
 
-/// What the token against cross-site requests (CSRF) is made from. A page sends this token with each change, in
-/// addition to the cookie, which browsers send by themselves.
+/// A fixed text. The token against cross-site requests (CSRF) is a signature of this text and of the value of the
+/// cookie. A page sends this token with each change, in addition to the cookie, which browsers send by themselves.
 const CSRF: &[u8] = b"dq console csrf\0";
 
-/// Signs `what` and `of` with the key of an account's sessions. None: the token is not an account, because it has no
+/// Signs `what` and `of` with `key`, for the account `token`. None: the token is not an account, because it has no
 /// password.
 fn signed(key: &SessionKey, token: &Token, what: &[u8], of: &[u8]) -> Option<Hmac<Sha256>> {
     let TokenProof::Password(hashed) = &token.proof else { return None };

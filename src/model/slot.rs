@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The name of the master. An executable that is started by this name is the daemon.
+/// The name of the master. If an executable is started under this name, it runs as the daemon.
 pub const MASTER: &str = "dq-master";
 
 /// What a child process does. The variants are in the order in which the roles are started.
@@ -28,7 +28,7 @@ impl Role {
     pub const ALL: [Role; 5] =
         [Role::Timer, Role::Consume, Role::Server, Role::HttpServer, Role::RedisChecker];
 
-    /// Returns the name of the role without `dq-` and index. The option `--only` has the same form.
+    /// Returns the name of the role, without `dq-` and without an index. The option `--only` takes this name.
     pub fn name(self) -> &'static str {
         match self {
             Role::Server => "server",

@@ -38,7 +38,7 @@ pub struct Finding {
     pub loses_jobs: bool,
     /// Figures, and what would help.
     pub detail: String,
-    /// Since when it is known, in Unix milliseconds.
+    /// Since when the problem is known, in Unix milliseconds.
     pub since_ms: i64,
 }
 
@@ -66,7 +66,8 @@ pub struct DaemonStatus {
     pub store: String,
     /// The child processes of all generations.
     pub processes: Vec<Process>,
-    /// What dq-redis-checker has found. The process that asks for the status fills it in.
+    /// What dq-redis-checker has found. The master leaves this list empty, and the process that asks for the status
+    /// fills it in.
     #[serde(default)]
     pub findings: Vec<Finding>,
 }
@@ -75,15 +76,15 @@ pub struct DaemonStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// It was started, and some child processes have not been ready yet.
+    /// The daemon was started, and some child processes have not been ready yet.
     Starting,
-    /// It serves.
+    /// The daemon serves.
     Steady,
-    /// It serves, and checks a new executable.
+    /// The daemon serves, and checks a new executable.
     Checking,
-    /// It serves, and starts a new generation.
+    /// The daemon serves, and starts a new generation.
     Rolling,
-    /// It ends.
+    /// The daemon ends.
     Stopping,
 }
 
@@ -94,7 +95,7 @@ pub struct Renewal {
     pub at_ms: i64,
     /// What was renewed: `configuration` (HUP) or `executable` (USR2).
     pub kind: String,
-    /// Why it was refused. Then the old generation still serves. None: the new generation serves.
+    /// Why the restart was refused. In this case, the old generation still serves. None: the new generation serves.
     pub refused: Option<String>,
 }
 
@@ -118,11 +119,12 @@ pub struct Process {
     pub restarts: u32,
     /// The last unexpected end.
     pub last_end: Option<End>,
-    /// Its share of the memory, in bytes: the memory that it alone uses, and its part of the shared memory. The process
-    /// that asks for the status fills it in.
+    /// The share of the memory that this process has, in bytes: the memory that no other process uses, and its part of
+    /// the shared memory. The program that asks for the status fills in this field.
     #[serde(default)]
     pub memory_bytes: Option<u64>,
-    /// The processor time that it used, in milliseconds. The process that asks for the status fills it in.
+    /// The processor time that this process has used, in milliseconds. The program that asks for the status fills in
+    /// this field.
     #[serde(default)]
     pub cpu_ms: Option<u64>,
 }
@@ -131,17 +133,17 @@ pub struct Process {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcessState {
-    /// It has ended and will be started again.
+    /// The process has ended and will be started again.
     Waiting,
-    /// It is started and not ready yet.
+    /// The process is started and not ready yet.
     Starting,
     /// It works.
     Up,
-    /// It finishes its work, and takes no new work.
+    /// The process finishes its work, and takes no new work.
     Draining,
-    /// It was killed, and has not ended yet.
+    /// The process was killed, and has not ended yet.
     Killed,
-    /// It has ended and is not started again, for example because its configuration is wrong.
+    /// The process has ended and is not started again, for example because its configuration is wrong.
     Gone,
 }
 
@@ -150,6 +152,6 @@ pub enum ProcessState {
 pub struct End {
     /// When it ended, in Unix milliseconds.
     pub at_ms: i64,
-    /// How it ended, and why, as far as that is known.
+    /// How the process ended, and why, as far as this is known.
     pub reason: String,
 }

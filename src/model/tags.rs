@@ -56,7 +56,7 @@ impl Serialize for Tag {
     }
 }
 
-/// The tags of a job. They are different, and sorted.
+/// The tags of a job, sorted and without duplicates.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Tags(Vec<Tag>);

@@ -1,8 +1,8 @@
 //! The ticket of an attempt. A receiver that answers later uses it to report the outcome. The ticket is signed. So the
 //! receiver needs no other proof, and dq recognizes a forged ticket without the store. Pure: no I/O, no clock.
 //!
-//! Its text is the base64url form of a version, the fields of [`Ticket`], and HMAC-SHA256 over the version and the
-//! fields.
+//! The text of a ticket is the base64url form of a version, the fields of [`Ticket`], and HMAC-SHA256 over the version
+//! and the fields.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use sha2::Sha256;
 
 use crate::job::{ID_MAX, JobId, JobKey, TOPIC_MAX, TopicName};
 
-/// The first byte of a ticket. Another layout gets another number.
+/// The first byte of a ticket. If the layout of tickets changes, this number changes too.
 const VERSION: u8 = 1;
 
 /// The length of a signature, in bytes.
@@ -145,8 +145,8 @@ impl PresentedTicket {
         Some(PresentedTicket { ticket: Ticket::from_bytes(&signed)?, signed, signature })
     }
 
-    /// Returns the lease token. The token shows from which lane the job is leased, and so which secret must have signed
-    /// the ticket.
+    /// Returns the lease token. The token shows from which lane the job is leased. Each lane has its own secret, so the
+    /// token also shows which secret must have signed the ticket.
     pub fn token(&self) -> &[u8] {
         &self.ticket.token
     }

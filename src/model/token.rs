@@ -1,8 +1,8 @@
 //! Tokens: the secret that a client presents, the digest that dq keeps, and the check of its scopes. Pure: no I/O, no
 //! clock, no random numbers.
 //!
-//! A secret has 256 random bits. So nobody can guess the secret, even with the digest. A plain SHA-256 is therefore as
-//! safe as a keyed SHA-256, which would need a key. This key would have to be kept beside the digests or on every host.
+//! A secret has 256 random bits. So nobody can guess the secret, even with the digest. So a plain SHA-256 is as safe as
+//! a keyed SHA-256. A keyed SHA-256 would also need a key, beside the digests or on every host.
 
 use std::fmt;
 use std::sync::Arc;
@@ -179,7 +179,7 @@ pub struct TokenName {
     is_account: bool,
 }
 
-/// The stored name of an account begins with this character. (Older releases ignore such a row.)
+/// The stored name of an account begins with this character. (Older releases ignore a row with such a name.)
 const ACCOUNT: char = '@';
 
 impl TokenName {
@@ -303,7 +303,7 @@ impl Tokens {
     }
 
     /// Returns the token whose secret a client presents, if the token is valid now. The search takes the same time for
-    /// each token, and for a secret that is partly right.
+    /// each token. It also takes the same time if a part of the secret is right.
     pub fn find_by_secret(&self, secret: &str, now_ms: i64) -> Option<&Token> {
         let digest = Digest::from_secret(secret)?;
         let (mut found, mut at) = (Choice::from(0), 0_u64);

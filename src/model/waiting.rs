@@ -25,7 +25,7 @@ pub struct WaitingJob<'a> {
     pub attempts: u32,
     /// The last attempt that is known.
     pub last: Option<&'a Attempt>,
-    /// Whether it is in the spool of this host.
+    /// Whether the job is in the spool of this host.
     pub is_spooled: bool,
 }
 
@@ -67,8 +67,8 @@ pub struct RateUse {
 }
 
 impl RateUse {
-    /// Whether jobs wait because of the rate. A high rate has a free token now and then, even while jobs wait for
-    /// tokens. At a moment with a free token, `next_ms` is None. So `used` is also checked.
+    /// Whether jobs wait because of the rate. With a high rate, a callback may begin at some moments even while jobs
+    /// wait. At such a moment, `next_ms` is None. So `used` is also checked.
     fn is_reached(&self) -> bool {
         let is_near = |used: u64| used as f64 >= f64::from(self.limit.jobs) * RATE_REACHED;
         self.next_ms.is_some() || self.used.is_some_and(is_near)
@@ -107,20 +107,20 @@ impl HostUse {
 /// The pause of a topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Pause {
-    /// Who paused it, as in the audit log. None: this is not known, or the reader may not see it.
+    /// Who paused the topic, as in the audit log. None: this is not known, or the reader may not see it.
     pub by: Option<String>,
-    /// When it was paused, Unix milliseconds. None: this is not known.
+    /// When the topic was paused, Unix milliseconds. None: this is not known.
     pub since_ms: Option<i64>,
 }
 
 /// A circuit that is not closed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CircuitReason {
-    /// Since when it is not closed, Unix milliseconds.
+    /// Since when the circuit is not closed, Unix milliseconds.
     pub since_ms: i64,
-    /// When its pause ends or ended, Unix milliseconds.
+    /// When the pause of the circuit ends or ended, Unix milliseconds.
     pub until_ms: i64,
-    /// Whether it is half open: one job at a time is let through.
+    /// Whether the circuit is half open: it lets one job through at a time.
     #[serde(skip)]
     pub is_half_open: bool,
     /// The failure that opened it.
@@ -147,7 +147,7 @@ pub enum WaitingReason {
         /// When the next attempt is due, Unix milliseconds.
         due_ms: i64,
     },
-    /// It is due, but no timer has made it ready yet.
+    /// The job is due, but no timer has made it ready yet.
     NotPromoted {
         /// When it was due, Unix milliseconds.
         due_ms: i64,
@@ -165,16 +165,16 @@ pub enum WaitingReason {
     Paused(Pause),
     /// The circuit of its topic is open.
     CircuitOpen(CircuitReason),
-    /// The circuit of its topic is half open.
+    /// The circuit of the job's topic is half open.
     CircuitHalfOpen(CircuitReason),
-    /// The number of its topic's jobs in flight has reached `max_in_flight`.
+    /// The topic of the job has as many jobs in flight as `max_in_flight` allows.
     MaxInFlight {
         /// The limit.
         limit: u32,
         /// How many jobs of the topic are leased.
         used: u64,
     },
-    /// Callbacks of its topic begin as fast as `rate` allows.
+    /// Callbacks of the job's topic begin as fast as the `rate` of the topic allows.
     Rate {
         /// The limit.
         limit: String,
@@ -184,7 +184,8 @@ pub enum WaitingReason {
         /// rate allows.
         next_ms: Option<i64>,
     },
-    /// The host of its receiver is at a limit. If the job is not due yet, it may have been postponed because of this.
+    /// The host of the job's receiver is at a limit. If the job is not due yet, it may have been postponed because of
+    /// this limit.
     HostLimit {
         /// The host.
         host: String,
@@ -459,7 +460,7 @@ mod tests {
                 "callbacks of the topic begin at a rate of 80/m, and its limit is 100/m",
             ),
             (WaitingTopic { rate: rate(79, None), ..none() }, "a consumer leases"),
-            // The rate was reached a moment ago, and the mean does not show it yet.
+            // The rate was reached a moment ago, and the measured mean of begun callbacks does not show this yet.
             (
                 WaitingTopic { rate: rate(1, Some(NOW_MS + 600)), ..none() },
                 "the rate of the topic, 100/m, lets the next callback begin at 2027-01-15T08:00:00.600Z",

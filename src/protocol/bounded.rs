@@ -15,7 +15,7 @@ impl BoundedBuffer {
     }
 
     /// Moves bytes from `input` until the buffer has `length` bytes, or `input` is empty. Returns true if the buffer
-    /// has all of them.
+    /// then has `length` bytes, or is full.
     pub(crate) fn fill(&mut self, input: &mut &[u8], length: usize) -> bool {
         let length = length.min(self.limit);
         let count = length.saturating_sub(self.bytes.len()).min(input.len());

@@ -16,7 +16,7 @@ pub(crate) struct StoredBulk {
 }
 
 impl StoredBulk {
-    /// Reads the row. None: another release has written it.
+    /// Reads the row. None: another release has written the row, and this release cannot read it.
     pub(crate) fn read(self) -> Option<BulkRow> {
         let StoredBulk { number, who, request, progress, started_ms, stop, ended, ended_ms } = self;
         let ended = match ended {

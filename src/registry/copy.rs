@@ -9,15 +9,15 @@ use model::token::Token;
 pub struct CopySummary {
     /// How many topics were written to the other registry.
     pub topics: usize,
-    /// How many tokens were written to it.
+    /// How many tokens were written to the other registry.
     pub tokens: usize,
-    /// How many accounts were written to it.
+    /// How many accounts were written to the other registry.
     pub accounts: usize,
-    /// What both registries had, with different settings.
+    /// The topics, tokens and accounts that both registries had, but with different settings.
     pub different: Vec<String>,
-    /// What only the other registry has. It stays there.
+    /// The topics, tokens and accounts that only the other registry has. They stay there.
     pub only_there: Vec<String>,
-    /// What the first registry has and dq cannot use. It was not copied.
+    /// The rows of the first registry that dq cannot use. They were not copied.
     pub unusable: Vec<InvalidRow>,
 }
 

@@ -1,5 +1,5 @@
-//! The state of a topic that a caller expects. A change with this condition is refused in any other state. So two
-//! callers that change a topic at the same time do not overwrite each other's change.
+//! The state of a topic that a caller expects. A change that gives the expected state is refused if the topic is in
+//! another state. So two callers that change a topic at the same time do not overwrite each other's change.
 
 use super::{RegistryError, Result, Revision};
 use model::job::TopicName;

@@ -91,7 +91,7 @@ impl From<StoreError> for RegistryError {
     }
 }
 
-/// A number for one topic, or for all topics and tokens together. It changes when they change.
+/// A number for one topic, or for all topics and tokens together. The number changes whenever one of them changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revision(pub u64);
 
@@ -116,7 +116,7 @@ pub struct Registered {
 pub struct InvalidRow {
     /// Which row.
     pub which: String,
-    /// What is wrong with it, and what would be accepted.
+    /// What is wrong, and what would be accepted.
     pub why: String,
 }
 
@@ -146,7 +146,7 @@ pub struct Listing {
     pub unusable: Vec<InvalidRow>,
 }
 
-/// A runner that looks for an operation on many jobs.
+/// A runner is a process that runs operations on many jobs. This runner looks for an operation.
 #[derive(Debug, Clone, Copy)]
 pub struct BulkClaim<'a> {
     /// The runner: a random text.
@@ -171,7 +171,7 @@ pub struct BulkSave<'a> {
     pub until_ms: i64,
     /// Whether the runner gives the operation up. This or another process may then continue it at `until_ms`.
     pub gives_up: bool,
-    /// How it ended, and the entry of the audit log that says so. Both are written in one step.
+    /// How the operation ended, and the entry of the audit log about this end. Both are written in one step.
     pub ended: Option<(BulkEnd, &'a Entry)>,
 }
 
@@ -189,7 +189,7 @@ pub trait Registry: Send + fmt::Debug {
     /// Returns the topic with that name.
     fn get(&mut self, name: &TopicName) -> Result<Option<Registered>>;
 
-    /// Writes a topic. It is new, or it replaces the expected one. Returns its revision.
+    /// Writes a topic. The topic is new, or it replaces the expected topic. Returns its revision.
     fn put(&mut self, topic: &Topic, expected: Expected) -> Result<Revision>;
 
     /// Sets only the status of a topic. Returns its revision.
@@ -241,18 +241,18 @@ pub trait Registry: Send + fmt::Debug {
     /// ended and that nobody has the right to run. None: there is no such operation.
     fn claim_bulk(&mut self, claim: &BulkClaim<'_>) -> Result<Option<BulkRow>>;
 
-    /// Writes how far an operation has come, if the runner still has the right to run it. None: the runner has lost it,
-    /// and nothing was written. Otherwise returns whether somebody has asked to stop the operation.
+    /// Writes how far an operation has come, if the runner still has the right to run it. None: the runner has lost
+    /// this right, and nothing was written. Otherwise returns whether somebody has asked to stop the operation.
     fn save_bulk(&mut self, save: &BulkSave<'_>) -> Result<Option<bool>>;
 
     /// Asks to stop an operation. Returns false if it has already ended.
     fn stop_bulk(&mut self, number: u64) -> Result<bool>;
 
     /// Adds new counts to the statistics: to the sums of all time, and to the sums of a day, such as `2026-11-21`. New
-    /// counts are those that the pages of counters have gained since the last call. The registry also stores which
-    /// counts it has added, and changes this in the same transaction as the sums. A call that failed, or whose outcome
-    /// is unknown, is repeated with the same pages or with later pages. So no count is added twice or lost. Returns how
-    /// many subjects had new counts.
+    /// counts are those that the pages of counters have gained since the last call. The registry also notes which
+    /// counts it has added. It writes this note in the same transaction as the sums. A call that failed, or whose
+    /// outcome is unknown, is repeated with the same pages or with later pages. So no count is added twice or lost.
+    /// Returns how many subjects had new counts.
     fn carry(&mut self, day: &str, pages: &[PageSums]) -> Result<usize>;
 
     /// Returns the statistics of all time, and of the days from `since` on.

@@ -1,6 +1,6 @@
-//! Runs migrations on a connection that has locked out all others. refinery keeps the history and decides what to run.
-//! Its own drivers are not used: they begin transactions of their own, and the driver for MySQL ignores errors after
-//! the first statement of a file.
+//! Runs migrations on a connection that keeps all other processes from migrating. The crate refinery keeps the history
+//! of the migrations, and decides which migrations to run. Its own drivers are not used: they begin transactions of
+//! their own, and the driver for MySQL ignores errors after the first statement of a file.
 
 use refinery_core::error::WrapMigrationError;
 use refinery_core::traits::sync::{Migrate, Query, Transaction};
@@ -23,7 +23,8 @@ pub(super) trait Session {
 
 /// Runs the migrations that were not run yet.
 pub(super) fn migrate(session: impl Session, migrations: &[Migration]) -> Result<()> {
-    // An older release may run after a newer one. A migration that this release does not know is not an error.
+    // An older release may run after a newer one. So it is not an error if the table has a migration that this release
+    // does not know.
     let mut runner = Runner::new(migrations).set_abort_missing(false);
     runner.set_migration_table_name(HISTORY);
     let migrated = runner.run(&mut Migrating(session));
@@ -56,7 +57,7 @@ impl<S: Session> Query<Vec<Migration>> for Migrating<S> {
             let damaged = || RegistryError::Away(format!("{HISTORY} is damaged at version {version}"));
             let number = version.try_into().map_err(|_| damaged())?;
             let checksum = checksum.parse().map_err(|_| damaged())?;
-            // The time when it was run is not needed here.
+            // The time when the migration was run is not needed here.
             Ok(Migration::applied(number, name, OffsetDateTime::UNIX_EPOCH, checksum))
         };
         self.0.history(query)?.into_iter().map(migration).collect()

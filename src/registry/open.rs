@@ -23,7 +23,7 @@ pub fn php_nodes(settings: &RegistrySettings) -> Result<Vec<PhpNode>> {
 /// not brought up to date.
 #[derive(Debug, Default)]
 pub struct Reading {
-    /// The topics. The table may be one that was never brought up to date.
+    /// The topics, even if their table was never brought up to date.
     pub topics: Vec<Registered>,
     /// The rows that are not topics.
     pub unusable: Vec<InvalidRow>,

@@ -20,13 +20,13 @@ pub struct PhpAlert {
     pub user: String,
     /// The password.
     pub password: String,
-    /// JSON: `{"redis": "mail,mail"}`, the addresses that get an alert when a node is down.
+    /// JSON such as `{"redis": "mail,mail"}`. It has the addresses that get an alert when a node is down.
     pub ext: String,
 }
 
 impl PhpAlert {
-    /// Returns the mail server that the row names. None: it names none. Port 465 uses TLS from the start. All other
-    /// ports need STARTTLS, but a server on this host may work without it.
+    /// Returns the mail server that the row names. None: the row names no mail server. Port 465 uses TLS from the
+    /// start. All other ports need STARTTLS, but a server on this host may work without it.
     pub fn smtp(&self) -> Option<SmtpSettings> {
         let (host, port) = (self.host.trim(), u16::try_from(self.port).ok().filter(|port| *port > 0)?);
         if host.is_empty() {

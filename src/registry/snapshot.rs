@@ -48,7 +48,7 @@ pub enum SnapshotError {
     /// The file holds something else.
     #[error("it is no snapshot: {0}")]
     Damaged(#[from] serde_json::Error),
-    /// Another release wrote it, in another format.
+    /// Another release wrote the file, in another format.
     #[error("its format is {0}; this release reads {FORMAT}")]
     Format(u32),
 }
@@ -64,7 +64,7 @@ struct File {
     source: String,
     revision: Revision,
     topics: Vec<Box<RawValue>>,
-    /// The release before this one does not know this field, and ignores it.
+    /// Early releases do not know this field, and ignore it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tokens: Option<Vec<Box<RawValue>>>,
 }
@@ -82,8 +82,8 @@ impl Snapshot {
         folder(run_dir).join("topics.json")
     }
 
-    /// Writes the file in one step: a reader finds the old one or the new one. It contains secrets, so only its owner
-    /// can read it.
+    /// Writes the file in one step, so that a reader finds either the old contents or the new contents. The file
+    /// contains secrets, so only its owner can read it.
     pub fn write(&self, run_dir: &Path) -> Result<(), SnapshotError> {
         let text = |topic: &Topic| {
             serde_json::value::to_raw_value(&StoredTopic {
@@ -104,7 +104,8 @@ impl Snapshot {
             },
         };
         let path = Snapshot::file(run_dir);
-        // During a restart, two processes may write at the same time, so each has a draft of its own.
+        // During a restart, two processes may write at the same time, so each process first writes a draft file of its
+        // own.
         let draft = path.with_extension(format!("draft-{}", std::process::id()));
         let mut out =
             std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
@@ -251,8 +252,8 @@ mod tests {
         snapshot.write(run_dir).unwrap();
         assert_eq!(Snapshot::read(run_dir).unwrap(), Some((snapshot.clone(), Vec::new())));
         let path = Snapshot::file(run_dir);
-        // Early releases do not know tokens. `Before` has the fields that such a release reads. It can read what this
-        // one writes.
+        // Early releases do not know tokens. `Before` has the fields that such a release reads. Such a release can read
+        // what this release writes.
         #[derive(Deserialize)]
         struct Before {
             format: u32,

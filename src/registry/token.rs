@@ -14,7 +14,7 @@ const ADD_RATE: &str = "add_rate=";
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct TokenRow {
     pub name: String,
-    /// The digest of its secret, or the hash of a password.
+    /// The digest of the token's secret, or the hash of a password.
     pub digest: String,
     pub scopes: String,
     pub created_ms: i64,

@@ -36,7 +36,7 @@ pub struct Bulk {
 type RecordPlace = (i64, String);
 
 impl Bulk {
-    /// Begins the operation with this number, which began at `started_ms`.
+    /// Makes the operation with this number, which began at `started_ms`.
     pub fn new(request: &BulkRequest, number: u64, started_ms: i64) -> Bulk {
         Bulk {
             topic: request.topic.clone(),

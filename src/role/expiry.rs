@@ -1,7 +1,8 @@
 //! Jobs that have expired. No further attempt of such a job begins (docs/FLOW.md, `expire_after`). Pure.
 //!
-//! The moment when a job expires is fixed when the job is added, and is kept with its headers. If a change or a redrive
-//! later sets a due time after that moment, and the attempts of the job are 0 then, the job has one attempt.
+//! The moment when a job expires is fixed when the job is added, and is kept with its headers. A change or a redrive
+//! may later set a due time after that moment. If no attempt of the job is counted at that time, the job still gets one
+//! attempt.
 
 use host::now_ms;
 use model::job::Attempt;

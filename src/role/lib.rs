@@ -67,7 +67,7 @@ pub struct Context {
     link: Link,
     signals: Signals,
     sockets: HashMap<String, OwnedFd>,
-    /// Whether the link has ended. Such a link is always readable, so nothing waits on it any more.
+    /// Whether the link has ended. A link that has ended is always readable, so nothing waits on it any more.
     orphaned: bool,
     drain: Option<Drain>,
     /// When the workers should have finished their present work.
@@ -230,7 +230,8 @@ impl Context {
     }
 
     /// Sets the moment by which the workers should have finished their present work. None: no worker has a deadline
-    /// now. Call it before each wait. The answers to the master's pings say how long ago this moment passed.
+    /// now. Call this function before each wait. The answers to the master's pings say how long ago the moment `by`
+    /// passed.
     pub fn workers_by(&mut self, by: Option<Instant>) {
         self.workers_by = by;
     }

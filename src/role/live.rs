@@ -54,7 +54,7 @@ type FileVersion = (u64, i64, i64);
 #[derive(Debug)]
 enum RegistryWatch {
     Notified(Changes),
-    /// The system has no more watches, so a timer is used.
+    /// The system allows no further watch on a file, so a timer is used.
     Polled(TimerFd),
 }
 

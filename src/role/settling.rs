@@ -9,10 +9,10 @@ use model::ticket::Ticket;
 use model::topic::{LEASES, Topic};
 use store::{Outcome, Settlement, Token};
 
-/// How many characters of a text are kept with the job.
+/// How many characters of the text of a report are kept with the job.
 const TEXT_KEPT: usize = 200;
 
-/// The status of an attempt whose receiver answers later: it has accepted the callback.
+/// The HTTP status of an attempt whose receiver answers later: 202 Accepted.
 const ACCEPTED: u16 = 202;
 
 /// What a client or a receiver reports.

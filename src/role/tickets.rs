@@ -1,8 +1,9 @@
-//! Settles leases by their tickets, for both servers. Proves a ticket with the secret of its lane. Remembers what was
-//! settled recently. If a client repeats a report because the answer was lost, the client gets the same answer.
+//! Settles leases by their tickets, for dq-server and dq-http-server. Proves a ticket with the secret of its lane.
+//! Remembers what was settled recently. If a client repeats a report because the answer was lost, the client gets the
+//! same answer.
 //!
 //! A thread that asks the store calls [`Tickets::prepare`] before it settles a lease, and [`Tickets::settled`] after
-//! that. It settles several leases together. `crate::settling` says what a report means.
+//! that. Between these calls, the thread settles several leases together. `crate::settling` says what a report means.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::discriminant;
@@ -27,7 +28,7 @@ const ANEW: Duration = Duration::from_secs(10);
 /// How many secrets of a lane are kept. A lane has a new secret only after it lost all its data.
 const SECRETS_MAX: usize = 4;
 
-/// How long, and for how many tickets, the outcome is remembered.
+/// How long the answer to a report is remembered, and for how many tickets.
 const KEPT: Duration = Duration::from_secs(600);
 const KEPT_MAX: usize = 10_000;
 
@@ -168,7 +169,7 @@ impl Tickets {
     }
 
     /// Proves the ticket of a report, and returns what the store is asked to do with its lease. `Err`: the store is not
-    /// asked, and this is the answer. A repeated report gets the same answer as before.
+    /// asked, and the value is the answer to the report. A repeated report gets the same answer as before.
     pub(crate) fn prepare(
         &self,
         store: &mut dyn Store,

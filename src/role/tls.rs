@@ -1,5 +1,5 @@
-//! The TLS of the ports. A generation keeps its certificate. HUP begins a new generation. The master reads the files
-//! again for it.
+//! The TLS of the ports. A generation keeps its certificate. On HUP, the master reads the certificate files again, and
+//! begins a new generation with them.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -60,7 +60,8 @@ impl Capability {
         self.aof == Some(true) && self.syncs_always == Some(true)
     }
 
-    /// Returns why it cannot make changes as safe as `level`. None: it can, or it does not report its replicas.
+    /// Returns why the server cannot make changes as safe as `level`. None: the server can, or it does not report its
+    /// replicas.
     pub fn lacks(&self, level: Durability) -> Option<String> {
         match level {
             Durability::Memory => None,

@@ -16,7 +16,7 @@ pub struct Counts {
     pub leased: u64,
     /// Dead letters.
     pub dead: u64,
-    /// When the ready job that has waited longest was due, Unix milliseconds. None: no job is ready.
+    /// The due time of the ready job that has waited longest, Unix milliseconds. None: no job is ready.
     pub oldest_ready_ms: Option<i64>,
     /// The bytes of all its jobs, dead letters included. None: they are not counted. (Redis counts them from the first
     /// add that has a limit.)
@@ -59,8 +59,8 @@ pub trait Views {
     /// Returns the counts of all topics that ever had a job, sorted by name.
     fn counts(&mut self) -> Result<Vec<Counts>>;
 
-    /// Returns how many delayed jobs of these topics become due between each of `edges_ms` and the next. The edges are
-    /// Unix milliseconds, in ascending order. The embedded store counts up to [`FORECAST_MAX`](crate::FORECAST_MAX)
-    /// jobs in all. Jobs on nodes that do not answer are missing.
+    /// Returns how many delayed jobs of these topics become due in each span. A span lasts from one moment of
+    /// `edges_ms` to the next moment. The moments are Unix milliseconds, in ascending order. The embedded store counts
+    /// up to [`FORECAST_MAX`](crate::FORECAST_MAX) jobs in all. Jobs on nodes that do not answer are missing.
     fn forecast(&mut self, topics: &[TopicName], edges_ms: &[i64]) -> Result<Forecast>;
 }

@@ -36,9 +36,9 @@ pub struct DeadLetter {
 
 /// Operations on many dead letters at once.
 pub trait DeadLetters {
-    /// Makes up to `limit` dead letters ready, or delayed if `pace` says so, with their attempts reset. Returns how
-    /// many. A dead letter stays dead if a live job has its id. For each id, only one dead letter is redriven.
-    /// [`DeadLetterSelection::Ids`] takes the latest dead letter of each id.
+    /// Makes up to `limit` dead letters ready, or delayed if `pace` says so. Their attempts are counted from 0 again.
+    /// Returns how many dead letters were redriven. A dead letter stays dead if a live job has its id. For each id,
+    /// only one dead letter is redriven. [`DeadLetterSelection::Ids`] takes the latest dead letter of each id.
     fn redrive(
         &mut self,
         topic: &TopicName,

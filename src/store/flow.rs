@@ -14,7 +14,7 @@ pub type ReadyCounts = Vec<(TopicName, u64)>;
 /// one job through.
 pub type WaitingTopics = Vec<(TopicName, Duration)>;
 
-/// A process reports how many callbacks it holds. This is how long the store remembers the number. Then it forgets the
+/// A process reports how many callbacks it holds. The store remembers the number for this long. Then it forgets the
 /// number, unless the process has reported it again.
 pub const PERMIT_HOLDS: Duration = Duration::from_secs(30);
 
@@ -42,7 +42,7 @@ pub struct PermitRequest {
 pub struct Permit {
     /// How many callbacks may begin.
     pub granted: u32,
-    /// The time until the rate allows more. None: the rate did not delay a callback.
+    /// The time until the rate allows more callbacks. None: the rate did not delay a callback.
     pub again: Option<Duration>,
 }
 

@@ -11,7 +11,7 @@ use model::job::JobKey;
 use model::settings;
 use model::topic::{Durability, Topics};
 
-/// Opens the store that the settings name. `run_dir` is the folder that has its bells.
+/// Opens the store that the settings name. `run_dir` is the folder that has the bells of the store.
 pub fn open(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dyn Store>> {
     match settings {
         settings::StoreSettings::Embedded { path, min_free } => {
@@ -40,7 +40,7 @@ pub fn open_lane(settings: &settings::StoreSettings, run_dir: &Path, lane: usize
     }
 }
 
-/// Hangs a bell of one lane, under a name that no other process uses.
+/// Creates a bell of one lane, under a name that no other process uses.
 pub fn hang_bell(
     settings: &settings::StoreSettings,
     run_dir: &Path,
@@ -59,8 +59,8 @@ pub fn hang_bell(
     }
 }
 
-/// Takes a bell down. If the rings of this bell are lost with the bell, all bells are rung, so that other processes
-/// look for the work.
+/// Removes a bell. If rings that this bell has received are lost with it, all bells ring, so that other processes look
+/// for the work of these rings.
 pub fn unhang(bell: Box<dyn Bell>, store: &mut dyn Store) {
     let loses_rings = bell.loses_rings();
     // From here on, the bell gets no more rings.
@@ -141,7 +141,7 @@ impl Lanes {
         self.0.as_ref().is_some_and(|nodes| nodes.is_outside(lane))
     }
 
-    /// Returns the number of the set of nodes, which changes when other nodes hold jobs. 0: no set is known.
+    /// Returns the set number. It changes when the set of the nodes that hold jobs changes. 0: no set is known.
     pub fn set_number(&self) -> u64 {
         self.0.as_ref().map_or(0, |nodes| nodes.set_number())
     }

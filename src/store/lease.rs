@@ -13,7 +13,8 @@ use model::job_priority::JobPriority;
 pub struct LeaseRequest {
     /// The topic.
     pub topic: TopicName,
-    /// The most jobs of the topic that may be leased. 0: only its number of ready jobs is reported.
+    /// The maximum number of jobs of the topic that may be leased. 0: no job is leased, and only the number of the
+    /// topic's ready jobs is reported.
     pub max: u32,
     /// How long the lease lasts.
     pub hold: Duration,

@@ -69,8 +69,8 @@ use model::tags::Tags;
 use model::ticket::TicketSecret;
 
 /// Why a store did not do what it was asked to do. If the call is about one job, nothing was changed, unless the error
-/// is [`StoreError::Unknown`]. A call about a whole topic, such as a purge, a redrive or a pause, may have changed a
-/// part before the error.
+/// is [`StoreError::Unknown`]. A call about a whole topic may have changed some of the jobs or nodes before the error.
+/// Examples are a purge, a redrive and a pause.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Another program holds the lock of the store for longer than dq waits.
@@ -95,8 +95,9 @@ pub enum StoreError {
     /// A node that the call needs is down, for example the home of the job.
     #[error("a node is down: {0}")]
     NodeDown(String),
-    /// The configuration does not fit the nodes, for one of three reasons. It does not name all nodes. Or the nodes are
-    /// of an earlier release. Or the nodes may lose data in a crash, and the configuration does not allow this.
+    /// The configuration does not fit the nodes, for one of three reasons: the configuration does not name all nodes;
+    /// the nodes are of an earlier release; the nodes may lose data in a crash, and the configuration does not allow
+    /// this.
     #[error("the nodes do not fit the configuration: {0}")]
     Unfit(String),
     /// Jobs are being moved between nodes. Until the move is over, only the mover changes jobs on the nodes. Jobs can
@@ -138,8 +139,8 @@ impl StoreError {
     }
 }
 
-/// The most jobs that a forecast of the embedded store counts, beginning with the earliest. Counting takes one step for
-/// each job.
+/// The maximum number of jobs that a forecast of the embedded store counts, beginning with the earliest job. Counting
+/// takes one step for each job.
 pub const FORECAST_MAX: u64 = 1_000_000;
 
 /// How many jobs become due in each of several spans.
@@ -174,8 +175,8 @@ pub struct Change {
     pub tags: Option<Tags>,
     /// The new time to run. `Some(None)`: from now on the time to run of the topic applies.
     pub ttr: Option<Option<Duration>>,
-    /// The topic's limit for the bytes of all its jobs together. It is checked if the body, or something that is stored
-    /// with the headers, changes. None: no limit.
+    /// The topic's limit for the bytes of all its jobs together. The embedded store checks it if the body, or something
+    /// that is stored with the headers, changes. A store on Redis checks it only if the body changes. None: no limit.
     pub max_bytes: Option<u64>,
 }
 
@@ -227,7 +228,7 @@ pub struct View {
     pub attempts_log: Vec<Attempt>,
     /// Its own headers.
     pub headers: Headers,
-    /// Leased: the client that has reserved it, if it has named itself.
+    /// Leased: the client that has reserved the job, if the client has named itself.
     pub reserver: Option<Reserver>,
     /// Whether the job waits in the spool of this host until its home answers.
     pub is_spooled: bool,

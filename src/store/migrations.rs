@@ -23,8 +23,8 @@ pub fn migrations<F: Embed>() -> Vec<Migration> {
     migrations
 }
 
-/// Returns what runs the migrations of a folder, all or none. An older release may open the database of a newer one, so
-/// a migration that it does not know is not an error.
+/// Returns a runner of the migrations of a folder. It runs all of them or none. An older release may open the database
+/// of a newer one, so a migration that it does not know is not an error.
 pub(crate) fn runner<F: Embed>() -> Runner {
     Runner::new(&migrations::<F>()).set_abort_missing(false).set_grouped(true)
 }

@@ -1,5 +1,6 @@
-//! The outbox: what must follow jobs that have ended. The transition that ends a job also writes its entries. A timer
-//! adds a job for each entry (`keep`), and removes the entry. docs/internals/FOLLOW.md has the rules and their proof.
+//! The outbox: what must follow jobs that have ended. The step that ends a job also writes the entries for this job. A
+//! timer adds a job for each entry (`keep`), and removes the entry. docs/internals/FOLLOW.md has the rules and their
+//! proof.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ pub struct OutboxEntry {
     pub key: JobKey,
     /// When that job was added, Unix microseconds.
     pub stamp_us: i64,
-    /// How long ago it ended, by the clock of its shard.
+    /// How long ago the job ended, by the clock of its shard.
     pub ago: Duration,
     /// Why a job follows.
     pub what: OutboxCause,

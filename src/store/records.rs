@@ -33,9 +33,9 @@ pub trait Records {
     /// Returns a page of a topic's records.
     fn list_records(&mut self, topic: &TopicName, cursor: Option<&str>, limit: usize) -> Result<RecordPage>;
 
-    /// Returns the cursor of a listing that begins with the records whose `order_ms` is before a moment. With an id,
-    /// the listing begins after the record of this id that has this `order_ms`. None: all records are before the
-    /// moment, so the listing begins with its first page.
+    /// Returns the cursor of a listing that leaves out the newer records. It begins with the first record whose
+    /// `order_ms` is before the moment `order_ms`. With an id, it begins after the record of this id that has exactly
+    /// this `order_ms`. None: all records are before the moment, so the listing begins with its first page.
     fn records_after(
         &mut self,
         topic: &TopicName,

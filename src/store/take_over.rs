@@ -21,16 +21,16 @@ use std::fmt;
 use super::{Result, Store, View};
 use model::record::JobRecord;
 
-/// The part of a store in a move, and the name of the other store.
+/// What a store does in a move, and the name of the other store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MoveMark {
-    /// Its jobs are being copied to the other store.
+    /// The jobs of this store are being copied to the other store.
     Leaves(String),
-    /// Its jobs were moved to the other store. The jobs that it still has are old.
+    /// The jobs of this store were moved to the other store. The jobs that this store still has are old.
     Left(String),
-    /// It gets the jobs of the other store.
+    /// This store gets the jobs of the other store.
     Takes(String),
-    /// It has some of the jobs of the other store, from a move that was given up.
+    /// This store has some of the jobs of the other store, from a move that was given up.
     GivenUp(String),
 }
 
@@ -80,10 +80,10 @@ impl fmt::Display for MoveMark {
 
 /// A store that can take over what another store had. Such a store may be opened even if it has a mark.
 pub trait TakeOver: Store {
-    /// Returns its mark.
+    /// Returns the mark of the store.
     fn move_mark(&mut self) -> Result<Option<MoveMark>>;
 
-    /// Sets its mark, or removes it. The mark is as safe as a job when this returns.
+    /// Sets the mark of the store, or removes the mark. The mark is as safe as a job when this returns.
     fn set_move_mark(&mut self, mark: Option<&MoveMark>) -> Result<()>;
 
     /// Takes over jobs in any state. A job that was leased waits until its lease would have ended, and the attempt does
@@ -94,7 +94,8 @@ pub trait TakeOver: Store {
     /// records.
     fn take_over_records(&mut self, records: &[JobRecord]) -> Result<()>;
 
-    /// Ends the taking over. All that was taken over is as safe as an acknowledged job when this returns.
+    /// Must be called after everything was taken over. When this returns, all that was taken over is as safe as an
+    /// acknowledged job.
     fn end_take_over(&mut self) -> Result<()>;
 }
 

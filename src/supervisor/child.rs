@@ -24,7 +24,8 @@ use nix::unistd::Pid;
 
 use host::Exit;
 
-/// The exit code of a child that cannot work with its configuration (EX_CONFIG of sysexits.h). It is not restarted.
+/// The exit code of a child that cannot work with its configuration (EX_CONFIG of sysexits.h). Such a child is not
+/// restarted.
 pub const EXIT_CONFIG: i32 = 78;
 
 /// How long a child must be up before its earlier failures are forgotten.
@@ -46,7 +47,7 @@ pub enum ChildEvent {
     Exited(Exit),
     /// The child must drain. It is killed if it has not ended in time.
     Drain {
-        /// When it is killed; none: it may take as long as it needs.
+        /// When the child is killed; none: the child may take as long as it needs.
         kill_at: Option<Instant>,
     },
     /// The child must end at once.
@@ -82,18 +83,18 @@ pub enum State {
         /// When it is started.
         at: Instant,
     },
-    /// The process has not reported ready yet.
+    /// The process has not reported yet that it is ready.
     Starting {
         /// The process.
         pid: Pid,
-        /// When it is killed if it is not ready.
+        /// If the process is not ready by then, it is killed.
         ready_by: Instant,
     },
     /// The process works.
     Up {
         /// The process.
         pid: Pid,
-        /// When its earlier failures are forgotten; none: it has none.
+        /// When the earlier failures of the child are forgotten; none: there were no failures.
         steady_at: Option<Instant>,
     },
     /// The process is ending.

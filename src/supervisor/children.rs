@@ -1,4 +1,5 @@
-//! The master's work with its children: it reads their messages, reaps them, and does what their state machines decide.
+//! How the master works with its children: the master reads their messages, reaps them, and does what their state
+//! machines decide.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -99,7 +100,7 @@ impl Master {
         self.fail_new_generation(generation, format!("{slot} {reason}"));
     }
 
-    /// Gives up a generation that is being started if one of its children fails.
+    /// If a child of the new generation fails, gives up this generation.
     fn fail_new_generation(&mut self, generation: slot::GenerationNumber, reason: String) {
         if self.restart.rolling() == Some(generation) {
             self.failure = Some(reason);

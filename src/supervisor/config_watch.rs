@@ -51,7 +51,7 @@ impl Master {
         match (&self.config_watch, self.arguments.config.as_deref()) {
             (None, Some(path)) if wanted => self.config_watch = ConfigWatch::begin(path),
             (Some(_), _) if !wanted => self.config_watch = None,
-            // The file may now be in another folder.
+            // The file may now be in another folder, so the watches are set up again.
             (Some(watch), _) => {
                 if let Err(e) = watch.changes.watch() {
                     log::warn!("watch_config: {e}");
@@ -82,7 +82,7 @@ impl Master {
             log::warn!("watch_config: {e}");
         }
         if checking {
-            // It is not known yet which settings the restart under way will find.
+            // It is not known yet which settings the restart under way will find. So the file is checked again later.
             watch.look_at = Some(now + QUIET);
             return;
         }

@@ -1,5 +1,6 @@
 //! What the master remembers besides its present processes: when it was started, how often and why the process of each
-//! slot ended unexpectedly, and the outcome of the last rolling restart. The next image gets it in the hand-over.
+//! slot ended unexpectedly, and the outcome of the last rolling restart. The next image gets all of this in the
+//! hand-over.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
-//! USR2 changes to the new `dq`. The next start of the daemon executes the `dq-master` that is beside it. A new
-//! executable is accepted only if this `dq-master` works too and is of the same release. Otherwise the mistake would be
-//! found at the next start, perhaps after months.
+//! After USR2, the running master continues as the new `dq`. But the next start of the daemon executes the `dq-master`
+//! that is beside this `dq`. A new executable is accepted only if this `dq-master` works too and is of the same
+//! release. Otherwise, a wrong `dq-master` would be found only at the next start, perhaps after months.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -16,8 +16,8 @@ use model::slot::MASTER;
 /// How long dq-master may take to print its version.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Checks that the `dq-master` beside this executable prints the version of this release. Without such a file, the
-/// daemon was started in another way, and nothing is checked.
+/// Checks that the `dq-master` beside this executable prints the version of this release. If there is no `dq-master`
+/// beside it, the daemon was started in another way, and nothing is checked.
 pub(super) fn check_dq_master(executable: &Path) -> Result<()> {
     let dq_master = executable.with_file_name(MASTER);
     // This code runs in the trial run of the new executable. If this executable is `dq-master` itself, its trial run

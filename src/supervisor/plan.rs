@@ -30,14 +30,14 @@ pub struct Plan {
     pub spool: Option<PathBuf>,
     /// How long a drain may take on TERM.
     pub drain_timeout: Duration,
-    /// How long a child may take to report ready.
+    /// How long a child may take to report that it is ready.
     pub start_timeout: Duration,
     /// How long a child may be silent; none: without a limit.
     pub watchdog: Option<Duration>,
     /// Whether a changed configuration file acts like HUP.
     pub watch_config: bool,
     /// How many more consumers there are than the settings say (negative: fewer). At least one consumer stays, so the
-    /// number may differ from the number that was asked for. If the plan has no consumers, it is the number that was
+    /// number may differ from the number that was asked for. If the plan has no consumers, this is the number that was
     /// asked for.
     pub more_consumers: i32,
     /// The slots to fill, in the order in which they are started.
@@ -54,7 +54,7 @@ fn spool_of(store: &StoreSettings) -> Option<PathBuf> {
 impl Plan {
     /// Makes the plan for these settings. If `only` is not empty, other roles do not run. `more_consumers` is added to
     /// the number of consumers in the settings (negative: fewer). At least one consumer stays. If the settings say 0,
-    /// there is none.
+    /// the plan has no consumer.
     pub fn new(settings: &Settings, only: &[Role], more_consumers: i32) -> Plan {
         let slots = slots(settings, only, more_consumers);
         let runs = |role: Role| slots.iter().any(|slot| slot.role == role);

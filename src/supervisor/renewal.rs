@@ -104,7 +104,7 @@ impl Master {
 
     /// Closes all sockets except those of the current generation and of the generation that is being started. Children
     /// of older generations are not started again, and have copies of the sockets that they still need. If only this
-    /// process held a socket, clients would connect to it and wait in vain.
+    /// process had a socket open, clients could connect to the socket, but would get no answer.
     fn close_unused_sockets(&mut self) {
         let wanting = [Some(self.current), self.restart.rolling()].into_iter().flatten();
         let wanted: Vec<&Socket> = wanting
@@ -201,7 +201,8 @@ impl Master {
             };
             let place = (self.current, slot);
             if more && self.children.get(&place).is_some_and(|f| f.child.state != State::Gone) {
-                // The previous process of this slot still drains. This is tried again when a process ends.
+                // The previous process of this slot still drains. The start of the consumer is tried again when a
+                // process ends.
                 current.plan = before;
                 return;
             }

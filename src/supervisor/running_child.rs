@@ -51,7 +51,7 @@ impl RunningChild {
         RunningChild::with(Child::new(Instant::now(), start_timeout), None, None)
     }
 
-    /// Returns a place with this child and this link. Its process has not been watched yet.
+    /// Returns a place with this child and this link. The process of the child has not been watched yet.
     pub fn with(child: Child, link: Option<Link>, started_ms: Option<i64>) -> RunningChild {
         RunningChild {
             child,

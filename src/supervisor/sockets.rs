@@ -44,7 +44,7 @@ impl Socket {
         !matches!(self, Socket::HttpUnix(_))
     }
 
-    /// Returns the address where it is bound.
+    /// Returns the address where the socket is bound.
     pub fn address(&self) -> String {
         match self {
             Socket::Server(address)

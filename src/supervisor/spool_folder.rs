@@ -1,6 +1,7 @@
-//! The work of dq-master on the spool. dq-master makes the folder of the spool, takes the spool for its daemon, and
-//! refuses to leave a spool in which changes wait. It does not open the spool. The checks are made before children are
-//! started. Otherwise each child would fail by itself, and would be started again and again.
+//! The work of dq-master on the spool. dq-master makes the folder of the spool, and takes the spool for its daemon. It
+//! refuses a change to another spool while changes wait in the present spool. It does not open the spool. The checks
+//! are made before children are started. Otherwise each child would fail by itself, and would be started again and
+//! again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -36,7 +37,8 @@ pub fn take_spool(settings: &Settings) -> Result<()> {
     }
 }
 
-/// Refuses another spool while changes may wait in the present spool, because nobody would send these changes.
+/// Refuses another spool while changes may wait in the present spool. With another spool, nobody would send these
+/// changes.
 pub fn check_spool_path(now: Option<&Path>, next: Option<&Path>) -> Result<()> {
     match now {
         Some(path) if next != now && path.exists() && may_wait(path) => bail!(
@@ -54,8 +56,8 @@ fn may_wait(path: &Path) -> bool {
     read.is_err() || byte[0] != NOTHING_WAITS
 }
 
-/// Writes beside the spool which daemon it belongs to. (If two daemons used one spool, each would send the changes of
-/// the other to its own store.)
+/// Writes beside the spool to which daemon the spool belongs. (If two daemons used one spool, each would send the
+/// changes of the other to its own store.)
 fn take(path: &Path, run_dir: &Path) -> Result<()> {
     let owner_path = beside(path, SPOOL_OWNER);
     let cannot = || format!("store.spool_path: cannot use {}", owner_path.display());

@@ -40,9 +40,9 @@ import time
 HERE = "127.0.0.1"
 ATTACKER = "127.0.0.66"
 NOBODY = 65534
-# An add of another tenant that takes longer than this, in seconds, counts as stopped.
+# In seconds. If an add of another tenant takes longer, it counts as stopped.
 TOO_SLOW = 2.0
-# No attack takes longer than this, in seconds. It ends an attack that hangs.
+# The maximum time of an attack, in seconds. An attack that hangs is ended after this time.
 LONGEST = 150
 
 
@@ -378,7 +378,7 @@ def name_reaches_loopback(build):
     hosts = os.path.join(folder, "hosts")
     write_hosts(hosts, "10.255.255.1")
     with Daemon(build, folder=folder, hosts=hosts) as daemon, receiver() as (url, got):
-        # The address itself may be called: the receiver works.
+        # This call shows that the receiver works: its address, without a name, may be called.
         daemon.topic("address", url)
         daemon.add("address")
         eventually(10, "a callback to the address", lambda: got)
@@ -661,7 +661,7 @@ def session_is_forged(build):
 
         digest, created_ms = eventually(10, "the account of admin", account)
         if os.path.exists(key):
-            # The key is a file, and the account's hash and moment are added to what is signed.
+            # The key is in a file. The account's hash and the time of its creation are a part of what is signed.
             secret = open(key, "rb").read()
             extra = hashlib.sha256(b"dq console session 2\0" + digest.encode()).digest() + struct.pack(">q", created_ms)
             place = "a file outside the registry"
@@ -691,7 +691,8 @@ def chat_alert_calls_all(build):
         webhook = f'name = "chat"\nurl = "{chat}"\ntemplate_file = "slack.json"\n'
         alert = f'[alert]\ngather = "1s"\n[[alert.webhook]]\n{webhook}'
         for template in templates:
-            # What conf/alerts/slack.json of each build has: a build that knows the filter ships it.
+            # conf/alerts/slack.json of a build has one of these two texts: the first one if the build knows the filter
+            # `slack`.
             write(os.path.join(folder, "slack.json"), template)
             if build.accepts(folder, alert):
                 break

@@ -66,7 +66,7 @@ with greenstalk.Client(address, use="mail", watch=["mail"]) as client:
     stats = client.stats()
     assert stats["cmd-put"] == 3 and stats["current-connections"] == 1, stats
 
-# Bodies are bytes, if the client says so.
+# With `encoding=None`, the client sends and gets bodies as bytes.
 with greenstalk.Client(address, encoding=None, use="mail", watch=["mail"]) as client:
     for body in (b"", b"\x00\xff\r\n", bytes(range(256)) * 200, "é".encode()):
         client.put(body)

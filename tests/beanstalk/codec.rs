@@ -27,7 +27,7 @@ fn exchanges(conversation: &Conversation) -> BTreeMap<u8, Exchange> {
             Act::Expect(parts) => {
                 let next = conversation.steps.get(place + 1);
                 let bytes = filled(parts, &mut numbers, next.map(|step| &step.act));
-                // What is filled in is also what the player takes.
+                // The player must accept the bytes that are filled in here.
                 assert_eq!(
                     compare(parts, &bytes, &mut numbers),
                     Match::Whole(bytes.len()),
@@ -76,7 +76,7 @@ fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Decoded {
     decoded
 }
 
-/// Returns true if a server may answer the command so.
+/// Returns true if a server may answer the command with this response.
 fn is_answer(command: &BeanstalkCommand, response: &BeanstalkResponse<'_>) -> bool {
     use {BeanstalkCommand as C, BeanstalkResponse as R};
     match response {
@@ -108,7 +108,7 @@ fn is_answer(command: &BeanstalkCommand, response: &BeanstalkResponse<'_>) -> bo
             command,
             C::Put(_) | C::Use(_) | C::Reserve | C::ReserveWithTimeout(_) | C::Watch(_) | C::Quit | C::Stats
         ),
-        // The codec itself gives the other ones.
+        // The other responses are errors that the codec itself finds.
         _ => false,
     }
 }
@@ -149,7 +149,7 @@ fn the_table_may_be_cut_anywhere() {
         for Exchange { input, .. } in exchanges(&conversation).values() {
             let whole = decode([&input[..]]);
             assert!(decode(input.chunks(1)) == whole, "{}", conversation.name);
-            // A long input is one of long bodies, whose insides are alike.
+            // A long input has long bodies, which are the same at each place. So not every place must be tried.
             let step = 1 + input.len() / 500;
             for cut in (0..input.len()).step_by(step) {
                 let (begin, end) = input.split_at(cut);

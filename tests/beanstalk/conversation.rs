@@ -1,5 +1,5 @@
-//! The table of conversations: its format, and the player that holds a server to it. Both beanstalkd and dq can be the
-//! server.
+//! The table of conversations: its format, and the player that checks that a server follows it. Both beanstalkd and dq
+//! can be the server.
 #![allow(dead_code)]
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ pub struct Step {
     pub line: usize,
     pub client: u8,
     pub act: Act,
-    /// What stands instead, if the server is dq.
+    /// What replaces `act` if the server is dq.
     pub of_dq: Option<Act>,
 }
 
@@ -42,7 +42,7 @@ pub enum Act {
 #[derive(Clone)]
 pub enum Part {
     Bytes(Vec<u8>),
-    /// The same number wherever the name stands.
+    /// A number. It is the same at each place with this name.
     Named(String),
     AnyNumber,
     AnyText,
@@ -156,7 +156,7 @@ pub fn sent(parts: &[Part], numbers: &Numbers) -> Vec<u8> {
 /// How bytes compare with what is expected.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Match {
-    /// So many bytes are what is expected.
+    /// The first bytes, as many as this, are the expected ones.
     Whole(usize),
     /// More bytes are needed.
     Partial,
@@ -179,7 +179,7 @@ pub fn compare(parts: &[Part], bytes: &[u8], numbers: &mut Numbers) -> Match {
                 Some(length) => length,
                 None => return Match::Partial,
             },
-            // A number ends where another byte follows.
+            // The end of a number is known only when a byte follows that is no digit.
             Part::Named(_) | Part::AnyNumber | Part::Length if digits == rest.len() => return Match::Partial,
             Part::Named(_) | Part::AnyNumber | Part::Length if digits == 0 => return Match::Mismatch,
             Part::Named(name) => {
@@ -247,7 +247,7 @@ pub fn play(
             }
         }
     }
-    // Nothing more than what is expected arrives: each connection still answers in its place.
+    // A connection must get nothing beyond what is expected. After `quit`, all that remains is read.
     for (client, (mut stream, mut unread)) in clients {
         let closed =
             conversation.steps.iter().any(|step| step.client == client && matches!(step.act, Act::Closed));

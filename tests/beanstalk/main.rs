@@ -85,7 +85,7 @@ fn read_and_write(bytes: &[u8]) {
 fn a_real_beanstalkd_follows_the_table() {
     let conversations = table();
     let failed = std::sync::Mutex::new(Vec::new());
-    // Some conversations wait for a second. Waiting together is shorter.
+    // Some conversations wait for a second. It takes less time if they wait at the same time.
     for some in conversations.chunks(8) {
         std::thread::scope(|scope| {
             for conversation in some {

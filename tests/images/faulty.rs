@@ -4,12 +4,12 @@
 //! | fault | what goes wrong |
 //! |---|---|
 //! | `unready` | its children never report ready |
-//! | `version` | it finds a hand-over of a version that it does not know, already when it is tried |
-//! | `adopt` | the same, but only once it has been executed in place |
-//! | `crash` | it ends as soon as it has been executed in place |
+//! | `version` | its preflight finds a hand-over of a version that it does not know |
+//! | `adopt` | it finds such a hand-over, but only after it has replaced the old executable |
+//! | `crash` | it ends as soon as it has replaced the old executable |
 //! | `spin NAME` | that child reports ready, and then loops without end |
 //! | `hang NAME` | that child reports ready, and then stays in a system call |
-//! | `deaf NAME` | that child reports ready, reads nothing, and goes on otherwise |
+//! | `deaf NAME` | that child reports ready, and then ignores the master |
 
 use std::process::ExitCode;
 use std::time::Duration;

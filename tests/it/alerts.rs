@@ -19,13 +19,13 @@ use nix::sys::signal::Signal;
 use registry::{Expected, open};
 use serde_json::{Value, json};
 
-/// The name as `ps` shows it, which is cut there.
+/// The name of the process as `ps` shows it: only its first 15 bytes.
 const CHECKER: &str = "dq-redis-checke";
 
 const OPS: &str = "ops@example.com";
 
-/// Returns a section that sends every alert at once through the mail server at this port, with more keys of `[alert]`
-/// and of `[alert.smtp]`.
+/// Returns a section that sends every alert at once through the mail server at this port. `more` and `smtp` are further
+/// keys of `[alert]` and of `[alert.smtp]`.
 fn alert(port: u16, more: &str, smtp: &str) -> String {
     format!(
         "[alert]\nto = [\"{OPS}\"]\ngather = \"1s\"\ninterval = \"1s\"\n{more}\n[alert.smtp]\nhost = \"127.0.0.1\"\n\
@@ -52,7 +52,7 @@ fn counted(smtp: &Smtp, to: &str, topic: &str) -> u64 {
     sum
 }
 
-/// Waits until the file says that everything was sent. If a checker dies before that, the next one sends it again.
+/// Waits until alerts.json says that everything was sent. If a checker dies before that, the next one sends it again.
 fn all_is_written(daemon: &Daemon) {
     fn waits(value: &Value) -> bool {
         match value {
@@ -150,7 +150,8 @@ fn dead_letters_are_reported_once_with_details_over_starttls() {
     assert!(smtp.of(OPS, "of topic orders").len() <= 8, "{:#?}", smtp.mails());
 
     all_is_written(&daemon);
-    // A checker that takes over from another neither repeats an alert nor omits what happened in the meantime.
+    // When one checker takes over from another one, it repeats no alert, and it reports everything that happened in the
+    // meantime.
     daemon.kill_child(CHECKER);
     client.ask(&add("u", "1", 0)).unwrap();
     smtp.wait_for(OPS, "of topic u", log);
@@ -197,7 +198,7 @@ fn a_node_short_of_memory_is_reported_once_and_resolved_once() {
         node.url()
     );
     let daemon = Daemon::start(&(store + &alert(smtp.port, "", "") + &topic("t", &sink, "")));
-    // Compared with this, the memory of connections that come and go is small.
+    // This value is so large that the memory of connections, which come and go, does not matter.
     node.cli(&["eval", "redis.call('SET', 'ballast', string.rep('x', 50000000))", "0"]);
     let info = node.cli(&["info", "memory"]);
     let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim();
@@ -299,7 +300,7 @@ fn a_process_that_is_started_again_and_again_is_told_once() {
     daemon.client().ask(&add("t", "1", 0)).unwrap();
     smtp.wait_for(OPS, "of topic t", || daemon.log());
     assert_eq!(smtp.of(OPS, "is started again").len(), 1, "{:#?}", smtp.mails());
-    // The finding closes after that time without a restart.
+    // The finding ends after 25 s (`restarts_within`) without a restart.
     smtp.wait_for(OPS, "over: dq-timer-1 is started again and again", || daemon.log());
     is_told_once(&smtp, "dq-timer-1 is started again and again");
 }

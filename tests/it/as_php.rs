@@ -23,7 +23,7 @@ fn php(questions: &[Value]) -> Vec<Value> {
     let mut child = child.expect("php is missing: run `make tools`");
     let mut stdin = child.stdin.take().unwrap();
     let text: String = questions.iter().map(|question| format!("{question}\n")).collect();
-    // The script answers while it still reads, so it is written to from another thread.
+    // The script answers while it still reads. So another thread writes the questions.
     let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()));
     let out = child.wait_with_output().unwrap();
     writer.join().unwrap().unwrap();
@@ -42,7 +42,7 @@ const NOW: i64 = 1_764_092_830;
 
 const ZONES: [&str; 4] = ["Asia/Shanghai", "UTC", "Europe/Berlin", "America/New_York"];
 
-/// What dq makes of a `fix_time`, in Unix seconds. None: it is refused.
+/// Returns the moment that dq reads from a `fix_time`, in Unix seconds. None: it is refused.
 fn dq_time(text: &str, zone: &TimeZone) -> Option<i64> {
     let add = json!({"cmd": "add", "topic": "t", "id": 1, "body": 1, "fix_time": text}).to_string();
     let clock = LocalClock { zone, now_ms: || NOW * 1000 };
@@ -69,7 +69,7 @@ fn compare<'a>(texts: &[&'a str]) -> Vec<(&'a str, &'static str, Option<i64>, Op
     let zone_of = |name| &zones.iter().find(|(zone, _)| *zone == name).unwrap().1;
     let row = |((text, zone), php): ((&'a str, &'static str), Value)| {
         let dq = dq_time(text, zone_of(zone));
-        // A shift alone into the past means now. No moment is later than the year 9999 in UTC.
+        // In dq, a text that is only a shift into the past means now, and no moment is later than the year 9999 in UTC.
         let meant = |at: i64| if dq == Some(NOW) { at.max(NOW) } else { at.min(LATEST_MS / 1000) };
         (text, zone, dq, php.as_i64().map(meant))
     };
@@ -127,7 +127,7 @@ fn an_hour_that_comes_twice_is_the_second_one() {
     assert!(twice > 0);
 }
 
-/// Words of dates. Any series of them is a text.
+/// Words of dates. Each text of the test is a random series of them.
 const WORDS: [&str; 60] = [
     "+1 day",
     "-1 day",
@@ -191,8 +191,8 @@ const WORDS: [&str; 60] = [
     "2029-02",
 ];
 
-/// Whatever dq and PHP both accept means the same: no job of somebody who comes from PHP is early or late. (dq also reads
-/// a few texts in which PHP takes a time for a year.)
+/// A text that dq and PHP both accept has the same meaning in both. So no job of a former user of the PHP daemon is
+/// early or late. (dq also accepts a few texts that PHP reads in another way: PHP reads the time of day as a year.)
 #[test]
 fn no_text_means_one_thing_here_and_another_in_php() {
     let mut random = fastrand::Rng::with_seed(22);
@@ -219,8 +219,8 @@ fn fix_time_means_what_strtotime_makes_of_it() {
     assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), texts.len() * ZONES.len());
 }
 
-/// Flags, and answers that they are asked of. What they mean is what PHP 8 makes of them. Where PHP 7 compared otherwise
-/// (`0 == "wait"` was true), PHP 8 is meant.
+/// Flags, each with answers that it is applied to. A flag means what PHP 8 makes of it, also where PHP 7 compared in
+/// another way (`0 == "wait"` was true).
 const FLAGS: [(&str, &[&str]); 24] = [
     (
         "{res.code} != 0",
@@ -295,7 +295,7 @@ fn flags_mean_what_php_makes_of_them() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Bodies of answers, and whether `non_empty` accepts them: PHP's `empty`.
+/// `non_empty` refuses exactly the bodies of answers for which PHP's `empty` is true.
 #[test]
 fn a_body_is_empty_where_php_says_so() {
     let bodies = ["", "0", "00", "0.0", "ok", " ", "\n", "0\n", "false", "null", "[]", "{}", "\u{0}"];

@@ -163,7 +163,7 @@ const NOBODYS: &str = "dq_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 /// Something with its name.
 type Named<T> = (&'static str, T);
 
-/// Returns the tokens of the tables below by their scopes, and tokens that are not accepted anywhere.
+/// Returns the tokens of the tables below, each with its scope, and tokens that are accepted nowhere.
 fn all_tokens(daemon: &Daemon) -> (Vec<Named<String>>, Vec<Named<Option<String>>>) {
     let good =
         ALL.iter().map(|scope| (*scope, make(daemon, &scope.replace([':', '*'], "_"), &[scope], None)));
@@ -201,7 +201,7 @@ const LOOK_A: &[&str] =
     &["admin", "read", "read:a", "manage:a", "produce:a", "produce:*", "consume:a", "consume:*"];
 const SEE_A: &[&str] = &["admin", "read", "read:a", "manage:a"];
 const SOME: &[&str] = &["admin", "read", "read:a", "manage:a", "manage:b"];
-/// All but `metrics`, which is the last one.
+/// All scopes except `metrics`, which is the last one.
 const SOME_JOBS: &[&str] = ALL.split_at(ALL.len() - 1).0;
 const MANAGE_A: &[&str] = &["admin", "manage:a"];
 const PRODUCE_A: &[&str] = &["admin", "produce:a", "produce:*"];
@@ -250,7 +250,7 @@ fn each_route_lets_in_who_has_its_scope_and_nobody_else() {
         ("GET", "/v1/tokens", &Value::Null, &["admin"], "admin"),
         ("POST", "/v1/tokens", &json!({}), &["admin"], "admin"),
         ("DELETE", "/v1/tokens/nobody", &Value::Null, &["admin"], "admin"),
-        // Anyone who may ask at all learns that there is nothing.
+        // Each client with a valid token learns that this path does not exist.
         ("GET", "/v1/nothing", &Value::Null, ALL, ""),
     ];
     for (method, path, body, permitted, missing) in table {
@@ -288,7 +288,7 @@ fn each_route_lets_in_who_has_its_scope_and_nobody_else() {
         for (which, token) in &bad {
             let answer = Http::tcp(&daemon, token.as_deref()).get(path);
             assert_eq!(answer.status, 200, "{which}: {path}");
-            // Nodes, folders and versions are for those who may read.
+            // Only clients with a scope to read may see nodes, folders and versions.
             let text = answer.json.to_string();
             assert!(!text.contains("main") && !text.contains("version"), "{which}: {path}: {text}");
         }
@@ -373,7 +373,7 @@ fn each_command_lets_in_who_has_its_scope_and_nobody_else() {
                 "{which}: {request}"
             );
         }
-        // The connection may still show a token.
+        // After a refusal, the client may show another token on the same connection.
         let answer = client.ask(&json!({"cmd": "auth", "token": admin})).unwrap();
         assert_eq!(answer, json!({"code": 1, "msg": "succ", "data": []}));
         assert_eq!(client.ask(&far).unwrap()["code"], 1, "{which}");
@@ -384,7 +384,7 @@ fn each_command_lets_in_who_has_its_scope_and_nobody_else() {
             "a wrong one takes the place of a good one"
         );
     }
-    // Requests that follow it need not wait for its answer.
+    // Requests after an `auth` need not wait for the answer to the `auth`.
     let mut client = daemon.client();
     client.send(&[far.clone(), json!({"cmd": "auth", "token": admin}), far]).unwrap();
     let codes: Vec<_> = (0..3).map(|_| client.receive().unwrap()["code"].as_u64().unwrap()).collect();
@@ -408,7 +408,7 @@ fn a_revoked_token_is_refused_soon_on_open_connections_too() {
     println!("revoked: {:?}", begun.elapsed());
     assert!(begun.elapsed() < 4 * SECOND, "{:?}", begun.elapsed());
 
-    // If the API deletes it, the API refuses it at once. A new token may be used at once.
+    // If a token is deleted over the API, the API refuses it at once. A new token may be used at once.
     let token = make(&daemon, "shop", &["read"], None);
     let mut http = Http::tcp(&daemon, Some(&token));
     http.get("/v1/stats").is(200);
@@ -633,7 +633,7 @@ fn a_wide_bind_refuses_addresses_and_hosts_that_are_not_allowed() {
     assert!(http.send("GET", "/healthz", "", &Value::Null).is_err(), "it is closed");
     Http::unix(&elsewhere, None).get("/v1/stats").is(200);
     assert!(elsewhere.log().contains("http.allow does not name it"));
-    // A socket of both address families sees an IPv4 client under its IPv4 address.
+    // On a socket for both IPv6 and IPv4, an IPv4 client is known by its IPv4 address.
     let here = text("[::]", "127.0.0.0/8");
     let host = |name: &str| {
         let header = format!("Host: {name}\r\n");
@@ -886,7 +886,7 @@ fn the_tcp_port_speaks_tls_and_a_hup_ends_its_connections() {
     assert!(!String::from_utf8_lossy(&said).contains("code"), "{said:?}");
     assert_eq!(connect(port).read(&mut [0; 10]).unwrap_or(0), 0);
 
-    // A client that ends its side still gets its answers.
+    // A client that closes its sending side still gets its answers.
     let (mut last, _) = encrypted(port, &[]).unwrap();
     send_frame(&mut last, &json!({"cmd": "auth", "token": token}));
     send_frame(&mut last, &json!({"cmd": "get", "topic": "a", "id": "1"}));
@@ -1074,7 +1074,7 @@ fn scopes_of_some_topics_show_no_others_and_no_credentials() {
     let tested = root.ask("POST", "/v1/topics/shop7.orders/test", &Value::Null).is(200);
     assert_eq!((&tested["url"], &tested["answer"]), (&json!(callback), &json!("the secret of the receiver")));
 
-    // Who sees what the receiver answered.
+    // Some of the clients may see what the receiver answered.
     let answer =
         |http: &mut Http| http.get("/v1/topics/shop7.orders/jobs/1").is(200)["log"][0]["answer"].clone();
     let listed = |http: &mut Http| {
@@ -1097,7 +1097,8 @@ fn scopes_of_some_topics_show_no_others_and_no_credentials() {
         assert_eq!(got.contains("the secret"), is_shown, "{got}");
     }
 
-    // Who changes a topic without seeing its credentials keeps them, but cannot send them elsewhere.
+    // A client that may change a topic but not see its credentials keeps them with a change, but cannot have them sent
+    // to another host.
     let shown = manager.get("/v1/topics/shop7.orders").is(200);
     let back = json!({"callback": shown["callback"], "headers": shown["headers"], "title": "orders"});
     manager.ask("PATCH", "/v1/topics/shop7.orders", &back).is(200);
@@ -1130,7 +1131,7 @@ fn an_operation_on_many_jobs_needs_manage_of_its_topic() {
             refused.is_problem(403, "forbidden");
             assert!(refused.json["detail"].as_str().unwrap().contains("scope manage:a,"), "{refused:?}");
         }
-        // Who may look at the jobs of the topic sees the operation, and nobody else learns of it.
+        // A client that may look at the jobs of the topic sees the operation. No other client learns of it.
         let sees = scope != "manage:b";
         assert_eq!(http.get(&place).status, if sees { 200 } else { 404 }, "{scope}");
         let listed = http.get("/v1/jobs/bulk").json["operations"].as_array().unwrap().len();

@@ -31,7 +31,7 @@ fn refuses(dir: &Path, words: &[&str], why: &str) {
     assert!(code == 1 && err.contains(why), "{code}, and not {why:?}: {out}{err}");
 }
 
-/// Makes a backup in the folder of a daemon, which runs or not. Returns its path.
+/// Makes a backup in the folder of a daemon. The daemon may run or not. Returns its path.
 fn backup(dir: &Path, name: &str) -> String {
     let file = dir.join(name).display().to_string();
     let (code, out, err) = run(dir, &["backup", &file]);
@@ -143,7 +143,7 @@ fn a_backup_under_load_has_every_acknowledged_job() {
     command.arg("--config").arg(dir.path().join("dq.toml"));
     let again = Daemon::run(dir, port, 0, command);
     again.wait_ready();
-    // The job that was being delivered comes again at once: its lease does not wait for its deadline.
+    // The job that was being delivered is delivered again at once, before the deadline of its lease.
     eventually(20 * SECOND, &format!("the slow job; log:\n{}", again.log()), || {
         sink.deliveries().contains_key("slow").then_some(())
     });
@@ -271,7 +271,7 @@ fn a_restore_refuses_what_would_lose_something() {
     refuses(dir, &["restore", &text.display().to_string()], "is not a backup");
     let db = var.join("dq.db").display().to_string();
     refuses(dir, &["restore", &db], "is not a backup");
-    // An earlier restore was killed: neither a restore nor a daemon begins anew.
+    // If an earlier restore was killed, a new restore is refused, and a daemon does not open the store.
     let note = var.join("dq.db-replacing");
     std::fs::write(&note, "").unwrap();
     refuses(dir, &["restore", "--replace", &file], "a restore of");
@@ -298,7 +298,7 @@ fn a_restore_refuses_what_would_lose_something() {
     std::fs::write(&damaged, bytes).unwrap();
     std::fs::remove_file(&wal).unwrap();
     refuses(bare.path(), &["restore", &damaged], "damaged");
-    // One byte of a name: only the checksum finds it.
+    // If one byte of a name has changed, only the checksum finds it.
     let mut bytes = std::fs::read(&file).unwrap();
     let of_topic = b"registry-of-a";
     let at = bytes.windows(of_topic.len()).position(|some| some == of_topic).unwrap();
@@ -314,7 +314,7 @@ fn a_restore_refuses_what_would_lose_something() {
     assert!(code == 1 && err.contains("another checksum"), "{out}{err}");
     let (code, out, err) = check(&file);
     assert!(code == 0 && out.contains("1 jobs as of") && out.contains("checksum are right"), "{out}{err}");
-    // Wherever a bit has changed, also in what is no row. And a backup that has lost its last line.
+    // A changed bit is found at each place, also outside of rows. A backup without its last line is refused, too.
     let whole = std::fs::read(&file).unwrap();
     for n in 0..40 {
         let mut bytes = whole.clone();
@@ -339,7 +339,7 @@ fn a_restore_refuses_what_would_lose_something() {
     assert_eq!(ids("dq.db"), ["a"]);
     assert_eq!(ids("dq.db.before-restore"), ["a", "later"]);
     refuses(dir, &["restore", "--replace", &file], "from an earlier restore");
-    // The session key is the same, and so it is not in the way.
+    // A session key that is already there does not stop a restore if it is the same as in the backup.
     let shown: Value = {
         let (bare, _) = fresh(&config);
         std::fs::create_dir_all(bare.path().join("var/run")).unwrap();

@@ -26,17 +26,17 @@ const MS: Duration = Duration::from_millis(1);
 struct Beanstalk {
     daemon: Daemon,
     port: u16,
-    /// The server of its store, if this daemon does not share one.
+    /// The Redis server that only this daemon uses. None: it shares Redis servers, or has no Redis.
     _redis: Option<RedisServer>,
 }
 
 impl Beanstalk {
-    /// Starts a daemon. On Redis there is no registry that could have new topics, so these topics are in its file.
+    /// Starts a daemon. On Redis, there is no registry for new topics, so these topics are in the configuration file.
     fn start(section: &str, topics: &[&str]) -> Beanstalk {
         Beanstalk::start_on(None, section, topics)
     }
 
-    /// Does the same with one shard, so that all jobs of a topic have one order.
+    /// Starts a daemon whose store has one shard, so that all jobs of a topic have one order.
     fn start_ordered(topics: &[&str]) -> Beanstalk {
         Beanstalk::start_on(on_redis().then(RedisServer::start), "", topics)
     }
@@ -112,7 +112,7 @@ impl Client {
         self.line()
     }
 
-    /// Does the same. Empty: the connection is closed.
+    /// Asks like `ask`, on a connection that may be closed. Empty: it is closed.
     fn try_ask(&mut self, command: &str) -> String {
         let _ = self.lines.get_mut().write_all(format!("{command}\r\n").as_bytes());
         self.line()
@@ -154,8 +154,8 @@ impl Client {
     }
 }
 
-/// The topics that a conversation finds, and those of all other conversations. So that lists and counts of tubes are as
-/// on a new server, these begin with fewer topics.
+/// The topics that exist when a conversation begins. Two conversations list or count tubes as on a new server, so they
+/// begin without the topic `t`.
 fn topics_of(conversation: &Conversation) -> &'static [&'static str] {
     match conversation.name.as_str() {
         "statistics of the server" => &["default"],
@@ -221,7 +221,7 @@ fn a_ttr_is_as_long_as_the_client_says() {
     let server = Beanstalk::start_ordered(&["default"]);
     let (mut client, mut other) = (server.client(), server.client());
     let number = client.put(0, 0, 3, "x");
-    // The topic of a new tube has the TTR of its first job, and this job has another one.
+    // The topic of a new tube has the TTR of its first job. This job has another TTR.
     let short = client.put(0, 0, 2, "y");
     assert_eq!(client.reserve(0).unwrap().0, number);
     let reserved = Instant::now();
@@ -343,7 +343,7 @@ fn a_restart_keeps_connections_and_what_they_have() {
         std::array::from_fn(|_| server.client());
     let mut http = Http::tcp(&server.daemon);
     let (first, second) = (worker.put(1, 0, 3600, "1"), worker.put(2, 0, 3600, "2"));
-    // This job gets a number of the process.
+    // The process gives a number to this job, because the job was added over HTTP.
     let job = json!({"id": "foreign", "body": 5, "delay": 0, "priority": 0});
     http.ask("POST", "/v1/topics/default/jobs", &job).is(201);
     let short = worker.put(3, 0, 20, "3");
@@ -379,7 +379,7 @@ fn a_restart_keeps_connections_and_what_they_have() {
     assert_eq!(worker.ask(&format!("delete {first}")), "DELETED");
     assert_eq!(worker.ask(&format!("release {foreign} 0 0")), "RELEASED");
     assert_eq!(worker.reserve(5).unwrap().0, foreign, "a number of the process before is kept");
-    // The jobs are in the hands of a second process, and then of a third one.
+    // The leases are passed to a second process, and then to a third one.
     let reserved_here = worker.put(0, 0, 3600, "6");
     assert_eq!(worker.reserve(5).unwrap().0, reserved_here);
     piped.send(&"put 5 100 60 1\r\nx\r\n".repeat(2000));
@@ -391,7 +391,7 @@ fn a_restart_keeps_connections_and_what_they_have() {
     assert_eq!(worker.stats("stats")["draining"], "false");
     assert_eq!(worker.ask(&format!("delete {second}")), "DELETED");
     assert_eq!(worker.ask(&format!("delete {reserved_here}")), "DELETED");
-    // What waited since before the first restart gets its job, and the next command is answered.
+    // The client that has waited since before the first restart gets its job, and its next command is answered.
     idle.ask("use t");
     let late = idle.put(0, 0, 60, "late");
     assert!((900..1000).contains(&left(&mut idle)), "after two restarts");
@@ -399,7 +399,7 @@ fn a_restart_keeps_connections_and_what_they_have() {
     let line = waiting.line();
     assert_eq!(waiting.read_job(&line).unwrap(), (late, b"late".to_vec()));
     assert_eq!(waiting.line(), "USING t");
-    // A killed process gives back what it got from the processes before.
+    // If a process is killed, the leases that it took over from earlier processes are handed back.
     let before = server.daemon.wait_all_up(SLOTS);
     kill(before["dq-http-server"], Signal::SIGKILL).unwrap();
     assert_eq!(worker.line(), "");
@@ -430,7 +430,7 @@ fn kills_during_a_restart_lose_no_job_and_repeat_no_delete() {
         assert!(held.iter().all(|number| alive.contains(number)), "round {round}: a deleted job is back");
         let before = server.daemon.wait_all_up(SLOTS);
         server.daemon.signal(Signal::SIGUSR2);
-        // The old process, or the new one as soon as there is one, is killed while connections are passed on.
+        // While connections are passed on, the old process is killed, or the new one as soon as it exists.
         let victim = match round % 2 {
             0 => before["dq-http-server"],
             _ => eventually(20 * SECOND, "a new process", || {
@@ -447,7 +447,7 @@ fn kills_during_a_restart_lose_no_job_and_repeat_no_delete() {
         for (client, number) in clients.iter_mut().zip(&held) {
             match client.try_ask(&format!("delete {number}")).as_str() {
                 "DELETED" => assert!(alive.remove(number) && deleted.insert(*number)),
-                // The lease has ended with the process. Or it is another client's now.
+                // The lease has ended with the process, or another client has leased the job.
                 "NOT_FOUND" => {}
                 "INTERNAL_ERROR" | "" => drop(unsure.insert(*number)),
                 other => panic!("round {round}: {other}"),
@@ -456,7 +456,8 @@ fn kills_during_a_restart_lose_no_job_and_repeat_no_delete() {
         drop(clients);
         server.daemon.wait_all_up(SLOTS);
     }
-    // Their TTR is an hour. They are back soon, although processes were killed that had got leases of others.
+    // Their TTR is an hour. The jobs are back soon, although some of the killed processes had taken over their leases
+    // from others.
     let mut back = HashSet::new();
     let mut client = server.client();
     let until = Instant::now() + 60 * SECOND;
@@ -520,7 +521,7 @@ fn a_node_that_is_down_loses_no_job_of_this_port() {
     let put = |client: &mut Client, body: &str| {
         client.ask(&format!("put 5 0 3600 {}\r\n{body}", body.len())).split(' ').next().unwrap().to_owned()
     };
-    // The jobs that must come, and those of a put without success, which may come.
+    // The jobs that must come, and the jobs that may come, because their put had no success.
     let (mut stored, mut perhaps): (HashSet<Vec<u8>>, HashSet<Vec<u8>>) = Default::default();
     for n in 0..2 * JOBS {
         assert_eq!(put(&mut client, &format!("before {n}")), "INSERTED");
@@ -547,7 +548,7 @@ fn a_node_that_is_down_loses_no_job_of_this_port() {
         other => panic!("{other}"),
     });
     assert!(!held.is_empty() && held.len() < JOBS, "{} jobs are on the node that is down", held.len());
-    // Its jobs on this node cannot be given back now.
+    // The jobs of this client on the killed node cannot be handed back now.
     drop(leaver);
     let mut others = 0;
     while let Some((number, body)) = client.reserve(2) {
@@ -655,7 +656,7 @@ fn scopes_bound_what_clients_do() {
         assert!(line.starts_with(answer), "{tube}: {line}");
         client.ask(&format!("watch {tube}"));
     }
-    // The log names a tube without a topic once, and what to do.
+    // The log names a tube without a topic once, and says what to do.
     client.ask("use none");
     assert!(client.ask("put 0 0 60 1\r\nx").starts_with("INTERNAL_ERROR"));
     let log = server.daemon.log();

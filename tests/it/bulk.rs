@@ -66,7 +66,7 @@ fn dues(store: &mut dyn Store, state: State) -> HashMap<String, i64> {
     }
 }
 
-/// Asks over a connection of its own, because the one before may have been cut. None: there is no answer.
+/// Asks over a new connection, because an earlier connection may have been cut. None: there is no answer.
 fn ask(daemon: &Daemon, path: &str) -> Option<Value> {
     let url = format!("http://127.0.0.1:{}{path}", daemon.http);
     let out = std::process::Command::new("curl").args(["-s", "--max-time", "5", &url]).output().ok()?;
@@ -156,7 +156,7 @@ fn play_operations(daemon: &Daemon, sink: &Sink, server: Option<&RedisServer>) {
     // A dry run counts, and changes nothing.
     let dry = json!({"topic": "t", "operation": "reschedule", "by": "-10m", "filter": some, "dry_run": true});
     let counted = Http::tcp(daemon).ask("POST", "/v1/jobs/bulk", &dry).is(200);
-    // The search ends where no job is due before `due_until`.
+    // The search ends when no further job is due before `due_until`.
     assert_eq!(counted, json!({"matched": count, "skipped": 0, "looked_at": 500, "is_complete": true}));
     assert_eq!(dues(&mut *store, State::Delayed), before);
 
@@ -167,7 +167,7 @@ fn play_operations(daemon: &Daemon, sink: &Sink, server: Option<&RedisServer>) {
         assert_eq!(due_ms, before[&id] - if is_some(&id) { 600_000 } else { 0 }, "{id}");
     }
 
-    // To a moment, and spread over a span: the same job gets the same time again.
+    // All jobs are shifted to one moment, and then spread over a span.
     let at_ms = first_ms + 5 * HOUR_MS;
     let end = done(daemon, &json!({"topic": "t", "operation": "reschedule", "at": at_ms}));
     assert_eq!((&end["changed"], &end["skipped"]), (&json!(1_000), &json!(0)), "{end}");
@@ -232,7 +232,7 @@ fn dead_letters_are_redriven_and_new_ones_stay() {
     eventually(20 * SECOND, "dead letters", || (store.counts().unwrap()[0].dead == 300).then_some(()));
     let redrive = json!({"topic": "t", "operation": "redrive", "rate": 100});
     let end = done(&daemon, &redrive);
-    // They die again, and are not redriven once more.
+    // The jobs become dead letters again. The operation does not redrive them a second time.
     assert_eq!((&end["changed"], &end["skipped"]), (&json!(300), &json!(0)), "{end}");
     eventually(20 * SECOND, "dead letters again", || {
         (store.counts().unwrap()[0].dead == 300 && sink.count() == 600).then_some(())
@@ -257,7 +257,7 @@ fn an_operation_is_stopped_and_what_it_did_stays() {
     let same = before.iter().filter(|(id, due_ms)| after[*id] == **due_ms).count();
     assert_eq!((changed + same, &end["changed"]), (5_000, &json!(changed)), "{end}");
     assert!(same > 0);
-    // To stop what has ended does nothing.
+    // If the operation has ended, a request to stop it changes nothing.
     let again = Http::tcp(&daemon).ask("POST", &format!("{place}/stop"), &Value::Null).is(202);
     assert_eq!(again["state"], "stopped");
 }
@@ -311,7 +311,7 @@ fn operations_are_listed_and_bad_requests_are_refused() {
     assert_eq!(numbers(&first), [3, 2]);
     let rest = http.get(&format!("/v1/jobs/bulk?cursor={}", first["next"].as_str().unwrap())).is(200);
     assert_eq!((numbers(&rest), &rest["next"]), (vec![1], &Value::Null));
-    // A topic that is removed ends its operation. (Topics of the file cannot be removed.)
+    // When a topic is removed, its operation ends. (Topics of the file cannot be removed.)
     let more = json!({"name": "gone", "callback": sink.url()});
     http.ask("POST", "/v1/topics", &more).is(201);
     let jobs: Vec<Value> = (0..500).map(|n| json!({"id": n.to_string(), "delay": "1h", "body": 1})).collect();

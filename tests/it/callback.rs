@@ -72,8 +72,8 @@ fn masked(request: &[u8]) -> String {
 
 #[test]
 fn requests_are_what_is_documented_byte_by_byte() {
-    // What clients of the PHP daemon send, and the calls of the PHP daemon that were recorded for it. It turned nested
-    // values into the word Array.
+    // A body that clients of the PHP daemon send, and the calls that the PHP daemon makes for it, as they were
+    // recorded. Only nested values differ: the PHP daemon sent the word Array for them.
     const NEST: &str =
         r#"{"id":"nest-2","a":1,"zh":"中 文&=+","t":true,"f":false,"nul":null,"fl":1.5,"n":{"x":[1,2]}}"#;
     const FORM: &str =
@@ -86,7 +86,7 @@ fn requests_are_what_is_documented_byte_by_byte() {
     #[allow(clippy::type_complexity)]
     let table: Vec<(Method, Payload, &str, u32, String, Option<(&str, String)>)> = vec![
         (Method::Post, Payload::Json, NEST, 1, "/hook".into(), Some(("application/json", NEST.into()))),
-        // The body as it came: spaces, order, numbers, escapes.
+        // The body is sent as it came, with its spaces, order, numbers and escapes.
         (
             Method::Post,
             Payload::Json,
@@ -98,7 +98,7 @@ fn requests_are_what_is_documented_byte_by_byte() {
         (Method::Post, Payload::Json, "\"text\"", 1, "/hook".into(), Some(("application/json", "\"text\"".into()))),
         (Method::Post, Payload::Form, NEST, 1, "/hook".into(), Some((URL_ENCODED, form(FORM)))),
         (Method::Get, Payload::Form, NEST, 1, format!("/hook?{}", form(FORM)), None),
-        // After failures, with their number.
+        // After failed attempts, a form has their number.
         (
             Method::Post,
             Payload::Form,
@@ -236,7 +236,8 @@ fn signatures_are_verified_by_a_library_that_does_not_know_dq() {
 
 #[test]
 fn a_connection_closed_while_idle_is_not_used_again() {
-    // The receiver closes the connection after each answer without announcing it, finally while dq does not watch it.
+    // The receiver closes the connection after each answer, and does not announce this. It closes the last connection
+    // while dq does not watch it.
     let sink = Raw::start(|mut line: Line| {
         if line.request().is_some() {
             line.answer("ok");
@@ -307,7 +308,7 @@ fn what_may_have_been_answered_is_not_sent_again() {
     let (verdict, _) = caller().call(&topic(&sink.url()), &delivery("1"));
     assert!(matches!(verdict, Verdict::Failed { kind: Failure::Broken, .. }), "{verdict:?}");
     assert_eq!(sink.requests().len(), 1);
-    // A kept connection that ends within an answer.
+    // A kept connection that ends in the middle of an answer.
     let sink = Raw::start(|mut line: Line| {
         line.request();
         line.answer("first");
@@ -389,7 +390,7 @@ fn secure(dir: &Path, wants: bool) -> Raw {
     secure_as(dir, "server", wants)
 }
 
-/// Does the same with another certificate.
+/// Starts such a receiver with another certificate.
 fn secure_as(dir: &Path, name: &str, wants: bool) -> Raw {
     let own = |end: &str| format!("{name}.{end}");
     let pem = |name: &str| std::fs::read(dir.join(name)).unwrap();

@@ -1,5 +1,5 @@
-//! The files of a crate do not import each other in a circle. A parent and its children may, because Rust has a child
-//! see what its parent has.
+//! The files of a crate do not import each other in a circle. A parent and its children may import each other, because
+//! in Rust a child module sees what its parent has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 /// The path of a module inside its crate. Empty: the root.
 type Module = Vec<String>;
 
-/// Crates that still have circles. In dq-http-server, `Api` is the state of all handlers: it has each of their parts, and
-/// each of them gets it.
+/// Crates that still have circles. In dq-http-server, `Api` is the state of all handlers: it contains the parts of all
+/// handlers, and each handler gets the whole `Api`.
 const TANGLED: [&str; 1] = ["src/roles/http_server"];
 
 /// The folders of all crates below `src`.

@@ -95,8 +95,8 @@ fn doors(daemon: &Daemon) -> [Door; 2] {
     ]
 }
 
-/// Runs a test over the socket and over the port of a daemon that wants no tokens, and over the port of a daemon that
-/// wants one, with a token.
+/// Runs a test three times: over the socket and over the port of a daemon that wants no tokens, and with a token over
+/// the port of a daemon that wants tokens.
 fn by_every_door(test: impl Fn(&Sink, &Daemon, usize, &Door)) {
     let (sink, daemon) = sink_and_daemon();
     for (n, door) in doors(&daemon).iter().enumerate() {
@@ -228,7 +228,7 @@ fn a_file_of_jobs_is_added_and_refused_lines_are_reported() {
     let mut text: String =
         (0..2500).map(|n| format!("{{\"id\": \"j{n}\", \"body\": {n}, \"delay\": \"2h\"}}\n")).collect();
     text += "\nnot json\n{\"id\": \"no-body\"}\n{\"id\": \"j0\", \"body\": 0, \"on_conflict\": \"reject\"}\n";
-    // More than a request may hold by default.
+    // This line is longer than a request may be by default.
     text += &format!("{{\"id\": \"long\", \"body\": \"{}\"}}\n", "x".repeat(2 << 20));
     text += "{\"id\": \"last\", \"body\": null}";
     std::fs::write(&file, &text).unwrap();
@@ -252,7 +252,7 @@ fn a_file_of_jobs_is_added_and_refused_lines_are_reported() {
         again.err
     );
 
-    // Bodies are sent as they are, also those that this program could not read.
+    // `dq` sends bodies as they are, also bodies that it could not read as JSON values.
     url.run(&["topics", "set", "odd", "--callback", &sink.url()]).is(0);
     let odd = dir.path().join("odd.ndjson");
     let bodies = ["{\"n\":12345678901234567890123,\"b\":1,\"a\":2,\"a\":3}", "\"\\ud83d\"", "1e400"];
@@ -582,7 +582,7 @@ fn many_jobs_are_changed_at_once() {
     url.run(&["bulk", "reschedule", "t", "--by", "-10m"]).is(0);
     let after = url.run(&["get", "t", "j2", "--json"]).is(0).json()["due_ms"].as_i64().unwrap();
     assert_eq!(after, before - 600_000);
-    // One that is not waited for is shown, listed and stopped.
+    // An operation that the command does not wait for (`--detach`) can be shown, listed and stopped.
     let at = ["--at", "2099-01-01 00:00:00", "--spread", "1h", "--rate", "10", "--detach"];
     let begun = url.run(&[&["bulk", "reschedule", "t"][..], &at].concat()).is(0);
     assert!(begun.out.starts_with("operation 3 has begun: dq bulk show 3"), "{begun:?}");

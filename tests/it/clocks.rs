@@ -50,7 +50,7 @@ fn failing() -> (Sink, Arc<AtomicBool>) {
 
 const BREAKER: &str = "breaker_failures = 2\nbreaker_pause = \"2s\"\nretry = [\"10ms\"]\nmax_attempts = 1000";
 
-/// Adds a job whose receiver fails, until its circuit is open.
+/// Adds a job whose receiver fails, and waits until the circuit is open.
 fn open_circuit(daemon: &Daemon) {
     assert_eq!(daemon.client().ask(&add("t", "1", 0)).unwrap()["code"], 1);
     eventually(10 * SECOND, "an open circuit", || daemon.log().contains("its receiver fails").then_some(()));
@@ -123,7 +123,7 @@ fn records_are_listed_once_after_the_clock_went_back() {
     for limit in [1, 4, 7, 100] {
         let mut listed = eventually(10 * SECOND, "all records", || {
             let (mut listed, mut cursor) = (Vec::new(), String::new());
-            // A list that goes round must not keep this test from its end.
+            // The number of pages is limited, so that the test ends even if the list begins again.
             for _ in 0..=2 * all.len() {
                 let page = http.get(&format!("/v1/records?limit={limit}{cursor}")).is(200);
                 let text = |value: &Value| value.as_str().unwrap().to_owned();

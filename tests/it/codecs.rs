@@ -1,5 +1,5 @@
-//! Whatever bytes come in, the codecs neither panic nor lose their place. A long run: `PROPTEST_CASES=1000000 cargo
-//! test --test it codecs`.
+//! For any bytes, the codecs do not panic, and they do not lose their place in the stream. A long run:
+//! `PROPTEST_CASES=1000000 cargo test --test it codecs`.
 
 use jiff::tz::TimeZone;
 use model::fields::{BodyFields, DaemonFields};

@@ -301,7 +301,7 @@ fn the_audit_log_shows_who_changed_what_and_how_many_jobs() {
     by_admin("POST", "/v1/topics/t/dead/purge", json!({})).is(200);
     by_admin("DELETE", "/v1/topics/none", Value::Null).is(404);
     by_admin("POST", "/v1/tokens", json!({"name": "shop", "scopes": ["read", "produce:t"]})).is(201);
-    // A change of a job by a client is not recorded. A change by a person is.
+    // The audit log records a change of a job by a person, but not by a client.
     http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "3", "body": 1, "delay": "1h"})).is(201);
     admin.ask(&mut http, "DELETE", "/v1/topics/t/jobs/3", &Value::Null).is(204);
     let entries = eventually(10 * SECOND, "six entries", || {
@@ -388,7 +388,7 @@ fn what_happens_is_told_each_second_until_the_server_ends() {
     eventually(20 * SECOND, "counters that are", || {
         (next()?["counted_at_ms"].as_i64() > stale["counted_at_ms"].as_i64()).then_some(())
     });
-    // A restart ends the stream, and does not wait for its end.
+    // A restart ends the stream itself, and does not wait until the client ends it.
     daemon.signal(nix::sys::signal::Signal::SIGHUP);
     eventually(20 * SECOND, "the end of the stream", || next().is_none().then_some(()));
 }
@@ -490,7 +490,7 @@ fn both_languages_have_all_words_and_each_setting_is_explained() {
             assert!(english.contains(&key), "{key}");
         }
     }
-    // The words that pages ask for exist.
+    // The dictionaries have all words that the pages ask for.
     let mut sources = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/console")];
     while let Some(path) = sources.pop() {
         if path.is_dir() {
@@ -623,7 +623,7 @@ fn a_session_needs_the_key_that_is_not_in_the_registry() {
     assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
     let before = fs::read(&key).unwrap();
     assert_eq!(before.len(), 32);
-    // A new process keeps the key. A process with another key does not know the session.
+    // A new process uses the same session key. A process with another key does not know the session.
     daemon.kill_child("dq-http-server");
     let mut http = Http::tcp(&daemon);
     session.ask(&mut http, "GET", "/v1/stats", &Value::Null).is(200);

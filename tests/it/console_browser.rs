@@ -12,8 +12,8 @@ use crate::support::browser::{Browser, Setting, pictures};
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, all_new, eventually, now_ms};
 
-/// The most bytes that the first page loads, and the longest time in milliseconds until something is visible. The time
-/// limit is far above the usual time, because other tests run at the same time.
+/// The maximum number of bytes that the first page may load, and the maximum time in milliseconds until something is
+/// visible. The time limit is far above the usual time, because other tests run at the same time.
 const FIRST_PAGE: (usize, f64) = (200_000, 3_000.0);
 
 /// Starts a browser, and signs in as `admin`.
@@ -28,7 +28,7 @@ pub fn signed_in(daemon: &Daemon, setting: Setting) -> Browser {
     browser
 }
 
-/// Checks that the browser has nothing to complain about.
+/// Checks that the browser has reported no fault of the page.
 pub fn good(browser: &Browser) {
     // A daemon that is overloaded by other tests answers 503, and the page asks again.
     let complaints: Vec<_> =
@@ -62,7 +62,7 @@ fn an_operator_registers_a_topic_and_redrives_its_dead_letters() {
     browser.see("main", "Nothing needs attention");
     // (A connection that waits for its first request is closed after ten seconds.)
     let mut http = Http::tcp(&daemon);
-    // The page as a person sees it who is already signed in.
+    // This is the page that a signed-in person sees.
     browser.run("location.reload()");
     browser.see("main", "Nothing needs attention");
     let named = browser.run(
@@ -80,7 +80,7 @@ fn an_operator_registers_a_topic_and_redrives_its_dead_letters() {
     );
     assert!(bytes < FIRST_PAGE.0 && (0.0..FIRST_PAGE.1).contains(&painted_ms), "{bytes} {painted_ms}");
 
-    // A topic is checked while it is typed, and then registered.
+    // The fields of a new topic are checked while they are typed. Then the topic is registered.
     browser.run("location.hash = '#/topics'");
     browser.see("main", "No topics yet");
     browser.press("Register a topic");
@@ -106,7 +106,7 @@ fn an_operator_registers_a_topic_and_redrives_its_dead_letters() {
     let delivered = "/Delivered\\s*1\\b/.test(document.querySelector('.figures-row').innerText)";
     browser.until("one delivered", delivered);
 
-    // The callback is tried. The page shows what was sent and what came back.
+    // The page makes a test call. The page shows what was sent and what came back.
     browser.run("location.hash = '#/topics/orders.close/test'");
     browser.press("Call it now");
     browser.see("main", "dq-test: 1");
@@ -124,7 +124,7 @@ fn an_operator_registers_a_topic_and_redrives_its_dead_letters() {
     browser.run("location.hash = '#/dead'");
     browser.see("main", "HTTP 503");
 
-    // It is redriven. The dialog says how many jobs this affects.
+    // The dead letter is redriven. The dialog says how many jobs this affects.
     is_well.store(true, Ordering::Relaxed);
     browser.click("tbody .check input, .cell-pick input");
     browser.press("Redrive");
@@ -145,7 +145,7 @@ fn an_operator_registers_a_topic_and_redrives_its_dead_letters() {
     browser.see(".badge", "online");
     sink.wait_for(4, 20 * SECOND);
 
-    // The audit log says who did it. All of it can be read in Chinese.
+    // The audit log says who did it. The console can also be read in Chinese.
     browser.run("location.hash = '#/audit'");
     browser.see("main", "account admin");
     browser.press("中文");
@@ -388,7 +388,7 @@ fn an_ended_job_is_found_and_its_story_is_shown() {
     browser.see("main", "No record matches the filter.");
     assert_eq!(browser.barriers(), Vec::<String>::new());
 
-    // What is kept is erased, after a question.
+    // The records of the job are erased. The page asks for a confirmation first.
     browser.run("location.hash = '#/topics/orders/jobs/nr%3A42'");
     browser.see("main", "The job has ended.");
     browser.press("Erase the record");

@@ -26,7 +26,7 @@ fn all_jobs_of_a_filter_are_shifted_cancelled_and_replayed() {
     browser.press("Change all that match");
     browser.see(".bulk-found", "120 jobs match");
     assert_eq!(browser.barriers(), Vec::<String>::new());
-    // A shift of those that the filter selects.
+    // The jobs that the filter selects are rescheduled.
     browser.fill("#f-bulk-id_prefix", "j10");
     browser.see(".bulk-found", "11 jobs match");
     browser.fill("#f-bulk-by", "-10m");
@@ -40,7 +40,7 @@ fn all_jobs_of_a_filter_are_shifted_cancelled_and_replayed() {
     assert_eq!(due("j100"), before.map(|ms| ms - 600_000));
     assert_eq!(due("j99").unwrap() / 60_000, before.unwrap() / 60_000);
 
-    // A cancellation, which is stopped on the way.
+    // An operation that cancels jobs is stopped before its end.
     browser.press("Cancel");
     browser.press("Clear the filter");
     browser.see(".bulk-found", "120 jobs match");

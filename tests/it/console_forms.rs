@@ -1,4 +1,5 @@
-//! The forms, dialogs and menus of the console in a real browser: what is entered is kept, what is done is asked first.
+//! The forms, dialogs and menus of the console in a real browser: they keep what a person enters, and ask before they
+//! do something.
 
 use cli::CannedAnswer;
 use serde_json::{Value, json};
@@ -51,7 +52,7 @@ fn a_job_is_added_and_run_and_a_redrive_asks_first() {
     browser.press("Leave");
     browser.until("no dialog", "!document.querySelector('dialog')");
 
-    // Characters are shown as such. Escapes of what cannot be seen stay, and numbers keep their digits.
+    // Characters are shown as such. Invisible characters are shown as escapes, and numbers keep their digits.
     browser.run(&format!("location.hash = '#/topics/orders/jobs/{id}'"));
     browser.see("main", r#""note": "关闭 😀 \u0009 \u202e""#);
     browser.see("main", "12345678901234567890");
@@ -132,7 +133,7 @@ fn a_half_filled_form_survives_the_sessions_end() {
     };
     let value = |css: &str| browser.run(&format!("return document.querySelector({})?.value", json!(css)));
 
-    // A form of a page: it asks before it is left.
+    // A form on a page: the console asks before the person leaves it.
     browser.run("location.hash = '#/register'");
     browser.fill("#f-name", "invoices");
     browser.fill("#f-title", "Make invoices");
@@ -170,7 +171,7 @@ fn a_half_filled_form_survives_the_sessions_end() {
         (http.get("/v1/topics/orders").is(200)["title"] == "Close orders").then_some(())
     });
 
-    // The body of a test. Once it was sent, nothing is lost.
+    // The body of a test call. After it was sent, the console does not ask, because nothing would be lost.
     browser.run("location.hash = '#/topics/orders/test'");
     browser.fill("#f-body", "[7]");
     end_session(&browser, &mut http, "another password");
@@ -181,7 +182,7 @@ fn a_half_filled_form_survives_the_sessions_end() {
     browser.run("location.hash = '#/topics/orders'");
     browser.see("h1", "orders");
 
-    // A dialog: it asks, too. Another person does not see what was entered.
+    // In a dialog, the console asks, too. Another person does not see what the first person entered.
     browser.press("Add a job");
     browser.fill("#f-job-id", "half");
     browser.key("\u{e00c}");

@@ -25,7 +25,7 @@ const JOBS: usize = 1000;
 fn system_calls(pids: &[Pid], work: impl FnOnce()) -> BTreeMap<String, u64> {
     let strace = Strace::attach(pids, &["-c"]);
     work();
-    // % time, seconds, usecs/call, calls, errors or nothing, name
+    // The columns of a row: % time, seconds, usecs/call, calls, errors (may be missing), name.
     let row = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (name, calls) = (*words.last()?, words.get(3)?.parse().ok()?);
@@ -152,7 +152,7 @@ fn costs(store: &str, server: Option<&RedisServer>) -> [Cost; 3] {
     [over_tcp, over_http, delivered]
 }
 
-/// Fails if something costs more than the given most.
+/// Fails if something costs more than the given maximum.
 fn holds(what: &str, cost: &Cost, most: Cost) {
     let Cost { system_calls, scripts, commands } = most;
     let good = cost.system_calls <= system_calls && cost.scripts <= scripts && cost.commands <= commands;
@@ -174,7 +174,8 @@ fn a_thousand_jobs_cost_few_system_calls_and_commands() {
     holds("embedded, deliver", &delivered, most(12_000, 0, 0));
 }
 
-/// A lease asks the topics that are known to have ready jobs. It asks all topics only from time to time.
+/// A lease asks for jobs of the topics that are known to have ready jobs. It asks for jobs of all topics only from time
+/// to time.
 #[test]
 fn jobs_of_many_topics_cost_few_commands() {
     const TOPICS: usize = 300;
@@ -216,12 +217,12 @@ fn memory(pid: Pid) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// No process uses huge pages. With them, each would have 15 MB and use two of them. (The pages of the executable are
-/// not counted, because they are larger in a build without optimisation.)
+/// No process uses huge pages. With huge pages, each process would have 15 MB and would use 2 MB of these. (The pages
+/// of the executable are not counted, because they are larger in a build without optimisation.)
 #[test]
 fn an_idle_daemon_allocates_less_than_60_megabytes() {
     let daemon = Daemon::start("");
-    // Until then, dq-http-server hashes the password of the first account, which needs 19 MB for a moment.
+    // Until the first account exists, dq-http-server hashes its password, and this needs 19 MB for a moment.
     let first_password = daemon.dir.path().join("var/run/first-password");
     eventually(20 * SECOND, "the first account", || first_password.exists().then_some(()));
     let bytes: u64 = daemon.processes().into_iter().map(memory).sum();

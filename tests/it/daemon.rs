@@ -64,8 +64,8 @@ fn two_thousand_jobs_on_eight_connections_arrive_once_in_time() {
     let p99 = late[late.len() * 99 / 100];
     println!("lateness: p50 {} ms, p99 {p99} ms, max {} ms", late[late.len() / 2], late[late.len() - 1]);
     assert!(late[0] >= 0, "one came {} ms early", -late[0]);
-    // The bounds are generous, because all tests run at the same time and without optimisation. Alone, the values are 2
-    // and 10 ms.
+    // The bounds are generous, because all tests run at the same time and without optimisation. If this test runs
+    // alone, the values are 2 and 10 ms.
     assert!(late[late.len() / 2] < 300 && p99 < 1500, "p50 is {} ms, p99 {p99} ms", late[late.len() / 2]);
     let call = &calls[0];
     assert_eq!(call.header("content-type"), "application/json");
@@ -166,7 +166,8 @@ fn every_child_may_be_killed_again_and_again_and_no_job_is_lost() {
     eventually(20 * SECOND, "all jobs, answered", || (sink.accepted() >= added).then_some(()));
     let mut client = daemon.client();
     eventually(5 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
-    // Repeated at most: what the two killed consumers had in flight, and what was added again without an answer.
+    // Only these jobs may be delivered twice: those that the two killed consumers had in flight, and those that were
+    // added again because no answer came.
     let extra = sink.count() - sink.deliveries().len();
     println!("{added} jobs, {extra} came twice");
     assert!(extra <= 2 * 64 + 1, "{extra} came twice");
@@ -269,7 +270,8 @@ fn children_of_a_killed_master_drain_and_a_new_one_takes_over() {
     assert_eq!(sink.count(), 50, "orphans finish their callbacks, and nobody repeats them");
 }
 
-/// The ports of dq-http-server for clients of gmq and beanstalkd are free at once, and clients are served to their end.
+/// When the master is gone, the ports of dq-http-server for clients of gmq and beanstalkd are free at once, and
+/// connected clients are served until they leave.
 #[test]
 fn an_orphaned_http_server_waits_without_work() {
     let port = free_port();
@@ -434,7 +436,7 @@ fn a_flag_asks_again_beyond_the_limit_of_attempts() {
     assert_eq!(stats(&mut client, "polls").get("dead").copied().unwrap_or(0), 0);
     let dead = client.ask(&json!({"cmd": "get", "topic": "capped", "id": "i"})).unwrap();
     assert_eq!((&dead["job"]["state"], &dead["job"]["attempts"]), (&json!("dead"), &json!(4)), "{dead}");
-    // A failure counts all attempts, as in the PHP daemon.
+    // `attempts` of this job counts all attempts, as in the PHP daemon.
     let dead = client.ask(&json!({"cmd": "get", "topic": "fails", "id": "i"})).unwrap();
     assert_eq!((&dead["job"]["state"], &dead["job"]["attempts"]), (&json!("dead"), &json!(21)), "{dead}");
     assert!(!daemon.log().contains("polls:i failed"), "{}", daemon.log());
@@ -565,7 +567,7 @@ fn a_store_that_is_moved_away_and_back_keeps_all_jobs() {
     std::fs::create_dir(&away).unwrap();
     move_store(&var, &away);
     assert_eq!(daemon.client().ask(&add("t", "refused", 0)).unwrap()["err"], "store_gone");
-    // Neither those that have the file open nor those that start make another one.
+    // No process makes another file: not those that have the old file open, and not those that start.
     let killed = ["dq-server", "dq-consume-0", "dq-timer-0"];
     killed.iter().for_each(|name| daemon.kill_child(name));
     for name in killed {
@@ -611,7 +613,7 @@ fn a_store_that_was_removed_is_replaced_by_a_start_only() {
     assert_eq!(ask("removed")["err"], "store_gone");
     std::fs::write(var.join("dq.db"), "").unwrap();
     assert_eq!(ask("replaced")["err"], "store_gone");
-    // A rolling restart has no other effect.
+    // After a rolling restart, adds are refused, too.
     daemon.signal(Signal::SIGUSR2);
     eventually(20 * SECOND, "a new process that refuses the file", || {
         daemon.log().contains("another file is in its place").then_some(())
@@ -631,7 +633,7 @@ fn a_daemon_whose_run_dir_is_removed_goes_on_and_says_so() {
     let mut daemon = Daemon::start(&topic("t", &sink, ""));
     daemon.wait_all_up(SLOTS);
     let run_dir = daemon.dir.path().join("var/run");
-    // (A bell that is hung again at the same time keeps the folder.)
+    // (This fails if a process creates a bell in the folder at the same time.)
     eventually(5 * SECOND, "no file of dq-master", || {
         let _ = std::fs::remove_dir_all(&run_dir);
         (!run_dir.join("dq-master.pid").exists()).then_some(())
@@ -845,10 +847,10 @@ fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
         Some(answer)
     });
     assert_eq!(refused["err"], "store_full", "{refused}");
-    // The folder of the daemon is on the same disk, and has room for what is found.
+    // The `run_dir` is on the same disk, and still has room for the findings.
     disk_alert(&daemon);
     succ(&client.ask(&json!({"cmd": "ping"})).unwrap());
-    // A job that becomes due in the meantime is tried, with pauses between the tries.
+    // The daemon tries to lease a job that becomes due in the meantime, with pauses between the tries.
     let used = || daemon.children().values().map(|pid| cpu_ms(*pid)).sum::<u64>();
     let (before, until) = (used(), now_ms() + 3000);
     eventually(5 * SECOND, "three seconds of trouble", || (now_ms() > until).then_some(()));
@@ -893,7 +895,7 @@ fn with_little_room_left_only_adds_are_refused() {
     assert!(store.starts_with("full, so adds are refused: its disk has"), "{ready}");
     let alert = disk_alert(&daemon);
     assert!(alert.contains("less than store.min_free (2 MiB), so adds are refused"), "{alert}");
-    // What is there is delivered and settled.
+    // The jobs in the store are delivered and settled.
     sink.wait_for(20, 20 * SECOND);
     eventually(10 * SECOND, "20 settlements", || {
         (stats(&mut client, "t").values().sum::<u64>() < late).then_some(())
@@ -993,7 +995,7 @@ fn an_add_over_tcp_keeps_the_delay_it_was_given() {
         let stored = client.ask(&json!({"cmd": "get", "topic": "t", "id": id})).unwrap();
         assert_eq!((&stored["job"]["state"], &stored["job"]["due_ms"]), (&json!("delayed"), &json!(due_ms)));
     }
-    // A field that only looks like one of dq's fields stores nothing.
+    // An add with a field that only looks like one of dq's fields is refused, and stores nothing.
     for (field, meant) in
         [("delay_seconds", "delay"), ("delaySeconds", "delay"), ("runAt", "run_at"), ("eta", "run_at")]
     {
@@ -1135,7 +1137,7 @@ fn a_draining_port_refuses_and_a_lost_client_does_not_block_it() {
     let sink = Sink::answering(|_| CannedAnswer::new(200, "ok").after(3 * SECOND));
     let mut daemon = Daemon::start(&topic("t", &sink, "timeout = \"10s\""));
     succ(&daemon.client().ask(&add("t", "slow", 0)).unwrap());
-    // A client whose framing is lost, and that does not close the connection.
+    // This client has sent bytes that are no frame, and does not close the connection.
     let mut lost = TcpStream::connect(daemon.address()).unwrap();
     lost.write_all(b"0x").unwrap();
     lost.write_all(b"yz").unwrap();
@@ -1193,7 +1195,8 @@ fn trouble_and_idleness_cost_no_processor_time() {
 #[test]
 fn connections_over_the_limit_are_refused_and_accepted_later() {
     let daemon = Daemon::start("[server]\nmax_connections = 5\n");
-    // The connection that waited for the start is gone once the daemon has noticed it.
+    // `Daemon::start` has asked over a connection of its own. This connection counts until the daemon has noticed that
+    // it was closed.
     let mut clients: Vec<Client> = Vec::new();
     eventually(5 * SECOND, "five connections", || {
         let mut client = daemon.client();

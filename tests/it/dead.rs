@@ -116,7 +116,7 @@ fn picks(daemon: &Daemon, sink: &Sink) {
     );
     assert_eq!(dead(&mut http, "").len(), 7);
 
-    // A dry run counts, and does nothing.
+    // A dry run only counts. It changes nothing.
     let some = json!({"filter": {"status": 503, "id_prefix": "order-"}});
     let mut dry = some.clone();
     dry["dry_run"] = json!(true);

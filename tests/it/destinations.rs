@@ -1,4 +1,4 @@
-//! Jobs that do not go to the callback of their topic as it is.
+//! Jobs with a path or a URL of their own. They do not go to the unchanged callback URL of their topic.
 
 use std::process::Command;
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn a_path_goes_with_its_job_whatever_happens_to_the_job() {
         eventually(10 * SECOND, id, || (sink.deliveries().get(id) == Some(&2)).then_some(()));
         assert_eq!(arrived(&sink, id), path);
     }
-    // It is changed alone, shown, and kept by a change of something else.
+    // A change of the path alone is possible, and the path is shown. A change of another field keeps the path.
     let dies = json!({"id": "dies", "body": 1, "delay": "1h", "path": "/1", "headers": {"x-a": "1"}});
     http.ask("POST", "/v1/topics/t/jobs", &dies).is(201);
     http.ask("PATCH", "/v1/topics/t/jobs/dies", &json!({"path": "/2"})).is(204);
@@ -65,7 +65,7 @@ fn a_path_goes_with_its_job_whatever_happens_to_the_job() {
     assert_eq!((&shown["path"], &shown["headers"]), (&json!("/2"), &json!({"x-b": "2"})));
     assert_eq!(listed["jobs"][0]["path"], "/2");
     assert!(dq(&daemon, &["get", "t", "dies"]).contains("path      /2\n"));
-    // A dead letter keeps it, and so does the job after a redrive and another death.
+    // A dead letter keeps its path. The job still has the path when it is redriven and becomes a dead letter again.
     http.ask("POST", "/v1/topics/t/jobs/dies/run", &Value::Null).is(204);
     for calls in [2, 4] {
         eventually(10 * SECOND, "death", || (job(&mut http, "dies")["state"] == "dead").then_some(()));
@@ -76,9 +76,9 @@ fn a_path_goes_with_its_job_whatever_happens_to_the_job() {
         );
         http.ask("POST", "/v1/topics/t/dead/redrive", &json!({"ids": ["dies"]})).is(200);
     }
-    // (A job that is being delivered is not changed.)
+    // (The test waits for the dead letter, because a job that is being delivered cannot be changed.)
     eventually(10 * SECOND, "death", || (job(&mut http, "dies")["state"] == "dead").then_some(()));
-    // Null removes it, and a replacement has none.
+    // `null` removes the path. A job that replaces another one does not get its path.
     let again = json!({"id": "dies", "body": 1, "delay": "1h", "path": "/1"});
     http.ask("POST", "/v1/topics/t/jobs", &again);
     http.ask("PATCH", "/v1/topics/t/jobs/dies", &json!({"path": null})).is(204);
@@ -139,7 +139,7 @@ fn a_url_of_a_job_goes_to_the_listed_hosts_alone() {
     let call = &listed.calls()[0];
     assert_eq!((call.header("x-key"), call.header("host")), ("k", listed.address.to_string().as_str()));
     assert!(call.header("webhook-signature").starts_with("v1,"));
-    // Other hosts are refused, and all of them by a topic without a list.
+    // Hosts that are not in `job_hosts` are refused. A topic without this list refuses all hosts.
     let bad = format!("http://{}/", other.address);
     for (name, url) in
         [("t", &*bad), ("none", &*good), ("t", "http://a@b.example.com/"), ("t", "http://example.com/")]
@@ -208,7 +208,7 @@ fn neither_a_redirect_nor_a_new_callback_takes_a_job_elsewhere() {
     }
     eventually(10 * SECOND, "death", || (job(&mut http, "a")["state"] == "dead").then_some(()));
     assert_eq!((arrived(&first, "a").as_str(), first.count()), ("/hook/7?key=1&x=1", 2));
-    // The path is appended to the callback as it is at the delivery.
+    // The path is appended to the callback URL that the topic has at the time of the delivery.
     let callback = format!("http://{}/new/?key=2", second.address);
     http.ask("PATCH", "/v1/topics/t", &json!({ "callback": callback })).is(200);
     http.ask("POST", "/v1/topics/t/jobs/b/run", &Value::Null).is(204);
@@ -245,7 +245,8 @@ fn a_host_at_its_limit_holds_up_no_job_of_another_host() {
         slow.address
     ));
     let mut http = Http::tcp(&daemon);
-    // Of two topics, one of which has its other jobs behind those of the slow host.
+    // Jobs of two topics go to the slow host. One of these topics has further jobs behind them, which go to another
+    // host.
     add_many(&mut http, "t", "slow", 25, Some(&slow.url()));
     add_many(&mut http, "own", "own", 15, None);
     add_many(&mut http, "t", "quick", 50, None);
@@ -281,7 +282,7 @@ fn the_rate_of_a_host_holds_for_all_its_topics_together() {
     add_many(&mut http, "t", "quick", 30, None);
     quick.wait_for(30, 5 * SECOND);
     sink.wait_for(60, 30 * SECOND);
-    // A second has 20 tokens, and two more may have been saved.
+    // The rate gives 20 permits in a second, and two more may be left from before.
     let times = times(&sink);
     let most = times.iter().map(|at| times.iter().filter(|t| (*at..at + 1000).contains(t)).count()).max();
     assert!(most.unwrap() <= 24, "{most:?} calls in a second");
@@ -323,7 +324,7 @@ fn a_job_says_which_limit_holds_it_back() {
     add_many(&mut http, "rated", "r", 3, None);
     add_many(&mut http, "own", "o", 3, None);
     add_many(&mut http, "t", "t", 3, Some(&limited.url()));
-    // Finds a job of a topic that waits for this reason first, and returns why it waits.
+    // Finds a job of a topic whose first reason to wait is this one. Returns all that the API says about the waiting.
     let mut waits = |topic: &str, state: &str, code: &str| {
         eventually(10 * SECOND, code, || {
             let jobs = http.get(&format!("/v1/topics/{topic}/jobs?state={state}")).is(200)["jobs"].clone();

@@ -1,4 +1,5 @@
-//! `/docs`, the page of the API: whether it shows all of `/openapi.json`, who may see it, and how a browser takes it.
+//! `/docs`, the page of the API: whether it shows all of `/openapi.json`, who may see it, and whether a browser shows
+//! it without faults.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,10 +12,11 @@ use crate::support::browser::Setting;
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, topic};
 
-/// Members of the document whose own members have names that users write.
+/// Members of the document whose own members have free names, such as the names of fields. These are no words of
+/// OpenAPI.
 const NAMES_OF_USERS: [&str; 4] = ["properties", "headers", "content", "responses"];
 
-/// Members of the document whose values are JSON that users write.
+/// Members of the document whose values are any JSON, such as the example of a job.
 const VALUES: [&str; 4] = ["example", "examples", "default", "enum"];
 
 /// Returns the sections of a class, by their ids.
@@ -80,7 +82,7 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Returns what a part of the document says and a text does not.
+/// Returns the texts of a part of the document that are missing in `text`.
 fn missing(part: &Value, text: &str, at: &str) -> Vec<String> {
     let mut all = Vec::new();
     said(part, at, &mut all);
@@ -209,7 +211,7 @@ fn the_page_has_the_access_and_headers_of_the_rest() {
     let foreign = http.send("GET", "/docs", "Cookie: dq_session=x\r\n", b"");
     assert_eq!(foreign.status, 401);
 
-    // Until here the token may not be known yet.
+    // The daemon may not know the new token yet, so the test asks until the page comes.
     let page = crate::support::eventually(10 * SECOND, "the page", || {
         let page = http.send("GET", "/docs", &reader, b"");
         (page.status == 200).then_some(page)
@@ -303,7 +305,7 @@ fn a_person_reads_the_page_of_the_api_from_the_console() {
         assert_eq!(browser.run(dead), json!([]));
         let ids = "const ids = [...document.querySelectorAll('[id]')].map(e => e.id); return ids.length - new Set(ids).size";
         assert_eq!(browser.run(ids), 0);
-        // The style counts, and nothing else was loaded.
+        // The browser applies the style of the page, and has loaded nothing else.
         let ground = "return getComputedStyle(document.querySelector('.operation')).borderTopWidth";
         assert_eq!(browser.run(ground), "1px");
         assert_eq!(browser.run("return performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.endsWith('/favicon.ico'))"), json!([]));

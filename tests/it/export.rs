@@ -104,11 +104,11 @@ fn goes_back(target: &Target) {
     assert!(records[0].note().unwrap().starts_with("exported") && records[0].made_attempts().is_empty());
     let records = target.store().records(&key("deleted")).unwrap();
     assert_eq!(records[0].note(), None, "a client has deleted it");
-    // It waits in a bucket now, and no more in the list.
+    // The job `ready` now waits in a bucket, and is no longer in the list.
     assert_eq!(found("ready").unwrap().1, YEAR_2033);
     assert_eq!(home("ready").run::<usize>(&["LLEN", "dq_1ready_queue"]), 0);
 
-    // Once nothing is left, the notes go, and all can be taken over again.
+    // Once the store has no job left, the export removes the notes in Redis, and the jobs can be imported again.
     target.store().delete(&[key("text")]);
     export(target, &both, &[]).counts(&[]);
     assert!(nodes.iter().all(|php| php.run::<usize>(&["EXISTS", "dq_imported"]) == 0));
@@ -134,7 +134,8 @@ fn an_export_that_is_killed_loses_no_job() {
     assert_eq!(target.import(&php, &[]).code, 0);
     let done: Vec<JobKey> = (0..500).map(|n| job(&(n * 7).to_string(), "1", 0).key).collect();
     assert!(target.store().delete(&done).iter().all(Result::is_ok));
-    // Each time a little further. An entry that goes back loses its note.
+    // Each export is killed a little later than the one before. When a job is exported, its note in the PHP daemon's
+    // Redis is removed.
     for noted in [19_000, 15_000, 9_000] {
         let mut running = command(&target, &[&php], &["--anyway"]);
         let mut running = running.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -345,7 +346,8 @@ fn an_import_as_root_beside_files_of_another_user_is_refused() {
         );
     }
     assert_eq!(std::fs::read_dir(&var).unwrap().count(), 0, "nothing was made");
-    // Nor if the folder for the store is missing, and the one above it belongs to the other user.
+    // The import also makes nothing if the folder for the store is missing and the folder above it belongs to the other
+    // user.
     std::fs::remove_dir(&var).unwrap();
     std::os::unix::fs::chown(target.dir.path(), Some(65534), Some(65534)).unwrap();
     let output = target.import(&php, &[]);

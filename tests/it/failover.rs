@@ -183,7 +183,8 @@ fn a_server_that_keeps_forgetting_its_scripts_loses_no_jobs() {
             }
             flushes
         });
-        // A script that is forgotten between its loading and its call has not run.
+        // If the server forgets a script between its loading and its call, the script does not run. So the outcome is
+        // never `unknown`.
         let taken = load(&daemon, "x", &["store_unavailable"], |taken| taken > 3000);
         stop.store(true, Ordering::Relaxed);
         let flushes = flushes.join().unwrap();

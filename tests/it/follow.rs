@@ -109,7 +109,7 @@ fn what_may_not_follow_is_refused_by_its_field() {
     }
     let offline = with(json!({"topic": "off", "body": 1}));
     unix.ask("POST", "/v1/topics/a/jobs", &offline).is_problem(409, "topic_offline", None);
-    // A producer of one topic adds nothing to another one.
+    // A token that may add jobs to one topic cannot add jobs to another topic by `then`.
     let token = unix.ask("POST", "/v1/tokens", &json!({"name": "p", "scopes": ["produce:a"]})).is(201);
     let secret = token["token"].as_str().unwrap().to_owned();
     let mut tcp = Http::tcp(&daemon);
@@ -168,7 +168,7 @@ fn the_end_of_a_job_is_told_with_a_signed_event() {
     put(&mut http, "x.on_done", &json!({"callback": sink.url()})).is_problem(422, "bad_field", Some("name"));
     let wrong = json!({"callback": sink.url(), "on_done": "ftp://x"});
     put(&mut http, "u", &wrong).is_problem(422, "bad_field", Some("on_done"));
-    // The timers tell the store of the setting.
+    // The store knows `on_done` only after a timer has told it.
     let mut n = 0;
     eventually(20 * SECOND, "an event", || {
         n += 1;
@@ -209,6 +209,6 @@ fn the_end_of_a_job_is_told_with_a_signed_event() {
         assert_eq!(event["data"], record);
         assert!(now_ms() >= record["ended_ms"].as_i64().unwrap());
     }
-    // A client adds no event, and the topic of events is shown with the others.
+    // A client cannot add an event. The topic of events is shown with the other topics.
     http.ask("POST", "/v1/topics/t.on_done/jobs", &json!({"body": 1})).is_problem(409, "topic_offline", None);
 }

@@ -17,7 +17,7 @@ use store::Store;
 
 const KILLS: usize = 15;
 
-/// What is killed, one after the other.
+/// The processes that are killed, one after the other.
 const ROLES: [&str; 5] = ["dq-timer-0", "dq-consume-0", "dq-server", "dq-timer-1", "dq-consume-1"];
 
 /// How many jobs are added between two kills. Each is followed by two jobs, and one of these by a third.
@@ -66,7 +66,7 @@ fn play(daemon: &Daemon, sink: &Sink, open: impl FnOnce(&Path) -> Box<dyn Store>
     }
     let mut store = open(daemon.dir.path());
     assert_eq!(store.outbox().unwrap().entries, 0);
-    // One record: it was added once, because each time it is added it ends once.
+    // Each follower has one record. So it was added once, because each add of a job leads to one record.
     for (topic, id) in ids.iter().filter(|(topic, _)| *topic != "t") {
         let key = JobKey { topic: TopicName::new(topic).unwrap(), id: JobId::new(id.as_str()).unwrap() };
         let endings: Vec<Ending> = store.records(&key).unwrap().iter().map(|record| record.ending).collect();

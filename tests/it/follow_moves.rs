@@ -131,7 +131,8 @@ fn entries_that_were_taken_are_not_taken_again_after_a_move() {
     nodes.put_back(&entries);
     assert_eq!(store.outbox().unwrap().entries, 2 * JOBS as u64);
     assert_eq!(send_all(&settings), 0, "the marks refuse them");
-    // The same, and new entries, which are not sent before a node is emptied.
+    // The old entries are put back again, and there are also new entries. None of them is sent before a node is
+    // emptied.
     nodes.put_back(&entries);
     add_with_followers(&mut *store, JOBS);
     assert_eq!(store.outbox().unwrap().entries, 4 * JOBS as u64);
@@ -156,7 +157,7 @@ fn a_node_that_hangs_holds_up_its_own_followers_alone() {
     let mut lane = store::open_lane(&settings, run_dir.path(), 0).unwrap();
     let before = lane.outbox().unwrap().entries;
     nodes.0[1].hang(true);
-    // The first call may notice the node that hangs, and no more.
+    // The first call may send nothing, and may only notice that a node hangs.
     let mut added = 0;
     let (sent, left) = eventually(20 * SECOND, "the followers of the other node", || {
         let sent = lane.send_followers(&make).unwrap();

@@ -1,4 +1,5 @@
-//! The embedded store gives the space of jobs that are gone back to the disk, and uses it again when the disk is full.
+//! The embedded store gives the space of removed jobs back to the disk. When the disk is full, the store uses this
+//! space again.
 
 use std::io::Write;
 use std::time::Instant;
@@ -14,7 +15,7 @@ fn the_file_shrinks_when_its_jobs_are_gone() {
     if on_redis() {
         return;
     }
-    // Records of the deleted jobs would need some of the pages.
+    // The topic keeps no records, because records of the deleted jobs would need some of the pages.
     let daemon = Daemon::start(&topic("t", &Sink::start(), "keep_done = \"0s\""));
     let mut http = Http::tcp(&daemon);
     let file = daemon.dir.path().join("var/dq.db");
@@ -98,7 +99,8 @@ fn a_full_store_erases_only_the_records_it_needs() {
         fill();
         assert_eq!(add(format!("later-{n}"), "1h"), 201, "{n}, log:\n{}", daemon.log());
         let (kept, most) = (kept(), DONE - n.min(DONE));
-        // A step erases 16 records, and pages of other records are not all free.
+        // One step erases 16 records, and some of their pages also hold other records. So a few more records than `n`
+        // may be gone.
         assert!(kept + 35 >= most, "{n}: {kept} records are left, {most} expected");
     }
     assert!(kept() < DONE, "nothing was erased, so this test shows nothing");

@@ -148,7 +148,7 @@ fn no_delay_and_no_ttr_ends_early() {
         let again = eventually(10 * SECOND, "the job again", || {
             Some(client.call("Pop", &json!([["a"]]))["result"].clone()).filter(|job| !job.is_null())
         });
-        // The pop before began less than 100 milliseconds before its lease.
+        // The earlier lease of the job began less than 100 milliseconds before `begun`. So the bound is 1.9 s.
         let took = begun.elapsed();
         assert!((SECOND + 900 * MS..6 * SECOND).contains(&took), "{took:?}");
         assert_eq!(again["consume_num"], times.to_string());
@@ -189,7 +189,7 @@ fn a_client_that_goes_away_takes_no_job_with_it() {
         // The answer to another call shows that the pop has begun.
         waiting.ack("none");
         drop(waiting);
-        // Until the port has seen the end of the connection, a job may still go there.
+        // Until the port has seen the end of the connection, it may still send a job to this client.
         client.push("a", &id, 0, 60);
         let job = client.pop(&["a"]);
         assert_eq!(job["id"], id);

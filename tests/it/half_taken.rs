@@ -1,5 +1,5 @@
-//! Topics that others have written, and that dq does not fully support. They are offline until somebody has decided,
-//! and every view of topics names them with the reason.
+//! Topics that others have written, and that dq does not fully support. They are held until somebody corrects them, and
+//! every view of topics names them with the reason.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ fn an_unsupported_flag_or_method_keeps_its_topic_offline() {
         console.query_drop(row(name, &sink, flag, method)).unwrap();
     }
     answers(&daemon, "fine", "1", None);
-    // A job waits when its topic is changed.
+    // The topic gets a job that still waits when the topic is changed.
     let mut client = daemon.client();
     eventually(SOON, "a job that waits", || {
         (client.ask(&add("flag", "waits", 3000)).unwrap()["code"] == 1).then_some(())
@@ -115,7 +115,8 @@ fn an_unsupported_flag_or_method_keeps_its_topic_offline() {
         all.iter().find(|a| is_it(a))?["detail"].as_str()?.contains("re_notify_flag").then_some(())
     });
 
-    // After a rolling restart, and after a start without the database, the processes know it from the snapshot.
+    // After a rolling restart, and after a start without the database, the processes know from the snapshot that the
+    // topic is held.
     let before = daemon.children();
     daemon.signal(Signal::SIGHUP);
     crate::support::all_new(&daemon, &before);
@@ -196,7 +197,7 @@ fn a_reload_gives_php_topics_the_limit_of_the_file() {
         });
     };
     has_limit(12);
-    // A change of another setting leaves the limit to the file.
+    // If another setting is changed, the limit still comes from the configuration file.
     let changed = Http::tcp(&daemon).ask("PATCH", "/v1/topics/php", &json!({"title": "x"})).is(200);
     assert_eq!((&changed["title"], &changed["max_attempts"]), (&json!("x"), &json!(12)));
     let file = daemon.dir.path().join("dq.toml");

@@ -186,7 +186,7 @@ fn heads_that_do_not_end_take_little_memory() {
     });
     let grown = resident_kib(&daemon, "dq-http-server").saturating_sub(before);
     assert!(grown < 20 << 10, "{grown} KiB more");
-    // A long query alone is refused with a reason.
+    // If only the query is too long, the request is refused with a reason.
     let ask =
         format!("GET /v1/stats?{} HTTP/1.1\r\nHost: dq\r\nConnection: close\r\n\r\n", "x".repeat(20_000));
     let mut stream = connect_hostile(daemon.http);

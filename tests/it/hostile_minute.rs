@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 /// The hostile tenant.
 const TENANT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 67);
 
-/// The attack of this number by a client without a token. Each has an address of its own, so that none of them takes
-/// the connections of another one.
+/// Returns the address from which the attack with this number comes. The attackers here have no token. Each attack has
+/// its own address, so that no attack uses up the connections of another one.
 const fn stranger(attack: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 1, attack)
 }
@@ -65,7 +65,7 @@ struct Attack<'a> {
     effects: &'a Effects,
 }
 
-/// Keeps `count` connections open, each of which has sent `bytes`. Opens those again that the daemon has closed.
+/// Keeps `count` connections open, and sends `bytes` on each. If the daemon closes one, opens a new one.
 fn hold(attack: Attack<'_>, count: usize, bytes: &[u8]) {
     let Attack { name, source, port, over, effects } = attack;
     let mut held: Vec<TcpStream> = Vec::new();
@@ -353,7 +353,7 @@ fn neighbours_do_not_notice_an_attack() {
     );
     let effects = effects.0.into_inner().unwrap();
     println!("what the attacks reached: {effects:?}");
-    // A client that proves nothing is disconnected after ten seconds.
+    // A client that sends no valid token is disconnected after ten seconds.
     let is_soon = |name: &str| !matches!(name, "half frames" | "pings");
     let without: Vec<_> =
         effects.iter().filter(|(name, n)| **n == 0 && (seconds > 15 || is_soon(name))).collect();
@@ -364,8 +364,8 @@ fn neighbours_do_not_notice_an_attack() {
     assert!(log < BOUNDS.log_mib << 20, "{log} bytes of log");
 }
 
-/// How many jobs were at least 50 ms late in each second, and the greatest lateness, of calls in the order in which they
-/// came.
+/// For each second: how many jobs were at least 50 ms late, and the greatest lateness. `late` has the calls in the
+/// order in which they came.
 fn late_by_second(late: &[Duration]) -> BTreeMap<usize, (u32, Duration)> {
     let mut seconds: BTreeMap<usize, (u32, Duration)> = BTreeMap::new();
     // About 70 jobs become due in a second.

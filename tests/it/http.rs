@@ -200,7 +200,7 @@ fn a_listing_continues_where_a_page_ends_and_stats_count_jobs() {
         for topic in stats["topics"].as_array_mut().unwrap() {
             let (delayed, bytes) = (topic["delayed"].as_u64().unwrap(), topic["bytes"].take());
             topic.as_object_mut().unwrap().remove("bytes");
-            // A body of job n has n times 100 bytes. On Redis, nothing is counted without a limit.
+            // A body of job n has n times 100 bytes. On Redis, the bytes of a topic are counted only if it has a limit.
             let is_counted = delayed > 0 && !on_redis();
             assert_eq!(bytes.as_u64().is_some_and(|bytes| bytes > 2_600_000), is_counted, "{bytes}");
         }
@@ -349,7 +349,8 @@ fn adds_that_come_at_the_same_time_share_transactions() {
     let (_sink, daemon) = sink_and("");
     Http::tcp(&daemon).ask("POST", "/v1/topics/t/jobs", &json!({"body": 1})).is(201);
     let before = commits(&daemon);
-    // So few that the log is not carried over in the meantime, however many commits they need.
+    // There are so few requests that SQLite writes no checkpoint of the log in the meantime, even if each request needs
+    // its own commit.
     const CONNECTIONS: usize = 20;
     const EACH: usize = 5;
     let all_there = std::sync::Barrier::new(CONNECTIONS);

@@ -144,7 +144,7 @@ fn whoever_was_slower_is_told_and_changes_nothing() {
     for (method, body) in [("PUT", change(3)), ("PATCH", change(3)), ("DELETE", String::new())] {
         let answer = http.send(method, "/v1/topics/t", &with(&first), body.as_bytes());
         answer.is_problem(412, "changed", None);
-        // A weak or foreign tag is none of the topic's revisions.
+        // A weak or foreign entity tag is not a revision of the topic.
         http.send(method, "/v1/topics/t", &with("\"\""), body.as_bytes()).is_problem(412, "changed", None);
         http.send(method, "/v1/topics/t", &with("abc"), body.as_bytes()).is_problem(
             422,
@@ -387,7 +387,7 @@ fn whatever_is_wrong_with_a_request_is_named() {
     }
     let scopes = http.ask("POST", "/v1/tokens", &json!({"name": "a", "scopes": ["read", 3]})).is(422);
     assert!(scopes["detail"].as_str().unwrap().contains("not a list of texts"), "{scopes}");
-    // What the registry keeps is what is answered: whole milliseconds.
+    // The answer has the values that the registry keeps, in whole milliseconds.
     let finer = http.ask("PATCH", "/v1/topics/t", &json!({"delay": "1500us", "retry": ["1.0001s"]})).is(200);
     assert_eq!((&finer["delay"], &finer["retry"]), (&json!("2ms"), &json!(["1s1ms"])));
     assert_eq!(http.get("/v1/topics/t").is(200)["delay"], "2ms");
@@ -436,7 +436,7 @@ fn topics_are_shown_but_not_changed_while_the_registry_is_away() {
     };
     server.hang(true);
     check(&mut http, "it hangs");
-    // While it hangs, no other request is delayed.
+    // While the registry's server hangs, no other request is delayed.
     let begun = Instant::now();
     http.get("/v1/stats").is(200);
     assert!(begun.elapsed() < 4 * SECOND, "{:?}", begun.elapsed());
@@ -480,7 +480,7 @@ fn with_dead_letters(ids: &[&str]) -> (Sink, Daemon, Http) {
     let mut http = Http::tcp(&daemon);
     for id in ids {
         http.ask("POST", "/v1/topics/t/jobs", &json!({"id": id, "body": "bad"})).is(201);
-        // One after the other, because an id may have several dead letters.
+        // The test waits for each dead letter before the next add, because an id may have several dead letters.
         eventually(10 * SECOND, "a dead letter", || {
             (http.get(&format!("/v1/topics/t/jobs/{id}")).is(200)["state"] == "dead").then_some(())
         });
@@ -900,7 +900,7 @@ fn a_batch_that_failed_to_store_is_stored_once_when_sent_again() {
     assert!(!stored.headers.contains_key("idempotency-replayed"));
     assert_eq!(statuses(&stored), [201, 201, 201]);
     assert_eq!(send().headers["idempotency-replayed"], "true");
-    // Also by a process that knows nothing of the first request.
+    // The answer is also repeated by a process that knows nothing of the first request.
     daemon.kill_child("dq-http-server");
     let mut http = eventually(10 * SECOND, "another process", || {
         let mut http = Http::tcp(&daemon);

@@ -205,7 +205,7 @@ fn due_times_are_kept_in_any_number_of_buckets() {
         php.run::<()>(&["ZADD", &bucket_of(&name, 4), &due.to_string(), &name]);
     }
     php.run::<()>(&["ZADD", "dq_bucket_3", "1", "orders:gone"]);
-    // A key with such a name that is not a bucket.
+    // This key has the name of a bucket, but is not a bucket.
     php.run::<()>(&["SET", "dq_bucket_note", "1"]);
     let output = target.import(&php, &[]);
     assert_eq!(output.code, 0, "{}{}", output.out, output.err);
@@ -486,7 +486,7 @@ fn imported_failures_count_as_in_the_php_daemon() {
         let job = client.ask(&json!({"cmd": "get", "topic": "orders", "id": id})).unwrap();
         (job["job"]["state"].as_str().unwrap_or_default().to_owned(), job["job"]["attempts"].clone())
     };
-    // An empty answer is tried 12 times in all. A flag that is true is asked again without a limit.
+    // A job whose answer is empty is tried 12 times in all. A job whose flag is true is tried again without a limit.
     for (id, expected, attempts) in [
         ("empty-9", "delayed", 10),
         ("empty-11", "dead", 12),

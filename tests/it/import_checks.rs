@@ -74,7 +74,7 @@ fn a_hanging_consumer_is_noticed_and_a_monitor_is_not() {
     redis::cmd("LPOP").arg("dq_1ready_queue").exec(&mut with_a_name).unwrap();
     assert_eq!(texts(&target.import(&php, &["--dry-run"]).json(), "running"), [""; 0]);
 
-    // What a consumer of the PHP daemon does last before it calls.
+    // This is the last command of a consumer of the PHP daemon before its callback.
     let mut consumer = nameless(&php.server);
     redis::cmd("ZREM").arg("dq_bucket_0").arg("orders:9").exec(&mut consumer).unwrap();
     let output = target.import(&php, &[]);
@@ -98,7 +98,7 @@ fn what_moves_counts_where_clients_are_hidden() {
     let daemon = PhpDaemon::start(&php, 2);
     let busy = run(&["--dry-run"]).json();
     assert!(texts(&busy, "running").iter().any(|sign| sign.contains("somebody used dq_bucket_")), "{busy}");
-    // If Redis does not report when a key was last used either, the calls are counted.
+    // If Redis also does not report when a key was last used, the import counts the calls of commands.
     php.run::<()>(&["ACL", "SETUSER", "importer", "-object"]);
     let output = run(&[]);
     assert_eq!(output.code, 1, "{}", output.out);

@@ -111,7 +111,8 @@ fn a_job_added_and_not_noted_is_delivered_once() {
     daemon.stop();
 }
 
-/// Returns the system calls of an import that others can notice, by name. `inject` makes one of them kill it.
+/// Returns the system calls of an import that others can notice, by name. `inject` makes one of these calls kill the
+/// import.
 fn traced(config: &Path, url: &str, inject: Option<&str>) -> Vec<String> {
     let out = tempfile::NamedTempFile::new().unwrap();
     let mut strace = Command::new("strace");
@@ -127,7 +128,8 @@ fn traced(config: &Path, url: &str, inject: Option<&str>) -> Vec<String> {
     text.lines().filter_map(call).collect()
 }
 
-/// Returns the last calls of an import, each with its name and number: those that follow the watch.
+/// Returns the last calls of an import, each with its name and number. They follow the step that watches whether a PHP
+/// daemon runs.
 fn last_calls(calls: &[String]) -> Vec<(&str, usize)> {
     let last = |name: &'static str, last: usize| {
         let all = calls.iter().filter(|call| *call == name).count();

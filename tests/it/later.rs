@@ -79,7 +79,7 @@ fn store(nodes: &[RedisServer]) -> String {
 
 fn settles_later(daemon: &Daemon, sink: &Sink) {
     let mut http = Http::tcp(daemon);
-    // Done, without a body or with one; then reported again.
+    // The receiver reports success, without a body or with one, and then reports it again.
     for (id, body) in [("a", Value::Null), ("b/中", json!({"outcome": "ack"}))] {
         add(&mut http, "t", id);
         let shown = id.replace('/', "%2F").replace('中', "%E4%B8%AD");
@@ -97,7 +97,8 @@ fn settles_later(daemon: &Daemon, sink: &Sink) {
         assert_eq!(http.ask("POST", &path, &body).is(200), done, "the answer may have got lost");
         http.ask("POST", &path, &json!({"outcome": "nack"})).is_problem(410, "gone", None);
     }
-    // Not done: tried again as the topic says, then a dead letter, each with its reason.
+    // The receiver reports a failure: the job is tried again as the topic says, and then becomes a dead letter. Each
+    // attempt has its reason.
     add(&mut http, "t", "n");
     let first = answered(&mut http, sink, "n", "1");
     let nack = json!({"outcome": "nack", "reason": "no such order"});
@@ -168,7 +169,7 @@ fn a_forged_or_foreign_ticket_fails_and_an_ended_one_is_gone() {
     }
     assert_eq!(job(&mut http, "t", "replaced")["body"], 2, "what replaced it is another job");
     assert_eq!(job(&mut http, "t", "held")["state"], "leased", "nothing of all this has touched it");
-    // Extended: never for longer than the topic allows. The lease ends if no outcome comes.
+    // The receiver extends the lease, but never for longer than the topic allows. The lease ends if no outcome comes.
     let far = http.ask("POST", &held, &json!({"outcome": "extend", "by": "9h"})).is(200);
     let until = far["until_ms"].as_i64().unwrap() - now_ms();
     assert!((3_500_000..3_600_000).contains(&until), "{far}");

@@ -137,7 +137,7 @@ fn a_batch_shares_a_wait_and_settlements_do_not_wait() {
 
 #[test]
 fn a_disk_that_is_too_slow_leaves_the_outcome_unknown() {
-    // The server writes its file, and leaves it to the system when this reaches the disk.
+    // The server writes its file, but does not sync it. The system decides when the data reaches the disk.
     let server = TcpServer::start_valkey(&["--appendfsync", "no"]);
     let proxy = Proxy::as_redis_8(server.address());
     let mut store = open(&on(&format!("redis://{}", proxy.address), Durability::Fsync, false));
@@ -158,7 +158,7 @@ fn a_redis_before_8_gives_fsync_only_if_it_always_syncs() {
     gives_fsync_if_it_always_syncs(&TcpServer::start(&["--appendfsync", "everysec"]), "it is Redis 7.0");
 }
 
-/// Its WAITAOF answers before the change is on the disk.
+/// The WAITAOF of Valkey answers before the change is on the disk.
 #[test]
 fn a_valkey_gives_fsync_only_if_it_always_syncs() {
     gives_fsync_if_it_always_syncs(&TcpServer::start_valkey(&["--appendfsync", "everysec"]), "it is valkey");

@@ -235,7 +235,7 @@ fn nodes_come_from_the_php_table_even_without_the_database() {
     daemon.wait_ready();
     answers(&daemon, &add("t", "30", 0), None);
     sink.wait_for(30, 2 * SOON);
-    // The master reads no database, and leaves no process behind that does.
+    // The master does not read the database, and the process that reads it for the master at the start has ended.
     assert!(!daemon.children().contains_key("dq-nodes"));
     daemon.stop();
 }

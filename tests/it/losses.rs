@@ -18,11 +18,11 @@ use store::{Store, StoreError};
 /// What happens to the master.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// Its process is killed, and started again with its files.
+    /// The master's process is killed, and started again with its files.
     Killed,
-    /// Its machine loses power, and comes back with those parts of its files that were on the disk.
+    /// The master's machine loses power. The master starts again with those parts of its files that were on the disk.
     PowerCut,
-    /// It is killed while its replica lags, and the replica is promoted.
+    /// The master is killed while its replica lags, and the replica becomes the master.
     Promoted,
 }
 

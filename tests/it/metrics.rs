@@ -187,7 +187,7 @@ fn the_metrics_page_is_correct_after_kills_and_restarts() {
 fn a_job_added_after_its_due_time_is_late_from_its_add() {
     let (sink, daemon) = start();
     let mut client = daemon.client();
-    // Due in 2019; the one that fails is tried again 10 ms later.
+    // Both jobs are due in 2019. The job that fails is tried again 10 ms later.
     for id in ["a-old", "f-old"] {
         let job = json!({"cmd": "add", "topic": "t", "id": id, "body": {}, "run_at": 1_551_398_400_000_i64});
         assert_eq!(client.ask(&job).unwrap()["code"], 1);
@@ -312,7 +312,7 @@ fn daily_statistics_are_correct_although_the_checker_is_killed() {
         daemon.kill_child("dq-redis-checke");
     }
     says(&daemon, 3);
-    // What was done just before the end is stored at the end, or after the next start.
+    // Counts from the last moments of the daemon are stored when it ends, or after its next start.
     round(&daemon, 3);
     daemon.stop();
     let daemon = Daemon::again(&daemon);

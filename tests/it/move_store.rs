@@ -1,4 +1,5 @@
-//! `dq move`: all that a store has is in the other store afterwards, as it was, also after a move that was killed.
+//! `dq move`: afterwards, the other store has everything that the store had, unchanged. This also holds if a move was
+//! killed and run again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -282,7 +283,7 @@ fn all_jobs_move_to_redis_and_back_as_they_were() {
     let mut new = stage.open("new").unwrap();
     compare(&moved(dump(new.as_mut())), &before);
     assert!(stage.open("redis").is_err());
-    // The store that has got the jobs works on.
+    // The new store, which has got the jobs, can be used.
     let delivered = lease(new.as_mut(), "a", 3, SECOND);
     assert_eq!(delivered.len(), 3);
     delivered.iter().for_each(|job| settle(new.as_mut(), job, Outcome::Ack));
@@ -325,7 +326,7 @@ fn a_move_that_is_killed_goes_on() {
     }
 }
 
-/// Returns whether a store that is not marked has nothing.
+/// Returns whether a store is empty. The store must not be marked as moved.
 fn is_empty(stage: &Stage, name: &str) -> bool {
     stage.open(name).unwrap().counts().unwrap().is_empty()
 }
@@ -436,7 +437,7 @@ fn a_daemon_goes_on_with_the_jobs_and_topics_in_the_new_store() {
     assert!(out.status.success(), "{}", words(&out));
     let copied = "copied to the registry store:dq: 1 topic, 1 token and 1 account";
     assert!(words(&out).contains(copied), "{}", words(&out));
-    // With the old store it does not start.
+    // With the old store, the daemon does not start.
     let mut old = Daemon::spawn(
         std::sync::Arc::clone(&daemon.dir),
         free_port(),

@@ -265,7 +265,7 @@ fn all_that_is_known_of_a_job_moves_with_it() {
     let listed = both.list_records(&key("0").topic, None, 100).unwrap().records;
     assert_eq!(listed.len(), 20, "each id once");
     assert_eq!(letters(both.as_mut()), dead);
-    // A caller that has not heard of the move and names only one node gets an error that says so.
+    // A caller that does not know of the move and names only one node gets an error. The error names the other node.
     let lanes = Lanes::new(&fleet.settings(&[0, 1], 4)).unwrap();
     let there = ids.iter().find(|id| lanes.lane_of(&key(id)) == 1).unwrap();
     let refused = store.get(&key(there)).unwrap_err().to_string();
@@ -294,8 +294,8 @@ fn all_that_is_known_of_a_job_moves_with_it() {
     }
 }
 
-/// Compares the order of the ready jobs with numbers with the ready jobs, on all shards of a node. Returns how many there
-/// are, and what is wrong.
+/// On all shards of a node, compares the set of ready jobs with the order of those that have a number as their
+/// priority. Returns how many have one, and what is wrong.
 fn numbered_on(node: &RedisServer) -> (usize, String) {
     let script = "local n, wrong = 0, '' for _, key in ipairs(redis.call('KEYS', '*:r:t')) do \
                   local order, seen = string.gsub(key, ':r:t$', ':q:t'), {} \
@@ -347,7 +347,7 @@ fn numbers_and_their_order_move_with_the_jobs() {
     assert!(listed.len() == 60 && listed.is_sorted_by_key(|view| view.priority));
     let rest = lease(both.as_mut(), 100);
     assert!(rest.len() == 60 && rest.is_sorted_by_key(|job| priority(&job.key.id)));
-    // The leases have moved too, and their jobs have their numbers when these end.
+    // The leases have moved too. When a lease ends, its job still has its number.
     let back = |job: store::Leased| Settlement {
         key: job.key,
         token: job.token,
@@ -377,7 +377,7 @@ fn a_lost_node_can_be_forgotten_and_its_jobs_adopted_later() {
     assert!(code == Some(2) && err.contains("All jobs and dead letters that it had are lost"), "{err}");
     let output = fleet.does(&["forget", "r2", "--yes"]);
     assert!(output.contains("nodes with jobs: r0, r1"), "{output}");
-    // Some of its ids are used again, and one of the others is deleted.
+    // Some ids of jobs on r2 are added again. The jobs of the other ids are gone.
     let (again, gone): (Vec<&&String>, Vec<&&String>) = on_2.iter().partition(|id| id.ends_with('1'));
     assert!(!again.is_empty() && !gone.is_empty());
     eventually(15 * SECOND, "adds by the new set", || {
@@ -417,7 +417,7 @@ fn a_process_that_has_not_followed_a_move_sees_no_older_node() {
         let (add, empty) = if ask == "add" { (names, none) } else { (none, names) };
         let ask = MoveRequest { add, empty, ..MoveRequest::default() };
         mover.redis().unwrap().move_jobs(&ask, |_| {}).unwrap().unwrap();
-        // What this process has read is less than a second old.
+        // The states that this process has read may be up to a second old.
         let states = lanes.nodes();
         assert!(states.iter().all(|node| !node.is_older), "{states:?}");
         assert_eq!(states[2].part.word(), part);
@@ -441,8 +441,9 @@ fn the_alert_of_a_node_ends_when_it_is_forgotten() {
     assert!(code == Some(0) && !list.contains("down"), "{code:?}: {list}");
 }
 
-/// What two nodes had on disk under the previous release: jobs that were added on the other node while their home was
-/// down, jobs that were on their way home, jobs that had ended there; dead letters where they died.
+/// The fixture has the data of two nodes under the previous release. There are jobs that were added on the other node
+/// while their home was down, jobs that were on their way home, and jobs that had ended there. Dead letters are where
+/// they died.
 #[test]
 fn the_first_move_brings_jobs_of_the_old_release_to_their_homes() {
     let fixture: serde_json::Value =

@@ -1,5 +1,5 @@
-//! Numbers as priorities on Redis: the order of the ready jobs (docs/internals/PRIORITY.md), also if an entry of it is
-//! missing or one is too much, as a process of the release before leaves them; and what jobs without numbers cost.
+//! Numbers as priorities on Redis: the order of the ready jobs (docs/internals/PRIORITY.md), and what jobs without
+//! numbers cost. A process of the previous release may leave this order with an entry missing or with one too many.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ fn missing_entries_of_the_order_are_mended() {
     // The numbers descend, so the job that was added last comes first.
     let jobs: Vec<NewJob> = (0..JOBS).map(|n| numbered(n, JOBS - n)).collect();
     add(&mut *store, &jobs);
-    // As if the release before had promoted all jobs.
+    // Now the store is as if the previous release had promoted all jobs.
     server.cli(&["del", ORDER]);
     let first = lease(&mut *store, 10);
     // (All are due at the same time. The jobs of one answer are sorted.)
@@ -119,7 +119,7 @@ fn a_missing_entry_comes_although_others_are_before_it() {
         ORDER,
     ]);
     assert_eq!((member.trim(), wrong(&server)), ("1", "missing 500".to_owned()));
-    // One lease looks at all 15 entries that it leaves.
+    // One lease also looks at the 15 entries that it does not lease.
     assert_eq!(lease(&mut *store, 1), [0]);
     assert_eq!(wrong(&server), "");
     assert_eq!(lease(&mut *store, 3), [500, 1, 2]);
@@ -130,7 +130,8 @@ fn surplus_entries_of_the_order_are_dropped() {
     let server = RedisServer::start();
     let mut store = store_on(&server);
     add(&mut *store, &(0..40).map(|n| numbered(n, n)).collect::<Vec<_>>());
-    // As if the release before had leased or deleted the first thirty jobs, and had changed the due time of one.
+    // Now the store is as if the previous release had leased or deleted the first thirty jobs, and had changed the due
+    // time of another job.
     for n in 0..30 {
         server.cli(&["zrem", READY, &format!("{n:03}")]);
     }
@@ -157,7 +158,7 @@ fn very_many_surplus_entries_hold_no_lease_back() {
     assert_eq!(number_of(&server, &["exists", ORDER]), 0, "no job with a number is ready any more");
 }
 
-/// Jobs without numbers cost what they cost before there were numbers.
+/// Jobs without numbers need no more commands than in the release before numbers.
 #[test]
 fn jobs_with_levels_need_no_further_command() {
     let server = RedisServer::start();
@@ -214,6 +215,6 @@ fn jobs_with_levels_need_no_further_command() {
     assert_eq!(made.values().sum::<u64>(), MADE_BEFORE, "{made:?}");
 }
 
-/// How many commands the scripts of one round made in the release before numbers: 74. Since then, whether bytes are
-/// counted is read together with the set of nodes, so three commands are gone.
+/// In the release before numbers, the scripts of one round made 74 commands. Three of them are gone since then, because
+/// the scripts now read together with the set of nodes whether bytes are counted.
 const MADE_BEFORE: u64 = 71;

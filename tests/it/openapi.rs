@@ -1,4 +1,4 @@
-//! The document of the API and the API itself must agree. Tools that know neither check it.
+//! The document of the API and the API itself must agree. Tools of others, which do not know dq, check this.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ fn the_document_and_the_routes_are_the_same() {
         }
     }
     // A route outside the document would not be noticed above. (Routes that only the console uses are no part of the
-    // API, and events have no end.)
+    // API, and the stream `/v1/events` never ends.)
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/roles/http_server");
     let past: Vec<String> = std::fs::read_dir(folder)
         .unwrap()

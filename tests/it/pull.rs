@@ -201,7 +201,7 @@ fn a_nack_brings_a_job_back_until_it_is_a_dead_letter() {
     let nacked = Instant::now();
     let delay = json!({"delay": "1s", "reason": "no stock"});
     assert_eq!(report(&mut http, &job, "nack", delay.clone()).is(200)["outcome"], "retried");
-    // The same report gets the same answer, and another one does not.
+    // The same report gets the same answer. A different report is refused.
     assert_eq!(report(&mut http, &job, "nack", delay).is(200)["outcome"], "retried");
     report(&mut http, &job, "ack", json!({})).is_problem(410, "gone", None);
     let shown = http.get("/v1/topics/t/jobs/1").is(200);
@@ -235,7 +235,7 @@ fn a_lease_ends_at_its_deadline_unless_it_is_extended() {
     let again = one(&mut http, "t");
     assert_eq!(again["attempt"], 2);
     report(&mut http, &job, "ack", json!({})).is_problem(410, "gone", None);
-    // A token proves the lease of its job alone.
+    // A lease token proves only the lease of its own job.
     let other = json!({"topic": "u", "id": "1", "token": again["token"]});
     report(&mut http, &other, "ack", json!({})).is_problem(404, "no_ticket", None);
     let forged = json!({"topic": "t", "id": "1", "token": "AAAA"});
@@ -297,7 +297,7 @@ fn a_topic_changes_between_push_and_pull_with_jobs_pending() {
     });
     http.ask("POST", "/v1/topics/t/jobs/later/run", &Value::Null).is(204);
     assert_eq!(one(&mut http, "t")["id"], "later");
-    // A reserve that waits ends when the topic is not pulled any more.
+    // A reserve that waits ends when its topic is no longer a pull topic.
     begin(&mut waiting, "t", &json!({"wait": "60s"}));
     http.ask("PATCH", "/v1/topics/t", &json!({"mode": "push"})).is(200);
     let ended = waiting.receive();
@@ -317,7 +317,7 @@ fn a_client_that_goes_away_while_it_waits_takes_no_job() {
                 gone
             })
             .collect();
-        // Two of them wait for sure when this one is answered, because it came later.
+        // When this reserve is answered, at least two of those clients wait, because their reserves came before it.
         assert!(reserve(&mut http, "t", &json!({"wait": "20ms"})).is_empty());
         drop(gone);
         put(&mut http, "t", &n.to_string(), &json!({}));
@@ -346,7 +346,7 @@ fn a_busy_server_gives_no_job_to_a_client_that_is_gone() {
         for n in 0..20 {
             let mut gone = Http::tcp(&daemon);
             begin(&mut gone, "t", &json!({"wait": "60s"}));
-            // The first client waits for sure when this one is answered, because this one came later.
+            // When this reserve is answered, the first client waits, because its reserve came before this one.
             assert!(reserve(&mut http, "t", &json!({"wait": "20ms"})).is_empty());
             drop(gone);
             assert_eq!(client.ask(&add("t", &n.to_string(), 0)).unwrap()["code"], 1);
@@ -384,11 +384,11 @@ fn a_client_that_sent_more_and_is_gone_takes_no_job_or_place() {
 fn a_client_that_sent_more_gets_its_removed_job() {
     let daemon = Daemon::start(&pulled("t", "on_reserve = \"remove\""));
     let (mut http, mut client) = (Http::unix(&daemon), Http::tcp(&daemon));
-    // More than dq reads while it answers the first request.
+    // The client sends more than dq reads while it answers the first request.
     let next = format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Pad: {}\r\n\r\n", "x".repeat(7000));
     let head = "POST /v1/topics/t/reserve HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n\r\n";
     client.write(&[head.as_bytes(), br#"{"wait": "60s"}"#, next.repeat(10).as_bytes()].concat());
-    // The client waits for sure when this one is answered, because this one came later.
+    // When this reserve is answered, the client waits, because its reserve came before this one.
     assert!(reserve(&mut http, "t", &json!({"wait": "20ms"})).is_empty());
     put(&mut http, "t", "1", &json!({}));
     let got = jobs(client.receive());
@@ -527,7 +527,7 @@ impl Worker for HttpWorker {
     }
 }
 
-/// Keeps its connection while it stands.
+/// Keeps its connection until a request fails.
 struct TcpWorker<'a>(&'a Daemon, Option<cli::Client>);
 
 impl TcpWorker<'_> {
@@ -636,7 +636,7 @@ fn kills_lose_no_job_and_an_acked_job_never_comes_again() {
         while acked.lock().is_ok_and(|acked| !is_ended(&acked)) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(50));
         }
-        // Each job that would come again has two leases' time to do so.
+        // The test waits for the time of two leases, in which a job that is not settled would come again.
         std::thread::sleep(4 * SECOND);
     });
     let Acked { done, unknown } = acked.into_inner().unwrap();
@@ -648,7 +648,8 @@ fn kills_lose_no_job_and_an_acked_job_never_comes_again() {
     assert!(done.len() > added.len() / 2, "{} of {}", done.len(), added.len());
 }
 
-/// Allows this process enough open files for 5,000 connections. Returns how many it can have, if the host has fewer.
+/// Allows this process enough open files for 5,000 connections. Returns 5,000, or how many connections the limit of the
+/// host permits.
 pub fn five_thousand() -> usize {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard.min(20_000).max(soft), hard).unwrap();
@@ -682,7 +683,7 @@ fn one_of_five_thousand_waiting_clients_gets_the_job() {
     let mut waiting: Vec<Http> = (0..clients).map(|_| Http::tcp(&daemon)).collect();
     waiting.iter_mut().for_each(|http| begin(http, "t", &json!({"wait": "60s"})));
     let mut client = Http::unix(&daemon);
-    // It came after all the others, so they wait when it is answered.
+    // This reserve came after all the others, so the others wait when it is answered.
     let asked = Instant::now();
     assert!(reserve(&mut client, "t", &json!({"wait": "10ms"})).is_empty());
     assert!(asked.elapsed() < 10 * SECOND);
@@ -732,7 +733,7 @@ fn a_command_is_run_for_each_job_and_its_exit_decides() {
     let mut daemon = Daemon::start(&pulled("t", more));
     let mut http = Http::unix(&daemon);
     (0..6).for_each(|n| put(&mut http, "t", &n.to_string(), &json!({"tags": ["a"]})));
-    // It takes longer than the lease, which is extended meanwhile. One job fails.
+    // The command takes longer than the lease, so `dq` extends the lease meanwhile. One job fails.
     let script = "sleep 1.5; cat; echo \" $DQ_TOPIC $DQ_TAGS $DQ_ATTEMPT\"; test $DQ_ID != 3";
     let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
     command.args(["reserve", "t", "--exec", script, "--workers", "3", "--run-dir"]);
@@ -750,7 +751,7 @@ fn a_command_is_run_for_each_job_and_its_exit_decides() {
     assert_eq!(log[0]["answer"], "{\"of\":\"0\"} t a 1");
     let dead = http.get("/v1/topics/t/jobs/3").is(200);
     assert!(dead["log"][1]["error"].as_str().unwrap().starts_with("exit status: 1"), "{dead}");
-    // At TERM the command that runs is finished.
+    // After TERM, `dq` waits until the running command has finished.
     put(&mut http, "t", "last", &json!({}));
     eventually(20 * SECOND, "the last job", || (counts(&mut http)? == [0, 1, 0, 1]).then_some(()));
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.id() as i32), Signal::SIGTERM).unwrap();
@@ -771,7 +772,7 @@ fn start_worker(script: &str, more: &[&str]) -> Child {
 fn a_command_that_does_not_read_its_job_ends_no_worker() {
     let daemon = Daemon::start(&pulled("t", ""));
     let mut http = Http::unix(&daemon);
-    // More than a pipe holds, so `dq` is still writing when the command ends.
+    // Each body is larger than a pipe's buffer, so `dq` is still writing when the command ends.
     (0..20).for_each(|n| put(&mut http, "t", &n.to_string(), &json!({"body": "x".repeat(200_000)})));
     let run_dir = daemon.dir.path().join("var/run").display().to_string();
     let mut worker = start_worker("true", &["--workers", "4", "--run-dir", &run_dir]);
@@ -813,7 +814,7 @@ fn a_worker_that_stops_loses_no_job_that_it_was_given() {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.id() as i32), Signal::SIGTERM).unwrap();
         worker.wait().unwrap();
     }
-    // A job that a worker has got is reported. One that came too late for it was handed back.
+    // `dq` reports each job that a worker got. A job that came too late for a worker was handed back.
     eventually(10 * SECOND, "no leased job", || {
         let stats = http.get("/v1/stats").is(200);
         let t = stats["topics"].as_array().unwrap().iter().find(|t| t["topic"] == "t")?.clone();

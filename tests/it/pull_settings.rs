@@ -1,5 +1,5 @@
-//! The settings of topics for clients that reserve, in the words of KMQueue: a plain mode and the end of a job's life.
-//! `expire_after` holds for push topics too.
+//! The settings of topics for clients that reserve. They do what KMQueue calls the plain mode and the end of a job's
+//! life. `expire_after` holds for push topics too.
 
 use std::time::{Duration, Instant};
 
@@ -36,12 +36,12 @@ fn a_removed_job_is_done_when_it_is_reserved() {
     let kept = records(&mut http, "plain", "1");
     assert_eq!((&kept[0]["outcome"], kept.as_array().unwrap().len()), (&json!("delivered"), 1));
     assert_eq!(kept[0]["log"][0]["answer"], "removed when it was reserved", "{kept}");
-    // What follows the job is added, with a lease of its own, and nothing comes again.
+    // The follower of the job is added, and gets a lease of its own. The job itself does not come again.
     let next = reserve(&mut http, "safe", &json!({"wait": "10s"}));
     let left_ms = next[0]["lease_until_ms"].as_i64().unwrap() - now_ms();
     assert!(next[0]["token"].is_string() && (290_000..=300_001).contains(&left_ms), "{next:?}");
     assert!(reserve(&mut http, "plain", &json!({"wait": "300ms"})).is_empty());
-    // Over TCP, and several topics of both kinds in one reserve.
+    // A client reserves over TCP, with topics of both kinds in one reserve.
     put(&mut http, "plain", "2", &json!({}));
     put(&mut http, "safe", "3", &json!({}));
     let both = json!({"cmd": "reserve", "topics": ["plain", "safe"], "max": 2, "wait": "10s"});
@@ -199,7 +199,8 @@ fn a_host_at_its_limit_postpones_no_job_beyond_its_expiry() {
     let daemon = Daemon::start(&(topic("t", &own, &more) + &limit));
     let mut http = Http::unix(&daemon);
     (0..5).for_each(|n| put(&mut http, "t", &n.to_string(), &json!({"url": limited.url()})));
-    // At the latest after the first permit, the others would begin after their expiry.
+    // When one job has got the permit of this minute, the other jobs could only begin after they have expired. So they
+    // become dead letters.
     eventually(20 * SECOND, "the dead letters", || {
         let page = http.get("/v1/topics/t/jobs?state=dead").is(200);
         (page["jobs"].as_array().unwrap().len() == 4).then_some(())

@@ -75,7 +75,7 @@ fn jobs_are_reserved_and_settled_over_tcp() {
     let again = json!({"delay": "1s", "reason": "no stock"});
     let answer = report(&mut client, &job, "nack", again.clone());
     assert_eq!(*data(&answer), json!({"topic": "t", "id": "1", "outcome": "retried"}));
-    // The same report gets the same answer, and another one does not.
+    // The same report gets the same answer. A different report is refused.
     assert_eq!(report(&mut client, &job, "nack", again), answer);
     is_refused(&report(&mut client, &job, "ack", json!({})), "gone", "is over");
     let shown = client.ask(&json!({"cmd": "get", "topic": "t", "id": "1"})).unwrap();
@@ -144,7 +144,8 @@ fn a_job_has_its_own_time_to_run() {
     data(&client.ask(&short).unwrap());
     let shown = client.ask(&json!({"cmd": "get", "topic": "t", "id": "short"})).unwrap();
     assert_eq!(shown["job"]["ttr_ms"], 700);
-    // It comes back by its own time, also after a retry. A client that names another one gets that.
+    // The lease of the job lasts for the job's own `ttr`, also after a retry. A client that names a time in `lease`
+    // gets a lease of that time.
     let begun = Instant::now();
     let job = one(&mut client, "t");
     assert!(left_ms(&job) <= 5_000, "{job}");
@@ -156,7 +157,7 @@ fn a_job_has_its_own_time_to_run() {
         jobs(&client.ask(&json!({"cmd": "reserve", "topic": "t", "wait": "9s", "lease": "1h"})).unwrap());
     assert!(left_ms(&job[0]) > 3_000_000, "{job:?}");
     data(&report(&mut client, &job[0], "ack", json!({})));
-    // A long one, which a change of the job keeps.
+    // This job has a long `ttr`. A change of other fields of the job keeps it.
     let long = json!({"id": "long", "body": 1, "ttr": "2h", "delay": "1h"});
     http.ask("POST", "/v1/topics/t/jobs", &long).is(201);
     http.ask("PATCH", "/v1/topics/t/jobs/long", &json!({"headers": {"x-a": "1"}, "delay": 0})).is(204);
@@ -216,7 +217,7 @@ fn a_delay_of_a_second_is_a_second_over_tcp() {
     let daemon = Daemon::start(&pulled("t", ""));
     let (mut client, mut worker) = (daemon.client(), daemon.client());
     for n in 0..5 {
-        // The client waits before the job is there, so nothing but its due time holds it back.
+        // The client already waits when the job is added. So only the due time delays the job.
         worker.send(&[reserve("t", "20s")]).unwrap();
         let sent = Instant::now();
         data(&client.ask(&add("t", &n.to_string(), 1000)).unwrap());
@@ -265,7 +266,7 @@ fn a_tcp_client_that_goes_away_while_it_waits_takes_no_job() {
                 gone
             })
             .collect();
-        // They wait for sure when this one is answered, because it came later.
+        // When this reserve is answered, the others wait, because they came before it.
         assert!(jobs(&worker.ask(&reserve("t", "20ms")).unwrap()).is_empty());
         drop(gone);
         data(&client.ask(&add("t", &n.to_string(), 0)).unwrap());
@@ -370,7 +371,7 @@ fn a_token_reserves_over_tcp_only_topics_of_its_scope() {
     let (mut client, shown) = (daemon.client(), json!({"cmd": "auth", "token": made["token"]}));
     is_refused(&client.ask(&reserve("a", "0s")).unwrap(), "unauthorized", "token");
     eventually(10 * SECOND, "the token", || (client.ask(&shown).unwrap()["code"] == 1).then_some(()));
-    // The reserve behind an auth is let in by it.
+    // An `auth` also holds for a reserve that was sent right behind it.
     let mut second = daemon.client();
     second.send(&[shown, reserve("a", "0s")]).unwrap();
     assert!((0..2).all(|_| second.receive().unwrap()["code"] == 1));

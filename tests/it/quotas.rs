@@ -44,7 +44,8 @@ fn a_use_of_add_rate_is_shown_and_a_person_is_told() {
 
 #[test]
 fn an_add_beyond_a_limit_is_refused_and_a_person_is_told() {
-    // On several shards each has a share, so many more jobs than the limit are needed to use all of it.
+    // If there are several shards, each has a share of the limit. So many more jobs than the limit are needed to use up
+    // all shares.
     let most = if on_redis() { 64 } else { 20 };
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, &format!("max_pending = {most}\nmax_bytes = \"10KiB\"")));
@@ -69,7 +70,7 @@ fn an_add_beyond_a_limit_is_refused_and_a_person_is_told() {
     let path = format!("/v1/topics/t/jobs/{there}");
     http.ask("PATCH", &path, &json!({"body": "x".repeat(11_000)})).is_problem(429, "quota", None);
     http.ask("PATCH", &path, &json!({"body": "x"})).is(204);
-    // What is used is shown, and is a metric.
+    // The used part of each limit is shown, and is also a metric.
     let shown = stats(&mut http, "t");
     assert_eq!(shown["delayed"], most, "{shown}");
     let bytes = shown["bytes"].as_u64().unwrap();

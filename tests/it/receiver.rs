@@ -11,7 +11,7 @@ use cli::CannedAnswer;
 
 const MODES: [&str; 4] = ["200", "503", "418", "slow"];
 
-/// Adds one job more for each later mode, and one that never gets an answer.
+/// Adds one job of the first mode, two of the second, and so on, and one job that never gets an answer.
 fn add_jobs(http: &mut Http) {
     for (n, mode) in MODES.iter().enumerate() {
         for i in 0..=n {
@@ -29,7 +29,7 @@ fn sink() -> Sink {
     })
 }
 
-/// Starts a daemon that has its first samples, which later attempts are compared with.
+/// Starts a daemon, and waits until it has its first samples. Later counts are compared with these.
 fn daemon(sink: &Sink) -> Daemon {
     let more = "max_attempts = 1\ntimeout = \"1s\"\nbreaker_failures = 0\n";
     let daemon = Daemon::start(&topic("t", sink, more));

@@ -1,4 +1,4 @@
-//! Records of ended jobs, while processes of the daemon are killed: no ended job lacks its record, and none has two.
+//! Records of ended jobs, while processes of the daemon are killed: each ended job has exactly one record.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ use store::Store;
 
 const KILLS: usize = 30;
 
-/// What is killed, one after the other.
+/// The processes that are killed, one after the other.
 const ROLES: [&str; 6] =
     ["dq-consume-0", "dq-server", "dq-consume-1", "dq-timer-0", "dq-timer-1", "dq-http-server"];
 
@@ -32,11 +32,11 @@ fn endings(store: &mut dyn Store, ids: &[String]) -> HashMap<String, Vec<Ending>
     ids.iter().map(records).zip(ids).map(|(endings, id)| (id.clone(), endings)).collect()
 }
 
-/// Adds jobs, some of which are refused for good by their receiver and some of which are deleted, while processes are
-/// killed. Then compares the records with what was answered.
+/// Adds jobs while processes are killed. The receiver refuses some of the jobs for good, and some are deleted. Then
+/// compares the records with the answers.
 fn play(daemon: &Daemon, open: impl FnOnce(&Path) -> Box<dyn Store>) {
     let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));
-    // The jobs that were acknowledged, and those of them whose deletion was acknowledged.
+    // The jobs that were acknowledged and stay, and the jobs whose deletion was acknowledged.
     let (added, deleted) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -60,7 +60,7 @@ fn play(daemon: &Daemon, open: impl FnOnce(&Path) -> Box<dyn Store>) {
                 }
                 let delete = serde_json::json!({"cmd": "del", "topic": "t", "id": id});
                 if is_late {
-                    // One whose deletion was not answered stays for an hour, or has ended.
+                    // A job whose deletion was not answered stays for an hour, or has ended.
                     if ask(&mut client, &delete) {
                         deleted.lock().unwrap().push(id);
                     }

@@ -15,7 +15,7 @@ fn answering() -> Sink {
     Sink::answering(|call| CannedAnswer::new(call.body.parse().unwrap_or(200), "Closed for Today"))
 }
 
-/// Adds a job that is due now, and waits until it has a record more than before.
+/// Adds a job that is due now, and waits until its id has one more record.
 fn end(http: &mut Http, topic: &str, id: &str, status: u16) {
     let at = format!("/v1/topics/{topic}/jobs/{id}/records");
     let count = |http: &mut Http| http.get(&at).is(200)["records"].as_array().unwrap().len();
@@ -130,7 +130,7 @@ fn a_delivered_job_leaves_a_record_that_the_api_shows() {
     );
     assert_eq!(http.get("/v1/topics/t/jobs/a/records").is(200), json!({"records": [record]}));
 
-    // An id may end several times. A topic may keep bodies, or nothing.
+    // The jobs of one id may end several times. A topic may keep bodies, or nothing.
     http.ask("POST", "/v1/topics/k/jobs", &json!({"id": "b", "body": 1, "delay": "5h"})).is(201);
     http.ask("DELETE", "/v1/topics/k/jobs/b", &Value::Null).is(204);
     end(&mut http, "k", "b", 500);
@@ -157,7 +157,7 @@ fn a_delivered_job_leaves_a_record_that_the_api_shows() {
     http.get("/v1/find").is_problem(422, "missing_field", Some("id"));
     http.get("/v1/find?id=a&cursor=zz").is_problem(422, "bad_field", Some("cursor"));
 
-    // What is known of an id is erased. The others stay, and so does a dead letter.
+    // The records of an id are erased. The records of other ids stay, and a dead letter of the id stays, too.
     for (topic, id, erased) in [("t", "a", 1), ("t", "a", 0), ("k", "b", 2), ("never", "a", 0)] {
         let at = format!("/v1/topics/{topic}/jobs/{id}/records");
         assert_eq!(http.ask("DELETE", &at, &Value::Null).is(200), json!({"erased": erased}), "{at}");
@@ -225,7 +225,7 @@ fn records_are_filtered_and_listed_page_by_page() {
             assert_eq!(sorted(all), sorted(own), "{name} {query}");
         }
     }
-    // Each moment divides the records in two.
+    // For each moment, `since` and `until` together list each record once.
     let all = http.get("/v1/topics/t/records?limit=1000").is(200);
     for record in all["records"].as_array().unwrap() {
         let at = &record["ended_ms"];
@@ -318,7 +318,7 @@ fn records_as_csv_hold_no_formulas() {
 #[test]
 fn a_reboot_leaves_the_records_of_a_registered_topic() {
     if on_redis() {
-        // The clock of the server would have to be shifted.
+        // On Redis, the test would have to shift the clock of the server.
         return;
     }
     const TWO_DAYS_MS: i64 = 2 * 24 * 3600 * 1000;
@@ -339,7 +339,7 @@ fn a_reboot_leaves_the_records_of_a_registered_topic() {
         let story = http.get(&format!("/v1/topics/{topic}/jobs/a/records")).is(200);
         story["records"].as_array().unwrap().len()
     };
-    // The records of both topics were looked at when one of them is gone.
+    // When the record of `short` is gone, the timer has looked at the records of both topics.
     eventually(10 * SECOND, "the record of `short` goes", || (records("short") == 0).then_some(()));
     assert_eq!(records("long"), 1);
 }
@@ -347,7 +347,7 @@ fn a_reboot_leaves_the_records_of_a_registered_topic() {
 #[test]
 fn a_removed_topic_leaves_no_records() {
     if on_redis() {
-        // Its topics are in the configuration file.
+        // On Redis, the topics are in the configuration file and cannot be removed.
         return;
     }
     let sink = answering();
@@ -374,7 +374,7 @@ fn a_removed_topic_leaves_no_records() {
             assert_eq!(story["records"].as_array().unwrap().len(), left, "{removal} {story}");
         }
     }
-    // What stayed of a topic that is gone can be erased.
+    // Records of a topic that no longer exists can be erased.
     let purge = "/v1/topics/t?jobs=purge";
     assert_eq!(http.ask("DELETE", purge, &Value::Null).is(200), json!({"purged": 0, "records": 1}));
     http.ask("DELETE", purge, &Value::Null).is_problem(404, "unknown_topic", None);
@@ -424,7 +424,7 @@ fn a_token_sees_the_records_of_its_own_topics_only() {
         get(&shop, path).is_problem(403, "forbidden", None);
         get(&bank, path).is(200);
     }
-    // What receivers answered is neither shown nor searched without the scope `read`.
+    // The answers of receivers are shown and searched only with the scope `read`.
     for (token, path, answer, found) in [
         (&bank, "/v1/topics/bank.a", json!("Closed for Today"), 1),
         (&shop, "/v1/topics/shop.a", Value::Null, 0),
@@ -438,7 +438,7 @@ fn a_token_sees_the_records_of_its_own_topics_only() {
         let csv = get(token, &format!("{path}/records?format=csv"));
         assert_eq!(csv.json.as_str().unwrap().contains("Closed"), found == 1);
     }
-    // Who adds jobs does not erase what became of them.
+    // A client that may add jobs may not erase their records.
     let forget = "/v1/topics/shop.a/jobs/42/records";
     http.send("DELETE", forget, &shop, b"").is_problem(403, "forbidden", None);
 }
@@ -461,7 +461,7 @@ fn the_command_line_shows_finds_and_erases_records() {
     end(&mut http, "u", "a", 503);
     end(&mut http, "u", "=b", 200);
 
-    // The job is not there, but what became of it is shown.
+    // The job is no longer there, but its record is shown.
     let (code, out, err) = dq(&daemon, &["get", "t", "a"]);
     assert!(out.contains("delivered ") && out.contains(" after 1 attempt\n"), "{out}");
     assert!(code == 3 && out.contains("Closed for Today") && err.contains("has ended"), "{code} {out} {err}");

@@ -50,7 +50,8 @@ impl Pair {
         self.store_of_another(4)
     }
 
-    /// The same as another process has it: with this number of connections, it shares nothing with the others.
+    /// Opens a store as in another process. A store with another number of connections (`pool`) shares nothing with
+    /// this one.
     fn store_of_another(&self, pool: u32) -> Box<dyn Store> {
         let mut settings = self.settings.clone();
         if let settings::StoreSettings::Redis(redis) = &mut settings {
@@ -344,7 +345,8 @@ fn a_thousand_jobs_cost_few_round_trips_and_few_commands() {
         assert!(cost.0 <= most.0 && cost.1 <= most.1, "{what}: {cost:?} are more than {most:?}");
     };
     let due = model::job::Due::In(Duration::from_millis(1));
-    // Two shards, 256 jobs a call: 8 calls, two more that find the script missing, and a handful of commands in each.
+    // There are two shards, and a call has up to 256 jobs. So there are 8 calls, two more that find that the script is
+    // missing, and a few commands in each call.
     counted("add", (100, 10), &mut |s| {
         let jobs: Vec<_> = (0..1000).map(|n| job(n, due)).collect();
         assert!(s.add(&jobs).iter().all(Result::is_ok));
@@ -482,7 +484,7 @@ fn a_node_that_missed_a_pause_delivers_no_jobs_of_the_topic() {
     while Instant::now() < until {
         assert_eq!(lease(&mut store), 0);
     }
-    // A new process asks what the nodes have heard of before it asks for jobs.
+    // Before a new process leases jobs, it reads from the nodes which topics are paused.
     for pool in 10..18 {
         let forget = "for _, k in ipairs(redis.call('KEYS', '*pause*')) do redis.call('DEL', k) end";
         pair.nodes[1].cli(&["eval", forget, "0"]);
@@ -518,14 +520,14 @@ fn hosts_that_serve_different_topics_are_each_told_of_their_own() {
         eventually(60 * SECOND, "some time", || (begun.elapsed() > seconds * SECOND).then_some(()));
         (scripts() - before) as f64 / begun.elapsed().as_secs_f64()
     };
-    // After the pauses have grown long.
+    // The count begins when the pauses have grown long.
     calls_in(4);
     let each_second = calls_in(5);
     assert!(each_second < 200.0, "{each_second} a second");
 }
 
-/// When there are many ready jobs that a lease does not ask for, the store does not report everything that is left. A
-/// ring must not be forgotten by a lease that had no room for its topic.
+/// When there are many ready jobs that a lease does not ask for, the store does not report all of them. If a lease has
+/// no room for a topic, the consumer must not forget the ring of the bell for this topic.
 #[test]
 fn one_worker_serves_every_own_topic_among_many_foreign_ones() {
     let sink = Sink::start();
@@ -564,7 +566,7 @@ fn bells_rest_while_a_server_refuses_them() {
     let (before, begun) = (refused(), Instant::now());
     eventually(20 * SECOND, "two seconds", || (begun.elapsed() > 2 * SECOND).then_some(()));
     let each_second = (refused() - before) as f64 / begun.elapsed().as_secs_f64();
-    // Three bells with two shards, each twice a second.
+    // There are three bells with two shards each, and each is asked twice a second.
     assert!(each_second < 30.0, "{each_second} a second");
     let number = daemon.log().lines().filter(|l| l.contains("node r1 is down")).count();
     assert!(number < 12, "{number} times in {}", daemon.log());

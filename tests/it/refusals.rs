@@ -133,7 +133,7 @@ fn refused_requests_without_a_token_are_only_counted() {
         403
     );
     assert!(lines_after(&daemon, before).iter().all(|line| line.contains(" in the last ")));
-    // Refusals with a token get no line each either, and refusals that follow are still counted.
+    // A refusal with a token gets no log line of its own, either. Later refusals are still counted.
     attack_tcp(&daemon, Some(&token));
     attack_tcp(&daemon, None);
     is_small(&daemon, before);

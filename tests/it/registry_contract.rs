@@ -214,7 +214,7 @@ fn a_new_account_replaces_the_old_one_and_leaves_tokens_alone() {
         registry.put_account(&second).unwrap();
         assert_ne!(registry.revision().unwrap(), before);
         assert_eq!(registry.tokens().unwrap(), std::slice::from_ref(&second));
-        // The sessions of an account are ended by a change of the moment in which its password was set.
+        // To end the sessions of an account, the registry changes the stored time at which the password was set.
         let before = registry.revision().unwrap();
         registry.end_sessions(&second.name).unwrap();
         assert_ne!(registry.revision().unwrap(), before);
@@ -252,7 +252,7 @@ fn a_copy_has_all_and_replaces_what_differs_only_if_asked() {
         other.put(&own, Expected::Any).unwrap();
         other.put_token(&token("shop", 3)).unwrap();
         other.put_token(&token("own", 4)).unwrap();
-        // What is different stops the copy before it begins.
+        // If a topic or token differs in the two registries, the copy is refused, and nothing is copied.
         let refused = registry::copy(source.as_mut(), other.as_mut(), false).unwrap();
         assert_eq!(refused.different, ["topic both", "token shop"]);
         assert_eq!((refused.topics, refused.tokens, refused.accounts), (0, 0, 0));
@@ -266,11 +266,11 @@ fn a_copy_has_all_and_replaces_what_differs_only_if_asked() {
         }
         other.delete_token(&TokenName::new("own").unwrap()).unwrap();
         assert_eq!(other.tokens().unwrap(), source.tokens().unwrap());
-        // Once more, and back: there is nothing left to do.
+        // A second copy, and a copy in the other direction, have nothing left to do.
         let again = registry::copy(source.as_mut(), other.as_mut(), false).unwrap();
         assert_eq!(again, CopySummary::default());
         assert_eq!(registry::copy(other.as_mut(), source.as_mut(), false).unwrap(), again);
-        // Into one of this kind that has less.
+        // A copy back into the first registry, from which some entries were deleted.
         source.delete(&name("full"), Expected::Any).unwrap();
         source.delete_token(&TokenName::new("shop").unwrap()).unwrap();
         let copied = registry::copy(other.as_mut(), source.as_mut(), false).unwrap();
@@ -595,7 +595,7 @@ fn a_php_database_is_taken_over_and_still_serves_its_console() {
         };
         assert_eq!(vip.topic, wanted, "what the schema says of a flag is no flag");
 
-        // The other contents of the tables.
+        // The registry also reads the other tables.
         let nodes = registry.php_nodes().unwrap();
         assert_eq!(nodes.iter().map(|n| (n.id, n.name.as_str())).collect::<Vec<_>>(), [(1, "一"), (2, "二")]);
         assert_eq!(nodes[0].content, "10.0.0.1:6379:pw,10.0.0.9:6379:pw");
@@ -908,7 +908,8 @@ fn what_pages_say_is_carried_once_whoever_carries_it_again() {
         let first =
             [page(1, &[topic_sums("t", 10, 1), node.clone()]), page(u64::MAX, &[topic_sums("t", 5, 0)])];
         assert_eq!(a.carry("2026-11-21", &first).unwrap(), 3);
-        // By a process that does not know that it was done; and by two at once, one of them with an older reading.
+        // A process that does not know that these sums were carried carries them again. Then two processes do this at
+        // the same time, one of them with older sums.
         assert_eq!(b.carry("2026-11-21", &first).unwrap(), 0);
         let later = [page(1, &[topic_sums("t", 30, 3)])];
         std::thread::scope(|scope| {
@@ -925,10 +926,10 @@ fn what_pages_say_is_carried_once_whoever_carries_it_again() {
         assert_eq!(statistics.0[&MetricSubject::Node("r1".into())].0.written, 4);
         let (_, days) = &b.statistics("2026-11-22").unwrap().0[&MetricSubject::Topic("t".into())];
         assert_eq!(days.len(), 1);
-        // A page of another start begins at 0.
+        // A page with another number is a new page, whose sums begin at 0.
         assert_eq!(a.carry("2026-11-22", &[page(2, &[topic_sums("t", 1, 0)])]).unwrap(), 1);
         assert_eq!(a.statistics("9").unwrap().0[&MetricSubject::Topic("t".into())].0.written, 36);
-        // So many that they need several statements.
+        // There are so many sums that they need several statements.
         let many: Vec<_> = (0..600).map(|n| topic_sums(&format!("t{n}"), n + 1, 0)).collect();
         assert_eq!(a.carry("2026-11-22", &[page(3, &many)]).unwrap(), 600);
         assert_eq!(b.statistics("9").unwrap().0[&MetricSubject::Topic("t599".into())].0.written, 600);
@@ -994,7 +995,7 @@ fn an_operation_on_many_jobs_has_one_runner_at_a_time() {
         let row = registry.claim_bulk(&claim("a", 1)).unwrap().unwrap();
         assert_eq!((row.number, &row.request, row.who.as_str()), (first, &shift("t"), "account 安"));
         assert_eq!((row.started_ms, row.is_stopping, row.ended), (100, false, None));
-        // Nobody else gets it before the claim ends.
+        // No other runner gets the operation before the claim ends.
         assert_eq!(registry.claim_bulk(&claim("b", 1)).unwrap().unwrap().number, second);
         assert_eq!(registry.claim_bulk(&claim("b", 10)).unwrap(), None);
         let plan =
@@ -1013,11 +1014,11 @@ fn an_operation_on_many_jobs_has_one_runner_at_a_time() {
         assert_eq!(registry.claim_bulk(&claim("c", 19)).unwrap().unwrap().number, second);
         let taken = registry.claim_bulk(&claim("c", 20)).unwrap().unwrap();
         assert_eq!((taken.number, taken.progress), (first, progress.clone()));
-        // The runner that had it before writes nothing more.
+        // The runner that had the operation before can no longer save anything.
         let other = BulkProgress::default();
         assert_eq!(registry.save_bulk(&BulkSave { progress: &other, ..save }).unwrap(), None);
         assert_eq!(registry.bulk(first).unwrap().unwrap().progress, progress);
-        // It is stopped, and ends with an entry of the audit log.
+        // The operation is stopped, and ends with an entry in the audit log.
         assert!(registry.stop_bulk(first).unwrap() && !registry.stop_bulk(99).unwrap());
         let save = BulkSave { runner: "c", ..save };
         assert_eq!(registry.save_bulk(&save).unwrap(), Some(true));
@@ -1043,7 +1044,7 @@ fn an_operation_on_many_jobs_has_one_runner_at_a_time() {
         let numbers = |rows: Vec<BulkRow>| rows.into_iter().map(|row| row.number).collect::<Vec<_>>();
         assert_eq!(numbers(registry.bulks(None, 9).unwrap()), [second, first]);
         assert_eq!(numbers(registry.bulks(Some(second), 9).unwrap()), [first]);
-        // There is a limit for those that run.
+        // There is a limit for the number of running operations.
         for _ in 1..RUNNING_MAX {
             registry.begin_bulk(&shift("v"), "", 1).unwrap().unwrap();
         }

@@ -86,7 +86,7 @@ fn a_changed_format_has_a_fixture() {
     }
 }
 
-/// The fixture of a version that users have is what they have.
+/// The fixture of a released version must not change, because it shows what users have.
 fn refuse_if_released() {
     let changelog = include_str!("../../CHANGELOG.md");
     let is_released =

@@ -36,7 +36,7 @@ impl Drop for Stop<'_> {
 
 impl Load<'_> {
     const CLIENTS: u64 = 8;
-    /// The jobs of each client at a time, and the time between them: 8 × 25 × 10 a second.
+    /// Each of the 8 clients adds 25 jobs every 100 ms: 2,000 jobs a second.
     const BATCH: u64 = 25;
     const PERIOD: Duration = Duration::from_millis(100);
 
@@ -311,7 +311,7 @@ fn the_old_server_answers_if_the_new_one_lacks_descriptors() {
         assert_eq!(client.ask(&serde_json::json!({"cmd": "ping"})).unwrap()["code"], 1);
     }
     let before = daemon.wait_all_up(SLOTS);
-    // The old server is stopped until the new one has little room.
+    // The old server gets a SIGSTOP, and continues only when the new one has little room left.
     let old = before["dq-server"];
     nix::sys::signal::kill(old, Signal::SIGSTOP).unwrap();
     daemon.signal(Signal::SIGHUP);
@@ -451,7 +451,7 @@ fn usr2_runs_the_newest_executable_unless_it_is_broken() {
     let comm = std::fs::read_to_string(format!("/proc/{master}/comm")).unwrap();
     assert_eq!(comm.trim(), "dq-master");
     assert!(daemon.log().contains("has taken the process over"));
-    // And again: what was handed over once is handed over again, including the lock and the sockets.
+    // Each further upgrade hands over the same things again, including the lock and the sockets.
     let descriptors = || std::fs::read_dir(format!("/proc/{master}/fd")).unwrap().count();
     let count = descriptors();
     for _ in 0..3 {
@@ -469,7 +469,7 @@ fn usr2_runs_the_newest_executable_unless_it_is_broken() {
 /// A release whose dq-master contained all of dq is replaced by one whose dq-master executes the dq beside it.
 #[test]
 fn usr2_goes_over_to_the_dq_beside_a_new_dq_master() {
-    // Without a fault it is a dq-master of the previous release.
+    // Without a fault, `faulty` works like a dq-master of the previous release.
     let daemon = Daemon::spawn_copy_of(&faulty(), "");
     daemon.wait_ready();
     let (dir, master) = (daemon.dir.path(), daemon.pid());
@@ -483,7 +483,8 @@ fn usr2_goes_over_to_the_dq_beside_a_new_dq_master() {
     assert_eq!(daemon.wait_all_up(SLOTS), before, "without the dq beside it nothing changes");
 
     std::fs::copy(env!("CARGO_BIN_EXE_dq"), dir.join("dq")).unwrap();
-    // A signal that comes between the two executions is not lost, and ends nothing.
+    // A signal is not lost and ends no process, even if it comes after the new dq-master was executed and before `dq`
+    // is executed.
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -505,7 +506,7 @@ fn usr2_goes_over_to_the_dq_beside_a_new_dq_master() {
     }
 }
 
-/// The daemon runs on after an upgrade, but its next start would fail.
+/// With such files, the daemon would continue after an upgrade, but its next start would fail.
 #[test]
 fn usr2_refuses_a_new_dq_whose_dq_master_does_not_work() {
     let (dir, port, http) = (Arc::new(tempfile::tempdir().unwrap()), free_port(), free_port());
@@ -720,7 +721,8 @@ fn a_master_killed_during_an_upgrade_leaves_a_working_one() {
             old.signal(Signal::SIGUSR2);
             traced.run(Some(at));
             let mut new = Daemon::again(&old);
-            // Jobs that the old daemon had in flight have arrived, and more.
+            // When the new daemon is ready, the jobs that the old one had in flight have arrived, and further ones,
+            // too.
             new.wait_ready();
             stop.store(true, Ordering::Relaxed);
             let taken = adding.join().unwrap();

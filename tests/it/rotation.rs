@@ -59,7 +59,7 @@ fn an_old_secret_signs_for_the_stated_time_and_then_ends() {
         n += 1;
         (signers(&daemon, &sink, &format!("both-{n}"), &secrets) == secrets).then_some(())
     });
-    // The end survives a restart. Nobody changes the topic, and the old secret ends.
+    // After a restart, the old secret still ends at the stated time, although nobody changes the topic.
     daemon.stop();
     let daemon = Daemon::again(&daemon);
     let mut http = Http::tcp(&daemon);
@@ -73,10 +73,10 @@ fn an_old_secret_signs_for_the_stated_time_and_then_ends() {
         n += 1;
         (signers(&daemon, &sink, &format!("one-{n}"), &secrets) == [new.as_str()]).then_some(())
     });
-    // A change of another setting does not bring it back.
+    // A change of another setting does not bring the old secret back.
     http.ask("PATCH", "/v1/topics/t", &json!({"title": "x", "old_secrets_until": null})).is(200);
     assert_eq!(http.get("/v1/topics/t").is(200)["secrets"], 1);
-    // A secret that others know ends at once. The audit log has the rotation, and not the secret.
+    // With `--keep 0s`, the old secret ends at once. The audit log has the rotation, and not the secret.
     let rotated = rotate(&daemon, &["t", "--keep", "0s", "--json"]);
     let answer: Value = serde_json::from_slice(&rotated.stdout).unwrap();
     assert_eq!((&answer["secrets"], &answer["old_secrets_until"]), (&json!(1), &Value::Null));

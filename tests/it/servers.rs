@@ -168,7 +168,7 @@ const IDLE: usize = 16;
 #[test]
 fn a_sentinel_that_is_down_or_wrong_is_passed_over() {
     let group = SentinelGroup::start(1, &[]);
-    // It believes that the replica is the master.
+    // This Sentinel believes that the replica is the master.
     let wrong = SentinelGroup::sentinel(&group.servers[1]);
     eventually(SOON, "a sentinel that answers", || wrong.info("redis_mode"));
     let gone = format!("redis://{}:1", wrong.host);
@@ -182,8 +182,8 @@ fn a_sentinel_that_is_down_or_wrong_is_passed_over() {
     assert_eq!(error.code(), "node_down", "{error}");
 }
 
-/// A master that hangs and is replaced accepts adds again for a moment when it wakes up, until it learns of that. What
-/// it accepts then is lost.
+/// A master hangs, and a replica takes its place. When the old master continues, it accepts adds for a moment, until it
+/// learns that it was replaced. These adds are lost.
 #[test]
 fn a_master_that_wakes_after_it_was_replaced_is_given_nothing() {
     let group = SentinelGroup::start(1, &[]);
@@ -242,7 +242,7 @@ impl OnCluster {
         self.slot_by(&self.cluster.servers[0], id)
     }
 
-    /// Returns the same, asking this server.
+    /// Returns the slot of a job's shard. Asks this server for it.
     fn slot_by(&self, server: &TcpServer, id: &str) -> u16 {
         let shard = rendezvous::first_of(SHARDS, &[b"t", id.as_bytes()]);
         let base = format!("{}:{{c.{shard}}}:", self.prefix);

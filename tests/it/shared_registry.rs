@@ -115,7 +115,7 @@ fn all_processes_find_the_registry_on_one_node() {
     nodes.servers[0].kill();
     assert!(error(nodes.open(1)).contains('a'), "all must answer at the first start");
     nodes.servers[0].start_again();
-    // Several that begin at the same time make one registry.
+    // Several processes that begin at the same time create one registry together.
     std::thread::scope(|scope| {
         let begin = |pool| {
             let nodes = &nodes;
@@ -134,7 +134,7 @@ fn all_processes_find_the_registry_on_one_node() {
     registry.put(&topic("u"), Expected::Absent).unwrap();
     assert_eq!(nodes.node_of(8).unwrap(), "a");
     nodes.servers[1].start_again();
-    // If its node is down, nobody makes another registry.
+    // If the node of the registry is down, no process creates another registry.
     nodes.servers[0].kill();
     assert!(matches!(
         registry.put(&topic("v"), Expected::Any),
@@ -150,7 +150,7 @@ fn a_registry_that_was_lost_is_not_made_empty() {
     let nodes = Nodes::start(2);
     nodes.open(1).unwrap().put(&topic("t"), Expected::Any).unwrap();
     assert_eq!(nodes.node_of(2).unwrap(), "a");
-    // The server comes back without data: the other node remembers.
+    // The server comes back without data. The other node still knows that the registry was on that server.
     nodes.servers[0].cli(&["FLUSHALL"]);
     let why = error(nodes.open(3));
     assert!(
@@ -189,7 +189,7 @@ fn a_registry_moves_with_all_that_it_has() {
     assert_eq!(does(folder, &["registry", "move", "b"]), "the registry was on node a; it is on node b\n");
     assert_eq!((seen(3), nodes.node_of(3).unwrap().as_str()), (before.clone(), "b"));
     assert_eq!(nodes.servers[0].cli(&["KEYS", "*registry*"]).trim(), "");
-    // Who had it open notices, and opens it again.
+    // A process that had the registry open notices the move, and opens the registry again.
     assert!(registry.revision().unwrap_err().to_string().contains("not on node a any more"));
     assert!(registry.put(&topic("u"), Expected::Any).unwrap_err().to_string().contains("not on node a"));
     does(folder, &["registry", "move", "b"]);
@@ -218,7 +218,7 @@ fn a_move_that_was_killed_is_finished_or_taken_back() {
     does(folder, &["registry", "move", "a"]);
     registry.put(&topic("u"), Expected::Any).unwrap();
 
-    // After step 2, with a table that is older.
+    // The move was killed after step 2, and the other node still has an older table.
     nodes.servers[0].cli(&["HSET", a, "moves_to", "b"]);
     nodes.servers[1].cli(&["HSET", &format!("{b}:log"), "audit_last", "99"]);
     does(folder, &["registry", "move", "b"]);
@@ -228,7 +228,7 @@ fn a_move_that_was_killed_is_finished_or_taken_back() {
     );
     assert_eq!(nodes.open(3).unwrap().audit(None, 9).unwrap(), []);
 
-    // After step 3: what is left on the other node is not read, and goes.
+    // The move was killed after step 3. What is left on the first node is not read, and is removed.
     nodes.servers[0].cli(&["HSET", a, "version", "1", "moves_to", "b", "topic:old", "1 {}"]);
     assert_eq!(names(nodes.open(4).unwrap().as_mut()), ["t", "u"]);
     does(folder, &["registry", "move", "b"]);

@@ -26,11 +26,11 @@ const SLACK: Duration = Duration::from_millis(3000);
 /// How long a call takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Takes {
-    /// It ends as soon as the receiver has done its part.
+    /// The call ends as soon as the receiver has done its part.
     Little,
-    /// It ends when no connection is made in time.
+    /// The call ends when no connection is made in time.
     ConnectTimeout,
-    /// It ends when its time is over.
+    /// The call ends when its time limit is over.
     Timeout,
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-/// The documents, in the order in which somebody reads them who tries dq.
+/// The documents, in the order in which a new user reads them.
 const DOCUMENTS: [&str; 13] = [
     "README.md",
     "docs/HTTP.md",
@@ -185,7 +185,7 @@ fn script(documents: &[&str], before: &[(&str, &str)], not_run: &[(&str, &str)])
             writeln!(script, "{step}").unwrap();
         }
         let text = &block.text;
-        // A daemon in the foreground is one in another terminal. Passwords are typed.
+        // A block that starts a daemon in the foreground runs in the background. Passwords come from stdin.
         match text.trim_end().lines().last() {
             Some(last) if last.contains("dq-master --config") => {
                 writeln!(script, "(\n{text}) >daemon.log 2>&1 &\nwait_for_dq").unwrap();

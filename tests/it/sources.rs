@@ -1,5 +1,5 @@
-//! Rules for documents and sources that neither the compiler nor clippy checks. (Cargo checks that dependencies only
-//! point down.)
+//! Rules for documents and sources. The compiler and clippy do not check these rules. (Cargo checks that dependencies
+//! only point down.)
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -133,8 +133,8 @@ fn one(store: &mut dyn Store, job: NewJob) -> Result<&'static str, &'static str>
     }
 }
 
-/// Kills a node, and waits until a process notices. (A request on a connection that breaks is neither spooled nor done,
-/// but unknown.)
+/// Kills a node, and waits until a process notices. (If a connection breaks while a request is on it, the outcome is
+/// unknown, and the request is not spooled.)
 fn lose(node: &mut RedisServer, store: &mut dyn Store) {
     node.kill();
     eventually(10 * SECOND, "a node that is down", || {
@@ -254,7 +254,7 @@ fn sender_without_answer(host: &Host, jobs: usize) -> SpoolSender {
     send(&mut sender, first);
     spool_some(host, 0..jobs);
     host.nodes[0].hang(true);
-    // The batch was sent before the node stopped answering, so its outcome is open, even if `send` returns an error.
+    // The batch was sent before the node stopped answering. So its outcome is unknown, even if `send` returns an error.
     let _ = sender.send();
     sender
 }
@@ -320,7 +320,8 @@ fn a_late_batch_does_not_replace_what_came_after_it() {
 #[test]
 fn an_entry_is_sent_although_the_disk_failed_when_it_was_tried() {
     let mut host = Host::new(1);
-    // Both use the same connections. What one has noticed, the other knows.
+    // The store and the sender use the same connections. If one of them notices something about a node, the other one
+    // knows it, too.
     let (mut store, mut sender) = (host.store(2), host.sender(2));
     // The sender knows the set from now on.
     spool_some(&host, 100..101);
@@ -465,7 +466,7 @@ fn a_note_of_an_empty_spool_is_not_trusted_after_a_start() {
     assert_eq!(delete(store.as_mut(), "a"), Ok(Deleted::Spooled));
 }
 
-/// It says nothing about the changes that other processes store in the new file.
+/// A removed spool says nothing about the changes that other processes store in the new file.
 #[test]
 fn a_removed_spool_does_not_count_as_an_empty_one() {
     let host = Host::new(1);
@@ -506,7 +507,7 @@ fn a_spool_that_is_turned_off_sends_what_it_has() {
     assert!(!host.dir.path().join("spool.db").exists());
 }
 
-/// They arrive in their order and fast, and other work on the node is not delayed.
+/// The entries of the spool arrive fast and in their order, and other work on the node is not delayed.
 #[test]
 fn ten_thousand_are_sent_in_order_beside_other_work() {
     let host = Host::new(2);
@@ -613,7 +614,7 @@ fn what_waits_survives_kill_9_of_the_host_and_a_usr2() {
     assert_eq!((&answer["outcome"], &answer["spooled"]), (&json!("spooled"), &json!(true)));
     assert_eq!(http.get("/v1/topics/t/jobs/h").is(200)["spooled"], true);
     taken.push("h".into());
-    // All its processes at once, as when the host dies.
+    // All processes of the daemon are killed at once, as when the host dies.
     for pid in daemon.kill_master() {
         let _ = kill(pid, Signal::SIGKILL);
     }
@@ -667,7 +668,7 @@ fn a_full_disk_refuses_and_loses_nothing_that_waits() {
     assert!(taken.iter().all(|id| delivered.contains_key(id)));
 }
 
-/// It keeps room for what its sender has to write.
+/// The spool keeps room on its disk for what its sender has to write.
 #[test]
 fn a_spool_that_fills_its_disk_is_sent_when_the_node_is_back() {
     let (mut node, sink) = (RedisServer::start(), Sink::start());
@@ -695,7 +696,7 @@ fn a_spool_that_fills_its_disk_is_sent_when_the_node_is_back() {
     });
 }
 
-/// Otherwise each daemon would send the changes of the other one to its own store.
+/// If two daemons used one spool, each would send the changes of the other one to its own store.
 #[test]
 fn a_spool_of_another_daemon_is_refused() {
     let (node, sink) = (RedisServer::start(), Sink::start());

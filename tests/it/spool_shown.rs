@@ -1,4 +1,5 @@
-//! What operators see of the spool: the alert, the metrics, the command line; and what keeps dq from writing it.
+//! What operators see of the spool: the alert, the metrics, the command line. Also the cases in which dq cannot write
+//! the spool.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -186,7 +187,7 @@ fn a_spool_that_cannot_be_written_is_an_error_at_start_and_hup() {
 
     let daemon = Daemon::start(&config(&node, &sink, ""));
     std::fs::write(daemon.dir.path().join("file"), "").unwrap();
-    // A spool in which changes may wait is not left at all.
+    // A reload does not leave a spool in which changes may wait. So the test waits until the spool is empty.
     let turn = daemon.dir.path().join("var/spool.db-turn");
     eventually(10 * SECOND, "an empty spool", || (std::fs::read(&turn).ok()? == b"0").then_some(()));
     let before = daemon.children();

@@ -201,7 +201,7 @@ fn a_topic_holds_no_more_bytes_than_its_quota<F: Fixture>(f: &F) {
     assert!(refused.iter().all(|over| over.limit == QuotaLimit::Bytes), "{refused:?}");
     let bytes = counts_of(&mut *store, "t").bytes.unwrap();
     assert!(bytes <= most && bytes > most * 9 / 10, "{bytes}");
-    // Neither a greater body nor a greater replacement gets in, and a smaller one does.
+    // A larger body and a larger replacement are refused. A smaller one is accepted.
     let there = (0..many).find(|n| store.get(&key("t", &format!("j{n}"))).unwrap().is_some()).unwrap();
     let big = format!("\"{}\"", "x".repeat(5000));
     assert_eq!(accepted(&store.add(&limited(&quota, there..=there, &big))).0, 0);
@@ -229,7 +229,7 @@ fn the_bytes_of_a_topic_stay_exact<F: Fixture>(f: &F) {
     for round in 0..3_u32 {
         let body = format!("\"{}\"", "b".repeat(10 + 300 * round as usize));
         store.add(&now(0..40, &body));
-        // Replaced, some twice in one call, some without limits.
+        // Some jobs are replaced, some of them twice in one call, and some without limits.
         store.add(&now(0..10, "7"));
         let twice: Vec<NewJob> = now(5..8, "88").into_iter().chain(now(5..8, "\"999\"")).collect();
         store.add(&twice);
@@ -239,7 +239,7 @@ fn the_bytes_of_a_topic_stay_exact<F: Fixture>(f: &F) {
         let change = Change { body: Some(Body::parse("\"changed\"").unwrap()), ..Change::default() };
         store.change(&key("t", "j30"), &change).unwrap();
         store.delete(&[key("t", "j31"), key("t", "j32")]);
-        // Accepted, dead, retried, and replaced while it is leased.
+        // Leased jobs are accepted, become dead letters or are retried. Some are replaced while they are leased.
         let leased = lease(&mut *store, "t", 100);
         assert!(leased.len() > 20, "{}", leased.len());
         store.add(&now(0..3, "\"replaced while leased\""));
@@ -285,7 +285,7 @@ fn a_rate_of_adds_is_kept<F: Fixture>(f: &F) {
         assert_eq!(over.limit, QuotaLimit::TopicRate);
         assert!((600..730).contains(&over.wait.as_secs()), "{:?}", over.wait);
     }
-    // Of two rates both are kept, and a job that one refuses does not count for the other.
+    // If a job has two rates, both are kept. A job that one rate refuses does not count for the other rate.
     let token = rate(QuotaLimit::TokenRate, "token:shop", 2 * F::SHARDS as u32);
     let wide = rate(QuotaLimit::TopicRate, "topic:u", 1000 * F::SHARDS as u32);
     let both = Quota { rates: vec![wide, token], ..Quota::default() };
@@ -555,7 +555,8 @@ fn no_job_is_promoted_early_and_none_is_forgotten<F: Fixture>(f: &F) {
 
 fn a_promotion_is_bounded_and_tells_when_to_come_again<F: Fixture>(f: &F) {
     let mut s = f.open();
-    // So many that no shard can move all its jobs in the first three, and due late enough to be added before.
+    // There are so many jobs that no shard can promote all its jobs in the first call, which takes three. They are due
+    // late enough, so that all are added before.
     let (jobs, at) = (25 * F::SHARDS, now_ms() + 500 + 20 * F::SHARDS as i64);
     add(&mut *s, &(0..jobs).map(|i| job("t", &i.to_string(), Due::At(at))).collect::<Vec<_>>());
     add(&mut *s, &[job("u", "x", Due::At(at + 100_000))]);
@@ -845,7 +846,7 @@ fn a_lease_lasts_for_the_own_ttr_of_its_job<F: Fixture>(f: &F) {
     let by_id = |jobs: Vec<Leased>| -> BTreeMap<String, i64> {
         jobs.iter().map(|job| (job.key.id.to_string(), job.deadline_ms - job.leased_ms)).collect()
     };
-    // Without the wish, the request alone counts.
+    // Without `is_own_ttr`, only the time of the request counts, and not the job's own `ttr`.
     let held = lease(&mut *s, "t", 3);
     let hold_ms = HOLD.as_millis() as i64;
     assert!(by_id(held.clone()).values().all(|ms| (hold_ms..=hold_ms + 1).contains(ms)));
@@ -978,7 +979,8 @@ fn the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends<F: Fixture>(f: &F)
     assert_eq!(s.hand_back(&me).unwrap(), 400);
     assert_eq!(s.hand_back(&me).unwrap(), 0);
     assert_eq!(counts(&mut *s, "u"), [0, 400, 300, 0]);
-    // The attempt is given back three times, then counted. The topic's limit is 3.
+    // After the first three times, a lease that is handed back does not count as an attempt. Later ones count. The
+    // topic's limit is 3.
     let mut seen = Vec::new();
     while state(&mut *s, "t", "i") == Some(State::Ready) {
         seen.push(lease_one(&mut *s, "t").attempt);
@@ -1031,7 +1033,7 @@ fn an_exchange_settles_and_then_leases<F: Fixture>(f: &F) {
     let wanted = [want("t", 5), want("u", 5)];
     let (settled, leased) = store.exchange(&settlements, &wanted, 9, Some(&owner("me")));
     assert_eq!(all(settled), [Settled::Done, Settled::Stale, Settled::Done, Settled::Done]);
-    // This includes what the settlements have made ready.
+    // The leased jobs include those that the settlements have made ready.
     let mut got: Vec<String> = leased.unwrap().jobs.iter().map(|job| job.key.to_string()).collect();
     got.sort();
     assert_eq!(got, [held[1].key.to_string(), key("u", "x").to_string()]);
@@ -1121,7 +1123,7 @@ fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>
     assert!(leased.iter().all(|l| l.attempt == 1));
     settle(&mut *s, &leased[1], Outcome::Ack);
     settle(&mut *s, &leased[2], Outcome::Ack);
-    // With more retries than the log keeps.
+    // The job is retried more often than its log of attempts keeps.
     let mut held = leased.remove(0);
     for number in 1..=12 {
         let retry = Settlement { attempt: Some(attempt(number)), ..settlement(&held, Outcome::Retry(NOW)) };
@@ -1223,7 +1225,8 @@ fn a_lease_that_is_answered_later_is_nobodys_and_is_settled_by_its_token<F: Fixt
     let view = s.get(&key("t", "a")).unwrap().unwrap();
     assert_eq!((view.state, view.attempts), (State::Leased, 1));
     assert!(view.until_ms.unwrap() > now_ms() + 3_500_000, "{view:?}");
-    // The end of its consumer, orderly or not, does not affect a lease that is answered later.
+    // If the job is answered later, the end of its consumer does not affect the lease, whether the consumer drained or
+    // was killed.
     assert_eq!(s.hand_back(&owner("me")).unwrap(), 1, "what was not answered so");
     assert_eq!(counts(&mut *s, "t"), [0, 1, 4, 0]);
     // Another process settles it.
@@ -1285,7 +1288,7 @@ fn a_letter_is_redriven_or_removed_and_the_others_of_its_id_stay<F: Fixture>(f: 
         add(s, &[NewJob { body: Body::parse(body).unwrap(), ..job("t", id, NOW) }]);
         let held = lease_one(s, "t");
         settle(s, &held, Outcome::DeadLetter);
-        // The letters of one id die at different times.
+        // The dead letters of one id have different times of death.
         sleep_past(now_ms() + 1);
     };
     for n in 0..7 {
@@ -1390,7 +1393,7 @@ fn dead_letters_that_were_kept_long_enough_go_and_the_oldest_first<F: Fixture>(f
     };
     die(&mut *s, &["a", "b", "a", "c"]);
     let until = now_ms() + 10;
-    // Each question takes some time, and an age counts from its arrival.
+    // Each request takes some time, and the store counts an age back from the moment at which the request arrives.
     sleep_past(until + 5000);
     die(&mut *s, &["a", "d"]);
     // The letters that died up to this moment.
@@ -1541,7 +1544,7 @@ fn a_paused_topic_is_not_leased_until_it_is_resumed<F: Fixture>(f: &F) {
     assert_eq!(a.paused().unwrap(), [topic("u")]);
     assert_eq!(lease(&mut *a, "t", 100).len(), 22);
     assert_eq!(lease(&mut *a, "u", 100), []);
-    // Saying it twice has the same effect as saying it once.
+    // A repeated pause or resume has the same effect as a single one.
     a.pause(&topic("u"), true).unwrap();
     a.pause(&topic("u"), false).unwrap();
     a.pause(&topic("u"), false).unwrap();
@@ -1564,7 +1567,7 @@ fn a_change_of_body_priority_or_limit_keeps_the_job_and_its_due_time<F: Fixture>
     assert_eq!(s.change(&key("t", "i"), &all_else).unwrap(), Changed::Done);
     let expected = store::View { priority: Priority::High.into(), max_attempts: Some(3), ..expected };
     assert_eq!(view(&mut *s, "i"), expected);
-    // A body with a limit, the limit removed together with a new body, and both with a due time.
+    // The body is changed, and the limit of attempts is removed. The due time stays.
     assert_eq!(s.change(&key("t", "i"), &body("{\"a\":3}")).unwrap(), Changed::Done);
     let none = Change { max_attempts: Some(None), ..Change::default() };
     assert_eq!(s.change(&key("t", "i"), &none).unwrap(), Changed::Done);
@@ -1725,7 +1728,7 @@ fn the_rings_of_a_pulled_topic_reach_every_process<F: Fixture>(f: &F) {
         }
         (heard == [true, true]).then_some(())
     });
-    // A topic that nobody waits for rings nobody.
+    // For a topic that no client waits for, no bell rings.
     add(&mut *s, &[job("u", "last", NOW)]);
     for bell in bells.iter().flat_map(|bells| &bells.0) {
         let of_u = |ring: &Ring| matches!(ring, Ring::Of(ring) if ring.topic == topic("u"));
@@ -1890,7 +1893,7 @@ fn permits_of_all_processes_together_are_never_more_than_the_topic_allows<F: Fix
     let (mut a, mut b) = (f.open(), f.open());
     assert_eq!(granted(&mut *a, "a", ask("t", 0, 9)), 5);
     assert_eq!(granted(&mut *b, "b", ask("t", 0, 3)), 0);
-    // A question that is repeated because its answer was lost counts once.
+    // A request for permits that is repeated because its answer was lost counts once.
     assert_eq!(granted(&mut *a, "a", ask("t", 0, 9)), 5);
     assert_eq!(granted(&mut *a, "a", ask("t", 5, 1)), 0);
     let three = [ask("u", 0, 9), ask("t", 5, 0), ask("v", 0, 2)];
@@ -1936,7 +1939,7 @@ fn a_rate_is_shared_by_all_processes<F: Fixture>(f: &F) {
     let took = started.elapsed();
     // A rate is never exceeded. The upper bound is generous, because the machine may be busy.
     assert!((900..20_000).contains(&took.as_millis()), "10 came within {took:?}");
-    // Both limits together: if one holds a permit back, the other is not used up.
+    // If a callback has two limits and one of them refuses the permit, the other limit is not used up.
     let both = PermitRequest { max_in_flight: Some(1), ..ask(5, 0) };
     let other = PermitRequest { name: LimitName::from(&topic("u")), ..both.clone() };
     assert_eq!(granted(&mut *a, "a", other.clone()), 1);
@@ -2055,8 +2058,8 @@ fn a_few_of_many_topics_can_be_asked_and_the_others_are_told_of_by_and_by<F: Fix
 fn jobs_that_were_forgotten_in_an_outage_are_spread_once<F: Fixture>(f: &F) {
     let mut s = f.open();
     let long_ago = OUTAGE + Duration::from_secs(5);
-    // Jobs that are due when they are added are ready at once. Delayed jobs that nobody promoted are made by letting
-    // the time pass.
+    // Jobs that are due when they are added are ready at once. So the test adds delayed jobs, and lets time pass
+    // without a promotion.
     let due = now_ms() + 300;
     let jobs = |t: &str| (0..200).map(|n| job(t, &format!("{n}"), Due::At(due))).collect::<Vec<_>>();
     add(&mut *s, &jobs("t"));

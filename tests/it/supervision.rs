@@ -191,7 +191,7 @@ fn dq_status_tells_what_there_is_and_what_has_happened() {
     );
     assert_eq!(process(&after, "dq-timer-1")["restarts"], 1);
 
-    // The output for people, and the answer where no master runs.
+    // `dq status` prints a text for people. If no master runs, it says so.
     let dq = |run_dir: &Path| {
         Command::new(env!("CARGO_BIN_EXE_dq")).arg("status").arg("--run-dir").arg(run_dir).output().unwrap()
     };
@@ -246,7 +246,7 @@ fn a_changed_file_acts_as_hup_when_it_is_valid() {
         });
         assert_eq!(daemon.children(), second);
     }
-    // The same settings in another form are no change. A different setting is.
+    // The same settings in another form cause no reload. A different setting causes one.
     std::fs::write(&path, format!("# a comment\n{text}\n{u}")).unwrap();
     let begun = || daemon.log().matches("is started beside").count();
     let until = now_ms() + 1000;
@@ -372,7 +372,7 @@ fn activated(
     names: &str,
 ) -> Daemon {
     Daemon::write_config(dir.path(), ports.0, ports.1, "");
-    // Only the process itself knows its number before it executes the daemon.
+    // LISTEN_PID is the process id of the daemon. The shell knows it, because it becomes the daemon.
     let script = "export LISTEN_PID=$$; exec \"$@\"";
     let mut command = Command::new("sh");
     command
@@ -381,7 +381,8 @@ fn activated(
     command.env("LISTEN_FDS", sockets.len().to_string()).env("LISTEN_FDNAMES", names);
     let fds: Vec<i32> = sockets.iter().map(|s| s.as_raw_fd()).collect();
     let place = move || {
-        // The descriptors are first moved away, because the number of one may be the place of another.
+        // The descriptors are first copied to numbers from 100 on, because one of them may have the number that another
+        // one must get.
         let above: Vec<i32> = fds
             .iter()
             // SAFETY: it copies descriptors that the test holds open.
@@ -410,7 +411,7 @@ fn sockets_of_systemd_are_used_and_outlive_the_daemon() {
     daemon.wait_ready();
     assert!(daemon.log().contains("server listens on the service manager's socket"), "{}", daemon.log());
     assert!(daemon.log().contains("\"other\" is not needed"), "{}", daemon.log());
-    // Neither the next image nor the children take the sockets again.
+    // The next image and the children do not take the sockets from systemd again.
     for _ in 0..2 {
         let before = daemon.wait_all_up(SLOTS);
         daemon.signal(Signal::SIGUSR2);
@@ -500,7 +501,7 @@ fn as_pid_1_the_master_reaps_what_it_inherits() {
     eventually(5 * SECOND, "its end, and nothing left of it", || {
         (!Path::new(&format!("/proc/{orphan}")).exists()).then_some(())
     });
-    // Everything else works there as well.
+    // Everything else works in the new PID namespace as well.
     let before = children_of(master);
     kill(master, Signal::SIGUSR2).unwrap();
     eventually(20 * SECOND, &format!("new children; log:\n{}", daemon.log()), || {
@@ -557,7 +558,7 @@ fn a_kept_http_connection_gets_a_last_answer_that_says_close() {
 #[test]
 fn nobody_who_does_not_listen_holds_the_master_up() {
     let dir = Arc::new(tempfile::tempdir().unwrap());
-    // A service manager that reads nothing, and a pipe in the place of the executable.
+    // The service manager reads nothing, and a pipe takes the place of the executable.
     let socket = dir.path().join("notify");
     let _deaf = UnixDatagram::bind(&socket).unwrap();
     let (port, http) = (free_port(), free_port());

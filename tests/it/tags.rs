@@ -37,7 +37,7 @@ fn a_job_has_its_tags_from_the_add_to_the_record() {
     });
     let daemon = Daemon::start(&topic("t", &sink, "max_attempts = 1"));
     let mut http = Http::tcp(&daemon);
-    // By TCP, HTTP and the command line, alone and in batches.
+    // Jobs with tags are added over TCP, over HTTP and with the command line, alone and in batches.
     let one = |id: &str| json!({"id": id, "body": 1, "delay": "1h", "tags": ["shop:7", "a", "shop:7"]});
     let mut add = one("tcp");
     (add["cmd"], add["topic"]) = (json!("add"), json!("t"));
@@ -69,7 +69,7 @@ fn a_job_has_its_tags_from_the_add_to_the_record() {
     let listed = http.get("/v1/topics/t/jobs?state=delayed").is(200);
     assert_eq!(listed["jobs"].as_array().unwrap().len(), 7);
     assert!(listed["jobs"].as_array().unwrap().iter().all(|job| job["tags"].is_array()), "{listed}");
-    // They are changed alone, and stay when something else is changed.
+    // A change of the tags alone is possible, and the tags stay when something else is changed.
     let at = "/v1/topics/t/jobs/http";
     http.ask("PATCH", at, &json!({"tags": ["b"]})).is(204);
     http.ask("PATCH", at, &json!({"headers": {"x-a": "1"}, "path": "/7"})).is(204);
@@ -81,7 +81,7 @@ fn a_job_has_its_tags_from_the_add_to_the_record() {
     http.ask("PATCH", at, &json!({"tags": null})).is(204);
     let shown = job(&mut http, "t", "http");
     assert_eq!((shown.get("tags"), &shown["path"]), (None, &json!("/7")));
-    // No receiver gets them, and records keep them, although the topic keeps no bodies.
+    // No receiver gets the tags. Records keep them, although the topic keeps no bodies.
     for id in ["tcp", "dies"] {
         http.ask(
             "POST",
@@ -184,7 +184,7 @@ fn pending_jobs_and_dead_letters_are_searched_in_all_topics() {
     let names = ["a", "b", "c", "d", "e", "f"];
     let daemon = Daemon::start(&names.map(|name| topic(name, &sink, "max_attempts = 1")).concat());
     let mut http = Http::tcp(&daemon);
-    // The topics c and e have no jobs. In f, jobs are ready, because it is paused.
+    // The topics c and e have no jobs. The topic f has ready jobs, because it is paused.
     let begun = now_ms();
     let hours = |n: i64| begun + n * 3_600_000;
     for (n, name) in [(0, "a"), (1, "b"), (2, "d")] {
@@ -219,7 +219,8 @@ fn pending_jobs_and_dead_letters_are_searched_in_all_topics() {
         ("id_prefix=b-3".to_owned(), vec![b[3].clone()], 18),
         ("topic=d".to_owned(), d.clone(), 5),
         ("topic=c".to_owned(), vec![], 0),
-        // Due times lead directly to the place, and end the search there.
+        // With `due_since`, the search begins at the first job with such a due time. With `due_until`, it ends at the
+        // last one.
         (format!("topic=a&due_since={}", hours(4)), a[3..].to_vec(), 2),
         (format!("topic=a&due_since={}", hours(4) + 1), a[4..].to_vec(), 1),
         (format!("state=delayed&due_since={0}&due_until={0}", hours(4)), vec![], 9),
@@ -270,7 +271,7 @@ fn pending_jobs_and_dead_letters_are_searched_in_all_topics() {
         (0, &["b-", "--state", "delayed"], vec!["b-0", "b-1", "b-2", "b-3", "b-4"]),
         // The job that died has a record too.
         (0, &["--tag", "n:0", "--topic", "b"], vec!["b-0", "dead"]),
-        // No job has this id, and some begin with it.
+        // No job has this id, but the ids of some jobs begin with it.
         (3, &["f-"], vec!["f-0", "f-1"]),
         (3, &["dea"], vec!["dead"]),
     ] {

@@ -1,4 +1,5 @@
-//! The settings of a topic are declared once, in src/model/topic/mod.rs. What is written by hand is compared with that.
+//! The settings of a topic are declared once, in src/model/topic/mod.rs. The tests compare what is written by hand with
+//! this declaration.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,7 +26,7 @@ fn the_documented_file_shows_each_setting_of_a_topic() {
     let shown: BTreeSet<&str> = example.keys().map(String::as_str).collect();
     let declared = Topic::SETTINGS.iter().map(|setting| setting.name).chain(["name"]).collect();
     assert_eq!(shown, declared);
-    // The values of spans, words and numbers are the defaults.
+    // For settings that are spans, words, numbers or switches, the example shows the default.
     for setting in Topic::SETTINGS {
         let default = setting.default();
         if matches!(

@@ -131,7 +131,7 @@ fn a_job_with_one_attempt_is_called_for_although_its_node_hangs() {
             break;
         }
     }
-    // Sooner than any lease would expire.
+    // The jobs come sooner than any lease would expire.
     eventually(10 * SECOND, &format!("all of them; log:\n{}", daemon.log()), || {
         (sink.deliveries().len() == JOBS).then_some(())
     });

@@ -93,7 +93,7 @@ fn heal(state: &State, scenario: &Scenario) -> Result<State, String> {
     healed.nodes.iter_mut().for_each(|node| node.is_up = true);
     let on_nodes = healed.nodes.iter().map(|node| node.main.set.number);
     let newest = on_nodes.chain(healed.hosts.iter().map(|host| host.known.number)).max();
-    // A host that knows a set which no node has any more reports that to the operator.
+    // If no node has the set that a host knows, the host reports this to the operator.
     let is_begun = newest != Some(1) || healed.mover != Mover::Idle;
     if is_begun {
         healed.mover = Mover::Idle;

@@ -17,8 +17,8 @@ const A: u8 = 1;
 const B: u8 = 2;
 const C: u8 = 4;
 
-/// Returns the scenarios. Each is a change of the set, and the order in which the job's id prefers the nodes, which
-/// decides its home before and after the change.
+/// Returns the scenarios. Each is a change of the set, and the order in which the job's id prefers the nodes. This
+/// order decides the home of the job before and after the change.
 fn scenarios() -> Vec<(&'static str, Scenario)> {
     let of = |preference: [usize; 3], names: u8, goal: u8| Scenario {
         preference,

@@ -151,11 +151,11 @@ pub struct State {
     pub nodes: [Node; NODES],
     pub hosts: [Host; HOSTS],
     pub mover: Mover,
-    /// The number of the last set that was ever made. (Real numbers are moments, so the maker of a set need not know
-    /// the previous number.)
+    /// The number of the last set that was ever made. (In dq, the number of a set is the time at which it was made. So
+    /// its maker need not know the previous number.)
     pub last_number: u8,
     pub truth: Truth,
-    /// The version that was last delivered and settled. To deliver it again is a duplicate, not a fault.
+    /// The version that was last delivered and settled. If it is delivered again, this is a duplicate, and not a fault.
     pub finished: Truth,
     pub left: Budgets,
     pub next_version: u8,
@@ -271,7 +271,7 @@ impl State {
             }
         };
         if scenario.budgets.fallbacks == 0 {
-            // Then it does not matter what a replica lacks.
+            // If no node can fall back to its replica, it does not matter what a replica lacks.
             next.nodes.iter_mut().for_each(|node| (node.replica, node.is_ahead) = (node.main, false));
         }
         Ok((happens && next != *self).then_some(next))
@@ -340,8 +340,9 @@ impl State {
         Ok(true)
     }
 
-    /// Settles a delivered job on the node that the token names. While jobs are moved, this waits. If the lease is
-    /// unknown there, the host reads the set there and tries the home of the id, because the job may have moved.
+    /// Settles a delivered job on the node that the token names. While jobs are moved, the host waits. If that node
+    /// does not know the lease, the host reads the set of the node and tries the home of the id, because the job may
+    /// have moved.
     pub fn settle(&mut self, host: usize, scenario: &Scenario) -> bool {
         let Some((lease, version, at)) = self.hosts[host].lease else { return false };
         let mut place = at;

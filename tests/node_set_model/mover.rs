@@ -16,7 +16,7 @@ pub enum Mover {
         set: Set,
         servers: Servers,
     },
-    /// Removes from nodes that fell back what had been moved away from them.
+    /// Removes old copies from nodes that fell back: those that had already been moved away.
     Clear {
         set: Set,
         node: usize,
@@ -184,8 +184,8 @@ impl State {
         if !self.runs_there(set, home) {
             return self.refused(home);
         }
-        // A replica that does not follow lacks this copy, just as it lacks what clients add. To promote that replica is
-        // a loss by Redis.
+        // A replica that does not follow lacks this copy, just as it lacks what clients add. If that replica is
+        // promoted, the loss is the fault of Redis.
         (self.nodes[home].main.copy, self.nodes[home].is_ahead_of_old) = (Some(copy), true);
         Mover::CopySafe { set, node, copy, servers }
     }

@@ -97,12 +97,12 @@ impl Running {
         Running(command.spawn().unwrap())
     }
 
-    /// Returns whether it has succeeded. `None`: it still runs.
+    /// Returns whether the command has succeeded. `None`: it still runs.
     pub fn ended(&mut self) -> Option<bool> {
         self.0.try_wait().unwrap().map(|status| status.success())
     }
 
-    /// Waits for its end. Kills it after the deadline.
+    /// Waits until the command ends. Kills it after the deadline.
     pub fn wait_or_kill(mut self, deadline: Duration) -> bool {
         let until = Instant::now() + deadline;
         loop {

@@ -96,7 +96,7 @@ impl<'a> Line<'a> {
         Line { clients, connection: None, number: 0, noted: Vec::new() }
     }
 
-    /// Sends all of these and reads the answers. A request that was sent and not answered is unknown.
+    /// Sends all these requests, and reads the answers. A request that was sent and not answered is unknown.
     pub fn play(&mut self, requests: &[Vec<Ask>]) {
         if self.connection.is_none() {
             let Ok(client) = Client::connect(self.clients.tcp, Framing::Binary) else {
@@ -184,7 +184,8 @@ fn job(ask: &Ask) -> Value {
     })
 }
 
-/// Returns the outcome of a code. Some codes say that nothing was done. With the others it is not known.
+/// Returns the outcome of a code. Some codes say that nothing was done. With the other codes, it is not known whether
+/// something was done.
 pub fn refused(code: &str) -> Outcome {
     match code {
         "not_found" => Outcome::NotFound,

@@ -14,27 +14,27 @@ const IN_FLIGHT: Micros = 3 * SECOND / 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// It was acknowledged, and is nowhere.
+    /// A version was acknowledged, and is nowhere.
     Lost,
-    /// It was acknowledged and is shown, but is not delivered.
+    /// A version was acknowledged and is shown, but is not delivered.
     Stuck,
-    /// It came before it was due.
+    /// A version came before it was due.
     Early,
-    /// It came after its deletion or replacement had been acknowledged.
+    /// A version came after its deletion or replacement had been acknowledged.
     Revived,
-    /// It came after its ack had been answered.
+    /// A version came after its ack had been answered.
     Repeated,
-    /// It came although its add had been refused.
+    /// A version came although its add had been refused.
     Refused,
-    /// The answer said that it does not exist, but it does.
+    /// An answer said that a job does not exist, but it does.
     Hidden,
-    /// The answer said that something exists, but nothing can.
+    /// An answer said that a job exists, but at this moment no job with the id can exist.
     Phantom,
     /// An older version was shown.
     Stale,
     /// An add with `keep` or `reject` was stored although a job was there.
     StoredTwice,
-    /// It was asked for until the deadline without an answer.
+    /// The test asked for an id until the deadline, and got no answer.
     Unreachable,
     /// The store's counts differ from what can be found.
     Count,
@@ -303,8 +303,8 @@ impl Of<'_> {
         }
     }
 
-    /// Returns until when a callback that was in flight at this moment may still reach the receiver. Stopped processes
-    /// continue later.
+    /// Returns the latest time at which a callback that was in flight at this moment may reach the receiver. Stopped
+    /// processes continue later.
     fn in_flight_until(&self, at: Micros) -> Micros {
         let mut until = at + IN_FLIGHT;
         loop {
@@ -317,15 +317,15 @@ impl Of<'_> {
         }
     }
 
-    /// Whether it was done, and cannot be undone.
+    /// Whether the operation was done, and cannot be undone.
     fn is_certain(&self, operation: &Operation) -> bool {
         let overlaps =
             |span: &crate::ledger::Span| operation.sent <= span.to && operation.answered >= span.from;
         operation.outcome == Outcome::Done && !self.history.weak.iter().any(overlaps)
     }
 
-    /// Whether it was done, or will be done in the end. A change in a spool is lost only if a replica that lacks it is
-    /// promoted after the request was sent.
+    /// Whether the operation was done, or will be done in the end. A change in a spool is lost only if a replica that
+    /// lacks it is promoted after the request was sent.
     fn is_firm(&self, operation: &Operation) -> bool {
         let may_be_lost = |span: &crate::ledger::Span| span.to >= operation.sent;
         match operation.outcome {
@@ -334,7 +334,7 @@ impl Of<'_> {
         }
     }
 
-    /// Returns when it was done at the latest.
+    /// Returns the latest time at which the operation can have been done.
     fn latest(&self, operation: &Operation) -> Micros {
         match operation.outcome {
             Outcome::Unknown => self.in_flight_until(operation.answered),
@@ -343,8 +343,8 @@ impl Of<'_> {
         }
     }
 
-    /// Whether it is certain that one was done before the other: by the order on their connection, by the order of the
-    /// spool, or by time.
+    /// Whether it is certain that one operation was done before the other one. This follows from the order on their
+    /// connection, from the order of the spool, or from the time.
     fn is_before(&self, one: &Operation, other: &Operation) -> bool {
         let in_order = one.line == other.line && one.number < other.number;
         // A request about a job with a change in the spool comes after that change. Requests about dead letters do not.

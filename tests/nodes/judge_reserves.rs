@@ -7,8 +7,8 @@ impl Of<'_> {
     /// Reports a reserved job that was acked before, or that comes before the end of the delay of its nack.
     pub(super) fn judge_reserve(&self, delivery: &Delivery, say: &mut impl FnMut(Kind, Micros, String)) {
         let Delivery { version, at, asked: Some(asked), .. } = *delivery else { return };
-        // A job that was leased before an answer may be on its way when it is given: its process may have been stopped
-        // for longer than its lease.
+        // A job that was leased before the answer to an ack may still arrive after this answer, because its process may
+        // have been stopped for longer than its lease.
         let is_after = |o: &&&Operation| {
             self.is_certain(o) && (asked > o.answered || at > self.in_flight_until(o.answered))
         };
@@ -43,8 +43,8 @@ impl Of<'_> {
         }
     }
 
-    /// Reports a report that was answered with success although its job had ended, and a version that is shown after
-    /// its ack.
+    /// Finds two faults: a client's report that was answered with success although its job had ended, and a version
+    /// that is shown after its ack.
     pub(super) fn judge_report(&self, asked: &Operation, say: &mut impl FnMut(Kind, Micros, String)) {
         let (version, kind) = match (asked.reported(), &asked.outcome) {
             (Some(version), Outcome::Done) => (version, Kind::Phantom),
@@ -55,7 +55,7 @@ impl Of<'_> {
         let ends = |o: &&&Operation| {
             let is_end = match o.operation_kind {
                 OperationKind::Ack(acked) => acked == version,
-                // What is shown after these is judged with the other answers.
+                // Versions that are shown after the other kinds of ends are judged with the other answers.
                 _ if kind == Kind::Stale => false,
                 _ => o.ends_others() && o.version() != Some(version) && self.is_before(creator, o),
             };

@@ -112,7 +112,7 @@ fn the_older_of_two_versions_may_be_gone_and_the_newer_not() {
         .asked(2, 3, add(2), Done)
         .left(Found::Pending(1))
         .has(Kind::Lost);
-    // They overlap, so either may be the newer one.
+    // The two adds overlap, so each of them may be the newer one.
     test_history().asked(0, 2, add(1), Done).asked(1, 3, add(2), Done).came(4, 1).stands();
 }
 
@@ -146,7 +146,7 @@ fn a_delivery_after_its_end_is_found_unless_it_was_in_flight() {
     replaced().came(10, 1).stands();
     let deleted = || test_history().asked(0, 1, add(1), Done).asked(2, 3, OperationKind::Delete, Done);
     deleted().came(40, 1).has(Kind::Revived);
-    // A process that held it was stopped, and then continued.
+    // A process that held the job was stopped, and then continued.
     deleted().stopped(2, 35).came(40, 1).stands();
     deleted().stopped(20, 35).came(40, 1).has(Kind::Revived);
     // The delete may have come first.

@@ -9,7 +9,7 @@ pub type Micros = u64;
 pub const MILLISECOND: Micros = 1_000;
 pub const SECOND: Micros = 1_000_000;
 
-/// A number that each body stored under an id has for itself.
+/// The number of a body. Each body that is stored under an id has its own number.
 pub type Version = u64;
 
 /// A job's id. Its kind says how it is used.
@@ -19,9 +19,10 @@ pub enum Id {
     Shared(u32),
     /// It is added once.
     Single(u32),
-    /// It is added once. Its deliveries fail until the end, so it becomes a dead letter.
+    /// An id that is added once. The deliveries of its job fail until the end, so the job becomes a dead letter.
     Failing(u32),
-    /// Clients reserve it. The low numbers are used by all clients at the same time, and the others are added once.
+    /// An id whose jobs clients reserve. All clients use the low numbers at the same time. The other numbers are added
+    /// once.
     Pulled(u32),
 }
 
@@ -88,7 +89,7 @@ pub enum OperationKind {
     Purge,
     /// The client that reserved this version is done with it.
     Ack(Version),
-    /// The client that reserved this version could not do it. It comes again after the delay.
+    /// The client that reserved this version could not do it. The version comes again after the delay.
     Nack {
         version: Version,
         delay: Micros,
@@ -101,7 +102,7 @@ pub enum OperationKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// It waits on the disk of the host, and is passed on later.
+    /// The change waits on the disk of the host, and is passed on later.
     Spooled,
     /// A `get` that shows this version.
     Shown(Version),
@@ -110,7 +111,7 @@ pub enum Outcome {
     Exists,
     /// Nothing was changed, for this reason.
     Refused(String),
-    /// It may have been done, or may be done later.
+    /// The request may have been done, or may be done later.
     Unknown,
 }
 
@@ -128,7 +129,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Whether it may have changed something.
+    /// Whether the operation may have changed something.
     pub fn is_possible(&self) -> bool {
         matches!(self.outcome, Outcome::Done | Outcome::Spooled | Outcome::Unknown)
     }
@@ -191,7 +192,7 @@ pub enum Found {
     Nothing,
     Pending(Version),
     Dead(Version),
-    /// It was asked until the deadline without an answer.
+    /// The test asked for the id until the deadline, and got no answer.
     NoAnswer(String),
 }
 
@@ -220,7 +221,7 @@ pub struct History {
     pub weak: Vec<Span>,
     /// When the spools were empty. `None`: they have not been emptied.
     pub spools_empty_at: Option<Micros>,
-    /// How much a job may come early after it moved between servers whose clocks differ.
+    /// How much too early a job may come after it moved between servers whose clocks differ.
     pub clocks_differ_by: Micros,
     pub censuses: Vec<Census>,
     /// What is left after all pending jobs were made due and had time to be delivered.

@@ -1,4 +1,4 @@
-//! The requests of a campaign's clients. They are drawn before it begins.
+//! The requests of a campaign's clients. The requests are drawn before the campaign begins.
 
 use fastrand::Rng;
 
@@ -15,7 +15,7 @@ pub struct Ask {
     pub fate: Fate,
 }
 
-/// What the receiver does with a version, or the client that reserves it.
+/// What the receiver of a version, or the client that reserves it, does with the version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Accepted,
@@ -53,10 +53,10 @@ pub struct Requests<'a> {
     failing: u32,
 }
 
-/// How many ids with callbacks all clients share.
+/// The number of ids with callbacks that all clients share.
 const SHARED: u32 = 24;
 
-/// How many ids that clients reserve all clients share.
+/// The number of ids with jobs to reserve that all clients share.
 const SHARED_PULLED: u32 = 12;
 
 fn is_shared(id: Id) -> bool {
@@ -81,7 +81,7 @@ impl<'a> Requests<'a> {
                     continue;
                 }
                 let jobs: Vec<Ask> = (0..self.random.u64(2..40)).map(|_| self.add()).collect();
-                // The request that follows at once is about one of its jobs, preferably the last one.
+                // The request that follows at once is about one of the jobs of the `madd`, preferably the last one.
                 let last = jobs[jobs.len() - 1].id;
                 requests.push(jobs);
                 if self.random.bool() {

@@ -11,7 +11,7 @@ use crate::requests::{Batch, Requests};
 /// How much happens in a campaign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// For each change of the code: processes and one node fail.
+    /// The extent that is played for each change of the code: processes and one node fail.
     Short,
     /// Everything.
     Full,
@@ -98,7 +98,7 @@ impl Schedule {
         Schedule { seed, shape, length, faults, lines, http }
     }
 
-    /// Returns how much a job may come early when it moves between servers.
+    /// Returns how much too early a job may come when it moves between servers.
     pub fn clocks_differ_by(&self) -> Micros {
         let moves = self.faults.iter().any(|(_, fault)| matches!(fault, Fault::TakeOut(_)));
         let offsets = &self.shape.offsets_ms;
@@ -127,7 +127,7 @@ struct Faults<'a> {
 
 impl Faults<'_> {
     fn draw(mut self) -> Vec<(Micros, Fault)> {
-        // Until when a fault that has begun occupies a node.
+        // For each node, the time until which a fault that has begun occupies it.
         let mut busy = vec![0; self.shape.nodes];
         let (mut set_busy, mut has_lagged, mut at) = (0, false, 400 * MILLISECOND);
         while at < self.length {
@@ -165,7 +165,7 @@ impl Faults<'_> {
         self.list
     }
 
-    /// Adds a fault and, some milliseconds later, its end. Returns when that is over.
+    /// Adds a fault and, some milliseconds later, its end. Returns the time at which the fault is over.
     fn pair(&mut self, at: Micros, ms: std::ops::Range<u64>, begin: Fault, end: Fault) -> Micros {
         let until = (at + self.random.u64(ms) * MILLISECOND).min(self.length);
         self.list.extend([(at, begin), (until, end)]);

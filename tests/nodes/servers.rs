@@ -46,7 +46,7 @@ impl Server {
         let _ = self.process.wait();
     }
 
-    /// Starts it again with the data on its disk.
+    /// Starts the server again with the data on its disk.
     pub fn start_again(&mut self) {
         self.kill();
         self.process = spawn(&self.dir, self.offset_ms);
@@ -116,7 +116,7 @@ impl Node {
         }
     }
 
-    /// Returns its section of the configuration.
+    /// Returns the section of the configuration for this node.
     pub fn section(&self, name: &str) -> String {
         let address = match self {
             Node::Single(server) => format!("url = \"{}\"\n", server.url()),
@@ -164,7 +164,7 @@ impl Node {
         }
     }
 
-    /// Whether the sentinels and the replica agree that it is the master now.
+    /// Whether the sentinels and the replica agree that the replica is the master now.
     pub fn is_promoted(&self, lag: Lag) -> bool {
         let Node::Group(group) = self else { return true };
         group.all_call_master(lag.replica)

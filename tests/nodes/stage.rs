@@ -95,7 +95,7 @@ impl Stage {
         }
     }
 
-    /// Takes a node that was emptied out of the configuration.
+    /// Removes a node from the configuration when the command has emptied it.
     fn follow_command(&mut self) {
         let Some((node, running)) = &mut self.running else { return };
         if let Some(well) = running.ended() {
@@ -271,7 +271,7 @@ impl Stage {
         (calls, longest)
     }
 
-    /// Makes all dead letters of a topic live again, due after this delay. Returns how many there were.
+    /// Redrives all dead letters of a topic, so that they are due after this delay. Returns how many there were.
     pub fn redrive_all(&mut self, topic: &str, delay: &str) -> u64 {
         let sent = self.clients.now();
         let path = format!("/v1/topics/{topic}/dead/redrive");
@@ -295,7 +295,7 @@ impl Stage {
         answer["redriven"].as_u64().unwrap_or(0)
     }
 
-    /// Sends all of these on its own connection, some at once, and records the answers.
+    /// Sends these requests on one new connection, some at once, and records the answers.
     pub fn ask(&mut self, asks: &[Ask]) -> Vec<Outcome> {
         let mut line = Line::new(&self.clients);
         for some in asks.chunks(100) {
@@ -339,8 +339,8 @@ impl Stage {
         found
     }
 
-    /// Whether an id has a dead letter, and no pending job. (Over TCP, a get does not say that.) A failing job waits for
-    /// its second attempt for long, if it was moved to a server whose clock is behind.
+    /// Whether an id has a dead letter, and no pending job. (Over TCP, a get does not say that.) If a failing job was
+    /// moved to a server whose clock is behind, its second attempt comes late.
     fn is_dead(&self, id: Id) -> bool {
         let path = format!("/v1/topics/{}/jobs/{id}", id.topic());
         let answer = exchange(self.clients.http, "GET", &path, &serde_json::Value::Null);

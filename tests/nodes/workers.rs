@@ -48,7 +48,7 @@ impl Workers {
         Workers { is_over, threads }
     }
 
-    /// Ends them. Returns what they have asked for, and what they have got.
+    /// Ends the clients. Returns their requests, and the jobs that they have got.
     pub fn end(mut self) -> (Vec<Operation>, Vec<Delivery>) {
         self.is_over.store(true, Ordering::SeqCst);
         let (mut operations, mut deliveries) = (Vec::new(), Vec::new());
@@ -69,7 +69,7 @@ impl Drop for Workers {
 
 /// The port that a client uses.
 enum Port {
-    /// The connection is kept while it stands.
+    /// The connection is kept until it breaks.
     Tcp(Option<Client>),
     /// Each request has a connection of its own.
     Http,

@@ -135,7 +135,8 @@ class Machine:
 
     def run(self, *command, check=True, timeout=120):
         """Runs a command in the machine, and returns its result with its output as text."""
-        # A file, and not a pipe, which would stay open as long as a process that the command leaves behind.
+        # The output goes to a file. If the command leaves a process behind, a pipe would stay open as long as this
+        # process runs.
         with tempfile.TemporaryFile("w+") as output:
             done = subprocess.run(
                 self.command(*command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=timeout,

@@ -1,4 +1,4 @@
--- What a newer PHP daemon has in addition: topics have a priority, and numbers are counted.
+-- A newer PHP daemon also has a priority for each topic, and a table with its counts (`dq_stat`).
 ALTER TABLE `dq_topic` ADD COLUMN `priority` int(11) NOT NULL DEFAULT '2';
 UPDATE `dq_topic` SET `priority` = 1 WHERE `id` = 1;
 CREATE TABLE `dq_stat` (

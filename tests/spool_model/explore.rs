@@ -1,5 +1,5 @@
-//! Goes through all orders of events, or through random ones. Judges each state that it reaches, and its end when all
-//! heals.
+//! Goes through all orders of events, or through random ones. Judges each reached state, and also the state that
+//! follows from it when everything is healed.
 
 use std::hash::{BuildHasherDefault, Hasher};
 

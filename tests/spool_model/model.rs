@@ -5,13 +5,13 @@ use crate::sender::Sender;
 
 pub const SHARDS: usize = 2;
 
-/// The most senders that are remembered somewhere or have a message in flight.
+/// The maximum number of senders that are remembered somewhere or have a message in flight.
 pub const NAMES: usize = 6;
 
-/// The most batches that can be noted.
+/// The maximum number of noted batches.
 pub const NOTED: usize = 6;
 
-/// The most messages that can be in flight.
+/// The maximum number of messages in flight.
 pub const FLYING: usize = 4;
 
 /// For each job, the number of the entry in question. 0: none.
@@ -47,7 +47,7 @@ pub struct Message {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shard {
     pub is_up: bool,
-    /// The number of the set: 1, 3 and 5 are open. In 2 and 4 jobs are being moved.
+    /// The number of the set. The sets 1, 3 and 5 are open. In the sets 2 and 4, jobs are being moved.
     pub set: u8,
     /// For each job, the change that stored it: a number of the host with the spool, or another host's change. 0: it
     /// does not exist.
@@ -82,11 +82,11 @@ pub struct State {
 /// The outcome of a step of the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done, or was never sent because the server is down.
+    /// The step is done, or nothing was sent because the server is down.
     Done,
     /// It is done, and the answer is lost.
     AnswerLost,
-    /// It is in flight, and arrives later or never.
+    /// The message is in flight, and arrives later or never.
     Late,
     /// The disk accepts no writes.
     DiskFails,
@@ -198,7 +198,7 @@ impl State {
     /// Returns the next event when everything heals.
     pub fn healing_event(&self, scenario: &Scenario) -> Option<Event> {
         if let Some(shard) = (0..SHARDS).find(|shard| !self.shards[*shard].is_up) {
-            // A node that was given up comes back when all have heard of it.
+            // A node that was given up comes back when all processes know that it was given up.
             let is_late = scenario.change == Change::Forget && self.moved > 0;
             return Some(match self.sender.filter(|sender| is_late && sender.known < 3) {
                 Some(sender) if sender.is_at_rest() => Event::Learn,
@@ -269,7 +269,7 @@ impl State {
         })
     }
 
-    /// Whether this is the open set, or the one before it while nobody has heard of the next one yet.
+    /// Whether this is an open set, and the newest one or the one right before a set in which jobs are being moved.
     fn is_current(&self, set: u8) -> bool {
         set % 2 == 1 && set + 1 >= self.newest()
     }
@@ -332,7 +332,7 @@ impl State {
     }
 
     fn down(&mut self, shard: usize, scenario: &Scenario) -> bool {
-        // A host that does not know that A was given up may use it. That does not concern the spool.
+        // A host that does not know that A was given up may still use A. This does not concern the spool.
         let may = scenario.change != Change::Forget || shard == 0;
         may && std::mem::take(&mut self.shards[shard].is_up) && spend(&mut self.left.outages)
     }
@@ -343,11 +343,11 @@ impl State {
         (!is_given_up || all_know) && !std::mem::replace(&mut self.shards[shard].is_up, true)
     }
 
-    /// Makes a step of `dq nodes move` or `dq nodes forget`. ../node_set_model has them in detail.
+    /// Makes a step of `dq nodes move` or `dq nodes forget`. The model in ../node_set_model has these steps in detail.
     fn change(&mut self, scenario: &Scenario) -> bool {
         let [a, b] = &mut self.shards;
         if scenario.change == Change::Forget && self.moved == 0 {
-            // The data of A is lost. What was not sent to it is not.
+            // The data of A is lost. Changes that were not sent to A yet are not lost.
             (b.set, self.moved) = (3, 1);
             return !a.is_up;
         }

@@ -1,6 +1,6 @@
 //! What is explored: the homes of the jobs, the change of the set, how often each thing may happen, and the rules.
 
-/// The most jobs.
+/// The maximum number of jobs.
 pub const IDS: usize = 2;
 
 /// What happens to the set.
@@ -9,7 +9,7 @@ pub enum Change {
     None,
     /// It changes from 1 to 3.
     Move,
-    /// A is given up (from 1 to 3), and adopted (from 3 to 5).
+    /// A is given up (from set 1 to set 3), and adopted (from set 3 to set 5).
     Forget,
 }
 
@@ -39,7 +39,7 @@ pub struct Rules {
     pub one_at_a_time: bool,
     /// After a change of the set, the old shard is asked whether it has taken a batch.
     pub ask_old: bool,
-    /// Its answer counts only if it has the new set.
+    /// The answer of the old shard counts only if it has the new set.
     pub old_has_set: bool,
     /// Changes by the host's clients wait behind the entry of the same job.
     pub queue_behind: bool,
@@ -95,7 +95,7 @@ impl Default for Scenario {
 }
 
 impl Scenario {
-    /// Returns the home of a job in a set. While jobs are moved, that is the home in the open set before it.
+    /// Returns the home of a job in a set. While jobs are moved, the home is the one in the last open set.
     pub fn home(&self, set: u8, id: usize) -> usize {
         usize::from(self.homes[(usize::from(set) - 1) / 2][id])
     }

@@ -135,7 +135,7 @@ impl Sender {
         *held = if *held == 0 { first } else { first.min(*held) };
     }
 
-    /// Ends the work on a page because the disk accepts no writes. It is begun again.
+    /// Ends the work on a page because the disk accepts no writes. The work is begun again later.
     fn give_up(&mut self, page: Option<Page>, scenario: &Scenario) {
         if let Some(page) = page.filter(|page| page.of < SHARDS && scenario.rules.held_until_noted) {
             self.held_up[page.of] = page.firsts[page.of];
@@ -264,7 +264,7 @@ impl State {
     ) -> Result<Answer, String> {
         let shard = usize::from(message.shard);
         if outcome == Outcome::Late {
-            // If there is no room for it, it is lost.
+            // If there is no room for the message, it is lost.
             let places = self.flying.iter_mut().take(FLYING.min(self.left.flying.into()));
             if let Some(place) = places.into_iter().find(|place| place.is_none()) {
                 *place = Some(message);
@@ -421,7 +421,8 @@ impl State {
                 }
             }
             if answer != Answer::Unknown {
-                // Entries that wait again belong to a shard that is held up, whose first entry leads back to them.
+                // Entries that wait again belong to a shard that is held up. The sender finds them again, because it
+                // remembers the first entry of such a shard.
                 let done_to = sender.done_to;
                 self.note_answered(sender, number, is_taken);
                 sender.done_to = done_to;

@@ -4,7 +4,7 @@ use crate::model::{NAMES, SHARDS, State};
 
 impl State {
     /// Brings states without an important difference into the same form: batches are renumbered, and a shard forgets
-    /// batches that are older than all existing ones. Later numbers are greater in any case.
+    /// batches that are older than all existing ones. This is safe, because new batches always get greater numbers.
     pub fn tidy(&mut self) {
         for shard in 0..SHARDS {
             for name in 0..NAMES {

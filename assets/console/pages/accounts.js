@@ -1,4 +1,4 @@
-// Accounts: who may sign in to the console. Passwords go to the daemon and are kept nowhere here.
+// Accounts: who may sign in to the console. Passwords are sent to the daemon, and the console does not keep them.
 
 import { get, path, put, remove } from '../api.js';
 import { h } from '../dom.js';

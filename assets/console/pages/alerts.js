@@ -1,4 +1,5 @@
-// Alerts: what is open, who is told, and a test message to them. What an alert is about is mended elsewhere.
+// Alerts: which ones are open, who gets them, and a test message to these recipients. The problems themselves are
+// solved on other pages.
 
 import { get, post } from '../api.js';
 import { h } from '../dom.js';

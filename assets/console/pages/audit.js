@@ -1,4 +1,4 @@
-// The audit: who changed what, and how many jobs it touched. It is read, and never written here.
+// The audit log: who changed what, and how many jobs each change affected. This page only reads it.
 
 import { get, query } from '../api.js';
 import { h } from '../dom.js';

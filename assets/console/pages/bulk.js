@@ -1,5 +1,6 @@
-// Operations on many jobs of a topic: all that a filter selects are counted, then cancelled, rescheduled, run, redriven or replayed.
-// The filter and the operation stand in the address, so that a list of jobs can lead here with its own filter.
+// Operations on many jobs of a topic. The page counts the jobs that a filter selects. Then it cancels, reschedules,
+// runs, redrives or replays them. The filter and the operation are in the address, so that a list of jobs can link to
+// this page with its own filter.
 
 import { get, path, post, query } from '../api.js';
 import { h } from '../dom.js';
@@ -26,7 +27,7 @@ const AGES = ['1h', '24h', '7d'];
 
 const isMoment = (name) => ['due_since', 'due_until', 'since', 'until'].includes(name);
 const isStatus = (text) => text === '' || /^\d{3}$/.test(text);
-// A span stands for a moment that long ago.
+// A span such as `24h` means the moment that was this long ago.
 const moment = (text) => (AGES.includes(text) ? text : new Date(text).getTime() || undefined);
 
 class BulkForm {

@@ -1,4 +1,5 @@
-// Dead letters of one topic, or of all that have some: found by a filter, picked, redriven and purged.
+// Dead letters of one topic, or of all topics that have some. The user filters and selects them, and redrives or purges
+// them.
 
 import { get, path, query } from '../api.js';
 import { h } from '../dom.js';
@@ -27,7 +28,7 @@ const TOPICS = 25;
 const LOOKS = 8;
 
 const keyOf = (job) => `${job.topic} ${job.id} ${job.until_ms}`;
-// The API takes ids: of an id that died more than once all letters are picked with one of them.
+// The API takes ids. If an id has several dead letters, the user selects all of them when selecting one of them.
 const pickOf = (job) => `${job.topic} ${job.id}`;
 const last = (job) => job.log?.at(-1) ?? {};
 
@@ -176,7 +177,7 @@ export default function dead(context) {
   return {
     title: () => (name === null ? t('nav.dead') : `${name} · ${t('tab.dead')}`),
     view: () => {
-      // Which topics have some is told by the first event.
+      // The first event says which topics have dead letters.
       if (!known && live.told) {
         known = true;
         if (name === null) letters.it.reload();

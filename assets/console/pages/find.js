@@ -1,5 +1,5 @@
-// An id in all topics: the job or dead letter that has it, and how earlier jobs with it ended. Without an id in the address, the
-// search by filters.
+// Shows an id in all topics: the job or dead letter with this id, and how earlier jobs with this id ended. Without an
+// id in the address, shows the search by filters.
 
 import { get, path, query } from '../api.js';
 import { h } from '../dom.js';

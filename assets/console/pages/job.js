@@ -1,4 +1,4 @@
-// One job: its body as it lies in the store, when it is due, what its attempts came to; and what can be done with it.
+// One job: its body as it is stored, its due time, the results of its attempts, and what can be done with it.
 
 import { change, get, path, post, remove, request } from '../api.js';
 import { h } from '../dom.js';
@@ -30,7 +30,7 @@ const ttrText = (job) => (job.ttr_ms === undefined ? '' : job.ttr_ms % 1000 === 
 function editJob(at, job, body, reload) {
   const dialog = openDialog({
     title: t('job.edit'), wide: true,
-    // The text goes as it was typed: numbers that a browser would round stay as they are.
+    // The body is sent exactly as it was typed, because a browser would round some numbers.
     onsubmit: (it) => flaw(it.state.text) === null && it.run(async () => {
       const ttr = it.state.ttr.trim();
       const more = ttr === ttrText(job) ? '' : `, "ttr": ${JSON.stringify(ttr === '' ? null : ttr)}`;
@@ -169,7 +169,7 @@ export default function jobPage({ params, resource }) {
       return { ended };
     }
     const { json, text } = answer;
-    // Made here, and not at each redraw: a body may have a megabyte.
+    // These values are made here and not at each redraw, because a body may have a megabyte.
     const body = member(text, 'body') ?? 'null';
     return { job: json, body, shown: readable(pretty(body)), size: byteLength(body) };
   }, 3000);

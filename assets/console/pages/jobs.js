@@ -1,4 +1,4 @@
-// The jobs of a topic in one state, a page at a time. What is done with a job is done on its own page.
+// The jobs of a topic in one state, a page at a time. Each job has its own page, and actions on it are there.
 
 import { get, path, query } from '../api.js';
 import { h } from '../dom.js';

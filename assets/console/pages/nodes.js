@@ -1,5 +1,5 @@
-// The nodes of the store: which of them have jobs, whether each answers, what it holds, how its servers and its file are. It changes
-// nothing.
+// The nodes of the store: which of them have jobs, whether each answers, what it contains, and the state of its servers
+// and its file. This page changes nothing.
 
 import { get } from '../api.js';
 import { h } from '../dom.js';
@@ -45,7 +45,7 @@ function fileFacts(file) {
 /** Which nodes have jobs. @param {{number: number, nodes: string[], goal: ?string[]}} set */
 function setCard(set) {
   const names = (list) => list && h('span', { class: 'mono break' }, list.join(', '));
-  // The name of a node has no dot: no node's card has this key.
+  // The name of a node has no dot. So the card of a node never has the key `.set`.
   return card({ title: t('nodes.set'), key: '.set', help: t('nodes.set.help') },
     facts([[t('nodes.set.names'), names(set.nodes)], [t('nodes.set.goal'), names(set.goal)], [t('nodes.set.number'), String(set.number)]]));
 }
@@ -87,7 +87,7 @@ export default function nodes({ resource }) {
     view: () => [
       pageHead({ title: t('nav.nodes'), about: t('nodes.about') }),
       loaded(it, (data) => {
-        // Counts come with each second, servers with each reading.
+        // The events bring new counts each second. The servers come with each request to `/v1/nodes`.
         const now = new Map((live.nodes ?? []).map((node) => [node.name, node]));
         const node = (asked) => ({ ...asked, ...now.get(asked.name), servers: asked.servers ?? now.get(asked.name)?.servers, file: asked.file ?? now.get(asked.name)?.file });
         return h('div', { class: 'stack', key: 'nodes' },

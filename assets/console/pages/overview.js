@@ -1,4 +1,5 @@
-// The overview: what needs attention first, then how the daemon does, then what becomes due. It changes nothing.
+// The overview. It shows first what needs attention, then the state of the daemon, then the jobs that become due. It
+// changes nothing.
 
 import { get } from '../api.js';
 import { lineChart, sparkline } from '../chart.js';
@@ -36,7 +37,7 @@ function tiles() {
   const points = live.points.slice(-SPARK_POINTS);
   const of = (name) => points.map((p) => p[name]);
   const seconds = t('unit.per_s');
-  // The card shows the end of the chart's lines.
+  // The tiles of p50 and p99 show the last values of the chart's lines.
   const newest = calmed(live.points, CALM_MS.minutes).at(-1);
   return h('section', { class: 'tiles', 'aria-label': t('overview.figures'), key: 'tiles' },
     tile({ key: 'in', label: t('figure.in'), value: rate(recent(points, 'written')), unit: seconds, color: 'delayed', values: of('written'), help: t('figure.in.help') }),
@@ -63,7 +64,7 @@ function calmed(points, span_ms) {
     const known = some.map((p) => p[name]).filter((v) => v !== null && v !== undefined);
     return known.length === 0 ? null : known.reduce((sum, v) => sum + v, 0) / known.length;
   };
-  // The newest is not over yet, and would jump.
+  // The newest group is left out. Its time is not over, so its mean still changes a lot.
   return groups.slice(0, -1).map(({ of, points: some }) => ({
     at_ms: (of + 1) * span_ms, ...Object.fromEntries(['written', 'delivered', 'failed', 'p50_us'].map((name) => [name, mean(some, name)])),
     p99_us: some.some((p) => p.p99_us !== null) ? Math.max(...some.map((p) => p.p99_us ?? 0)) : null,

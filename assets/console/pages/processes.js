@@ -1,5 +1,5 @@
-// The daemon's processes, by generation: what each is about, how often it was started again and why, what it takes. It changes
-// nothing: processes are the master's.
+// The daemon's processes, by generation: the state of each, how often it was restarted and why, its memory and
+// processor time. This page changes nothing, because the master controls the processes.
 
 import { get } from '../api.js';
 import { h } from '../dom.js';

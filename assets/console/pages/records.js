@@ -1,4 +1,5 @@
-// How the jobs of a topic ended, the last one first. The filter stands in the address, so that it can be passed on.
+// How the jobs of a topic ended, the last one first. The filter is in the address, so that people can share it as a
+// link.
 
 import { get, path, query } from '../api.js';
 import { h } from '../dom.js';
@@ -20,7 +21,7 @@ import { redraw } from '../redraw.js';
 const PAGE = 50;
 const AGES = ['1h', '24h', '7d'];
 const NAMES = ['outcome', 'status', 'text', 'id_prefix', 'tag', 'since', 'until'];
-// A filter may find its records only after some empty pages.
+// How many pages are read until one has a record. With a filter, many pages may be empty.
 const LOOKS = 8;
 
 const isStatus = (text) => text === '' || /^\d{3}$/.test(text);

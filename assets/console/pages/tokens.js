@@ -1,4 +1,4 @@
-// Tokens: who may use the API with what. A new one is shown once, and kept nowhere here.
+// Tokens: who may use the API, and for what. A new token is shown once, and the console does not keep it.
 
 import { get, path, post, remove } from '../api.js';
 import { h } from '../dom.js';

@@ -1,4 +1,4 @@
-// One topic: what it does now, what it did in the last fourteen days, what becomes due, how it is set.
+// One topic: what it does now, what it did in the last fourteen days, which jobs become due, and its settings.
 
 import { get, path, post, query } from '../api.js';
 import { barChart, lineChart } from '../chart.js';

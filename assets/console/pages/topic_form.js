@@ -1,5 +1,5 @@
-// The form of a topic: registers one, or changes one. Values are checked by the daemon as they are typed; nothing is changed before
-// it is saved, and nobody else's change is overwritten.
+// The form of a topic: registers one, or changes one. The daemon checks values while the user types. Nothing is changed
+// before the user saves the form. A change that somebody else has made meanwhile is not overwritten.
 
 import { change, get, path, post, Problem, query, request } from '../api.js';
 import { h } from '../dom.js';
@@ -23,7 +23,7 @@ import { mayChange } from '../session.js';
 const CHECK_AFTER_MS = 250;
 
 function optionsOf(told, value) {
-  // What a registry says that others write is shown as it is, although it cannot be chosen.
+  // Other programs may write the registry, with values that are not options here. Such a value is shown as it is.
   const options = told.options.includes(value) ? told.options : [...told.options, value];
   return options.map((option) => {
     const key = `option.${told.name}.${option}`;
@@ -108,7 +108,7 @@ class Form {
   }
 
   problemOf(name) {
-    // A list is entered in a field of its own, and is the policy to the daemon.
+    // A list of delays has its own field in this form. For the daemon, the list is the value of `retry`.
     const isList = this.values.retry === 'list';
     if (name === 'retry' && isList) return null;
     const own = name === 'retry_list' ? 'retry' : name;
@@ -138,7 +138,7 @@ class Form {
       say(t('topic.registered', { topic: topic.name }));
       location.hash = topicHref(topic.name);
     } else {
-      // A PUT would take the secrets away, which nobody is shown.
+      // This is a PATCH. A PUT would remove the secrets, because the form does not know them.
       await change(path('topics', this.name), topic, this.etag ? { 'if-match': this.etag } : {});
       dropDraft();
       say(t('topic.saved', { topic: this.name }));
@@ -187,7 +187,8 @@ function summary(form, group, fields) {
 
 function groupView(form, [group, fields], i) {
   const body = h('div', { class: 'fields' }, fields.map((told) => entry(form, told)));
-  // What was opened for a problem stays open when it is mended: somebody is typing there.
+  // A group is opened when one of its fields has a problem. It stays open when the problem is solved, because the user
+  // is typing there.
   if (fields.some((told) => form.problemOf(told.name))) form.opened.add(group);
   const times = group === 'retry' && form.checked && h('div', { class: 'retry-card', key: 'times' }, h('h3', { class: 'sub' }, t('retry.title')), timeline(form.checked));
   if (i === 0) return card({ key: group, title: t(`group.${group}`) }, body);

@@ -1,4 +1,5 @@
-// All topics: found, sorted, paused and taken offline. Settings are changed by the form, jobs on the topic's own page.
+// All topics. The user can search and sort them, pause them, and take them offline. Settings are changed in the form,
+// and jobs are changed on the pages of the topic.
 
 import { get } from '../api.js';
 import { h } from '../dom.js';

@@ -1,4 +1,5 @@
-// A topic's callback, tried: one call, now, of what is entered. It is no job: nothing is stored or tried again.
+// Tries the callback of a topic: dq makes one call now, with the entered body. This call belongs to no job, so nothing
+// is stored or tried again.
 
 import { get, path, request } from '../api.js';
 import { h } from '../dom.js';

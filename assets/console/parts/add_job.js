@@ -1,4 +1,4 @@
-// Adds a job by hand. Its body goes as it was typed.
+// Adds a job by hand. The body is sent exactly as it was typed.
 
 import { path, request } from '../api.js';
 import { h } from '../dom.js';
@@ -35,7 +35,7 @@ export function addJob(topic, after) {
     title: t('job.add.title', { topic }), wide: true,
     onsubmit: (it) => isGood(it) && it.run(async () => {
       const job = { id: it.state.id.trim(), on_conflict: 'reject', ...timeOf(it.state), ...others(it.state) };
-      // Numbers that a browser would round stay as they are.
+      // The body is put in as text, because a browser would round some numbers.
       await request('POST', path('topics', topic, 'jobs'), `${JSON.stringify(job).slice(0, -1)},"body":${it.state.body}}`);
       say(t('job.added_as', { id: job.id }));
       after();

@@ -1,4 +1,4 @@
-// The attempts of a job, or of one that has ended, in a line of time. What comes before and after them is the page's business.
+// The attempts of a pending or ended job, as a timeline. The page decides what comes before and after them.
 
 import { classes, h } from '../dom.js';
 import { count, micros } from '../format.js';

@@ -1,4 +1,5 @@
-// What needs an operator: gathered from alerts, dead letters, topics, processes and nodes, the worst first. It only points.
+// What needs an operator: gathered from alerts, dead letters, topics, processes and nodes, the worst first. Each entry
+// only links to another page.
 
 import { h } from '../dom.js';
 import { count } from '../format.js';

@@ -1,4 +1,4 @@
-// States as they look everywhere: a shape, a colour, and always the word.
+// Badges show states in the same way on all pages: with a shape, a colour, and always the word.
 
 import { h } from '../dom.js';
 import { has, t } from '../i18n.js';

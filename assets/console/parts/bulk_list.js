@@ -33,7 +33,7 @@ async function stop(one, reload) {
 function progress(one) {
   const told = `${t('bulk.changed', { n: count(one.changed) })}${one.skipped > 0 ? `, ${t('bulk.skipped', { n: count(one.skipped) })}` : ''}${one.unclear > 0 ? `, ${t('bulk.unclear', { n: count(one.unclear) })}` : ''}`;
   return h('span', { class: 'two-lines' },
-    // How many there are is not known before the end: the bar only shows that it goes on.
+    // The number of jobs is not known before the end. So the bar only shows that the operation is still running.
     isRunning(one) && h('progress', { key: 'bar', 'aria-label': told }),
     told,
     one.error && h('span', { class: 'soft', key: 'why' }, isRunning(one) ? t('bulk.waits', { why: one.error }) : one.error));

@@ -1,5 +1,5 @@
-// Confirmations of what cannot be undone: they say how many jobs it touches, and may want a name typed. What is confirmed is done
-// by whoever asked.
+// Asks the user before something that cannot be undone. The question says how many jobs are affected, and the user may
+// have to type a name. The caller passes the function that does the work.
 
 import { h } from '../dom.js';
 import { count } from '../format.js';

@@ -13,7 +13,7 @@ export function processesInShort(status) {
   const more = h('a', { href: '#/processes' }, t('all'));
   if (!status) return card({ title: t('nav.processes'), key: 'processes', actions: more }, empty({ title: t('processes.unknown') }));
   const memory = status.processes.reduce((sum, p) => sum + (p.memory_bytes ?? 0), 0);
-  // Of two generations both know all restarts of a slot.
+  // Two generations both report all restarts of a slot. So the larger number is taken.
   const bySlot = new Map();
   for (const p of status.processes) bySlot.set(p.name, Math.max(bySlot.get(p.name) ?? 0, p.restarts));
   const restarts = [...bySlot.values()].reduce((sum, n) => sum + n, 0);

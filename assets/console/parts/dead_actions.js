@@ -1,4 +1,5 @@
-// Redriving and purging dead letters: counted by a dry run first, confirmed, then done step by step until none is left.
+// Redrives or purges dead letters. A dry run counts them first, and the user confirms. Then the request is repeated
+// until none is left.
 
 import { path, post } from '../api.js';
 import { h } from '../dom.js';
@@ -32,7 +33,8 @@ function upTo(meant, now_ms) {
   return { ...meant, chosen: meant.filter?.died_before !== undefined, filter: { ...filter, died_before: Math.min(before, now_ms) } };
 }
 
-// Of a topic that is not registered, and of which none is meant, the API knows nothing.
+// If a topic is not registered, and none of its dead letters is selected, the API answers `unknown_topic`. This counts
+// as 0.
 async function ask(meant, verb, more) {
   try {
     return await post(path('topics', meant.topic, 'dead', verb), bodyOf(meant, { limit: MOST, ...more }));
@@ -96,7 +98,7 @@ export function purge(meant, after) {
     countJobs: () => counted(all, 'purge'), counted: (found) => countText(found, 'purge'), isFit: (found) => found.jobs > 0,
     act: async () => {
       let done = 0;
-      // What was done before it failed is done, too.
+      // If a request fails, the result of the earlier requests is still shown.
       try {
         for (const one of all) await untilDone(one, 'purge', 'purged', () => ({}), (n) => { done += n; });
       } finally {

@@ -1,4 +1,5 @@
-// The filter of dead letters: its fields, and what the API takes for it. What it picks, the daemon says.
+// The filter of dead letters: its fields, and what the API takes for it. The daemon decides which dead letters the
+// filter selects.
 
 import { h } from '../dom.js';
 import { t } from '../i18n.js';

@@ -1,4 +1,5 @@
-// Dialogs: native ones, so that focus stays in them and Esc closes them. What is confirmed is done by whoever asked.
+// Dialogs. They are the browser's own dialogs, so that the focus stays in them, and Esc closes them. The caller does
+// what the user has confirmed.
 
 import { h } from '../dom.js';
 import { t } from '../i18n.js';
@@ -25,7 +26,7 @@ export function openDialog(told) {
   const dialog = { id: ++number, told, state: {}, busy: false, problem: null, isTouched: false, asksToLeave: false, close, run };
 
   function close() {
-    // The browser reports the end of a dialog after it is gone.
+    // The browser also reports the end of a dialog that was already removed here.
     if (!dialogs.includes(dialog)) return;
     if (dialog.isTouched && !dialog.asksToLeave && told.isForm !== false) dialog.asksToLeave = true;
     else end();
@@ -36,14 +37,15 @@ export function openDialog(told) {
     dialogs = dialogs.filter((one) => one !== dialog);
   }
 
-  // Closes it when it is done; what is refused is shown in it.
+  // Does something, and then closes the dialog. If it fails, the dialog stays open and shows the reason.
   async function run(act) {
     Object.assign(dialog, { busy: true, problem: null });
     redraw();
     try {
       await act();
       end();
-      // The page that opened it was left when the session ended: the page that is there now is opened anew.
+      // The page that opened this dialog was left when the session ended. So the present page is opened again, to show
+      // the change.
       if (dialog.isResumed) window.dispatchEvent(new Event('hashchange'));
     } catch (problem) {
       dialog.problem = problem;
@@ -101,14 +103,14 @@ function one(dialog) {
     key: dialog.id, class: told.wide ? 'dialog dialog--wide' : 'dialog', 'aria-labelledby': id, mount: (el) => el.showModal(), update: (el) => { if (!el.open) el.showModal(); }, unmount: (el) => el.close(),
     onclose: dialog.close,
     oncancel: (event) => { event.preventDefault(); if (!dialog.busy) dialog.close(); },
-    // Who marks a text and lets go outside has not meant to close it.
+    // A user may select text, and release the button outside the dialog. This must not close the dialog.
     onpointerdown: (event) => { dialog.pressedOutside = event.target === event.currentTarget && isOutside(event); },
     onclick: (event) => { if (dialog.pressedOutside && isOutside(event) && !dialog.busy) dialog.close(); },
   }, h('form', { class: 'dialog-form', method: 'dialog', novalidate: true, onsubmit: submit, oninput: () => { dialog.isTouched = true; } },
     h('h2', { id, class: 'dialog-title' }, told.title),
     h('div', { class: 'dialog-body' }, told.view(dialog), problemNote(dialog.problem)),
     h('div', { class: 'dialog-actions' }, actionsOf(dialog))),
-  // Nothing outside of it is reached while it is open.
+  // While a dialog is open, nothing outside it can be reached. So the short messages are inside it.
   toastRegion(dialog === dialogs.at(-1)));
 }
 
@@ -117,5 +119,6 @@ function isOutside(event) {
   return event.clientX < box.left || event.clientX > box.right || event.clientY < box.top || event.clientY > box.bottom;
 }
 
-// All that are open, and what is said in short: behind a dialog it would not be heard.
+// Shows all open dialogs and the short messages. A screen reader does not read a message behind a dialog, so the top
+// dialog has the messages.
 onLayer(() => [toastRegion(dialogs.length === 0), ...dialogs.map(one)]);

@@ -1,4 +1,4 @@
-// What is kept of a job that has ended: its record in a line of time, and how earlier jobs with its id ended.
+// What is kept of a job that has ended: its record as a timeline, and how earlier jobs with its id ended.
 
 import { remove } from '../api.js';
 import { h } from '../dom.js';

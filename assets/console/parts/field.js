@@ -1,4 +1,5 @@
-// Fields of forms: a label, what is entered, what it means, and what is wrong with it, all tied to each other.
+// Fields of forms. A field has a label, an input, a help text and an error message. Attributes connect these with each
+// other.
 
 import { classes, h } from '../dom.js';
 import { icon } from './icon.js';
@@ -14,7 +15,7 @@ function control(told, ids) {
     id: ids.input, name: told.name, disabled: told.disabled ?? false, required: told.required, autocomplete: told.autocomplete ?? 'off',
     'aria-describedby': [told.help && ids.help, told.problem && ids.problem].filter(Boolean).join(' ') || undefined,
     'aria-invalid': told.problem ? 'true' : undefined, placeholder: told.placeholder,
-    // (A dialog gives the focus to what has the attribute; a page does not.)
+    // (A dialog gives the focus to the element with this attribute. A page does not, so `mount` does it.)
     autofocus: told.autofocus, mount: told.autofocus ? (el) => el.focus() : undefined,
   };
   const changed = (event) => told.onchange?.(event.target.value);

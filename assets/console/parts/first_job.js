@@ -1,4 +1,4 @@
-// How the first job of a topic is handed in: to be copied, with this daemon's own address.
+// Commands that add the first job of a topic, for the user to copy. They have the address of this daemon.
 
 import { h } from '../dom.js';
 import { t } from '../i18n.js';

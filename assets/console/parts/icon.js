@@ -1,4 +1,5 @@
-// The icons: a handful of strokes on a grid of 20. They carry no meaning alone: words stand beside them, or name their buttons.
+// The icons: each has a few strokes on a grid of 20 by 20. An icon never appears without words: a text is beside it, or
+// its button has a name.
 
 import { h } from '../dom.js';
 

@@ -1,4 +1,5 @@
-// The search for jobs in all topics by filters, which stand in the address. Ended jobs are searched too, if they can match.
+// Searches for jobs in all topics by filters. The filters are in the address. Ended jobs are searched too, if they can
+// meet the filters.
 
 import { get, path, query } from '../api.js';
 import { h } from '../dom.js';
@@ -18,7 +19,7 @@ import { isTag, tagColumn } from './tags.js';
 import { ago, at } from './time.js';
 
 const PAGE = 50;
-// A filter may find its jobs only after some empty pages.
+// How many pages are read until one has a job. With a filter, many pages may be empty.
 const LOOKS = 8;
 const STATES = ['delayed', 'ready', 'leased', 'dead'];
 const NAMES = ['id_prefix', 'tag', 'state', 'topic', 'due_since', 'due_until'];

@@ -1,4 +1,4 @@
-// The jobs before and after a job: each leads to its page.
+// Links to the job that a job follows, and to its followers.
 
 import { h } from '../dom.js';
 import { t } from '../i18n.js';

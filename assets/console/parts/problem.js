@@ -1,4 +1,4 @@
-// How a refusal, an empty list and something that is still being read are shown where they belong.
+// Shows that a request was refused, that a list is empty, or that data is still being read.
 
 import { classes, h } from '../dom.js';
 import { t } from '../i18n.js';

@@ -1,4 +1,4 @@
-// The timetable of attempts, drawn as a line with a dot for each, and told in words beside it.
+// The timetable of attempts. A line has a dot for each attempt, and a list says the same in words.
 
 import { h } from '../dom.js';
 import { span } from '../format.js';
@@ -12,7 +12,7 @@ const SHOWN = 12;
 export function timeline({ timetable, gives_up_after_ms }) {
   const all = timetable.at(-1).attempt;
   const last = Math.max(1, gives_up_after_ms ?? 0, ...timetable.map((one) => one.after_ms));
-  // A root, so that the first attempts, which lie close to each other, can be told apart.
+  // The position is a square root. Otherwise the dots of the first attempts would be too close to each other.
   const place = (ms) => `${(Math.sqrt(ms / last) * 100).toFixed(2)}%`;
   const label = t('retry.summary', { n: all, span: span(gives_up_after_ms) });
   return h('div', { class: 'retry', key: 'timeline' },

@@ -1,5 +1,5 @@
-// The search box: a topic, or a topic and a job's id, is gone to. It suggests topics that are known, and searches nothing itself. An
-// id, its beginning or a tag is looked for in all topics on a page of its own.
+// The search box. For a topic, or a topic and a job's id, it opens that page. It suggests known topics, and does not
+// search itself. Another page searches all topics for an id, the beginning of an id, or a tag.
 
 import { classes, h } from '../dom.js';
 import { t } from '../i18n.js';

@@ -1,4 +1,4 @@
-// Where one signs in. The password goes to the daemon, and is kept nowhere.
+// The form to sign in. The password is sent to the daemon, and is not kept.
 
 import { h } from '../dom.js';
 import { t } from '../i18n.js';
@@ -13,7 +13,7 @@ const form = { name: 'admin', password: '', busy: false, problem: null };
 async function submit(event) {
   event.preventDefault();
   if (form.busy) return;
-  // A password manager may have filled them in without a word.
+  // A password manager may have filled in the fields without an event. So the values are read from the fields.
   const [name, password] = ['name', 'password'].map((id) => document.getElementById(`f-${id}`).value);
   Object.assign(form, { name, password, busy: true, problem: null });
   redraw();

@@ -10,7 +10,7 @@ async function copy(text, from) {
     await navigator.clipboard.writeText(text);
     say(t('copied'));
   } catch {
-    // Without a secure context there is no clipboard: it is selected, to be copied by hand.
+    // Without a secure context there is no clipboard. So the text is selected, and the user can copy it.
     const range = document.createRange();
     range.selectNodeContents(from.querySelector('code'));
     const selection = getSelection();

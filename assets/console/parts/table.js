@@ -1,5 +1,5 @@
-// Tables: sorted by their heads, keyed by their rows, stacked into cards where there is little room. Which rows, and their order,
-// is the page's business.
+// Tables. A click on the head of a column sorts the rows. On a narrow screen, each row is shown as a card. The page
+// decides which rows there are, and their order.
 
 import { classes, h } from '../dom.js';
 import { t } from '../i18n.js';

@@ -1,4 +1,4 @@
-// The tags of jobs. Each leads to what has it in all topics.
+// The tags of jobs. Each tag is a link to the jobs of all topics that have it.
 
 import { query } from '../api.js';
 import { h } from '../dom.js';

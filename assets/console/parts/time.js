@@ -1,4 +1,4 @@
-// Moments that keep counting, with the whole of them in the title.
+// Moments, as text such as "3 min ago", which keeps counting. The title has the full date and time.
 
 import { h } from '../dom.js';
 import { age, fullMoment, moment } from '../format.js';

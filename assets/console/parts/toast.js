@@ -1,4 +1,4 @@
-// Short messages that go by themselves, in a region that screen readers follow. Failures stay until they are closed.
+// Short messages that disappear by themselves. Screen readers read them. Failures stay until they are closed.
 
 import { classes, h } from '../dom.js';
 import { t } from '../i18n.js';

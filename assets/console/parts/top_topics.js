@@ -1,4 +1,4 @@
-// The topics with most to do, for the overview.
+// The topics with the most ready and leased jobs, for the overview.
 
 import { h } from '../dom.js';
 import { count, now, rate, span } from '../format.js';

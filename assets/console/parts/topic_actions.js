@@ -1,4 +1,4 @@
-// What can be done with a topic as a whole, from wherever it is shown. Each says what came of it.
+// The actions on a whole topic, for all pages that show a topic. Each action says whether it has succeeded.
 
 import { h } from '../dom.js';
 import { change, path, post, query, remove } from '../api.js';

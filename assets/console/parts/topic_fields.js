@@ -1,5 +1,6 @@
-// The fields of a topic as a form has them: their groups, how they are entered, and the way from texts to what the API takes and
-// back. What each means stands in words/ under `field.<name>`; what is wrong with a value, the daemon says.
+// The fields of a topic in a form: their groups, their kinds of input, and the conversion between entered texts and the
+// API's values. The meaning of each field is in words/ under `field.<name>`. The daemon says what is wrong with a
+// value.
 
 /**
  * @typedef {{name: string, kind: 'text' | 'select' | 'switch' | 'number' | 'span' | 'list' | 'lines' | 'headers' | 'secrets', first: string,
@@ -112,7 +113,7 @@ function valueOf(field, text) {
   if (field.kind === 'list') return said === '' ? null : listOf(text);
   if (said === '') return null;
   if (field.kind === 'switch') return said === 'true';
-  // What is no number goes as it is, so that the daemon says what is wrong with it.
+  // A text that is not a number is sent as it is. The daemon then says what is wrong with it.
   return field.kind === 'number' && /^\d+$/.test(said) ? Number(said) : said;
 }
 

@@ -1,4 +1,4 @@
-// The head of all pages of one topic: its name and state, what can be done with it, and the way to its other pages.
+// The head of all pages of one topic: its name and state, the actions on it, and the links to its other pages.
 
 import { h } from '../dom.js';
 import { count } from '../format.js';

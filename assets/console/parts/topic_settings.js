@@ -1,4 +1,5 @@
-// A topic's settings as sentences of facts: those that say something, by group. They are changed by the form alone.
+// A topic's settings as names and values, by group. Settings that say nothing are left out. Only the form changes
+// settings.
 
 import { h } from '../dom.js';
 import { spanText } from '../span.js';

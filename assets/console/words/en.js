@@ -1,4 +1,5 @@
-// The texts of the frame and the overview in English, by their keys. words/zh.js has the same keys; neither may hold anything else.
+// The texts of the frame and the overview in English, by their keys. words/zh.js has the same keys. Both files may
+// contain only such texts.
 
 export default {
   'brand': 'dq: to the overview',

@@ -1,4 +1,5 @@
-// The texts of all other pages in English, by their keys. words/zh_pages.js has the same keys; neither may hold anything else.
+// The texts of all other pages in English, by their keys. words/zh_pages.js has the same keys. Both files may contain
+// only such texts.
 
 export default {
   'role.admin.help': 'May change everything.',

@@ -1,10 +1,11 @@
-// What the daemon says in English, in Chinese: by code, and the common sentences, whose parts have the names of the text's places. English has
-// no such file, since the daemon's own sentence says more than a code does.
+// The Chinese for what the daemon says in English: by code, and for common sentences by a pattern. A named group of the
+// pattern fills the place with this name in the text. English has no such file, because the daemon's own sentence says
+// more than a code.
 
 const SPAN = '有效的时长，例如 90s 或 1h30m';
 
 export default {
-  // The first pattern that fits is taken.
+  // The first pattern that matches is used.
   sentences: [
     [/^[\w.[\]-]+:? ?(?:is )?(?<given>.+?),? (?:is|and) not a duration such as /, `{field}：{given} 不是${SPAN}`],
     [/^[\w.[\]-]+:? ?(?:is )?(?<given>.+?),? (?:is|and) not a moment such as /, '{field}：{given} 不是有效的时间，例如 2026-12-01T23:50:50+08:00'],

@@ -18,7 +18,7 @@ final class Add {
         System.out.println(job == null ? "there is no such job" : job.state);
         client.delete("orders", "order-42");
 
-        // The second body is text of a JSON library.
+        // The body of the second job is JSON text, for example from a JSON library.
         List<NewJob> jobs = List.of(new NewJob(Map.of("order", 1)), NewJob.ofJson("{\"order\": 2}"));
         for (Added result : client.addMany("orders", jobs)) {
             System.out.println(result.error == null ? result.id : result.error.code());

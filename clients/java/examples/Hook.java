@@ -10,7 +10,7 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 
 final class Hook {
-    // During a rotation: the new secret, a comma, the old secret.
+    // DQ_WEBHOOK_SECRETS has the secret; during a rotation, it has the new secret, a comma and the old secret.
     private static final Webhook WEBHOOK = new Webhook(System.getenv("DQ_WEBHOOK_SECRETS").split(","));
     // In real life: a unique key in the database, written together with the effects of the job.
     private static final Set<String> SEEN = ConcurrentHashMap.newKeySet();

@@ -4,7 +4,7 @@
 import express from 'express';
 import { Webhook, WebhookError } from 'dq-client';
 
-// During a rotation: the new secret, a comma, the old secret.
+// DQ_WEBHOOK_SECRETS has the secret; during a rotation, it has the new secret, a comma and the old secret.
 const webhook = new Webhook(process.env.DQ_WEBHOOK_SECRETS.split(','));
 const seen = new Set();    // in real life: a unique key in the database, written together with the effects of the job
 

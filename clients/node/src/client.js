@@ -8,7 +8,7 @@ import { uuid7 } from './uuid.js';
 // The pause before the second try, and the longest one. Each pause is twice as long as the one before it.
 const FIRST_PAUSE_MS = 100;
 const LONGEST_PAUSE_MS = 2000;
-// The codes of certificates that are not trusted. Nobody becomes trusted by waiting.
+// The codes of errors about a certificate that is not trusted. Waiting does not help against such an error.
 const UNTRUSTED = /CERT|UNABLE_TO_VERIFY|SELF_SIGNED/;
 
 // index.d.ts describes the methods.
@@ -60,7 +60,8 @@ export class Client {
   }
 
   async reserve(topics, { max = 1, waitMs = 0, lease, signal } = {}) {
-    // Without a key: a client that goes away while it waits must take no job with it.
+    // The request has no Idempotency-Key. With a key, the reserve would continue after the client has gone away, and
+    // take a job.
     const { jobs } = await this.request('POST', '/v1/reserve', {
       body: { topics: [topics].flat(), max, wait: `${waitMs}ms`, lease },
       timeoutMs: waitMs + this.#timeoutMs,
@@ -106,7 +107,8 @@ export class Client {
     try {
       received = await this.#exchange(method, path, text, headers, timeoutMs, signal);
     } catch (e) {
-      // dq closes connections that are idle, and those of a process that ends: once more on a new connection.
+      // dq closes idle connections, and the connections of a process that ends. So the request is sent once more on a
+      // new connection.
       if (e.wasKept) return this.#try(method, path, text, headers, timeoutMs, signal);
       if (signal?.aborted) throw e;
       const code = UNTRUSTED.test(e.code) ? 'untrusted' : 'no_answer';
@@ -124,7 +126,7 @@ export class Client {
     return { error: DqError.fromAnswer(status, answer), retryAfterMs: /^\d+$/.test(retryAfter) ? retryAfter * 1000 : 0 };
   }
 
-  // The path is sent as it is: fetch would make another path of an id such as "..".
+  // `fetch` would change a path with an id such as "..". So this function sends the path as it is.
   #exchange(method, path, text, headers, timeoutMs, signal) {
     let timer;
     const exchange = new Promise((resolve, reject) => {
@@ -178,6 +180,6 @@ function jobPath(topic, id) {
 
 /** Returns a job as the API takes it, with an id. */
 function written(job) {
-  // Nobody else has an id that is made here: a job that is there already is this one.
+  // Nobody else has an id that is made here. So a job with this id was added by an earlier try.
   return job.id === undefined ? { on_conflict: 'keep', ...job, id: uuid7() } : job;
 }

@@ -5,7 +5,7 @@
 require __DIR__ . '/../autoload.php';
 
 // docs: receive
-// During a rotation: the new secret, a comma, the old secret.
+// DQ_WEBHOOK_SECRETS has the secret; during a rotation, it has the new secret, a comma and the old secret.
 $webhook = new Dq\Webhook(explode(',', getenv('DQ_WEBHOOK_SECRETS')));
 $body = file_get_contents('php://input');
 try {

@@ -91,7 +91,8 @@ class Client:
         wanted = {"topics": topics, "max": max, "wait": span(float(wait))}
         if lease is not None:
             wanted["lease"] = span(lease)
-        # Without a key: a client that goes away while it waits must take no job with it.
+        # The request has no Idempotency-Key. With a key, the reserve would continue after the client has gone away, and
+        # take a job.
         answer = self.request("POST", "/v1/reserve", wanted, timeout=wait + self._timeout)
         return [ReservedJob(**{name: job.get(name) for name in ReservedJob.__annotations__}) for job in answer["jobs"]]
 
@@ -162,7 +163,8 @@ class Client:
             text = response.read()
         except (ConnectionError, http.client.BadStatusLine) as e:
             if was_kept:
-                # dq closes connections that are idle, and those of a process that ends.
+                # dq closes idle connections, and the connections of a process that ends. The caller then makes a new
+                # connection.
                 raise _StaleConnection() from e
             raise
         if not response.will_close:

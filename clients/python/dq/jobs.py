@@ -41,7 +41,7 @@ class NewJob:
         }
         job = {name: value for name, value in fields.items() if value is not None}
         if self.id is None:
-            # Nobody else has this id: a job that is there already is this one.
+            # Nobody else has this id. So a job with this id was added by an earlier try.
             job["id"] = uuid7()
             job.setdefault("on_conflict", "keep")
         return {**job, "body": self.body}

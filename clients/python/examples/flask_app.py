@@ -7,7 +7,7 @@ import dq
 from flask import Flask, request
 
 app = Flask(__name__)
-# During a rotation: the new secret, a comma, the old secret.
+# DQ_WEBHOOK_SECRETS has the secret; during a rotation, it has the new secret, a comma and the old secret.
 webhook = dq.Webhook(*os.environ["DQ_WEBHOOK_SECRETS"].split(","))
 seen: set[str] = set()    # in real life: a unique key in the database, written together with the effects of the job
 

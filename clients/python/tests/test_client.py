@@ -169,7 +169,7 @@ class ClientTest(unittest.TestCase):
         self.assertEqual([r.outcome for r in results], ["kept"] * 3)
         jobs = self.client.request("GET", f"/v1/jobs?tag={self.topic}")["jobs"]
         self.assertEqual(len(jobs), 4)
-        # The first try has deleted it, which the second try cannot know.
+        # The first try has deleted the job. The second try does not know this, and finds no job.
         self.assertFalse(lossy.delete(self.topic, added.id))
         self.assertIsNone(self.client.get(self.topic, added.id))
 

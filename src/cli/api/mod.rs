@@ -78,7 +78,7 @@ impl Api {
         Api::new(&at.target()?, PATIENCE)
     }
 
-    /// Returns the same client, but an answer may take up to `patience`.
+    /// Returns a client like `from_options`, but an answer may take up to `patience`.
     pub(super) fn patient(at: &TargetOptions, patience: Duration) -> Result<Api> {
         Api::new(&at.target()?, patience)
     }
@@ -270,7 +270,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one request with these bytes. The thread returns the request.
+    /// Starts a thread that answers one request with these bytes. The thread returns the request.
     fn stand_in(dir: &tempfile::TempDir, answer: &'static [u8]) -> (Api, JoinHandle<String>) {
         let path = dir.path().join("http.sock");
         let _ = std::fs::remove_file(&path);

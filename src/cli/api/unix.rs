@@ -52,7 +52,7 @@ impl Resolver for UnresolvedAddress {
     }
 }
 
-/// The socket of a connection. The agent can close it while another thread waits for it.
+/// The socket of a connection. The agent can shut down the socket while another thread waits for an answer.
 struct Stream(UnixStream);
 
 impl ShutdownHandle for Stream {

@@ -1,5 +1,5 @@
-//! The checksum of a backup. It covers all rows of all tables, with the registry and the key of sessions. SQLite's own
-//! check finds damaged structures, but it does not find a changed byte in a value.
+//! The checksum of a backup. It covers all rows of all tables. So it also covers the registry and the key of the
+//! console's sessions. SQLite's own check finds damaged structures, but it does not find a changed byte in a value.
 
 use anyhow::{Context as _, Result, bail};
 use rusqlite::types::ValueRef;
@@ -117,7 +117,7 @@ mod tests {
             write(&db).unwrap();
             db.execute_batch(change).unwrap();
             let message = check(&db, "it").map_err(|e| e.to_string());
-            // The column is an INTEGER, so that this text becomes the same number.
+            // The column is an INTEGER, so SQLite stores this text as the same number as before.
             let is_same = change.contains("n = '2'");
             assert_eq!(message.is_ok(), is_same, "{change}: {message:?}");
         }

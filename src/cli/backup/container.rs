@@ -1,5 +1,5 @@
 //! The file of a backup: the store's SQLite file, with two more tables. One says when and where the backup was made,
-//! and the other has the registry and the key of the console's sessions. So one check of SQLite covers all of it.
+//! and the other has the registry and the key of the console's sessions. So one check by SQLite covers the whole file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -17,13 +17,13 @@ const SEALED: &str = "sealed";
 
 const TABLES: &str = include_str!("../../../migrations/backup/V001__backup.sql");
 
-/// How many bytes a piece of another file has.
+/// A file inside a backup is stored in pieces of this many bytes.
 const PIECE: usize = 1 << 20;
 
 /// The name of the registry's file in a backup.
 pub(super) const REGISTRY: &str = "registry";
 
-/// The name of the file with the key of sessions in a backup.
+/// The name, in a backup, of the file with the key of the console's sessions.
 pub(super) const SESSION_KEY: &str = "session-key";
 
 /// When and where a backup was made.
@@ -58,7 +58,7 @@ pub(super) fn create(db: &Connection, manifest: &Manifest) -> rusqlite::Result<(
 /// Removes the tables of a backup from a restored store.
 pub(super) fn drop_tables(db: &Connection) -> rusqlite::Result<()> {
     db.execute_batch("DROP TABLE dq_backup_part; DROP TABLE dq_backup")?;
-    // Each row is one page that is given back.
+    // Each row of the answer means that one more page was given back to the disk.
     let mut vacuum = db.prepare("PRAGMA incremental_vacuum")?;
     let mut rows = vacuum.query([])?;
     while rows.next()?.is_some() {}

@@ -1,10 +1,10 @@
-//! `dq backup`: copies the embedded store and the registry into one file. The daemon may run or not. `restore` does
-//! the opposite.
+//! `dq backup`: copies the embedded store and the registry into one file. It works whether the daemon runs or not.
+//! `restore` does the opposite.
 //!
 //! Both copies show the same moment. First, a read transaction of the registry begins. The registry has no write-ahead
 //! log, so all its writers must wait for the end of this transaction. Then a read transaction of the store begins. So
-//! the registry does not change between the two. The registry is small. It is copied first, and then its writers
-//! continue. No writer waits for the store's read transaction.
+//! the registry does not change between these two moments. The registry is small. It is copied first, and then its
+//! writers continue. No writer waits for the store's read transaction.
 
 mod checksum;
 mod container;
@@ -38,7 +38,7 @@ const STEP: i32 = 256;
 /// How long to wait for another process that locks a database.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// What to do about a store that is not one file.
+/// The error message for a store on Redis. It says how to copy such a store.
 const ON_REDIS: &str = "the store is Redis, and dq backup copies only the embedded store. Copy each node with Redis's own \
     means (redis-cli --rdb FILE), and the registry with its database's (sqlite3, mysqldump): see README.md, Backup";
 

@@ -179,8 +179,8 @@ impl FileToRestore {
     }
 }
 
-/// Returns the files to restore. The store is the last one. The key of sessions is left out if it is unchanged or
-/// cannot be made.
+/// Returns the files to restore. The store is the last one. The key of the console's sessions is left out if it is
+/// unchanged or cannot be made.
 fn targets(settings: &Settings, store: &Path, backup: &Connection) -> Result<Vec<FileToRestore>> {
     let mut targets = Vec::new();
     if container::has(backup, container::REGISTRY)? {
@@ -341,7 +341,8 @@ fn rebuild_store(backup: &Connection, file: &Path) -> Result<RestoreSummary> {
         due: db.query_row(due, [now_ms()], |row| row.get(0))?,
     };
     db.close().map_err(|(_, e)| e)?;
-    // The processes that had leases are gone. The folder has no bells to ring.
+    // `complete_restore` hands back leases, because the processes that had them are gone. It rings no bell, because
+    // this folder has none.
     let mut store = SqliteStore::open(file, folder_of(file), 0).map_err(|e| anyhow::anyhow!("{e}"))?;
     store.complete_restore().map_err(|e| anyhow::anyhow!("cannot complete the store of the backup: {e}"))?;
     Ok(restored)

@@ -97,7 +97,7 @@ fn follow(api: &Api, control: &Control, number: u64, count: u64, kills: u32) -> 
 /// Adds jobs with quick callbacks at a rate, until `over` is set. Returns how many jobs were added.
 fn serve(stage: &BenchDaemon, options: &Options, rate: f64, run: &str, over: &AtomicBool) -> Result<u64> {
     let mut all = 0;
-    // Short runs, because a run cannot be ended early.
+    // The runs are short, because a run cannot be ended early.
     for part in 0.. {
         let send_mode = SendMode::Open { per_second: rate };
         let until = StopCondition::Count((rate / 2.0).ceil() as u64);

@@ -88,7 +88,7 @@ pub(super) struct BenchDaemon {
     pub server: SocketAddr,
     /// Its HTTP port.
     pub http: SocketAddr,
-    /// Its port for clients of beanstalkd; `None`: it has none.
+    /// The port for clients of beanstalkd. `None`: there is no such port.
     pub beanstalk: Option<SocketAddr>,
     /// The addresses of its Redis nodes.
     pub nodes: Vec<SocketAddr>,

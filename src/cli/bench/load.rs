@@ -1,4 +1,5 @@
-//! One thread that keeps many connections busy. It is the client of every measurement, for dq and for the floors.
+//! One thread that keeps many connections busy. This client makes the load of every measurement, of dq and of the
+//! floors.
 //!
 //! There are two modes. Closed: each connection has a fixed number of requests in flight, and sends the next request
 //! when an earlier one is answered. Open: requests are sent at a fixed rate, even if answers are late. The time of a
@@ -17,10 +18,10 @@ use mio::{Events, Interest, Poll, Token};
 
 use super::super::progress::Progress;
 
-/// If no answer comes for this long, the measurement is given up.
+/// If no answer comes for this long, the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The requests and answers of a connection.
+/// A protocol: how requests are written, and how answers are read.
 pub(super) trait Dialect {
     /// Appends the request with this number.
     fn ask(&mut self, number: u64, out: &mut Vec<u8>);
@@ -171,8 +172,8 @@ pub(super) fn fire(
     let (mut turn, mut last, mut reported) = (0, Instant::now(), 0);
     loop {
         let depth = if let SendMode::Closed { depth } = send_mode { depth } else { usize::MAX };
-        // Gives one request to each connection in turn, until no connection has room or the next request is not due
-        // yet.
+        // Gives one request to each connection in turn. Stops when no connection has room, or when the next request
+        // must wait for its time.
         let mut unlucky = 0;
         while unlucky < all.len() && !schedule.is_over() {
             let due = schedule.next();

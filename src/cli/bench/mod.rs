@@ -151,7 +151,7 @@ struct RecordsArguments {
     /// Bytes of a job's body
     #[arg(long, default_value_t = 125, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(12..=1_000_000))]
     size: u32,
-    /// How often each of the two is measured
+    /// How many times the backlog is delivered with records, and how many times without
     #[arg(long, default_value_t = 3, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     #[command(flatten)]
@@ -204,7 +204,7 @@ struct Mixed {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq bench isolation --slow 1000 --rate 50")]
 struct Isolation {
-    /// How many jobs have a callback that takes 3 s; the same number have one that is never answered
+    /// How many jobs have a callback that takes 3 s; for the same number of jobs, the callback is never answered
     #[arg(long, default_value_t = 1000, value_name = "NUMBER")]
     slow: u64,
     /// How many jobs per second to add to the topic with the quick receiver
@@ -289,9 +289,9 @@ struct Pull {
 /// What happens to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum NodeFault {
-    /// It is killed, and started again afterwards.
+    /// The node is killed, and started again afterwards.
     Killed,
-    /// It is stopped (SIGSTOP), and continues afterwards.
+    /// The node is stopped (SIGSTOP), and continues afterwards.
     Hung,
 }
 

@@ -1,5 +1,5 @@
-//! Measures what records of ended jobs cost: a backlog is delivered with records and without records, in turn. Also
-//! measures how long it takes to find one record among many.
+//! Measures what records of ended jobs cost. The same backlog is delivered several times, with and without records by
+//! turns. Also measures how long it takes to find one record among many.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ const RUN: &str = "r";
 struct DeliveryRun {
     per_second: f64,
     missing: u64,
-    /// The bytes that the store uses in the end.
+    /// How many bytes the store uses after the delivery.
     bytes: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The receivers of callbacks. One does almost nothing (one thread, no parser, no task for each request), so that it
-//! does not limit the measurement. The other is an axum handler, as a business would use. Both answer `/fast` at once
-//! and `/slow` after three seconds. Neither answers `/never`.
+//! does not limit the measurement. The other is an axum handler, like the receiver of a business. Both answer `/fast`
+//! at once and `/slow` after three seconds. Neither answers `/never`.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};

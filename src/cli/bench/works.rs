@@ -84,7 +84,8 @@ pub(super) fn await_jobs(stage: &mut BenchDaemon, path: &str, count: u64) -> Res
     }
 }
 
-/// How often a work and its floor are measured in turn, so that other load on the machine affects both.
+/// How many times dq and its floor are measured by turns. They are measured by turns, so that other load on the machine
+/// affects both.
 pub(super) const ROUNDS: u32 = 5;
 
 /// Returns the median.
@@ -202,8 +203,8 @@ pub(super) fn deliver(deliver: &Deliver) -> WorkOutcome {
     report.figure("missing", missing as f64, "jobs");
     report.figure("repeated", (arrived.calls - arrived.jobs) as f64, "calls");
     report.figure("processor of dq, a job", cpu.as_secs_f64() * 1e6 / *count as f64, "us");
-    // The floor is what the receiver alone can do. It is measured before and after, because other load on the machine
-    // may affect one of the measurements.
+    // The floor is what the receiver alone can do. It is measured before and after dq, because other load on the
+    // machine may affect one of the two measurements.
     let floor = f64::midpoint(floor_before, floor(&stage)?);
     report.figure("64 connections to the receiver", floor, "/s");
     report.ratio("ratio", per_second, floor, "the receiver alone");

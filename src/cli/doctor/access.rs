@@ -1,5 +1,5 @@
-//! Checks whether the daemon's user may write the files of the daemon. It opens none of them, because some are files of
-//! SQLite: a process that opens and closes such a file itself loses SQLite's locks on it.
+//! Checks whether the daemon's user may write the files of the daemon. It does not open the files, because some of them
+//! are files of SQLite. If a process opens and closes such a file itself, it loses SQLite's locks on the file.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

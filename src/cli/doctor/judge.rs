@@ -10,8 +10,8 @@ use super::super::failure::Failure;
 use model::status::{DaemonStatus, Finding, Phase, ProcessState};
 use model::topic::Topic;
 
-/// A check fails if a disk has less free space than the larger of two limits. The first limit is in bytes, but at most
-/// a tenth of the disk. The second is in hundredths of the disk.
+/// A check fails if a disk has less free space than the largest of three limits. The first limit is in bytes, but at
+/// most a tenth of the disk. The second is in hundredths of the disk. The third is `min_free` and a quarter of it.
 const ROOM: (u64, u64) = (256 << 20, 3);
 
 /// A check warns if a disk has less free room than this, in hundredths of the disk.
@@ -281,7 +281,7 @@ pub(super) fn migrations(which: &str, run: Option<i64>, newest: i64) -> CheckRes
     }
 }
 
-/// Judges the topics. `topics` has the name of each topic, and for a topic that dq cannot serve with its settings also
+/// Judges the topics. `topics` has the name of each topic. If dq cannot serve a topic with its settings, it also has
 /// the reason. `is_told` says whether the daemon itself has reported the topic.
 pub(super) fn topics(
     topics: &BTreeMap<&str, Option<String>>,
@@ -333,7 +333,7 @@ pub(super) fn room(what: &str, path: &str, free: u64, all: u64, min_free: u64) -
     let (bytes, hundredths) = ROOM;
     let text = format!("{} of {} MiB are free under {path}", free >> 20, all >> 20);
     let check = format!("room {what}");
-    // If a tenth of the disk is less than `bytes`, the second `if` uses the tenth in place of `bytes`.
+    // On a small disk, a tenth of the disk replaces `bytes`.
     if free < min_free {
         return CheckResult::fail(&check, text)
             .advise("this is less than store.min_free, so adds are refused: make room");

@@ -68,7 +68,7 @@ fn listening(table: &str, port: u16) -> Vec<String> {
     let port = format!(":{port:04X}");
     let inode = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // Local address, state (0A: it listens), inode.
+        // These fields are the local address, the state (0A: it listens) and the inode.
         let listens = fields.get(1)?.ends_with(&port) && *fields.get(3)? == "0A";
         listens.then(|| fields.get(9).map(|inode| (*inode).to_owned()))?
     };

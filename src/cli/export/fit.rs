@@ -5,7 +5,7 @@ use model::job::TopicName;
 use model::topic::{Method, Mode, Payload};
 use store::View;
 
-/// What the PHP daemon knows, and what may be lost.
+/// The topics that the PHP daemon knows, and whether jobs may lose data.
 pub struct Fit {
     known: KnownSources,
     /// Whether jobs may lose the data that the PHP daemon cannot store.

@@ -8,7 +8,8 @@
 //! | 3 remove the job from the store | nothing | the job | has nothing to do |
 //! | 4 after all pages: remove what is noted as taken over and is not pending in the store | nothing, or a dead letter | nothing | goes on with the others |
 //!
-//! So a job that step 4 removes was delivered or deleted by dq, or is a dead letter in dq. No daemon runs meanwhile.
+//! So step 4 removes only jobs that dq has delivered or deleted, and jobs that are dead letters in dq. No daemon runs
+//! meanwhile.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
@@ -37,7 +38,7 @@ const NAMED: usize = 10;
 /// The result of an export.
 #[derive(Debug, Default, Serialize)]
 pub struct ExportSummary {
-    /// Whether nothing was changed. The other counts then say what would be done.
+    /// True: this was a dry run, which changed nothing. The counts then say what would be done.
     pub dry_run: bool,
     /// Jobs that were moved.
     pub moved: u64,
@@ -144,8 +145,8 @@ impl Export {
         Export { store, nodes, buckets, clock, fit, progress, summary }
     }
 
-    /// Moves all pending jobs. Then removes, in the PHP daemon's Redis, the jobs that dq has delivered or deleted, and
-    /// those that are dead letters.
+    /// Moves all pending jobs. Then removes jobs from the PHP daemon's Redis: the jobs that dq has delivered or
+    /// deleted, and the jobs that are dead letters.
     pub fn run(&mut self) -> Result<()> {
         let topics = self.store.counts()?;
         let met: HashSet<TopicName> = topics.iter().map(|topic| topic.topic.clone()).collect();
@@ -222,8 +223,8 @@ impl Export {
                 self.summary.add_left_job(key.to_string(), reason);
             }
         }
-        // Nobody else maintains the store, and its log would grow without end. If this call fails, the next page
-        // repeats it.
+        // No other process maintains the store now, so its log would grow without end. If this call fails, it is
+        // repeated after the next page.
         let _ = self.store.maintain();
         Ok(())
     }
@@ -316,8 +317,8 @@ impl Export {
     }
 }
 
-/// Returns the position of the Redis that has the job with this name, as the PHP daemon does: `crc32("topic:id") %
-/// number of nodes`.
+/// Returns the position of the Redis that has the job with this name. The PHP daemon uses the same formula:
+/// `crc32("topic:id") % number of nodes`.
 fn home_of(name: &[u8], nodes: usize) -> usize {
     crc32fast::hash(name) as usize % nodes
 }

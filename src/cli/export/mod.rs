@@ -74,7 +74,7 @@ struct ExportPhpDq {
     #[arg(long)]
     dry_run: bool,
 
-    /// Begin even if the PHP daemon seems to run, or if it may not read these Redis servers
+    /// Begin even if the PHP daemon seems to run, or if it possibly does not read these Redis servers
     #[arg(long)]
     anyway: bool,
 

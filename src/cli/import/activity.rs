@@ -23,8 +23,7 @@ use super::source::{CONNECTION, Source};
 /// least 2 seconds, which is more than `TOUCHED`.
 const WATCHED: Duration = Duration::from_millis(2500);
 
-/// A time in seconds. If the idle time of a key at the end of the watch is not longer, somebody used the key during the
-/// watch.
+/// If a key was idle for at most this many seconds at the end of the watch, somebody used the key during the watch.
 const TOUCHED: u64 = 1;
 
 /// The largest number of clients or keys that a sign names.
@@ -331,7 +330,8 @@ mod tests {
         assert!(called.signs[0].contains("was called 1 times"), "{called:?}");
         let nothing = found(refused(), Observation { polls: None, ..refused() });
         assert_eq!(nothing.blind[1], "INFO commandstats is refused, too");
-        // Redis refused no command. So dq ignores the numbers of calls, which other clients may have made.
+        // Redis refused no command. So dq ignores the numbers of calls, because other clients may have made these
+        // calls.
         let others = found(seen(&[0, 0], &[]), Observation { polls: Some(30), ..seen(&[2, 2], &[]) });
         assert_eq!(others, Activity::default());
     }

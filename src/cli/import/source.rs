@@ -115,7 +115,7 @@ impl Source {
                 redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(NAMES).query(c)
             };
             let (next, keys) = self.ask(&what, scan)?;
-            // The daemon has no key whose name is not UTF-8.
+            // The names of all keys of the daemon are UTF-8, so other keys are left out.
             found.extend(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()));
             if found.len() > BUCKETS_MAX {
                 bail!(

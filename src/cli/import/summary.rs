@@ -13,7 +13,7 @@ const NAMED: usize = 10;
 /// The counts. Each job that was seen is in one of three places, and has one of six outcomes.
 #[derive(Debug, Default, Serialize)]
 pub struct ImportSummary {
-    /// Whether nothing was changed. `taken` then counts the jobs that would be taken over.
+    /// True: this was a dry run, which changed nothing. `taken` then counts the jobs that would be taken over.
     pub dry_run: bool,
     /// Jobs seen.
     pub jobs: u64,
@@ -35,7 +35,7 @@ pub struct ImportSummary {
     pub changed: u64,
     /// Not taken: the store has returned an error for these jobs.
     pub failed: u64,
-    /// Names in a bucket or a list that have no job.
+    /// Names that are in a bucket or a list, but have no job.
     pub orphaned: u64,
     /// Jobs of topics that are not registered, by topic.
     pub unregistered: BTreeMap<String, u64>,

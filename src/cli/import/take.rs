@@ -29,7 +29,7 @@ use store::{Added, HELD_MS, Store, StoreError};
 /// How many jobs are handed to the store at once.
 const BATCH: usize = 256;
 
-/// The import stops after this number of batches in a row from which the store takes no job.
+/// If the store takes no job from this many batches in a row, the import stops.
 const FRUITLESS: u32 = 5;
 
 /// An import that runs.
@@ -134,7 +134,7 @@ impl ImportRun {
         self.look_for_orphans(source, ready)
     }
 
-    /// Counts names in the buckets and the lists that have no job.
+    /// Counts names that are in a bucket or a list, but have no job.
     fn look_for_orphans(&mut self, source: &mut Source, ready: HashMap<Vec<u8>, Priority>) -> Result<()> {
         for bucket in source.buckets().to_vec() {
             let mut cursor = Some(0);
@@ -203,8 +203,8 @@ impl ImportRun {
         Ok(passages)
     }
 
-    /// Fails if an entry is noted as taken over, but this store never had a job of its topic. In this case another
-    /// store took the job.
+    /// Fails for an entry that has a note of an import, if this store never had a job of its topic. In this case
+    /// another store has the job.
     fn check_store(&self, source: &Source, entry: &Entry, topic: &TopicName) -> Result<()> {
         if self.met.as_ref().is_some_and(|met| !met.contains(topic)) {
             return Err(RefusedImport(format!(

@@ -89,7 +89,8 @@ impl Key {
         format!("/v1/topics/{}/jobs/{}", part(&self.topic), part(&self.id))
     }
 
-    /// Says more about a job that cannot be changed because it is a dead letter.
+    /// Returns a better error if a job could not be changed because it is a dead letter. Otherwise returns the same
+    /// error.
     fn or_dead(&self, api: &Api, error: anyhow::Error) -> anyhow::Error {
         let is_missing =
             matches!(error.downcast_ref(), Some(Failure::Refused(problem)) if problem.status == 404);

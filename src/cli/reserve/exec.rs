@@ -33,7 +33,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// lease.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 
-/// A command's output is read for this long after its end. A process that the command started may keep the pipe open.
+/// The output of a command is read for this long after the command has ended. A process that the command started may
+/// keep the pipe open.
 const OUTPUT_AFTER: Duration = Duration::from_secs(1);
 
 /// How many bytes of a command's output are kept as its answer.

@@ -10,7 +10,7 @@ use super::super::ask::{choose, confirm};
 use super::super::failure::{Failure, Problem};
 use super::super::target::TargetOptions;
 
-/// How long the daemon may take. The daemon answers within half a minute, even if there is more to do.
+/// How long the daemon may take to answer. The daemon answers within half a minute, even if there is more to do.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Remove a topic from the registry

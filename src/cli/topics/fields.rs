@@ -1,4 +1,4 @@
-//! The settings of a topic as options of the command line. The options are made from the settings as they are declared.
+//! The settings of a topic as options of the command line. The options are made from the declarations of the settings.
 
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
@@ -111,7 +111,7 @@ impl TopicFields {
     }
 }
 
-/// Returns a setting as the API takes it, from the values of its option.
+/// Returns the value of a setting in the form that the API takes. It is made from the values of the option.
 fn value(setting: &Setting, values: &[String]) -> Result<Value> {
     let text = values.last().map_or("", String::as_str);
     let parts = || text.split(',').map(str::trim).filter(|part| !part.is_empty());

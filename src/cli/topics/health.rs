@@ -73,7 +73,7 @@ fn up_to(us: Option<u64>) -> String {
 
 fn page(health: &Health) -> String {
     let percentile = |us| if health.attempts == 0 { NOTHING.to_owned() } else { up_to(us) };
-    // Rounded down, so that 100 % means that nothing failed.
+    // The rate is rounded down, so that 100 % means that nothing failed.
     let rate = |rate: f64| format!("{:.2} %", (rate * 10_000.0).floor() / 100.0);
     let mut text = lines(&[
         ("since", moment_from(health.since_ms, health.now_ms)),

@@ -115,7 +115,8 @@ fn table(topics: &[Box<RawValue>]) -> Result<String> {
     Ok(table.text())
 }
 
-/// Returns lines about the topics that dq cannot serve with their settings, and about the rows that are not topics.
+/// Returns lines about the topics that dq cannot serve with their settings, and about the rows of the registry that are
+/// not valid topics.
 fn notes(topics: &[Box<RawValue>], unusable: &[String]) -> Result<String> {
     #[derive(Deserialize)]
     struct TopicWithProblem {

@@ -15,9 +15,9 @@ use super::fields::{self, SHOWN_ONLY, TopicFields};
 ///
 /// Only the fields that are given are changed. If there is no such topic, it is registered, and its other fields get
 /// their defaults. With --file, the topic becomes what the file says, and fields that the file leaves out get their
-/// defaults. But if the file has only the number of the secrets, as `dq topics show --json` prints it, such fields stay
-/// as they are. A change takes effect everywhere within two seconds. Topics of the configuration file can be changed
-/// only in that file.
+/// defaults. But if the file has only the number of the secrets, as `dq topics show --json` prints it, the fields that
+/// the file leaves out stay as they are. A change takes effect everywhere within two seconds. Topics of the
+/// configuration file can be changed only in that file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq topics set orders --callback https://shop.example/hook --delay 30m
@@ -45,7 +45,7 @@ pub(super) struct TopicsSetArguments {
 /// Runs `dq topics set`.
 pub(super) fn run(at: &TargetOptions, arguments: &TopicsSetArguments) -> Result<()> {
     let said = arguments.fields.object()?;
-    // How many secrets the topic has, if the file has only their number.
+    // The number of secrets, if the file has this number in place of the secrets.
     let mut lacks_secrets = None;
     let (name, topic, is_whole) = match &arguments.file {
         None => (arguments.name.clone().unwrap_or_default(), said, false),
@@ -219,7 +219,7 @@ mod tests {
             ("PUT /v1/topics/new *".to_owned(), sent.clone()),
         ];
         assert_eq!(asked(&calls), expected);
-        // With a revision, a missing topic is not registered.
+        // If a revision is given, a topic that does not exist is not registered.
         let changed = TopicsSetArguments { if_revision: Some("1f".into()), ..arguments("new", None) };
         assert!(run(&at, &changed).is_err());
         assert_eq!(asked(&calls), [("PATCH /v1/topics/new \"1f\"".to_owned(), sent)]);
@@ -247,7 +247,7 @@ mod tests {
         let shown = json!({"name": "there", "rate": null, "secrets": 1, "source": "registry", "problem": null, "revision": "1", "paused": false});
         run(&at, &arguments("there", file(shown))).unwrap();
         assert_eq!(asked(&calls), [("PATCH /v1/topics/there".to_owned(), json!({"rate": null}))]);
-        // The shown form of a topic does not have its secrets. So it is not registered as a new topic.
+        // A topic as `dq topics show` prints it has no secrets. So no new topic is registered from it.
         let shown = json!({"name": "new", "callback": "http://x/", "secrets": 1});
         let refused = run(&at, &arguments("", file(shown))).unwrap_err().to_string();
         assert!(refused.contains("the number of its secrets (1)"), "{refused}");

@@ -12,7 +12,7 @@ use super::super::failure::Failure;
 use super::super::show::{NOTHING, lines, short_span};
 use super::super::target::TargetOptions;
 
-/// How long a callback may take, plus a minute for the request itself.
+/// How long the daemon may take to answer: the longest time of a callback, plus a minute for the request to the daemon.
 const PATIENCE: Duration = Duration::from_secs(3600 + 60);
 
 /// Call a topic's callback once now, and show what it answers; no job is stored

@@ -21,7 +21,7 @@ pub struct Mailer {
 }
 
 impl Mailer {
-    /// Makes a mailer for that server. An error says why its settings cannot be used.
+    /// Makes a mailer for the server in these settings. An error says why its settings cannot be used.
     pub fn new(smtp: &SmtpSettings) -> Result<Mailer, SendError> {
         let server = |e: &dyn std::fmt::Display| SendError::Server(e.to_string());
         let tls = match smtp.tls {
@@ -34,8 +34,8 @@ impl Mailer {
             .port(smtp.port)
             .timeout(Some(smtp.timeout))
             .tls(tls)
-            // The default is an IP address. Some servers check a host name and refuse it, but no server checks an
-            // address.
+            // The default name in the greeting (EHLO) is an IP address. Some servers check a host name and refuse it,
+            // but no server checks an address.
             .hello_name(ClientId::default());
         if let Some((user, password)) = &smtp.login {
             builder = builder
@@ -75,12 +75,13 @@ fn mailbox(text: &str) -> Result<Mailbox, String> {
     parsed.map_err(|e| format!("{text:?} is not an address: {e}"))
 }
 
-/// Returns what is wrong with an address; none: mail can be sent there.
+/// Returns what is wrong with an address. None: mail can be sent to this address.
 pub fn address(text: &str) -> Option<String> {
     mailbox(text).err()
 }
 
-/// Returns an error with its causes. Its kind says whether the message or the server is at fault.
+/// Returns an error that names all causes. The kind of the returned error says whether the message or the server is at
+/// fault.
 fn not_sent(error: &Error) -> SendError {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -91,7 +92,7 @@ fn not_sent(error: &Error) -> SendError {
         }
         source = e.source();
     }
-    // The answer of a server may have any length.
+    // The text may contain the answer of a server, and so have any length.
     let text = Excerpt(text).to_string();
     match error.status() {
         Some(_) => SendError::Message(text),

@@ -26,7 +26,8 @@ pub struct Webhook {
     zone: TimeZone,
 }
 
-/// The answers of chat services that did not accept a message, although the status is 200 (DingTalk and WeCom; Feishu).
+/// The answer of a chat service (`errcode`: DingTalk and WeCom, `code`: Feishu). If the service did not accept a
+/// message, the status is still 200, and this answer says so.
 #[derive(Deserialize)]
 struct ChatReply {
     errcode: Option<i64>,
@@ -71,7 +72,7 @@ impl Webhook {
     }
 }
 
-/// Returns why an answer means that a message was not accepted; none: it was accepted.
+/// Returns why an answer means that a message was not accepted. None: the message was accepted.
 fn refusal(status: u16, answer: &[u8]) -> Option<String> {
     let excerpt = || {
         let text = String::from_utf8_lossy(answer);

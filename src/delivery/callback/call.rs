@@ -67,7 +67,7 @@ impl SharedCallState {
         InFlightGuard(self)
     }
 
-    /// Waits until at least one call has ended since the last wait.
+    /// Waits until a call ends. If a call has ended since the last wait, returns at once.
     pub(super) async fn wait_for_ended(&self) {
         self.ended.notified().await;
     }
@@ -168,7 +168,7 @@ impl SharedCallState {
         Ok(answer)
     }
 
-    /// Makes a connection, within the time that the call has left.
+    /// Makes a connection. The time limit is `connect_timeout`, or the time that the call has left if this is shorter.
     async fn connect(
         &self,
         receiver: &Receiver,

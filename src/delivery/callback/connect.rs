@@ -57,15 +57,15 @@ enum Stream {
     Secure(Box<TlsStream<TcpStream>>),
 }
 
-/// A connection. If the receiver accepts no more bytes, it may already have answered. In this case, the answer is read
-/// and counts.
+/// A connection. If the receiver accepts no more bytes, it may already have answered. Such an answer is read, and it
+/// counts.
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: Stream,
     monitor: Arc<ReadMonitor>,
     takes_no_more: bool,
-    /// Whether something was sent. The connection is not read before that. So if an answer arrives early, hyper treats
-    /// it as the answer to the request.
+    /// Whether a part of a request was sent. Before this, nothing is read from the connection. So if an answer arrives
+    /// early, hyper treats it as the answer to the request.
     has_spoken: bool,
     /// The task that wanted to read before something was sent.
     reader: Option<Waker>,
@@ -192,7 +192,8 @@ impl AsyncWrite for Socket {
         })
     }
 
-    /// Vectored writes avoid a copy of a large body into a buffer. The connection would keep that buffer.
+    /// With vectored writes, a large body is not copied into a buffer of the connection. The connection would keep such
+    /// a buffer.
     fn is_write_vectored(&self) -> bool {
         match &self.stream {
             Stream::Plain(tcp) => tcp.is_write_vectored(),

@@ -41,14 +41,15 @@ pub(super) struct ReceivedBody {
     pub end: BodyEnd,
 }
 
-/// Waits for a future. Meanwhile, drives the connection, because the future needs the data that the connection reads.
+/// Waits for a future. Meanwhile, polls the task of the connection, because the future needs the data that the
+/// connection reads.
 async fn drive<F: Future>(driver: &mut Option<Driver>, wanted: F) -> F::Output {
     let mut wanted = pin!(wanted);
     poll_fn(|cx| {
         if let Some(running) = driver
             && Pin::new(running).poll(cx).is_ready()
         {
-            // The future that waits for an answer gets the error.
+            // The result is not needed here, because the future that waits for an answer also gets the error.
             *driver = None;
         }
         wanted.as_mut().poll(cx)
@@ -81,7 +82,8 @@ impl PooledConnection {
             }
             Ok(Err(e)) => {
                 let heard = self.monitor.has_received();
-                // (If the request was cancelled, it was never sent. Then the bytes that were read are not its answer.)
+                // (If the request was cancelled, it was never sent. Bytes that have arrived are then not its answer, so
+                // they do not matter.)
                 let is_stale = self.served && (!heard && ended(&e) || e.is_canceled());
                 Err(CallFailure { is_stale, ..CallFailure::of_exchange(&e, heard) })
             }

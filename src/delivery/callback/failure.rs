@@ -75,7 +75,7 @@ pub(super) fn is_closed(e: &io::Error) -> bool {
     matches!(e.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof)
 }
 
-/// Returns whether an exchange ended because its connection ended.
+/// Returns whether a request or its answer failed because the connection ended.
 pub(super) fn ended(e: &hyper::Error) -> bool {
     is_end(e) || io_cause(e).is_some_and(is_closed)
 }

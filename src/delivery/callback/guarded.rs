@@ -1,4 +1,4 @@
-//! An HTTP client for requests that are not callbacks. The same rules as for callbacks say which addresses it may call.
+//! An HTTP client for requests that are not callbacks. The client may call only the addresses that callbacks may go to.
 
 use std::time::Duration;
 

@@ -63,7 +63,7 @@ impl Verdict {
         Verdict::Refused { kind, reason: format!("{reason}; retry_on does not name {kind}") }
     }
 
-    /// Returns why the job was not accepted; none: it was accepted, or the receiver will report later.
+    /// Returns why the job was not accepted. None: the job was accepted, or the receiver will report the outcome later.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Verdict::Failed { reason, .. }
@@ -176,7 +176,7 @@ fn check_answer(
     answer: &Answer,
 ) -> Result<Option<AnswerRefusal>, AnswerRefusal> {
     let status = answer.status;
-    // If the status is 2xx, the reason is in the rest of the answer.
+    // If the status is 2xx and the job is not accepted, the reason is in the rest of the answer.
     let kind = if (200..300).contains(&status) { Failure::Answer } else { Failure::Status(status) };
     let whole = || match &answer.end {
         BodyEnd::Whole => Ok(()),
@@ -214,8 +214,8 @@ fn check_answer(
         return Ok(None);
     }
     whole()?;
-    // A topic whose flag cannot be read is held, and not called. If it is called anyway, nobody can tell whether the
-    // job is done, so the job is not accepted.
+    // A topic whose flag cannot be read is held, so dq makes no callbacks for it. If there is a callback anyway, nobody
+    // can tell whether the job is done. So the job is not accepted.
     let read = expressions.read(Part::Flag, &topic.re_notify_flag);
     let flag = match &*read {
         Ok(flag) => flag,
@@ -252,7 +252,7 @@ mod tests {
         judge(topic, &Expressions::default(), answer)
     }
 
-    /// Returns the kind of failure; none: the answer was accepted.
+    /// Returns the kind of failure. None: the job was accepted.
     fn kind(topic: &Topic, answer: &Answer) -> Option<Failure> {
         match judged(topic, answer) {
             Verdict::Accepted => None,
@@ -281,7 +281,7 @@ mod tests {
         }
         assert_eq!(kind(&topic, &answer(200, "")), Some(Failure::Answer));
         assert_eq!(kind(&topic, &answer(500, "")), Some(Failure::Status(500)));
-        // These bodies count as empty, as in PHP's `empty`.
+        // The body `0` counts as empty, as in PHP's `empty`. The bodies in the list below do not.
         assert_eq!(kind(&topic, &answer(200, "0")), Some(Failure::Answer));
         for body in ["00", "0.0", " 0", "0\n", "null", "false"] {
             assert_eq!(kind(&topic, &answer(200, body)), None, "{body:?}");

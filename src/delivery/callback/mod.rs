@@ -122,8 +122,8 @@ impl Caller {
         Caller::with_notifier(idle, settings, zone, || {})
     }
 
-    /// Makes a caller that also calls `some_ended` on the thread of the calls when calls have ended. Calls that end at
-    /// the same moment are reported by one `some_ended`.
+    /// Makes a caller that also calls `some_ended` on the thread of the calls when calls have ended. If several calls
+    /// end at the same moment, `some_ended` is called once for all of them.
     pub fn with_notifier(
         idle: u32,
         settings: &CallbackSettings,
@@ -150,7 +150,7 @@ impl Caller {
         debug_assert!(handed.is_ok(), "the thread of the calls has ended");
     }
 
-    /// Makes one delivery, and waits for its end. The wait is hardly longer than the topic's timeout.
+    /// Makes one delivery, and waits for its end. The wait ends at the latest half a minute after the topic's timeout.
     pub fn call(&self, topic: &Topic, delivery: &Delivery) -> (Verdict, Attempt) {
         let ended = self.make(topic, delivery, false);
         (ended.verdict, ended.attempt)
@@ -164,7 +164,7 @@ impl Caller {
     fn make(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> CompletedCall {
         let (sender, ended) = mpsc::channel();
         let on_completion = Box::new(move |ended| {
-            // The caller of this function waits for it.
+            // This fails only if the caller of `make` no longer waits for the result.
             let _ = sender.send(ended);
         });
         let (topic, delivery) = (Arc::new(topic.clone()), delivery.clone());
@@ -199,7 +199,7 @@ impl Drop for ExitOnPanic {
 
 /// Makes calls until the last sender of calls is dropped.
 async fn make_all(calls: &Arc<SharedCallState>, mut asked: UnboundedReceiver<Vec<Call>>) {
-    // The next time to close connections that have been idle for too long; none: there are no idle connections.
+    // The next time to close connections that have been idle for too long. None: there are no idle connections.
     let mut tidy_at: Option<Instant> = None;
     loop {
         let next = match tidy_at {
@@ -229,8 +229,8 @@ async fn make_one(calls: Arc<SharedCallState>, call: Call) {
     }
 }
 
-/// Reports that calls have ended. When a call ends, this task runs after all other tasks that can run then. So calls
-/// that end at the same moment are reported together.
+/// Reports that calls have ended. When a call ends, this task runs only after all other tasks that are ready to run. So
+/// calls that end at the same moment are reported together.
 async fn report_ended(calls: Arc<SharedCallState>, some_ended: impl Fn()) {
     loop {
         calls.wait_for_ended().await;

@@ -106,7 +106,7 @@ impl RequestParts {
         if let Some(body) = &body {
             own("content-length", body.len().to_string());
         }
-        // For these two headers, a value of the topic or the job replaces the default.
+        // Two headers have a default. A value of the topic or the job replaces the default.
         let says = |wanted: &str| {
             let is_it = |name: &str| is_same_header(name, wanted);
             delivery.headers.iter().any(|(name, _)| is_it(name))

@@ -1,6 +1,6 @@
-//! Finds the addresses of a host that may be called. They are cached, and checked by the guard at the moment of the
-//! call. dq connects to the same addresses that were checked, so a name cannot pass the check with one address and be
-//! called at another.
+//! Finds the addresses of a host that may be called. The addresses are cached, and the guard checks them at the moment
+//! of the call. dq connects to the same addresses that were checked, so a name cannot pass the check with one address
+//! and be called at another.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -110,7 +110,7 @@ impl CachedResolver {
         self.guarded(host, self.addresses(host, within)?)
     }
 
-    /// Like `allowed`, but for tasks: it does not block a thread.
+    /// The same as `allowed`, but for tasks. This function does not block a thread.
     pub(super) async fn allowed_soon(&self, host: &str, within: Duration) -> Result<Vec<IpAddr>, NoAddress> {
         let begun = Instant::now();
         let found = async {
@@ -162,8 +162,8 @@ impl CachedResolver {
         }
     }
 
-    /// Returns the kept addresses of a host, or the result of a lookup that ended since `begun`; none: a lookup is
-    /// under way.
+    /// Returns the kept addresses of a host, or the result of a lookup that ended since `begun`. If there is no such
+    /// result, starts a lookup, unless one is under way. None: a lookup is under way.
     fn known(
         &self,
         names: &mut HashMap<String, ResolvedName>,

@@ -1,6 +1,6 @@
 //! TLS for callbacks: the authorities that sign receivers' certificates, dq's own certificate, and the handshake. There
 //! are two configurations: one for topics with `tls_verify = false`, and one for all others. Each configuration is made
-//! for its first connection, so that the system's certificates are read once, and only if they are needed.
+//! when the first connection needs it. So the system's certificates are read only if they are needed, and only once.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -11,8 +11,8 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Accepts certificates that a known authority has signed, and the certificates that are themselves in
-/// `callback.ca_file`.
+/// Accepts certificates that a known authority has signed. Also accepts each certificate that `callback.ca_file`
+/// contains.
 #[derive(Debug)]
 pub(super) struct KnownCertificates {
     pub authorities: Arc<WebPkiServerVerifier>,
@@ -72,7 +72,7 @@ fn is_authority(error: &Error) -> bool {
     matches!(other.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
 }
 
-/// Accepts every certificate: for topics with `tls_verify = false`.
+/// Accepts every certificate. This is used for topics with `tls_verify = false`.
 #[derive(Debug)]
 pub(super) struct AnyCertificate(pub Arc<CryptoProvider>);
 

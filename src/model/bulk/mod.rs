@@ -1,6 +1,6 @@
 //! Operations on many jobs: what a request contains, the order in which jobs are visited, and what happens to each job.
-//! Pure: [`Walk`] decides, `roles/http_server/bulk_runner.rs` acts. docs/internals/BULK.md has the reasons for the
-//! rules, and says what is true after a crash between any two steps.
+//! Pure: [`Walk`] decides what happens, and `roles/http_server/bulk_runner.rs` does it. docs/internals/BULK.md has the
+//! reasons for the rules, and says what is true after a crash between any two steps.
 
 mod progress;
 mod request;

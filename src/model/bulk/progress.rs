@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::request::BulkRequest;
 
-/// The number of the only leg of a replay, which visits records. (A leg is one part of an operation.) (The legs of all
-/// other operations are in [`Walk`](super::Walk). Their numbers also begin with 0.)
+/// A leg is one part of an operation. A replay has only one leg, which visits records, and this is its number. (The
+/// legs of all other operations are in [`Walk`](super::Walk). Their numbers also begin with 0.)
 pub const RECORDS_LEG: usize = 0;
 
 /// One job that the current step changes: its id, its stamp (Unix microseconds), its due time, and its new due time. A
@@ -43,11 +43,11 @@ impl BulkCounts {
 pub struct BulkProgress {
     /// The leg of the walk.
     pub leg: usize,
-    /// Where the page of the plan ended. None: the leg is at its beginning.
+    /// The end of the page of jobs from which the plan was made. None: the leg is at its beginning.
     pub cursor: Option<String>,
-    /// Whether all jobs were looked at. Then only the plan is left to do.
+    /// Whether all jobs were looked at. If so, only the changes of the plan are left to do.
     pub is_looked: bool,
-    /// The changes of the current step. They may have been made already, if a process died.
+    /// The changes of the current step. If a process died, some of them may have been made already.
     pub plan: Vec<PlannedChange>,
     /// The counts. They do not include the changes of the plan.
     pub counts: BulkCounts,

@@ -18,12 +18,13 @@ pub const RATE_MAX: u32 = 20_000;
 pub enum BulkOperation {
     /// It is deleted.
     Cancel,
-    /// It gets this due time, Unix milliseconds.
+    /// The job gets this due time, Unix milliseconds.
     At {
         /// The new due time.
         at_ms: i64,
     },
-    /// Its due time changes by this number of milliseconds. If the number is negative, the job is due earlier.
+    /// The due time of the job changes by this number of milliseconds. If the number is negative, the job is due
+    /// earlier.
     Shift {
         /// The difference.
         by_ms: i64,
@@ -70,9 +71,9 @@ impl BulkOperation {
     }
 }
 
-/// Selects jobs. A condition that is not set is true for all jobs. A replay uses only the conditions about records. All
-/// other operations use only the conditions about jobs. The conditions on the beginning of the id and on the tag are
-/// used for all operations.
+/// Selects jobs. A condition that is not set is true for all jobs. All operations use the conditions on the beginning
+/// of the id and on the tag. Of the other conditions, a replay uses only those about records, and all other operations
+/// use only those about jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BulkFilter {
@@ -109,7 +110,7 @@ pub struct BulkFilter {
 }
 
 impl BulkFilter {
-    /// Returns the conditions about jobs that have not ended, and dead letters.
+    /// Returns the conditions about jobs that have not ended and about dead letters.
     pub fn jobs(&self) -> JobFilter {
         JobFilter {
             states: self.states.clone(),

@@ -7,7 +7,7 @@ use super::*;
 use crate::headers::Headers;
 use crate::job::{State, TopicName};
 
-/// Random numbers, which are always the same for the same seed.
+/// A source of random numbers. The same seed always gives the same numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -32,7 +32,7 @@ struct Job {
 
 const START: i64 = 1_000_000;
 
-/// The place of a job in the order of its state. (All have the same priority.)
+/// The place of a job in the order of the jobs that have its state. (All jobs have the same priority.)
 type Place = (i64, String);
 
 struct World {
@@ -144,7 +144,7 @@ fn play(operation: BulkOperation, seed: u64, calm: bool) -> World {
     let request = BulkRequest { topic, operation, filter: BulkFilter::default(), rate: 1 };
     let walk = Walk::new(&request, seed, START);
     let (mut world, none) = (World::new(seed), Headers::default());
-    // What is saved in the registry: the leg, where the page of the plan ended, and the plan.
+    // What is saved in the registry: the leg, the end of the page from which the plan was made, and the plan.
     let mut saved: (usize, Option<Place>, Vec<PlannedChange>) = (0, None, Vec::new());
     loop {
         let (mut leg, mut cursor, plan) = saved.clone();

@@ -53,7 +53,7 @@ pub enum JobDecision {
     Skip,
     /// The operation does not concern this job, or the job was counted before.
     Ignore,
-    /// The operation concerns neither this job nor any job after it in this leg.
+    /// The operation does not concern this job or the jobs after it in this leg.
     EndOfLeg,
 }
 
@@ -154,8 +154,8 @@ impl Walk {
         JobDecision::Due(to_ms)
     }
 
-    /// Returns true if the operation has nothing more to do in this leg. Then the operation does not concern the
-    /// delayed jobs with this due time or the jobs that the leg would visit next.
+    /// Returns whether the operation has nothing more to do in this leg when the leg comes to this due time. If so, the
+    /// operation does not concern the delayed jobs with this due time or the jobs after them.
     fn is_behind(&self, leg: Leg, due_ms: i64) -> bool {
         let is_over = match self.operation {
             BulkOperation::At { at_ms } if leg.is_backward => due_ms <= at_ms,
@@ -178,8 +178,8 @@ impl Walk {
         from_ms.saturating_add(i64::try_from(within).unwrap_or(0)).min(LATEST_MS)
     }
 
-    /// Returns the moment before which the jobs of the wanted records ended, in Unix milliseconds. None: the walk
-    /// begins with the last record.
+    /// Returns a moment in Unix milliseconds: the walk visits only records of jobs that ended before this moment. None:
+    /// the walk begins with the last record.
     pub fn records_before(&self) -> Option<i64> {
         self.records.until_ms
     }

@@ -27,7 +27,7 @@ impl Function {
         Function::Strpos,
     ];
 
-    /// Returns the function with this name, which is in lower case.
+    /// Returns the function with this name. `name` must be in lower case.
     pub(super) fn named(name: &str) -> Option<Function> {
         Function::ALL.into_iter().find(|function| function.name() == name)
     }
@@ -54,7 +54,8 @@ impl Function {
         }
     }
 
-    /// Returns the result. Null if PHP ends with an error, because an argument has the wrong type.
+    /// Returns the result of the function. The result is null if PHP would end with an error because an argument has
+    /// the wrong type.
     pub(super) fn call<'a>(self, arguments: &[ExpressionValue<'a>]) -> ExpressionValue<'a> {
         let length = |text: &str| ExpressionValue::Int(i64::try_from(text.len()).unwrap_or(i64::MAX));
         match (self, arguments) {
@@ -94,7 +95,8 @@ impl Function {
 }
 
 /// Returns the position of the first occurrence of a part in a text, in bytes. The search begins at an offset. A
-/// negative offset counts from the end of the text. Null if PHP ends with an error: the offset is outside of the text.
+/// negative offset counts from the end of the text. The result is null if the offset is outside of the text. (PHP ends
+/// with an error there.)
 fn position<'a>(text: &str, part: &str, offset: i64) -> ExpressionValue<'a> {
     let length = i64::try_from(text.len()).unwrap_or(i64::MAX);
     let start = if offset < 0 { length.saturating_add(offset) } else { offset };
@@ -103,7 +105,8 @@ fn position<'a>(text: &str, part: &str, offset: i64) -> ExpressionValue<'a> {
     };
     let at = match part {
         "" => Some(start),
-        // A part begins with a whole character. So the search can begin at the next whole character of the text.
+        // The wanted part begins at the start of a character. So the search can begin at the next start of a character
+        // in the text.
         part => {
             let start = text.ceil_char_boundary(start);
             text[start..].find(part).map(|at| start + at)

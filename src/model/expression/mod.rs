@@ -20,7 +20,7 @@ use self::value::ExpressionValue;
 /// The longest text, in bytes.
 pub const LENGTH_MAX: usize = 4096;
 
-/// How deep parentheses, lists and signs may be nested.
+/// How deep parentheses, lists and the signs `!`, `-` and `+` may be nested.
 const DEPTH_MAX: usize = 32;
 
 /// Why a text is not an expression.
@@ -193,7 +193,7 @@ mod tests {
         assert!(Expression::parse(text).unwrap().holds(Answer { status: 404, res: None }));
     }
 
-    /// The tables of the PHP manual, and its rules for numbers and strings since PHP 8.
+    /// Checks the tables of the PHP manual, and the rules of PHP 8 for the comparison of numbers with strings.
     #[test]
     fn values_are_compared_as_php_8_compares_them() {
         let loosely = [

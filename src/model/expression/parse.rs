@@ -1,11 +1,11 @@
-//! Parses words to a tree, by the operator precedence of PHP, the tightest first: `!` and signs, `%`, `<`, `==`, `&&`,
-//! `||`, `and`, `or`. Comparisons cannot be chained (`1 < 2 < 3`), as in PHP. Pure.
+//! Parses words to a tree. The precedence of the operators is that of PHP, from the tightest to the loosest: `!` and
+//! signs, `%`, `<`, `==`, `&&`, `||`, `and`, `or`. Comparisons cannot be chained (`1 < 2 < 3`), as in PHP. Pure.
 
 use super::function::Function;
 use super::read::{Lexeme, words};
 use super::{Compare, DEPTH_MAX, ExpressionError, Term};
 
-/// How tightly an operator between two terms binds, the loosest first.
+/// How tightly an operator between two terms binds. The variants are in order, the loosest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Precedence {
     Or,
@@ -35,7 +35,8 @@ impl Precedence {
 }
 
 /// Parses a text. A flag is evaluated as in the PHP daemon: as `$ret=<text>`. An assignment binds more tightly than
-/// `and` and `or`. So the text after these words, outside of parentheses, is checked but has no effect.
+/// `and` and `or`. So if one of these words stands outside of parentheses, the text after it is checked but has no
+/// effect.
 pub(super) fn parse(text: &str, is_flag: bool) -> Result<Term, ExpressionError> {
     let mut words = words(text)?;
     // PHP ends a statement with a semicolon.
@@ -104,7 +105,7 @@ impl Parser {
                 Precedence::Both => Precedence::Equality,
                 Precedence::Equality => Precedence::Order,
                 Precedence::Order => Precedence::Product,
-                // No operator binds more tightly, so an operand follows.
+                // No other operator between two terms binds more tightly than `%`, so the right side is one operand.
                 Precedence::Product => {
                     left = Term::Remainder(Box::new(left), Box::new(self.operand(depth)?));
                     continue;

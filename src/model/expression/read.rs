@@ -127,7 +127,7 @@ impl ExpressionReader {
             (";", Lexeme::End),
             (",", Lexeme::Comma),
             ("%", Lexeme::Percent),
-            // The operators that follow are refused. The message says which operator was probably meant.
+            // The operators below this line are refused. The message says which operator was probably meant.
             ("=>", Lexeme::Null),
             ("=", Lexeme::Null),
             ("&", Lexeme::Null),
@@ -194,7 +194,7 @@ impl ExpressionReader {
         }
         let whole = text.bytes().all(|b| b.is_ascii_digit());
         let ends = !self.peek().is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | '.'));
-        // In PHP, 010 means 8. Nobody wants that, so it is refused.
+        // In PHP, 010 means 8. Nobody wants this meaning, so such a number is refused.
         let octal = whole && text.len() > 1 && text.starts_with('0');
         match text.parse::<f64>() {
             Ok(float) if ends && !octal => {

@@ -80,8 +80,8 @@ impl<'a> ExpressionValue<'a> {
         }
     }
 
-    /// `%` of whole numbers. Null if PHP ends with an error: one of the values is not a number, or the second value is
-    /// 0.
+    /// Applies `%` to whole numbers. Returns null if one of the values is not a number, or if the second value is 0.
+    /// (PHP ends with an error there.)
     pub(super) fn remainder(&self, other: &ExpressionValue<'_>) -> ExpressionValue<'a> {
         let whole = |value: &ExpressionValue<'_>| match value {
             ExpressionValue::Text(text) if leading_number(text).is_none() => None,
@@ -211,8 +211,8 @@ impl<'a> ExpressionValue<'a> {
     fn text(&self) -> Cow<'a, str> {
         match self {
             ExpressionValue::Int(n) => n.to_string().into(),
-            // PHP writes large numbers in another form. This matters little: in a comparison with a string that is not
-            // a number, the first characters decide.
+            // PHP writes large numbers in another form. This matters little, because in a comparison with a string that
+            // is not a number, the first characters decide.
             ExpressionValue::Float(n) => n.to_string().into(),
             ExpressionValue::Text(text) => (*text).into(),
             _ => "".into(),
@@ -272,7 +272,7 @@ impl<'a> ExpressionValue<'a> {
     }
 }
 
-/// Arrays of the answer, and arrays that are written in the expression.
+/// These functions are for both kinds of arrays: those of the answer, and those that are written in the expression.
 impl<'a> ExpressionValue<'a> {
     fn is_array(&self) -> bool {
         matches!(self, ExpressionValue::Array(_) | ExpressionValue::List(_))

@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use self::share::{may_begin_more, stride, weight};
 use crate::job::{Priority, TopicName};
 
-/// The maximum by which a topic may be behind the others after it had to wait. The topic can catch up by this value,
-/// which is the advance of a hundred jobs of a normal topic.
+/// The maximum by which a topic may be behind the others after it had to wait. The topic can catch up by this value. A
+/// topic of normal priority advances by this value in a hundred jobs.
 const CREDIT: u64 = 1000;
 
 /// A topic that is served.
@@ -52,7 +52,7 @@ pub enum TopicSearch {
     /// Only the topics that are known to have ready jobs.
     Known,
     /// Also all other topics, because they may have ready jobs. The plan takes at most one job from each of these
-    /// topics. It takes none from a topic that has limits or may not begin another callback now.
+    /// topics. The plan takes no job from such a topic if the topic has limits or may not begin another callback now.
     All,
 }
 
@@ -458,7 +458,7 @@ mod tests {
         let mut topics: Vec<(&str, &str)> = evil.iter().map(|topic| (topic.as_str(), "evil")).collect();
         topics.extend([("good", ""), ("other", "")]);
         let (mut f, mut free) = (fair_of_tenants(&topics), 64);
-        // Nothing is known of any topic, as after a start. All topics have jobs.
+        // All topics have jobs, but the planner does not know this yet, as after a start.
         let asked = |plan: &[LeaseLimit], of: &str| -> u32 {
             plan.iter().filter(|limit| limit.topic.as_str().starts_with(of)).map(|limit| limit.max).sum()
         };
@@ -734,7 +734,7 @@ mod tests {
             prop_assert_eq!(plan(TopicSearch::All), plan(TopicSearch::Known));
         }
 
-        /// A topic that runs alone gets the same share, whatever its priority.
+        /// If only one topic has jobs, its priority does not change how many callbacks begin.
         #[test]
         fn a_topic_that_is_alone_has_all(workers in 1_u32..100, rounds in prop::collection::vec(any::<u8>(), 1..40)) {
             let [high, normal, low] = ALL.map(|priority| simulate(&[priority], workers, &rounds, 1)[0]);

@@ -9,7 +9,7 @@ use crate::topic::Topics;
 /// Why `then` is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ThenRefusal {
-    /// No topic has this name. Holds the field, and what is wrong.
+    /// A job names a topic that does not exist. Holds the field, and what is wrong.
     UnknownTopic(String, String),
     /// The topic takes no new jobs. Holds the field, and why.
     Offline(String, String),
@@ -20,7 +20,7 @@ pub enum ThenRefusal {
 }
 
 impl Then {
-    /// Returns why these jobs may not be added. None: they may. `permits` says what the caller may do.
+    /// Returns why these jobs may not be added. None: these jobs may be added. `permits` says what the caller may do.
     pub fn refusal(
         &self,
         topics: &Topics,

@@ -1,5 +1,4 @@
-//! Reads the field `then` of a client's request. An error names the field of the mistake, such as `then[1].topic`.
-//! Pure.
+//! Reads the field `then` of a client's request. An error names the field that is wrong, such as `then[1].topic`. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -103,7 +102,7 @@ fn follower<'a>(
             format!("there is no such field; a job that follows has {}", FIELDS.join(", ")),
         ));
     }
-    // A field that is null counts as missing, except the body, which may be null.
+    // A field that is null counts as missing. The exception is the body, because null is a valid body.
     let get = |field: &str| given.get(field).copied().filter(|raw| raw.get() != "null" || field == "body");
     let needed = |field: &str| get(field).ok_or_else(|| wrong(field, "it is missing".into()));
     let text = |field: &str, raw: &RawValue| {
@@ -122,7 +121,7 @@ fn follower<'a>(
     if let Some(id) = &id {
         JobId::new(id.as_str()).map_err(|e| wrong("id", e.to_string()))?;
     }
-    // Reads a span from `field`, or from `field_ms`, which is in milliseconds.
+    // Reads a span from `field`, or a number of milliseconds from `field_ms`.
     let span_ms = |field: &str, field_ms: &str| match (get(field), get(field_ms)) {
         (None, None) => Ok(None),
         (Some(raw), None) => {

@@ -24,7 +24,7 @@ use crate::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};
 pub use crate::links::Then;
 use crate::tags::Tags;
 
-/// A job that follows, in the text of a store. This is also the form in which the API shows it.
+/// A follower, as the text of a store contains it. The API shows a follower in the same form.
 #[derive(Serialize, Deserialize)]
 struct StoredFollower<'a> {
     topic: TopicName,

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Cells<'a>(pub(super) &'a [AtomicU64]);
 
 impl Cells<'_> {
-    /// Adds to one number. This is one instruction, so that several processes can add at the same time.
+    /// Adds `n` to the number in one cell. The addition is one instruction, so that several processes can add at the
+    /// same time.
     #[inline]
     pub fn add(self, cell: usize, n: u64) {
         self.0[cell].fetch_add(n, Ordering::Relaxed);

@@ -55,7 +55,7 @@ impl<'a> Histogram<'a> {
         self.cells[self.bounds.len() + 1]
     }
 
-    /// The same as `up_to`, but only for the bounds in `shown`.
+    /// Returns the same as [`Histogram::up_to`], but only for the bounds in `shown`.
     pub(super) fn up_to_shown(&self, shown: &[u64]) -> impl Iterator<Item = (u64, u64)> {
         self.up_to().filter(|(bound, _)| shown.contains(bound))
     }

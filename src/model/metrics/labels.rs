@@ -30,7 +30,7 @@ pub enum DeleteOutcome {
     Deleted,
     /// There was no such job.
     NotFound,
-    /// The store did not delete the job, or may not have deleted it.
+    /// The store did not delete the job, or it is not known whether the store deleted the job.
     Failed,
 }
 

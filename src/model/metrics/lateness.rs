@@ -33,7 +33,7 @@ pub const LATENESS_SHOWN: [u64; 22] = [
 const WIDTH_LEAST: u64 = 60;
 
 /// Returns the bound after this one: a bound that is a sixteenth higher, but at least [`WIDTH_LEAST`] higher. If the
-/// next bound of [`LATENESS_SHOWN`] is lower than that, returns it instead.
+/// next bound of [`LATENESS_SHOWN`] is lower than this bound, returns the bound of [`LATENESS_SHOWN`].
 const fn next_bound(bound: u64, shown: u64) -> u64 {
     let step = if bound / 16 > WIDTH_LEAST { bound / 16 } else { WIDTH_LEAST };
     if bound + step < shown { bound + step } else { shown }
@@ -175,7 +175,8 @@ mod tests {
                 );
             }
         }
-        // Eight minutes late, in a daemon that has been up for eight minutes.
+        // The attempts began eight minutes late, which is as long as the daemon has been up. The percentile must not be
+        // much longer.
         let late = Lateness::from_ranges([(Some(LATENESS_BOUNDS[range_of(480_000_000)]), 100)]);
         assert!(late.percentile_us(0.5).unwrap() < 511_000_000);
         assert_eq!(Lateness::default().percentile_us(0.5), None);

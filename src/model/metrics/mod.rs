@@ -25,8 +25,8 @@ pub use self::sums::{Day, MetricSubject, PageSums, Statistics, Sums};
 pub use self::text::{MetricKind, Text};
 use crate::topic::Failure;
 
-/// The name under which dq counts all topics and nodes for which a page has no room. Names that are perhaps no topics
-/// are counted here too, if they have no row.
+/// The name under which dq counts all topics and nodes for which a page has no room. If it is not known whether a name
+/// is a topic, and the name has no row, it is counted here too.
 pub const OTHER: &str = "(other)";
 
 // The positions of a topic's numbers in its cells. New numbers are added at the end. In the page of a release that does
@@ -77,7 +77,7 @@ impl TopicCounters<'_> {
         Histogram::note(self.0, DURATION, &ATTEMPT_BOUNDS, took_us);
     }
 
-    /// Counts how late a client has reserved a job, in microseconds.
+    /// Records how late a client reserved a job, in microseconds.
     pub fn reserved(self, late_us: u64) {
         Histogram::note(self.0, LATENESS, &LATENESS_BOUNDS, late_us);
     }
@@ -157,7 +157,7 @@ impl NodeCounters<'_> {
     }
 }
 
-/// The cells of a topic are given. Returns how late the attempts of this topic began.
+/// Returns how late the attempts of the topic with these cells began.
 fn lateness_of(cells: &[u64]) -> Lateness {
     Lateness::from(&Histogram::new(&cells[LATENESS..], &LATENESS_BOUNDS))
 }

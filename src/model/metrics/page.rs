@@ -24,7 +24,7 @@ pub const VERSION: u64 = 2;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"dqcounts");
 
-/// How many words the header has, and the places of the values in it.
+/// The number of words of the header, and the place of each value in the header.
 const HEADER: usize = 512;
 const AT_MAGIC: usize = 0;
 const AT_VERSION: usize = 1;
@@ -99,7 +99,7 @@ pub const FIXED_BYTES: usize = TOPICS.rows_at * 8;
 /// How many bytes the row of a topic has.
 pub const ROW_BYTES: usize = TOPICS.row * 8;
 
-/// A page, which has [`WORDS`] words, or the number of words of version 1.
+/// A page. It has [`WORDS`] words, or as many words as a page of version 1.
 #[derive(Debug, Clone, Copy)]
 pub struct Page<'a>(&'a [AtomicU64]);
 
@@ -245,8 +245,8 @@ impl<'a> Page<'a> {
                 self.write_name(table, row as usize, name);
                 return row as usize;
             }
-            // Another process has taken this place meanwhile, perhaps for the same name. If the row is still the last
-            // one, it is given back. Otherwise it stays unused.
+            // Another process has taken this place of the index meanwhile, perhaps for the same name. If the new row of
+            // this process is still the last row, it is given back. Otherwise it stays unused.
             let _ = used.compare_exchange(row + 1, row, Ordering::AcqRel, Ordering::Acquire);
         }
     }
@@ -285,8 +285,8 @@ impl<'a> Page<'a> {
                 row[1..ROW_HEAD].iter().flat_map(|w| w.load(Ordering::Relaxed).to_ne_bytes()).collect();
             let name = String::from_utf8_lossy(&bytes[..length]).into_owned();
             let cells = row[ROW_HEAD..][..table.cells].iter().map(|cell| cell.load(Ordering::Relaxed));
-            // A row without a name holds no numbers: it stayed unused, or the process that claimed it has not written
-            // the name yet.
+            // A row without a name holds no numbers. No process uses the row, or the process that claimed the row has
+            // not written the name yet.
             if length > 0 {
                 let sums = read.entry(name).or_insert_with(|| vec![0; table.cells]);
                 sums.iter_mut().zip(cells).for_each(|(sum, cell)| *sum = sum.wrapping_add(cell));

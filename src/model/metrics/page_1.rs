@@ -1,7 +1,7 @@
-//! Pages of version 1 of the layout, which the previous release writes: how many cells a topic had, and which current
-//! cell gets the number of each old cell. Such pages are read, so that no sum falls at an upgrade. Nothing is written
-//! to them. The cells differ in two ways: the histogram of lateness had 18 ranges, and there were no cells for
-//! failures.
+//! The previous release writes pages with version 1 of the layout. This module knows how many cells a topic had, and
+//! which current cell gets the number of each old cell. Such pages are read, so that no sum falls at an upgrade.
+//! Nothing is written to them. The cells differ in two ways: the histogram of lateness had 18 ranges, and there were no
+//! cells for failures.
 
 use super::histogram::Histogram;
 use super::lateness::{LATENESS_BOUNDS, LATENESS_RANGES, range_of};
@@ -36,7 +36,8 @@ pub(super) const TOPIC_CELLS: usize =
     FAILURES - Histogram::cells(&LATENESS_BOUNDS) + Histogram::cells(&BOUNDS);
 
 /// Returns the current cells with the numbers of a topic in a page of version 1. The ranges of lateness were wide in
-/// version 1. The exact lateness in a wide range is not known, so its attempts count in the narrow range in its middle.
+/// version 1. The exact lateness of an attempt in a wide range is not known. So all attempts of a wide range count in
+/// the narrow range that is in the middle of the wide range.
 pub(super) fn current_cells(cells: &[u64]) -> Vec<u64> {
     let (before, rest) = cells.split_at(LATENESS);
     let (wide, after) = rest.split_at(BOUNDS.len() + 1);

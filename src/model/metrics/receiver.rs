@@ -6,7 +6,7 @@
 use super::histogram::{ATTEMPT_BOUNDS, Histogram};
 use crate::topic::Failure;
 
-/// The failures that are not statuses.
+/// The kinds of failures that have no HTTP status.
 const KINDS: [Failure; 4] = [Failure::Connect, Failure::Timeout, Failure::Broken, Failure::Answer];
 
 /// How many classes of statuses there are: `1xx` to `5xx`.
@@ -19,7 +19,7 @@ const STATUSES: [u16; 34] = [
     422, 423, 425, 429, 451, 500, 501, 502, 503, 504, 520, 522, 524,
 ];
 
-/// How many numbers count failures.
+/// How many of the numbers are counts of failures.
 pub(super) const FAILURES: usize = KINDS.len() + CLASSES + STATUSES.len();
 
 /// Returns the place of the number that counts a failure.
@@ -38,7 +38,8 @@ pub(super) fn failure_place(failure: Failure) -> usize {
     }
 }
 
-/// Returns the failure that a number counts. A class stands for its statuses that have no number of their own.
+/// Returns the failure that the number at this place counts. The number of a class counts the statuses of this class
+/// that have no number of their own.
 fn failure_at(place: usize) -> Failure {
     match place.checked_sub(KINDS.len()) {
         None => KINDS[place],
@@ -74,7 +75,8 @@ impl ReceiverCounts {
         counts
     }
 
-    /// Makes counts from the parts of a page. `duration` begins with the histogram, `failures` with the failures.
+    /// Makes counts from the parts of a page. `duration` begins with the cells of the histogram, and `failures` begins
+    /// with the counts of failures.
     pub(super) fn from_cells(
         [accepted, failed, later]: [u64; 3],
         duration: &[u64],
@@ -90,23 +92,24 @@ impl ReceiverCounts {
         &self.0
     }
 
-    /// Returns what was done since an earlier moment. `None`: the counts were reset to 0 since then.
+    /// Returns what the receiver did after the moment of the counts `before`. `None`: the counts were reset to 0 since
+    /// then.
     pub fn since(&self, before: &ReceiverCounts) -> Option<ReceiverCounts> {
         let falls = self.0.iter().zip(before.0).any(|(now, before)| *now < before);
         (!falls).then(|| ReceiverCounts(std::array::from_fn(|i| self.0[i] - before.0[i])))
     }
 
-    /// Attempts that the receiver accepted.
+    /// Returns the number of attempts in which the receiver accepted the job.
     pub fn accepted(&self) -> u64 {
         self.0[ACCEPTED]
     }
 
-    /// Attempts that the receiver did not accept.
+    /// Returns the number of attempts in which the receiver did not accept the job.
     pub fn failed(&self) -> u64 {
         self.0[FAILED]
     }
 
-    /// Attempts whose result the receiver reports later.
+    /// Returns the number of attempts whose result the receiver reports later.
     pub fn later(&self) -> u64 {
         self.0[LATER]
     }
@@ -116,8 +119,8 @@ impl ReceiverCounts {
         self.accepted() + self.failed() + self.later()
     }
 
-    /// Returns which part of the attempts was accepted. Attempts whose result is reported later do not count. None:
-    /// there were no other attempts.
+    /// Returns the share of the attempts in which the receiver accepted the job. Attempts whose result is reported
+    /// later do not count. None: no attempt has a result yet.
     pub fn success_rate(&self) -> Option<f64> {
         let ended = self.accepted() + self.failed();
         (ended > 0).then(|| self.accepted() as f64 / ended as f64)

@@ -56,7 +56,7 @@ impl Sums {
         self.with(before, u64::saturating_sub)
     }
 
-    /// Returns the greater value of each number. The greater value comes from the later reading.
+    /// Returns the greater value of each number. Numbers never fall, so the greater value comes from the later reading.
     pub fn max(self, other: Sums) -> Sums {
         self.with(other, u64::max)
     }
@@ -72,7 +72,7 @@ pub enum MetricSubject {
 }
 
 impl MetricSubject {
-    /// Returns a word for the kind, and the name.
+    /// Returns the word for the kind of the subject, and the name of the subject.
     pub fn parts(&self) -> (&'static str, &str) {
         match self {
             MetricSubject::Topic(name) => ("topic", name),
@@ -95,7 +95,7 @@ impl MetricSubject {
 pub struct PageSums {
     /// The number of the page.
     pub page: u64,
-    /// The sums of each subject that has sums.
+    /// The sums of each topic and node, if they are not all 0.
     pub sums: Vec<(MetricSubject, Sums)>,
 }
 

@@ -20,7 +20,8 @@ pub enum MetricKind {
 pub struct Text {
     out: String,
     is_open_metrics: bool,
-    /// The current family of the samples, and whether its header is written. A family without samples is left out.
+    /// The family (metric) to which the next samples belong, and whether the header of the family was written. A family
+    /// without samples is left out.
     family: (&'static str, MetricKind, &'static str),
     is_introduced: bool,
 }

@@ -133,7 +133,7 @@ impl std::fmt::Display for Recipient {
 }
 
 impl Notice {
-    /// Makes the alert that opens for a finding.
+    /// Makes the alert which says that there is a finding.
     pub fn from_finding(finding: &Finding) -> Notice {
         let Finding { name, what, node, topic, process, loses_jobs, detail, since_ms } = finding.clone();
         let risk = if loses_jobs { "jobs may be lost because of it; " } else { "" };
@@ -157,7 +157,8 @@ impl Notice {
         Notice { state: AlertPhase::Over, at_ms: now_ms, ..self }
     }
 
-    /// Makes the alert that `count` jobs of a topic became dead letters. `jobs` has only the jobs that are known.
+    /// Makes the alert which says that `count` jobs of a topic became dead letters. `jobs` has only the jobs that are
+    /// known.
     pub fn dead(topic: &str, count: u64, jobs: Vec<DeadJob>, now_ms: i64) -> Notice {
         let since_ms = jobs.iter().map(|job| job.died_ms).min().unwrap_or(now_ms);
         Notice {

@@ -18,7 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 /// The first and the longest pause after a failure.
 const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(600)];
 
-/// After this number of failures in a row, an alert says that alerts are not sent.
+/// After this number of failures in a row, the other recipients get an alert which says that a recipient is not
+/// reached.
 const FAILURES_TOLD: u32 = 3;
 
 /// How often messages go out.
@@ -49,8 +50,8 @@ struct PendingNotices {
     /// When the last message was sent.
     last_ms: Option<i64>,
     failures: u32,
-    /// When the failures began, or when alerts were last dropped after a day of failures. Then: when the last try
-    /// failed, and why.
+    /// When the failures began, or when alerts were last dropped after a day of failures. `tried_ms` and `reason` say
+    /// when the last try failed, and why.
     failing_ms: i64,
     tried_ms: i64,
     reason: String,
@@ -163,7 +164,7 @@ impl Outbox {
         if now_ms - waiting.failing_ms < PATIENCE.as_millis() as i64 {
             return 0;
         }
-        // Alerts that came after this message was begun stay. dq tries to send them for a further day.
+        // The alerts of this message are dropped. Later alerts stay, and dq tries for a further day to send them.
         waiting.notices.drain(..tried);
         waiting.failing_ms = now_ms;
         waiting.dropped += tried as u64;
@@ -198,8 +199,8 @@ impl Outbox {
         self.waiting.iter().any(|w| w.sending > 0)
     }
 
-    /// Returns the recipients that alerts do not reach, and why. A recipient counts after [`FAILURES_TOLD`] failures in
-    /// a row, or if alerts for it were dropped. None: there is no such recipient.
+    /// Returns the recipients that alerts do not reach, and why. A recipient is one of them after [`FAILURES_TOLD`]
+    /// failures in a row, or if alerts for this recipient were dropped. None: there is no such recipient.
     pub fn trouble(&self) -> Option<String> {
         let tell = |w: &PendingNotices| {
             let dropped = if w.dropped > 0 { format!(", {} given up", w.dropped) } else { String::new() };

@@ -13,8 +13,8 @@ use super::{AlertPhase, DeadJob, Notice};
 /// The name of the template. Its ending makes minijinja write values as JSON.
 const NAME: &str = "webhook.json";
 
-/// A template that needs more steps than this is refused, so that it does not occupy its thread for ever. No useful
-/// template needs so many steps.
+/// A template that needs more steps than this is refused. Otherwise a template could occupy the thread for ever. No
+/// useful template needs so many steps.
 const FUEL: u64 = 1_000_000;
 
 /// A template that can be rendered.
@@ -78,7 +78,8 @@ impl Template {
     /// Parses a template. An error says where the template is wrong.
     pub fn parse(text: &str) -> Result<Template, String> {
         let mut environment = Environment::new();
-        // A mistyped name is an error when the template is parsed. Otherwise there would be only a gap in an alert.
+        // With this setting, a name that is spelt wrongly is an error when the template is parsed. Otherwise, the alert
+        // would have an empty text in this place.
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_recursion_limit(50);
         environment.set_fuel(Some(FUEL));

@@ -12,7 +12,7 @@ use super::{AlertPhase, Notice};
 /// How many alerts a message describes. For all other alerts, the message gives only their number.
 const NAMED: usize = 50;
 
-/// The longest reason (also title and id), subject and detail, in characters.
+/// The greatest number of characters of a reason (also of a title and an id), of a subject and of a detail.
 const REASON_MAX: usize = 200;
 const SUBJECT_MAX: usize = 150;
 const DETAIL_MAX: usize = 1000;
@@ -102,7 +102,7 @@ fn line(text: &str, longest: usize) -> String {
             out.push('…');
             break;
         }
-        // This includes characters that change the direction of writing.
+        // The hidden characters include those that change the direction of writing.
         let is_hidden = c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         out.push(if is_hidden { ' ' } else { c });
     }

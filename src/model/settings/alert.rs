@@ -18,7 +18,7 @@ pub struct AlertSettings {
     pub gather: Duration,
     /// A recipient gets at most one message in this time.
     pub interval: Duration,
-    /// A topic is late if its oldest ready job has waited for longer than this. None: never.
+    /// A topic is late if its oldest ready job has waited for longer than this time. None: no topic is ever late.
     pub late_after: Option<Duration>,
     /// An alert opens if a process was started again three times within this time. It closes when the same time has
     /// passed without a restart.
@@ -40,7 +40,7 @@ pub struct SmtpSettings {
     pub login: Option<(String, String)>,
     /// The sender of the mails.
     pub from: String,
-    /// How long the server may take to accept the connection, and for each of its answers.
+    /// How long the server may take to accept the connection, and how long it may take for each answer.
     pub timeout: Duration,
     /// The authorities that may sign the server's certificate, as PEM. None: the authorities that this host trusts.
     pub ca: Option<String>,
@@ -57,13 +57,13 @@ impl fmt::Debug for SmtpSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SmtpTls {
-    /// It is not encrypted.
+    /// The connection is not encrypted.
     None,
-    /// It is encrypted from the first byte.
+    /// The connection is encrypted from the first byte.
     Tls,
-    /// It is encrypted after the greeting.
+    /// The connection is encrypted after the greeting.
     Starttls,
-    /// It is encrypted after the greeting, if the server offers that.
+    /// The connection is encrypted after the greeting, if the server offers encryption.
     Opportunistic,
 }
 
@@ -78,9 +78,9 @@ pub struct AlertWebhook {
     pub headers: BTreeMap<String, String>,
     /// The template of the request's body. None: a plain JSON document.
     pub template: Option<String>,
-    /// The kinds of alerts that it gets. Empty: all.
+    /// The kinds of alerts that the webhook gets. Empty: all kinds.
     pub kinds: Vec<String>,
-    /// The topics whose alerts it gets. Empty: all topics, and alerts that concern no topic.
+    /// The topics whose alerts the webhook gets. Empty: all topics, and alerts that concern no topic.
     pub topics: Vec<String>,
 }
 

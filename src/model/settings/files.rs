@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// SQLite's write-ahead log.
 pub const LOG: &str = "-wal";
 
-/// The memory that is shared by the processes that have the file open.
+/// All processes that have the SQLite file open share this memory.
 const SHARED_MEMORY: &str = "-shm";
 
 /// SQLite's journal. Only files that are not in WAL mode have one.
@@ -24,7 +24,7 @@ pub const SENDER: &str = "-sender";
 /// For the spool: the note about the daemon that uses the spool.
 pub const SPOOL_OWNER: &str = "-owner";
 
-/// The ends of the names of the files that SQLite makes beside a database. Each belongs to one database.
+/// The ends of the names of the files that SQLite makes beside a database. Each of these files belongs to one database.
 pub const LOGS: [&str; 3] = [LOG, SHARED_MEMORY, JOURNAL];
 
 /// The ends of the names of the locks for processes that write to a file.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::scope::Scope;
 
-/// The port for clients of gmq-redis, whose protocol has no credentials.
+/// The port for clients of gmq-redis. Their protocol has no credentials.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GmqSettings {
     /// The address to listen on. None: there is no such port.

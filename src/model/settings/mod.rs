@@ -199,7 +199,7 @@ pub enum StoreSettings {
 pub struct RedisSettings {
     /// The prefix of all keys.
     pub prefix: String,
-    /// How long a node may take to connect, and to answer.
+    /// How long a node may take to accept a connection, and to answer.
     pub timeout: Duration,
     /// The number of connections to each server of a node, per process, without the connections that wait for bells.
     pub pool: u32,
@@ -261,7 +261,7 @@ pub struct NodeSettings {
     pub at: NodeAddress,
     /// The number of its shards.
     pub shards: u32,
-    /// How long the node may take to connect, and to answer. None: the timeout of the store.
+    /// How long the node may take to accept a connection, and to answer. None: the timeout of the store.
     pub timeout: Option<Duration>,
     /// The number of connections to each of its servers, per process. None: the number of the store.
     pub pool: Option<u32>,
@@ -269,7 +269,7 @@ pub struct NodeSettings {
     pub tls: TlsSettings,
 }
 
-/// The server or servers of a node. URLs contain user, password and database as well.
+/// The server or servers of a node. Each URL also contains the user, the password and the database.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeAddress {
     /// One server.
@@ -340,7 +340,8 @@ impl StoreSettings {
     }
 }
 
-/// Describes the store in words: the part that a running daemon cannot change.
+/// Describes in words what a running daemon cannot change of its store: the path, or the prefix and the shards of each
+/// node.
 impl fmt::Display for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -360,8 +361,8 @@ pub struct CallbackSettings {
     pub guard: Guard,
     /// Address ranges that may be called even if the guard denies them.
     pub allow: Vec<IpNet>,
-    /// The authorities that may sign receivers' certificates, in addition to the authorities that this host trusts.
-    /// Also the certificate that dq presents.
+    /// The authorities that may sign receivers' certificates, in addition to the authorities that this host trusts. The
+    /// settings also contain the certificate that dq presents to receivers.
     pub tls: TlsSettings,
 }
 
@@ -371,6 +372,6 @@ pub struct CallbackSettings {
 pub enum Guard {
     /// Link-local (cloud metadata), multicast, unspecified and reserved addresses.
     Metadata,
-    /// The same addresses, and also private and loopback addresses.
+    /// The addresses of `Metadata`, and also private and loopback addresses.
     Strict,
 }

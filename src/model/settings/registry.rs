@@ -17,7 +17,7 @@ pub enum RegistrySettings {
     },
     /// MySQL or MariaDB.
     Mysql(MysqlServer),
-    /// The store itself, which is on nodes of Redis.
+    /// The registry is in the store itself, on its nodes of Redis.
     Store(RedisSettings),
 }
 
@@ -31,7 +31,7 @@ impl RegistrySettings {
     }
 }
 
-/// Writes which database it is, without its password.
+/// Writes which database the registry is in, without the password.
 impl fmt::Display for RegistrySettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -33,7 +33,7 @@ impl StoreSettings {
         }
     }
 
-    /// Returns the same for the embedded store.
+    /// Returns why the embedded store never offers a durability level. None: it offers the level.
     pub fn embedded_lacks(level: Durability) -> Option<String> {
         (level != Durability::Fsync).then(|| {
             format!(

@@ -1,11 +1,12 @@
 //! Which changes of the store a running daemon refuses, and what to do instead. The stores are compared by their
-//! descriptions ([`super::StoreSettings`] as text), so that a master needs no settings of another release. Pure.
+//! descriptions ([`super::StoreSettings`] as text). So a master can compare its store with the store of another
+//! release, and need not read the settings of that release. Pure.
 
 const EMBEDDED: &str = "embedded in ";
 const REDIS: &str = "redis under ";
 
-/// Returns which key of the configuration means another store, and what to do. None: both descriptions mean the same
-/// store. Nodes may be added or removed, but each node keeps its number of shards.
+/// If the descriptions mean different stores, returns which key of the configuration was changed, and what to do. None:
+/// both descriptions mean the same store. Nodes may be added or removed, but each node keeps its number of shards.
 pub fn refused_store_change(before: &str, after: &str) -> Option<String> {
     if before == after {
         return None;

@@ -44,9 +44,10 @@ impl Topic {
         self.flaws().into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Returns the mistakes of a topic of a registry. Mistakes that cannot occur there are not looked for. Programs
-    /// other than dq write such topics, for example the console of the PHP daemon. Because of some of these mistakes
-    /// the topic is held (`Topic::held`). A topic that has only other mistakes is served without the wrong values.
+    /// Returns the mistakes of a topic of a registry. Mistakes that cannot occur in a registry are not looked for.
+    /// Programs other than dq also write topics into a registry, for example the console of the PHP daemon. Some of
+    /// these mistakes have the effect that the topic is held (`Topic::held`). A topic that has only other mistakes is
+    /// served without the wrong values.
     pub fn flaws(&self) -> Vec<InvalidTopic> {
         let mut flaws = Vec::new();
         if let Method::Other(text) = &self.method {
@@ -136,7 +137,7 @@ fn check_url(field: &'static str, url: &str) -> Result<(), InvalidTopic> {
     let good = uri.is_some_and(|u| {
         let authority = u.authority().map_or("", |a| a.as_str());
         let behind_host = authority.rsplit('@').next().unwrap_or("").rsplit(']').next().unwrap_or("");
-        // An invalid port would be replaced by the default port of the scheme.
+        // The port is checked, because the default port of the scheme would later silently replace an invalid port.
         let port = !behind_host.contains(':') || u.port_u16().is_some_and(|p| p > 0);
         matches!(u.scheme_str(), Some("http" | "https")) && u.host().is_some_and(|h| !h.is_empty()) && port
     });

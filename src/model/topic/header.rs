@@ -2,8 +2,8 @@
 
 use http::{HeaderName, HeaderValue};
 
-/// Headers about the transfer of the request, and headers that follow from other fields of the topic. Headers that
-/// begin with `dq-` or `webhook-` are also dq's own.
+/// Headers that only dq sets: headers about the transfer of the request, and headers that follow from other fields of
+/// the topic. Headers that begin with `dq-` or `webhook-` are also set only by dq.
 const OWN: [&str; 14] = [
     "accept-encoding",
     "connection",
@@ -41,9 +41,9 @@ const GUARDED: [&str; 15] = [
     "x-rewrite-url",
 ];
 
-/// Returns whether two names of headers are the same to a receiver. For CGI and PHP, `_` and `-` are the same, and for
-/// PHP also `.`. For all receivers, upper and lower case are the same. So this function treats all characters except
-/// letters and digits as the same.
+/// Returns whether two names of headers are the same to a receiver. CGI and PHP treat `_` and `-` as the same
+/// character, and PHP treats `.` as this character too. For all receivers, upper and lower case are the same. So this
+/// function treats all characters except letters and digits as the same.
 pub fn is_same_header(a: &str, b: &str) -> bool {
     a.len() == b.len() && begins_like(a, b)
 }

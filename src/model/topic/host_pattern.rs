@@ -13,9 +13,9 @@ use crate::guard::literal;
 pub struct HostPattern {
     /// Whether the first label of the host may be any label.
     is_wildcard: bool,
-    /// In lower case. An IPv6 address is in brackets.
+    /// The host, in lower case. An IPv6 address is in brackets.
     host: String,
-    /// None: the default port of the URL's scheme.
+    /// The port. None: the default port of the URL's scheme.
     port: Option<u16>,
 }
 
@@ -46,12 +46,12 @@ impl HostPattern {
         is_usable.then(|| HostPattern { is_wildcard, host: host.to_owned(), port })
     }
 
-    /// Whether it stands for more than one host.
+    /// Returns whether the pattern stands for more than one host.
     pub fn is_wildcard(&self) -> bool {
         self.is_wildcard
     }
 
-    /// Returns whether the entry stands for the host and the port of a URL.
+    /// Returns whether the pattern stands for the host and the port of a URL.
     pub fn matches(&self, url: &Uri) -> bool {
         let default = if url.scheme_str() == Some("https") { 443 } else { 80 };
         let host = url.host().unwrap_or_default().to_ascii_lowercase();

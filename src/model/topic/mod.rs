@@ -310,9 +310,9 @@ impl Topic {
         own.or(self.max_notifications).unwrap_or(u32::MAX)
     }
 
-    /// Returns the limit of attempts that applies when a lease expires. With `re_notify_flag`, dq does not know how
-    /// many of the earlier attempts failed, and after how many the flag was true. So if `max_notifications` is not set,
-    /// the topic has no limit of attempts for expired leases.
+    /// Returns the limit of attempts that applies when a lease expires. With `re_notify_flag`, each earlier attempt
+    /// failed, or its answer made the flag true. dq does not know how many attempts there were of each kind. So if
+    /// `max_notifications` is not set, the topic has no limit of attempts for expired leases.
     pub fn lease_limit(&self) -> u32 {
         match self.re_notify_flag.is_empty() {
             true => self.max_attempts,
@@ -327,8 +327,8 @@ impl Topic {
 
     /// Sets the fields that `given` names, from their written forms. Null means the default. Other fields keep their
     /// values, with two exceptions. Settings that have no effect with `retry` get their defaults. If `secrets` is given
-    /// without `old_secrets_until`, the latter becomes null. The values are read, but not checked ([`Topic::check`]
-    /// checks them). A name that is not a setting is ignored.
+    /// and `old_secrets_until` is not given, `old_secrets_until` becomes null. The values are read, but not checked
+    /// ([`Topic::check`] checks them). A name that is not a setting is ignored.
     ///
     /// # Errors
     ///
@@ -349,7 +349,8 @@ impl Topic {
         let retry = self.retry.clone();
         for setting in Topic::SETTINGS.iter().filter(|setting| !retry.uses(setting.name)) {
             let is_given = given.get(setting.name).is_some_and(|value| !value.is_null());
-            // The documented file shows all settings with their defaults. So `retry_cap` may stand beside "2n+1".
+            // The example file `conf/dq.toml` shows all settings with their defaults. So `retry_cap` may stand beside
+            // "2n+1".
             let is_shown = retry == Retry::TwoNPlusOne && setting.value(self) == setting.default();
             if is_given && !is_shown {
                 let problem = format!("has no effect with {}: leave it out", retry.name());

@@ -12,10 +12,10 @@ use super::{Moment, Topic};
 /// The prefix of secrets of Standard Webhooks. Base64 follows it.
 const PREFIX: &str = "whsec_";
 
-/// How many bytes the key of such a secret has, by the specification.
+/// How many bytes the key of a secret with this prefix has, by the specification of Standard Webhooks.
 const KEY: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// The least number of bytes of a secret without this prefix.
+/// The least number of bytes of a secret that does not begin with `whsec_`.
 const TEXT_MIN: usize = 8;
 
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -122,11 +122,11 @@ mod tests {
 
     #[test]
     fn a_standard_webhooks_secret_is_decoded_and_others_stay_as_is() {
-        // The example of the specification.
+        // This secret is the example in the specification of Standard Webhooks.
         let key = signing_key("whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD").unwrap();
         assert_eq!((key.len(), key[0], key[23]), (24, 0x0b, 0x03));
         assert_eq!(signing_key("correct horse").unwrap(), b"correct horse");
-        // Thirty-two bytes, with and without padding.
+        // Base64 of 32 bytes is accepted with and without padding.
         for padding in ["=", ""] {
             let secret = format!("whsec_{}{padding}", "A".repeat(43));
             assert_eq!(signing_key(&secret).unwrap(), [0; 32]);

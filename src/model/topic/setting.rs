@@ -94,21 +94,22 @@ pub enum SettingKind {
 /// A setting of a topic.
 #[derive(Debug)]
 pub struct Setting {
-    /// Its name in the configuration file, in the API and in the registry.
+    /// The name of the setting in the configuration file and in the API. (The registry adds `_ms` to the name of a
+    /// span.)
     pub name: &'static str,
     /// What the setting does, in the words of its declaration.
     pub(super) about: &'static str,
-    /// How it is written, and its bounds.
+    /// How the setting is written, and its bounds.
     pub kind: SettingKind,
-    /// Reads it from its written form. None: the value has no such form.
+    /// Reads the setting from its written form. None: the value does not have this form.
     pub(super) read: fn(&mut Topic, &Value) -> Option<()>,
-    /// Returns the written form of its default.
+    /// Returns the written form of the default of the setting.
     pub(super) default: fn() -> Value,
-    /// Sets it to its default.
+    /// Sets the setting to its default.
     pub(super) reset: fn(&mut Topic),
     /// Returns its written form.
     pub(super) write: fn(&Topic) -> Value,
-    /// Returns its size, if it has bounds.
+    /// Returns the size of the setting's value, if the setting has bounds.
     pub(super) size: fn(&Topic) -> Option<ValueSize>,
 }
 
@@ -225,7 +226,7 @@ impl Setting {
         wanted + or_null
     }
 
-    /// Returns what is wrong with a value that cannot be read. A secret is not repeated.
+    /// Returns what is wrong with a value that cannot be read. The error does not contain a secret.
     pub(super) fn wrong(&self, value: &Value) -> InvalidTopic {
         let value =
             if self.kind == SettingKind::Secrets { "the value".to_owned() } else { value.to_string() };
@@ -233,8 +234,8 @@ impl Setting {
     }
 
     /// Checks that every registry can store a written value unchanged: the value is not too long and contains no
-    /// control character. Of headers, only the number and the length of the values are checked here. The characters of
-    /// the values are checked with the topic.
+    /// control character. For headers, this function checks only the number of headers and the length of each value.
+    /// [`Topic::check`] checks the characters of the values.
     ///
     /// # Errors
     ///

@@ -50,7 +50,7 @@ pub struct Rate {
     pub per: Duration,
 }
 
-/// The written form of a rate: a number for a rate per second, because every release can read a number.
+/// The written form of a rate. A rate per second is written as a number, because every release can read a number.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a rate such as \"100/s\", \"30/m\", \"500/h\"")]
 enum RateText {

@@ -28,12 +28,12 @@ pub enum BeanstalkCommand {
     Release {
         /// The job.
         id: u64,
-        /// Its new priority: 0 is the most urgent.
+        /// The new priority of the job: 0 is the most urgent.
         priority: u32,
-        /// How long it is delayed.
+        /// How long the job is delayed from now on.
         delay_s: u32,
     },
-    /// Put a leased job aside, until it is kicked.
+    /// Put a leased job aside, until a client sends `kick` or `kick-job` for it.
     Bury {
         /// The job.
         id: u64,
@@ -74,7 +74,7 @@ pub enum BeanstalkCommand {
     PauseTube {
         /// The tube.
         tube: TubeName,
-        /// How long. beanstalkd treats 0 as the shortest possible pause.
+        /// How long the pause lasts. beanstalkd treats 0 as the shortest possible pause.
         delay_s: u32,
     },
     /// Close the connection, without a response.
@@ -97,7 +97,7 @@ pub struct Put {
 /// Why a command is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// The line is too long, holds a NUL, or its arguments are wrong.
+    /// The line is too long or contains a NUL byte, or its arguments are wrong.
     #[error("BAD_FORMAT")]
     BadFormat,
     /// There is no such command.

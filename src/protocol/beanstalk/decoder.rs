@@ -3,7 +3,8 @@
 use super::command::{BeanstalkCommand, CommandError, LINE_MAX, Line, Put, parse};
 use crate::bounded::BoundedBuffer;
 
-/// What a connection has sent so far. This is at most one line, or one body of the greatest size that is allowed.
+/// What a connection has sent of the next command. This is at most one line, or one body of the greatest size that is
+/// allowed.
 #[derive(Debug)]
 pub struct BeanstalkDecoder {
     max_job_size: u32,
@@ -52,8 +53,8 @@ impl BeanstalkDecoder {
         matches!(&self.state, State::Line(line) if line.is_empty())
     }
 
-    /// Another decoder may continue in the place of this decoder. Returns the bytes that the other decoder must read
-    /// first. None: this decoder is skipping a part of the input, and has not kept this part.
+    /// Returns the bytes that another decoder must read first, if it continues in the place of this decoder. None: this
+    /// decoder is skipping a part of the input, and has not kept this part.
     pub fn unread(&self) -> Option<Vec<u8>> {
         match &self.state {
             State::Line(line) => Some(line.clone()),

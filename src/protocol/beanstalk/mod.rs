@@ -1,5 +1,6 @@
 //! The text protocol of beanstalkd, as its versions 1.12 and 1.13 speak it. A command is a line that ends in CRLF; the
-//! line of a `put` is followed by the body. Each command but `quit` gets exactly one response, in the same order.
+//! line of a `put` is followed by the body. Each command except `quit` gets exactly one response. The responses come in
+//! the order of the commands.
 //!
 //! | type | from | to |
 //! |---|---|---|
@@ -9,9 +10,9 @@
 //! | [`JobStats`], [`TubeStats`], [`ServerStats`] | typed statistics | a [`Document`], and back |
 //!
 //! `tests/beanstalk/conversations.txt` is a table of conversations. A test runs these conversations against a real
-//! beanstalkd. The codec reads and writes them too. beanstalkd never finds the end of some lines. It checks only the
-//! first CR, and misses a CRLF that lies across byte 224. This decoder finds the end of such lines, so that no client
-//! hangs.
+//! beanstalkd. Another test reads and writes them with the types of this module. beanstalkd never finds the end of some
+//! lines. It checks only the first CR, and misses a CRLF that lies across byte 224. This decoder finds the end of such
+//! lines, so that no client hangs.
 
 mod command;
 mod decoder;

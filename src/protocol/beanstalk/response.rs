@@ -9,9 +9,9 @@ use super::yaml::Document;
 /// What the server says to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BeanstalkResponse<'a> {
-    /// To `put`: the job is stored under this id.
+    /// The answer to `put`: the job is stored under this id.
     Inserted(u64),
-    /// To `put`: the job is stored, but buried, because memory is short.
+    /// The answer to `put`: the job is stored, but buried, because the server has too little memory.
     PutBuried(u64),
     /// The answer to `use` and to `list-tube-used`: the tube that gets the jobs of the client's `put` commands.
     Using(TubeName),
@@ -29,13 +29,13 @@ pub enum BeanstalkResponse<'a> {
         /// Its body.
         body: Cow<'a, [u8]>,
     },
-    /// To `watch` and `ignore`: the number of tubes that are watched.
+    /// The answer to `watch` and to `ignore`: the number of tubes that are watched.
     Watching(u64),
-    /// To `kick`: the number of jobs that were made ready.
+    /// The answer to `kick`: the number of jobs that were made ready.
     Kicked(u64),
     /// A list or a dictionary.
     Ok(Document),
-    /// To `kick-job`: the job was made ready.
+    /// The answer to `kick-job`: the job was made ready.
     JobKicked,
     /// The job was removed.
     Deleted,
@@ -49,13 +49,13 @@ pub enum BeanstalkResponse<'a> {
     Paused,
     /// There is no such job or tube, or the client has no lease of the job.
     NotFound,
-    /// To `ignore`: at least one tube must be watched.
+    /// The answer to `ignore` for the last watched tube: at least one tube must be watched.
     NotIgnored,
-    /// To a reserve: a lease of this client ends within a second, and there is no other job.
+    /// The answer to a reserve: a lease of this client ends within a second, and there is no other job.
     DeadlineSoon,
-    /// To `reserve-with-timeout`: no job came in time.
+    /// The answer to `reserve-with-timeout`: no job came in time.
     TimedOut,
-    /// To `put`: the server takes no new jobs.
+    /// The answer to `put`: the server takes no new jobs.
     Draining,
     /// The command is wrong. [`CommandError`](super::CommandError) explains this response and the next three.
     BadFormat,

@@ -1,5 +1,5 @@
-//! The statistics of jobs, tubes and the server. Each entry is declared once: its key, and the field that has its value.
-//! The order is that of beanstalkd.
+//! The statistics of jobs, tubes and the server. Each entry is declared once: its key, and the field that has its
+//! value. The entries have the same order as in beanstalkd.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -81,7 +81,7 @@ dictionary! {
 }
 
 dictionary! {
-    /// What `stats` shows. Sizes are in bytes, times in seconds.
+    /// What `stats` shows. Sizes are in bytes, and times are in seconds.
     #[derive(Default)]
     ServerStats {
         "current-jobs-urgent" => current_jobs_urgent: u64,
@@ -155,7 +155,7 @@ pub enum JobState {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QuotedStat(pub String);
 
-/// Time that processors worked, with six decimals.
+/// How long processors have worked. The text gives the seconds with six decimals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProcessorTime(pub Duration);
 
@@ -186,7 +186,7 @@ impl Entry for TubeName {
     }
 }
 
-/// Numbers and truth values are written as Rust writes them.
+/// Numbers and booleans are written as Rust writes them.
 macro_rules! plain_entry {
     ($($type:ty),*) => {
         $(impl Entry for $type {

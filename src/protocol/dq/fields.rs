@@ -71,9 +71,9 @@ impl<'a> Fields<'a> {
         (value.get() != "null" || name == "body").then_some(value)
     }
 
-    /// Refuses an add with a misspelt field, if the field that was meant is missing. If this is a field of [`TIMES`],
-    /// the add is refused only if it has none of the [`TIMES`]. If the field that was meant is present, a field with a
-    /// similar name is ignored, as any other unknown field is.
+    /// Refuses an add with a misspelt field if the known field that was meant is missing. If the known field is one of
+    /// [`TIMES`], the add is refused only if the add has none of the [`TIMES`]. If the field that was meant is present,
+    /// a field with a similar name is ignored, as any other unknown field is.
     pub(super) fn check(&self, mistakes: Vec<MisspeltField>) -> Result<(), Refusal> {
         let is_missing = |MisspeltField { meant, .. }: &MisspeltField| match TIMES.contains(meant) {
             true => TIMES.iter().all(|time| self.get(time).is_none()),
@@ -125,7 +125,8 @@ impl<'de> Deserialize<'de> for Parsed<'de> {
                         }
                         FieldName::Unknown(mistake) => {
                             map.next_value::<IgnoredAny>()?;
-                            // A client does not misspell more fields than there are.
+                            // The list has at most as many entries as there are known fields, so that it does not grow
+                            // with the request.
                             if parsed.mistakes.len() < KNOWN.len() {
                                 parsed.mistakes.extend(mistake);
                             }

@@ -17,7 +17,7 @@ pub enum Framing {
     Binary,
 }
 
-/// Why the framing is lost. The bytes that follow cannot be understood.
+/// Why the beginning of the next frame is unknown. The bytes that follow cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The first bytes are not a length.
@@ -34,7 +34,7 @@ pub enum FrameError {
 }
 
 impl Framing {
-    /// Returns the framing of a connection that begins with this byte. None: no framing begins with it.
+    /// Returns the framing of a connection that begins with this byte. None: no framing begins with this byte.
     pub fn from_first_byte(first: u8) -> Option<Framing> {
         match first {
             b'0'..=b'9' => Some(Framing::Digits),

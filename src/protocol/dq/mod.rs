@@ -1,6 +1,6 @@
 //! The PHP daemon's protocol. A frame is a length in bytes, and then JSON of this length. There are two framings; the
 //! first byte of a connection shows which one it uses. Requests and answers have the form that clients of the PHP
-//! daemon send and expect. Everything that dq adds is optional.
+//! daemon send and expect. The parts of the protocol that the PHP daemon does not know are optional.
 //!
 //! | framing | length | clients |
 //! |---|---|---|
@@ -63,7 +63,7 @@ impl From<i64> for DueAnswer {
     }
 }
 
-/// The `data` of an answer that has none.
+/// The value of `data` in an answer without data.
 const NONE: [(); 0] = [];
 
 impl<'a> Answer<'a, [(); 0]> {

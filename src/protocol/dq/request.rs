@@ -37,10 +37,10 @@ pub struct Add {
     pub on_conflict: OnConflict,
     /// The job's own limit of attempts. None: the limit of the topic.
     pub max_attempts: Option<u32>,
-    /// The job's headers, which are added to those of the topic. Also the destination, the tags and the followers of
-    /// the job.
+    /// The job's headers, which are added to those of the topic. They also contain the destination, the tags and the
+    /// followers of the job.
     pub headers: Headers,
-    /// How long after its due time the job may begin an attempt. Zero: for ever. None: as long as the topic says.
+    /// How long after the due time an attempt of the job may begin. Zero: for ever. None: as long as the topic says.
     pub expire_after: Option<Duration>,
 }
 
@@ -53,7 +53,7 @@ pub struct Reserve {
     pub max: u32,
     /// How long the client waits if there is no job.
     pub wait: Duration,
-    /// How long the leases last. None: as long as the topic of the job says.
+    /// How long the leases last. None: as long as the job or its topic says.
     pub lease: Option<Duration>,
     /// The name of the client.
     pub consumer: Option<String>,
@@ -87,7 +87,7 @@ pub enum ReportKind {
     },
     /// The client needs more time.
     Extend {
-        /// How long the lease lasts from now on. None: as long as the topic says.
+        /// How long the lease lasts from now on. None: as long as the job or its topic says.
         lease: Option<Duration>,
     },
 }

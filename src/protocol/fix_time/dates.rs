@@ -165,7 +165,7 @@ pub(super) fn week_of_year(s: &mut Scanner<'_>) -> Option<Word> {
     if day > 7 || !s.is_word_over() {
         return None;
     }
-    // The fourth of January is always in the first week.
+    // The fourth of January is always in the first week of its year.
     let fourth = jiff::civil::Date::new(i16::try_from(year).ok()?, 1, 4).ok()?;
     let monday = 3 - i64::from(fourth.weekday().to_monday_zero_offset());
     Some(Word::DayOfYear(year, monday + 7 * (week - 1) + day - 1))

@@ -38,8 +38,8 @@ pub struct LocalClock<'a> {
     pub now_ms: fn() -> i64,
 }
 
-/// Returns when a job with this `fix_time` is due. None: the text has no known form, or names a moment before 1970. (A
-/// text that is only a shift into the past is due at once.)
+/// Returns when a job with this `fix_time` is due. None: the text has no known form, or names a moment before 1970. (If
+/// the text is only a shift into the past, the job is due at once.)
 ///
 /// A text that only says how far the moment is from now (`+30 minutes`) gives a relative due time, so that the store's
 /// clock decides. For other texts, a moment after [`LATEST_MS`] becomes `LATEST_MS`. If a relative text means a moment

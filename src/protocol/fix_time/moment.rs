@@ -13,8 +13,8 @@ use model::job::{Due, LATEST_MS};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 
-/// The number of days in 400 years. The calendar repeats itself after this time, so dates beyond jiff's last year are
-/// possible.
+/// The number of days in 400 years. The calendar repeats itself after this time. So dq moves dates after the last year
+/// of the crate jiff by a multiple of 400 years.
 const CYCLE_DAYS: i64 = 146_097;
 
 const EPOCH: jiff::civil::Date = jiff::civil::date(1970, 1, 1);
@@ -54,8 +54,8 @@ fn is_shift_alone(written: &ParsedTime) -> bool {
     at_present && written.weekday.is_none() && written.day_of_month.is_none()
 }
 
-/// Returns the moment on the wall clock of the zone, without the shift by seconds. That shift is added to the final
-/// moment, because an hour is equally long on all days.
+/// Returns the moment on the wall clock of the zone, without the shift by seconds. This shift is added to the final
+/// moment, because an hour has the same length even on a day when the clock changes.
 fn wall_time(written: &ParsedTime, now: DateTime) -> Option<WallTime> {
     let Date { year, month, day } = written.date.unwrap_or_default();
     let year = year.unwrap_or(i64::from(now.year()));

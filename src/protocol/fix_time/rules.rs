@@ -173,7 +173,7 @@ fn named_shift(s: &mut Scanner<'_>) -> Option<Word> {
     unit(s, count)
 }
 
-/// `this week`, `next week`; `third week` is three weeks.
+/// `this week`, `next week`, `third week`. (`third week` is a shift by three weeks.)
 fn week(s: &mut Scanner<'_>) -> Option<Word> {
     let (count, is_ordinal) = which(s)?;
     let days = s.word(&WEEKS)?;

@@ -8,7 +8,8 @@ pub(super) struct Date {
     pub year: Option<i64>,
     /// 1 to 12.
     pub month: Option<i64>,
-    /// 0 to 31. A day that the month does not have is a day of the next month (0: the last day of the month before).
+    /// The day, 0 to 31. A day after the end of the month is a day of the next month. 0 is the last day of the month
+    /// before.
     pub day: Option<i64>,
 }
 
@@ -31,9 +32,9 @@ pub(super) enum Unit {
 /// How dq chooses the day that the name of a day of the week means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WeekdayRule {
-    /// The first one that is today or later.
+    /// The first such day that is today or later.
     FromToday,
-    /// The first one after today.
+    /// The first such day after today.
     AfterToday,
     /// The day in the present week, which begins on Monday.
     OfThisWeek,
@@ -47,7 +48,7 @@ pub(super) enum DayOfMonth {
     /// The day of the week that occurs in the month for the nth time. Holds the day of the week (Sunday is 0) and n,
     /// from 1.
     Nth(i64, i64),
-    /// The last such day of the week in the month.
+    /// The last occurrence of a day of the week in the month.
     LastWeekday(i64),
 }
 

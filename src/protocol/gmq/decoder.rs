@@ -17,7 +17,7 @@ pub enum DecodeError {
     /// The request begins with another byte than `{`.
     #[error("a request is a JSON object, and does not begin with \"{}\"", .0.escape_ascii())]
     NotAnObject(u8),
-    /// The request is longer than allowed, in bytes.
+    /// The request is longer than this number of bytes.
     #[error("a request is longer than {0} bytes")]
     TooLong(usize),
     /// The request is not JSON, or its method is not a string.
@@ -25,7 +25,7 @@ pub enum DecodeError {
     Malformed(String),
 }
 
-/// The place of the last byte in a JSON value.
+/// The state of the search for the last byte of a JSON value.
 #[derive(Debug, Default)]
 struct Scan {
     depth: usize,
@@ -78,7 +78,7 @@ impl GmqDecoder {
                 Some(other) => return Err(DecodeError::NotAnObject(*other)),
             }
         }
-        // One byte more than allowed shows that the request is too long.
+        // If the request does not end within the allowed bytes, and one more byte has arrived, the request is too long.
         let allowed = self.max_request - self.buffer.len();
         let end = self.scan.end(&input[..allowed.min(input.len())]);
         let Some(end) = end else {

@@ -96,7 +96,7 @@ pub(super) fn text(raw: Option<&RawValue>) -> Result<String, RpcError> {
     }
 }
 
-/// Returns a number of seconds. A missing, empty or negative one is 0, as in gmq-redis.
+/// Returns a number of seconds. A missing, empty or negative number becomes 0, as in gmq-redis.
 pub(super) fn seconds(name: &str, raw: Option<&RawValue>) -> Result<Duration, RpcError> {
     let text = text(raw)?;
     let digits = text.strip_prefix(['+', '-']).unwrap_or(&text);

@@ -53,7 +53,7 @@ pub struct Push {
     pub body: String,
     /// How long the job is delayed, in whole seconds.
     pub delay: Duration,
-    /// How long a lease of it lasts, in whole seconds. Zero: the client that pops the job keeps it for good.
+    /// How long a lease of the job lasts, in whole seconds. Zero: the client that pops the job keeps it for good.
     pub ttr: Duration,
 }
 

@@ -9,15 +9,15 @@ use super::request::RequestId;
 /// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GmqResponse<'a> {
-    /// To a push: the job is stored.
+    /// The answer to a push: the job is stored.
     Pushed,
-    /// To a pop: this job.
+    /// The answer to a pop: this job.
     Popped(PoppedJob<'a>),
-    /// To a pop: no topic had a job in time.
+    /// The answer to a pop: no topic had a job in time.
     Empty,
-    /// To an ack: the job is done.
+    /// The answer to an ack: the job is done.
     Acked,
-    /// To any call: an error, in these words.
+    /// The answer to any call: an error, in these words.
     Failed(&'a str),
 }
 
@@ -30,11 +30,11 @@ pub struct PoppedJob<'a> {
     pub topic: &'a str,
     /// The body.
     pub body: &'a str,
-    /// The delay with which it was pushed.
+    /// The delay with which the job was pushed.
     pub delay: Duration,
-    /// How long its lease lasts. Zero: it has none.
+    /// How long the lease of the job lasts. Zero: the job has no lease.
     pub ttr: Duration,
-    /// How often it was popped before.
+    /// How often the job was popped before.
     pub consume_num: u64,
 }
 

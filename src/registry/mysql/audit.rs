@@ -16,7 +16,7 @@ pub(super) fn note(db: &mut Conn, entry: &Entry) -> Result<()> {
     db.exec_drop("DELETE FROM dq_audit WHERE at_ms < ?", (oldest_ms,)).map_err(at_change)
 }
 
-/// Returns the latest entries before that number.
+/// Returns the latest entries whose numbers are less than `before`.
 pub(super) fn read(
     db: &mut Conn,
     before: Option<u64>,

@@ -39,7 +39,7 @@ pub(super) fn begin(db: &mut Conn, request: &BulkRequest, who: &str, now_ms: i64
     Ok(Some(number))
 }
 
-/// Returns the latest operations before that number.
+/// Returns the latest operations whose numbers are less than `before`.
 pub(super) fn read(
     db: &mut Conn,
     before: Option<u64>,
@@ -60,7 +60,7 @@ pub(super) fn claim(db: &mut Conn, claim: &BulkClaim<'_>) -> Result<Option<BulkR
             "UPDATE dq_bulk SET runner = ?, until_ms = ? WHERE n = ? AND ended IS NULL AND until_ms <= ?";
         db.exec_drop(take, (claim.runner, claim.until_ms, free.number, claim.now_ms)).map_err(at_change)?;
         if db.affected_rows() == 1 {
-            // The previous runner may have written more since the row was read.
+            // The previous runner may have changed the row since it was read, so the row is read again.
             return Ok(read(db, Some(free.number + 1), 1)?.pop().filter(|row| row.number == free.number));
         }
     }

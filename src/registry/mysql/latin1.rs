@@ -1,6 +1,6 @@
-//! Texts that a program wrote over a connection with the character set latin1, as the PHP console does where this is
-//! the server's default. The program sent UTF-8, and the server took each byte for one character of latin1. So the text
-//! is encoded twice. Pure.
+//! Texts that a program wrote over a connection with the character set latin1. (The PHP console does so if latin1 is
+//! the server's default.) The program sent UTF-8, and the server treated each byte as one character of latin1. So the
+//! text is encoded twice. Pure.
 
 /// The characters of MySQL's latin1 that differ from ISO 8859-1: the characters of the bytes from 0x80 to 0x9F in
 /// Windows-1252. Five of these bytes have no character there. They stand for the control characters of the same number.
@@ -19,8 +19,8 @@ pub(super) struct ColumnText {
 }
 
 impl ColumnText {
-    /// Reads a column. Its text counts as encoded twice if all of its characters are of latin1, and their bytes are
-    /// valid UTF-8 that is not only ASCII. Other texts hardly ever look like this.
+    /// Reads a column. Its text counts as encoded twice if latin1 has all of its characters, and the bytes of these
+    /// characters are valid UTF-8 that is not only ASCII. Other texts hardly ever look like this.
     pub(super) fn from_column(column: String) -> ColumnText {
         match decoded(&column) {
             Some(text) => ColumnText { text, is_doubly_encoded: true },

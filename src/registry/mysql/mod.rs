@@ -2,8 +2,8 @@
 //! them too. Fields that the PHP daemon does not have are stored as JSON in the column `dq_spec`, which is null in rows
 //! that its console made.
 //!
-//! That console does not know revisions, so they are computed from the contents of a row. dq's own writers take turns
-//! with a named lock.
+//! The console of the PHP daemon does not know revisions. So dq computes the revision of a topic from the contents of
+//! its row. dq's own writers take turns with a named lock.
 
 mod audit;
 mod bulk;
@@ -136,8 +136,8 @@ fn sentence(error: &::mysql::Error) -> String {
     }
 }
 
-/// Converts the error of a change. If the server refused it, nothing was changed. With any other error, the outcome is
-/// unknown.
+/// Converts the error of a change. If the server refused the change, nothing was changed. With any other error, the
+/// outcome is unknown.
 fn at_change(e: ::mysql::Error) -> RegistryError {
     match e {
         ::mysql::Error::MySqlError(e) => RegistryError::Away(Excerpt(e).to_string()),

@@ -14,7 +14,7 @@ use model::topic::{InvalidTopic, Method, Payload, Success, Topic, TopicStatus};
 /// The values of a statement.
 pub(super) type Values = Vec<Value>;
 
-/// A 64-bit number that is computed from all columns of a row.
+/// An SQL expression that computes a 64-bit number from all columns of a row.
 pub(super) const FINGERPRINT: &str = "CAST(CONV(LEFT(MD5(CONCAT_WS(',', id, IFNULL(HEX(topic), '-'), \
     IFNULL(HEX(t_name), '-'), IFNULL(delay, '-'), IFNULL(HEX(callback), '-'), IFNULL(timeout, '-'), \
     IFNULL(HEX(email), '-'), IFNULL(HEX(re_notify_flag), '-'), IFNULL(HEX(createor), '-'), IFNULL(status, '-'), \
@@ -33,7 +33,7 @@ pub(super) fn select(which: &str) -> String {
     select_from("dq_topic", which)
 }
 
-/// Returns the same query for another table with these columns.
+/// Returns the query of [`select`] for another table that has the same columns.
 pub(super) fn select_from(table: &str, which: &str) -> String {
     format!(
         "SELECT id, {FINGERPRINT}, topic, t_name, delay, callback, timeout, email, re_notify_flag, createor, status, \
@@ -176,7 +176,8 @@ impl Columns {
             title: self.title.text,
             callback: self.callback.text.trim().to_owned(),
             method,
-            // dq may store a sub-second delay. It is kept as long as nobody has changed the seconds.
+            // dq may store a delay with a part of a second. This delay is kept as long as nobody has changed the
+            // seconds in the column.
             delay: if seconds(stored.delay) == delay_s { stored.delay } else { Duration::from_secs(delay_s) },
             timeout: timeout(self.timeout),
             alert: list(&self.email.text),
@@ -238,8 +239,8 @@ fn texts_as_before(texts: [(&'static str, &String); 5], before: Option<&Columns>
 }
 
 /// Returns a topic as the values of [`INSERT`] and [`UPDATE`]. Fields that this release does not know are kept.
-/// `max_attempts`: the limit for rows that set no limit. If the topic has exactly this limit, a row that set no limit
-/// before still sets none.
+/// `max_attempts`: the limit for rows that set no limit. If the topic has exactly this limit, and the row set no limit
+/// before, the row still sets no limit.
 pub(super) fn values(topic: &Topic, before: Option<&PhpTopicRow>, max_attempts: u32) -> Result<Values> {
     let before = before.and_then(|row| row.columns.as_ref().ok());
     let spec = before.and_then(|columns| columns.spec.as_deref());

@@ -1,5 +1,6 @@
 //! The statistics in MySQL: dq's own statistics, and the statistics of the PHP daemon in `dq_stat`, which the PHP
-//! console shows. They are added in pieces. Each piece is one transaction, so that it is added once or not at all.
+//! console shows. New counts are added in pieces. Each piece is one transaction, so that it is added once or not at
+//! all.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -120,7 +121,7 @@ fn run(tx: &mut Transaction<'_>, sql: &str, values: Vec<Value>) -> Result<()> {
     tx.exec_drop(sql, Params::Positional(values)).map_err(RegistryError::from)
 }
 
-/// Adds to the PHP daemon's numbers, for the topics and nodes that have an id in its tables.
+/// Adds the new counts to the numbers of the PHP daemon, for the topics and nodes that have an id in its tables.
 fn add_to_php(tx: &mut Transaction<'_>, day: &str, news: &[(&MetricSubject, Sums)]) -> Result<()> {
     // If rows have the same name, the first one counts.
     let topics: Vec<(i64, String)> = tx.query("SELECT id, topic FROM dq_topic ORDER BY id DESC")?;
@@ -128,12 +129,12 @@ fn add_to_php(tx: &mut Transaction<'_>, day: &str, news: &[(&MetricSubject, Sums
     let by_name = |rows: Vec<(i64, String)>| -> HashMap<String, i64> {
         rows.into_iter().map(|(id, name)| (name, id)).collect()
     };
-    // With `nodes_from_registry`, a node's name is made of its id.
+    // With the setting `nodes_from_registry`, the name of a node is `r` and its id.
     let numbered = nodes.iter().map(|(id, _)| (*id, format!("r{id}")));
     let nodes = numbered.chain(nodes.iter().cloned()).collect();
     let (topics, nodes) = (by_name(topics), by_name(nodes));
     let day = day.replace('-', "");
-    // Sorted by key, so that all writers lock the rows in the same order.
+    // The numbers are sorted by key, so that all writers lock the rows in the same order.
     let mut numbers: BTreeMap<String, u64> = BTreeMap::new();
     for (subject, sums) in news {
         let Sums { written, delivered, failed, deleted, .. } = *sums;

@@ -9,8 +9,8 @@ use crate::RegistryError;
 use crate::token::TokenRow;
 use model::token::{Token, TokenName};
 
-/// A 64-bit number that is computed from all columns of a row. The word `token` in it keeps it different from the
-/// number of a topic's row.
+/// An SQL expression that computes a 64-bit number from all columns of a row. It contains the word `token`, so that the
+/// number differs from the number of a topic's row.
 const FINGERPRINT: &str = "CAST(CONV(LEFT(MD5(CONCAT_WS(',', 'token', HEX(name), HEX(digest), HEX(scopes), created_ms, \
     IFNULL(expires_ms, '-'), HEX(creator))), 16), 16, 10) AS UNSIGNED)";
 
@@ -19,7 +19,7 @@ pub(super) fn of_all() -> String {
     format!("(SELECT COALESCE(BIT_XOR({FINGERPRINT}), 0) FROM dq_token)")
 }
 
-/// Returns all rows, and the number that [`of_all`] would have given.
+/// Returns all rows, and the number that the expression of [`of_all`] gives for these rows.
 pub(super) fn rows(db: &mut Conn) -> std::result::Result<(u64, Vec<TokenRow>), ::mysql::Error> {
     let query = format!(
         "SELECT {FINGERPRINT}, name, digest, scopes, created_ms, expires_ms, creator FROM dq_token ORDER BY name"
@@ -52,7 +52,7 @@ pub(super) fn put_account(db: &mut Conn, account: &Token) -> Result<()> {
     insert(db, "REPLACE", account)
 }
 
-/// Writes a token. `verb` decides what happens if there is one with its name.
+/// Writes a token. `verb` decides what happens if a token with the same name exists.
 fn insert(db: &mut Conn, verb: &str, token: &Token) -> Result<()> {
     let TokenRow { name, digest, scopes, created_ms, expires_ms, creator } = TokenRow::new(token);
     let write = format!(

@@ -1,4 +1,4 @@
-//! The audit log on Redis. Its entries have the numbers from the first to the last, without a gap.
+//! The audit log on Redis. Its entries have consecutive numbers, without a gap.
 
 use super::{json, number, remove, set};
 use crate::Result;
@@ -59,7 +59,7 @@ fn range(tables: &SharedTables) -> Result<(u64, u64)> {
     Ok((next()?.max(1), next()?))
 }
 
-/// Returns the latest entries before that number.
+/// Returns the latest entries whose numbers are less than `before`.
 pub(super) fn read(tables: &SharedTables, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>> {
     let (first, last) = range(tables)?;
     let end = before.map_or(last, |before| last.min(before.saturating_sub(1)));

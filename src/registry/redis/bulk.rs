@@ -18,7 +18,7 @@ pub(super) const TABLES: &[&str] = &[ROWS];
 /// The field of [`LOG`] with the number of the last operation.
 const LAST: &str = "bulk_last";
 
-/// The field of [`LOG`] with the numbers of the operations that have not ended, the first one first.
+/// The field of [`LOG`] with the numbers of the operations that have not ended. The oldest operation comes first.
 const RUNNING: &str = "bulk_running";
 
 /// An operation, as it is stored.
@@ -30,10 +30,10 @@ struct StoredOperation {
     /// How far it has come: JSON.
     progress: String,
     started_ms: i64,
-    /// Whether somebody has asked to stop it.
+    /// Whether somebody has asked to stop the operation.
     #[serde(default)]
     stop: bool,
-    /// How it ended, and when. None: it has not ended.
+    /// How the operation ended, and when. None: it has not ended.
     #[serde(default)]
     ended: Option<(String, i64)>,
     /// Who has the right to run it.
@@ -53,7 +53,7 @@ impl StoredOperation {
     }
 }
 
-/// What a change does, and what it returns.
+/// The changes of tables that a call makes, and the result that it returns.
 type Change<T> = (Vec<TableChange>, T);
 
 fn running(tables: &SharedTables) -> Result<Vec<u64>> {
@@ -111,7 +111,7 @@ pub(super) fn begin(
     Ok((changes, Some(number)))
 }
 
-/// Returns the latest operations before that number.
+/// Returns the latest operations whose numbers are less than `before`.
 pub(super) fn read(tables: &SharedTables, before: Option<u64>, limit: usize) -> Result<Vec<BulkRow>> {
     let last = number(one_field(tables, LOG, LAST)?)?;
     let is_before = |number: &u64| before.is_none_or(|before| *number < before);

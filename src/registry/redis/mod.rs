@@ -1,6 +1,6 @@
-//! The registry in tables on a node of the store, for hosts that share Redis. For each change, dq reads the table,
-//! computes the change here, and writes it only if nobody has changed the same table in the meantime. Otherwise dq
-//! starts the change again.
+//! The registry in tables on a node of the store, for hosts that share Redis. For each change, a process reads the
+//! table and computes the change. It writes the change only if nobody has changed the table in the meantime. Otherwise
+//! dq starts the change again.
 //!
 //! docs/internals/REGISTRY.md has the tables and fields, and the rules by which all hosts find the node.
 
@@ -27,10 +27,11 @@ use store::{SharedTables, TableChange};
 /// The first table: topics and tokens. Its version is the revision of the registry.
 const TABLE: &str = SharedTables::FIRST;
 
-/// The beginning of the fields that are topics. The value is the topic's revision, a space, and its settings as JSON.
+/// The names of the fields that hold topics begin with this text. The value is the topic's revision, a space, and its
+/// settings as JSON.
 const TOPIC: &str = "topic:";
 
-/// The beginning of the fields that are tokens and accounts. The value is JSON.
+/// The names of the fields that hold tokens and accounts begin with this text. The value is JSON.
 const TOKEN: &str = "token:";
 
 /// The limit of tries for one change. A try fails if somebody else was faster, so each failed try means that another

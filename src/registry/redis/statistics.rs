@@ -5,10 +5,10 @@ use crate::{RegistryError, Result};
 use model::metrics::{MetricSubject, PageSums, Statistics, Sums};
 use store::{SharedTables, TableChange};
 
-/// The table whose version guards the statistics. Its fields are the days.
+/// The table whose version protects the statistics against two changes at once. Each field of the table is a day.
 pub(super) const DAYS: &str = "registry:days";
 
-/// Which counts of each page the sums already contain.
+/// The table that says which counts of each page of counters the sums already contain.
 const CARRIED: &str = "registry:carried";
 
 /// The sums of all time. The sums of a day are in a table with this name, a colon, and the day.
@@ -100,7 +100,7 @@ pub(super) fn carry(
     Ok((changes, count))
 }
 
-/// Returns the changes that note a day, and that remove the oldest day if there are too many.
+/// Returns the changes that add a day to [`DAYS`], and that remove the oldest day if there are too many days.
 fn keep_day(tables: &SharedTables, day: &str) -> Result<Vec<TableChange>> {
     let known = days(tables)?;
     if known.iter().any(|known| known == day) {

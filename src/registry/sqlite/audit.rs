@@ -15,7 +15,7 @@ pub(super) fn note(db: &Connection, entry: &Entry) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Returns the latest entries before that number.
+/// Returns the latest entries whose numbers are less than `before`.
 pub(super) fn read(
     db: &Connection,
     before: Option<u64>,

@@ -37,7 +37,7 @@ pub(super) fn begin(db: &Connection, request: &BulkRequest, who: &str, now_ms: i
     Ok(Some(number as u64))
 }
 
-/// Returns the latest operations before that number.
+/// Returns the latest operations whose numbers are less than `before`.
 pub(super) fn read(db: &Connection, before: Option<u64>, limit: usize) -> rusqlite::Result<Vec<BulkRow>> {
     let before = before.and_then(|n| i64::try_from(n).ok()).unwrap_or(i64::MAX);
     let sql = format!("SELECT {COLUMNS} FROM bulk WHERE n < ?1 ORDER BY n DESC LIMIT ?2");

@@ -1,4 +1,4 @@
-//! The registry in a SQLite file of its own, for a single host. It is small and seldom written, so it has no
+//! The registry in a SQLite file of its own, for a single host. The file is small and seldom written. So it has no
 //! write-ahead log, and its writers do not use a turn.
 
 mod audit;
@@ -59,9 +59,9 @@ impl SqliteRegistry {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(|e| at(&e))?;
         }
-        // The file holds secrets, so it is made with mode 600. dq opens it without SQLite only here. If a process
-        // closes a file, it loses all its locks on the file, also those of SQLite. But no process can have locks on a
-        // new file.
+        // The file holds secrets, so it is made with mode 600. dq opens the file without SQLite only here. If a process
+        // closes a file, the process loses all its locks on this file, also the locks of SQLite. This does no harm
+        // here, because no process can have locks on a new file.
         match std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
             Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(at(&e)),
             _ => {}
@@ -176,7 +176,8 @@ fn tokens(db: &Connection) -> rusqlite::Result<Vec<TokenRow>> {
         .collect()
 }
 
-/// Writes a token. `insert` decides what happens if there is one with its name. Returns how many rows were written.
+/// Writes a token. `insert` decides what happens if a token with the same name exists. Returns how many rows were
+/// written.
 fn insert_token(db: &Connection, insert: &str, token: &Token) -> rusqlite::Result<usize> {
     let TokenRow { name, digest, scopes, created_ms, expires_ms, creator } = TokenRow::new(token);
     let write = format!(

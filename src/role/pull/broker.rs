@@ -2,8 +2,8 @@
 //! present moment, and the output is orders for the lanes and answers to clients. `simulation` drives the broker.
 //!
 //! A topic is hot on a lane if the topic may have ready jobs there. This is so after a client has come, after the bell
-//! rang, or if the last lease call did not take all jobs of the topic. Only hot topics are leased. After each event,
-//! the caller calls [`Broker::act`], and carries out its orders.
+//! rang, or if the last lease call did not take all jobs of the topic. Only jobs of hot topics are leased. After each
+//! event, the caller calls [`Broker::act`], and carries out its orders.
 //!
 //! | event | what follows |
 //! |---|---|
@@ -32,8 +32,8 @@ pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// it rang the bell.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// If a limit prevents the lease of ready jobs, dq pauses before it asks for jobs of this topic again. These are the
-/// first pause and the longest pause.
+/// If a limit prevents the lease of a topic's ready jobs, dq pauses before it asks for jobs of this topic again. These
+/// are the first pause and the longest pause.
 const HELD: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 
 /// A client that waits.
@@ -67,8 +67,8 @@ pub(super) struct Broker {
     pub(super) rates: Rates,
     pub(super) home_of: HomeOf,
     pub(super) look_at: Instant,
-    /// The lane that is planned first. It follows the lane that got calls last. So all lanes get their turn, even if
-    /// one of them always has jobs.
+    /// The lane that is planned first. It is the next lane after the lane that got calls last. So all lanes get their
+    /// turn, even if one of them always has jobs.
     pub(super) first_lane: usize,
     pub(super) drains: bool,
     pub(super) orders: Vec<(usize, LaneOrder)>,

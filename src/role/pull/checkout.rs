@@ -4,7 +4,7 @@
 //! | the process dies | expired job | job that is removed |
 //! |---|---|---|
 //! | before the settlement | it comes back at its deadline, and has expired then too | it comes back at its deadline |
-//! | after the settlement | it is a dead letter | it is gone, and no client got it: the topic says at most once |
+//! | after the settlement | it is a dead letter | it is gone without a client: the topic delivers at most once |
 
 use std::collections::BTreeSet;
 

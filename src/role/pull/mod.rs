@@ -1,6 +1,6 @@
 //! Serves clients that reserve jobs of pull topics. A reserve that finds no job waits here. While a reserve waits, the
 //! store is asked for jobs when a bell rings, when permits come, and every ten seconds in case a ring was lost. If a
-//! limit held ready jobs back, or the store failed, it is asked again after a pause.
+//! limit prevented the lease of ready jobs, or the store failed, the store is asked again after a pause.
 //!
 //! `broker` decides who waits for what, and who gets the jobs. It is pure. `plan` decides what the lanes are asked for.
 //! `threads` has the threads. One thread owns the broker. Each lane of the store has two threads: one talks to the
@@ -51,7 +51,7 @@ pub struct Reserve {
     pub lease: Option<Duration>,
     /// Whether this process owns the leases. Owned leases end with the process.
     pub is_owned: bool,
-    /// The client, if it has named itself. Its leases show the client.
+    /// The client, if it has named itself. The leases of its jobs show this client.
     pub client: Option<Client>,
     /// The time until which the client waits if there is no job for it.
     pub until: Instant,
@@ -62,7 +62,7 @@ pub struct Reserve {
 pub struct Client {
     /// Its name, which [`Reserver::is_name`](store::Reserver::is_name) has checked.
     pub name: String,
-    /// Its address. Empty: the client came over the Unix socket.
+    /// The client's address. Empty: the client came over the Unix socket.
     pub address: String,
 }
 

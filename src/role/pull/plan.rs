@@ -123,7 +123,8 @@ impl Broker {
             self.lanes[number].hot.remove(&want.topic);
         }
         for PlannedCall { call, .. } in &mut calls {
-            // A client that asks for an owned lease needs a lease, and a removed job has none.
+            // A client that asks for an owned lease needs a lease, and a removed job has none. So no jobs are removed
+            // for such a client.
             let topics = call.wanted.iter().map(|want| &want.topic).filter(|_| !call.is_owned);
             let is_removed = |topic: &&TopicName| {
                 self.pulled(topic).is_some_and(|known| known.on_reserve == OnReserve::Remove)
@@ -134,8 +135,8 @@ impl Broker {
     }
 
     /// Returns which topics a client wants from a lane, in its order of preference. If another lane may have jobs of a
-    /// topic, this topic is the last one in the list. Otherwise jobs of the later topics could be leased too early. So
-    /// the order holds over all lanes.
+    /// topic, the list ends with this topic. Otherwise jobs of the later topics could be leased too early. So the order
+    /// holds over all lanes.
     fn wanted(
         &self,
         number: usize,

@@ -10,8 +10,8 @@ use model::job::TopicName;
 use model::topic::Rate;
 use store::{Permit, PermitRequest};
 
-/// How long to wait before the next question for permits. This pause is used if a question failed, or if the refusal
-/// did not say when to ask again.
+/// How long to wait before the next question for permits. This pause is used if a question failed. It is also used if
+/// an answer granted too few permits, and did not say when to ask again.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// The permits of one topic.

@@ -115,7 +115,7 @@ impl World {
         self.broker.reserve(id, reserve, self.now);
     }
 
-    /// Notes where the clients that wait would find no job now.
+    /// For each client, notes each lane and topic that has no ready job now.
     fn note_empty(&mut self) {
         for (id, without) in &mut self.without {
             for topic in &self.clients[id].0.topics {

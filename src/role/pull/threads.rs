@@ -21,13 +21,13 @@ use model::ticket::{Ticket, TicketSecret};
 use model::topic::Topics;
 use store::{BellKind, Leased, OwnerTag, Permit, PermitRequest, Ring, Settlement, Store, StoreError};
 
-/// How long a secret is used before it is read again.
+/// How long the secret that signs tickets is used before it is read again.
 const SECRET_KEPT: Duration = Duration::from_secs(60);
 
 /// The pause after a failure, before the thread listens to the bell again.
 const HANG_AGAIN: Duration = Duration::from_secs(1);
 
-/// Delivers an answer. Returns the jobs if the client is gone.
+/// Delivers an answer to a client. Returns the answer if the client is gone.
 type AnswerSender = Box<dyn FnOnce(ReserveAnswer) -> Result<(), ReserveAnswer> + Send>;
 
 enum BrokerEvent {
@@ -266,7 +266,7 @@ struct LaneThread {
     number: usize,
     opener: StoreOpener,
     store: Option<Box<dyn Store>>,
-    /// The name under which permits are asked for. It owns no leases.
+    /// The owner in whose name permits are asked for. This owner has no leases.
     permits_owner: OwnerTag,
     /// The owner of owned leases.
     lease_owner: Option<Arc<Owner>>,
@@ -384,7 +384,7 @@ impl LaneThread {
         Ok(CallAnswer { jobs: jobs.into_iter().map(reserved).collect(), left: batch.left, expired })
     }
 
-    /// Settles leases. If this fails, the leases end at their deadlines, as all leases do.
+    /// Settles leases. If this fails, the leases end at their deadlines.
     fn settle(&mut self, settlements: &[Settlement], what: &str) {
         let failed = match self.open() {
             Ok(()) => self.store().settle(settlements).into_iter().find_map(Result::err),

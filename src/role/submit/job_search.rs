@@ -19,7 +19,8 @@ const STEP: Duration = Duration::from_millis(100);
 const READ: [usize; 2] = [25, 400];
 const SMALL: usize = 256 << 10;
 
-/// If a search has more topics than this, dq first counts the jobs of all topics. Then it need not read empty lists.
+/// If a search has more lists than this number of topics has, with a list for each state, dq first counts the jobs of
+/// all topics. So dq does not read lists that are empty.
 const COUNTED: usize = 4;
 
 /// Which jobs a request shows.

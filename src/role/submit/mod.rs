@@ -3,7 +3,7 @@
 //! go to the store as one batch.
 //!
 //! A server hands in requests, each with a ticket, and flushes. It is woken when there are answers, and then takes
-//! them. Neither step waits for the store.
+//! them. These steps never wait for the store.
 
 mod job_search;
 mod lane;
@@ -73,8 +73,9 @@ pub struct LaneHung;
 /// The server's side of all lanes.
 pub struct Submitter<A: RequestSource> {
     lanes: Lanes,
-    /// The number of threads for each lane. While one thread waits for the store, another one collects a batch. The
-    /// requests of a sequence that are under way use the same way in all lanes, so they keep their order.
+    /// The number of threads for each lane. The index of such a thread in its lane is called a way. While one thread
+    /// waits for the store, another one collects a batch. The requests of a sequence that are in progress use the same
+    /// way in all lanes. So they keep their order.
     ways: usize,
     /// The threads of each lane, one lane after the other. If there are several lanes, one more thread is for requests
     /// to all lanes together.
@@ -183,7 +184,8 @@ impl<A: RequestSource> Submitter<A> {
             let fresh = || RequestQueue { way, to_one: 0, to_all: false, set, waiting: VecDeque::new() };
             let sequence = self.sequences.entry(sequence).or_insert_with(fresh);
             if !sequence.waiting.is_empty() || !sequence.may_go(lane.is_none(), set) {
-                // A request that waits must wait for all lanes, also for one that hangs.
+                // A request that waits must wait for all lanes, also for a lane that hangs. So this request is refused
+                // if a lane hangs.
                 if self.threads.iter().any(LaneSubmitter::is_hung) {
                     return Err(LaneHung);
                 }
@@ -221,7 +223,8 @@ impl<A: RequestSource> Submitter<A> {
         }
     }
 
-    /// Whether the order of a sequence needs more than the order of one thread.
+    /// Whether there are several threads. One thread keeps the order of its requests, but several threads need
+    /// `sequences` for this.
     fn has_several_threads(&self) -> bool {
         self.threads.len() > 1
     }
@@ -260,8 +263,8 @@ impl<A: RequestSource> Submitter<A> {
     }
 }
 
-/// Returns the way that gets a new sequence: of those that are not slow, the one with the fewest unanswered requests. If
-/// all are slow, the one that has answered last gets it, because the others may hang.
+/// Returns the way that gets a new sequence. Among the ways that are not slow, this is the way with the fewest
+/// unanswered requests. If all ways are slow, it is the way that has answered last, because the others may hang.
 fn way_for(loads: impl Iterator<Item = ThreadLoad>) -> usize {
     let key = |load: &ThreadLoad| (load.silent.max(SLOW), load.unanswered);
     loads.enumerate().min_by_key(|(_, load)| key(load)).map_or(0, |(way, _)| way)
@@ -308,7 +311,7 @@ mod tests {
         JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("i").unwrap() }
     }
 
-    /// Makes a request whose answer takes until `before` returns.
+    /// Makes a request that is answered only after `before` has returned.
     fn get(before: impl FnOnce() + Send + 'static) -> StoreRequest<()> {
         StoreRequest::get(key(), |_, found| {
             found.unwrap();

@@ -48,7 +48,8 @@ pub struct RecordQuery {
 pub struct RecordCursor {
     /// The first of the topics that are searched together.
     pub first: TopicName,
-    /// The first topic after these topics. None: these topics are the last.
+    /// The first topic after these topics. None: these topics are the last, or (if `last` is none) it is not decided
+    /// yet where these topics end.
     pub behind: Option<TopicName>,
     /// The last record that was looked at: its `order_ms`, its topic, its id. None: these topics were not searched yet.
     pub last: Option<(i64, TopicName, JobId)>,
@@ -135,8 +136,8 @@ pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRe
     let most = (2 * READ[0] / topics.len().min(TOPICS)).clamp(2, READ[0]);
     let (mut streams, begun) = (Vec::new(), Instant::now());
     for topic in topics.iter().take(TOPICS) {
-        // This limit is only for the first page of these topics. Further pages search the same topics, until all of
-        // their records were looked at.
+        // The limit `STEP` is only for the first page of these topics. Further pages search the same topics, until all
+        // of their records were looked at.
         if last.is_none() && !streams.is_empty() && begun.elapsed() >= STEP {
             break;
         }
@@ -149,7 +150,7 @@ pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRe
         Some(behind) => Some(behind.clone()),
         None => topics.get(streams.len()).map(|topic| topic.name.clone()),
     };
-    // The time counts from here: with many topics, the first reads alone may take long.
+    // `STEP` counts again from here, because the first reads of many topics alone may take longer than `STEP`.
     let (mut last, until) = (None, Instant::now() + STEP);
     loop {
         for stream in &mut streams {
@@ -185,8 +186,8 @@ pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRe
     Ok(found)
 }
 
-/// Returns the topics that follow, beginning with the cursor's `first`. If the cursor has a `behind`, the topics end
-/// before it.
+/// Returns the topics from the cursor's `first` on. If the cursor has a `behind`, only the topics before `behind` are
+/// returned.
 fn topics_from<'a>(topics: &'a [SearchedTopic], cursor: Option<&RecordCursor>) -> &'a [SearchedTopic] {
     let Some(cursor) = cursor else { return topics };
     let begin = topics.partition_point(|topic| topic.name < cursor.first);
@@ -225,7 +226,7 @@ pub struct FoundIds {
     pub away: Vec<TopicName>,
 }
 
-/// Looks for an id in topics. Stops when the time of a step is over.
+/// Looks for an id in these topics. The search stops when it has taken `STEP`.
 pub(super) fn find_id(store: &mut dyn Store, topics: Vec<SearchedTopic>, id: &JobId) -> Result<FoundIds> {
     let (begun, mut all) = (Instant::now(), FoundIds::default());
     for topic in topics {

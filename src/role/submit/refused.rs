@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct UnreportedRefusals {
     told_at: Option<Instant>,
     untold: usize,
-    /// The text of the last refusals, and the number of refused requests.
+    /// The log line about the last batch with refusals, and the number of refused requests of this batch.
     last: Option<(String, usize)>,
 }
 

@@ -19,8 +19,8 @@ use store::{
     LimitQuery, LimitUse, OwnerTag, Result, Settled, Settlement, Store, View,
 };
 
-/// A request to the store. Its answer becomes a response of type `R` on the thread that asks the store. So a long
-/// response delays no other client.
+/// A request to the store. The thread that asks the store also makes the response of type `R`. So a long response does
+/// not delay the thread that serves all clients.
 pub struct StoreRequest<R>(pub(super) Work<R>);
 
 /// Makes the response from the store's answer.
@@ -33,14 +33,14 @@ pub(super) type JobResponder<T, R> = Box<dyn FnOnce(&JobKey, T) -> R + Send>;
 pub(super) type StoreQuestion<R> = Box<dyn FnOnce(&mut dyn Store) -> R + Send>;
 
 /// Makes a settlement, and the function that makes the response from the store's answer. `Err`: there is nothing to
-/// settle, and this is the response.
+/// settle, and the value is the response.
 pub(super) type SettlementMaker<R> =
     Box<dyn FnOnce(&mut dyn Store) -> Result<(Settlement, Responder<Result<Settled>, R>), R> + Send>;
 
 pub(super) enum Work<R> {
     Add(Add<R>),
     Delete(JobKey, JobResponder<Result<Deleted>, R>),
-    /// Settlements share transactions.
+    /// A settlement. The settlements of several requests can share a transaction.
     Settle(Target, SettlementMaker<R>),
     Other(Target, StoreQuestion<R>),
 }
@@ -60,7 +60,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Returns the job. None: the job is not known yet, or there are several jobs.
+    /// Returns the job that the request is about. None: the job is not known yet, or the request is not about one job.
     fn key(&self) -> Option<&JobKey> {
         match self {
             Target::Job(key) => Some(key),
@@ -362,7 +362,7 @@ impl<R> StoreRequest<R> {
         }
     }
 
-    /// Returns the lane of the request. None: all lanes together.
+    /// Returns the lane of the request. None: the request does not belong to one lane alone.
     pub(super) fn lane(&self, lanes: &Lanes) -> Option<usize> {
         match &self.0 {
             Work::Add(Add::Many(jobs, _)) => {

@@ -3,9 +3,9 @@
 //! lanes and callbacks. `simulation` drives several dispatchers against a simulated store.
 //!
 //! The dispatcher never waits, and never talks to a store or a receiver. The caller passes on every event, and then
-//! calls [`ConsumerState::act`]. It carries out the orders, and waits until [`ConsumerState::next`] or the next event.
-//! `lane_state` is what the dispatcher knows about one lane. `exchange` has the leases and their answers. `held_back`
-//! has the reasons why ready jobs wait.
+//! calls [`ConsumerState::act`]. Then the caller carries out the orders, and waits until [`ConsumerState::next`] or the
+//! next event. `lane_state` is what the dispatcher knows about one lane. `exchange` has the leases and their answers.
+//! `held_back` has the reasons why ready jobs wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) struct RunningCallback {
     /// The lane that the job was leased from.
     pub lane: usize,
     pub began: Instant,
-    /// The index of its host, if this host has limits.
+    /// The index of the receiver's host in `HostLimits`, if this host has limits.
     pub host: Option<usize>,
     /// How late the callback began, and why. None: it began in time.
     pub late: Option<LateStart>,
@@ -54,7 +54,7 @@ impl RunningCallback {
 /// topic are logged.
 pub(super) type HomeOf = Box<dyn Fn(&str) -> usize>;
 
-/// What one consumer knows, and its decisions that are not ordered yet.
+/// What one consumer knows, and its orders that the main loop has not taken yet.
 pub(super) struct ConsumerState {
     pub(super) topics: Topics,
     pub(super) lanes: Vec<LaneState>,
@@ -125,7 +125,7 @@ impl ConsumerState {
     /// Takes no new work from now on.
     pub(super) fn drain(&mut self) {
         if !std::mem::replace(&mut self.drains, true) {
-            // Then the bells wake only other processes that wait.
+            // The bells of this process are taken down, so that rings wake only other processes.
             for number in 0..self.lanes.len() {
                 self.lanes[number].bell = BellState::TakenDown;
                 self.order(number, LaneOrder::Deaf);
@@ -184,8 +184,8 @@ impl ConsumerState {
     ) -> Result<(), StoreError> {
         match event {
             LaneEvent::Rang(rings) => self.note_ring(number, rings, now),
-            // A ring that could not be given back is kept and given back later, like a ring that came back to this
-            // process.
+            // The lane could not give these rings back. They are kept, and are given back later, like rings that came
+            // back to this process.
             LaneEvent::Kept(rings) => self.lanes[number].passing.keep(rings, now),
             LaneEvent::Exchanged(answer) => self.exchanged(number, answer, now)?,
             LaneEvent::Deaf => self.lanes[number].bell = BellState::Gone,

@@ -12,8 +12,8 @@ use model::topic::{CatchUp, Failure, Topic};
 use role::expiry::attempt_without_call;
 use store::{Leased, Outcome, Settlement, Token};
 
-/// Returns the URL where a receiver reports the outcome of this attempt. `None` if it may not answer later. `base` is
-/// the address of the HTTP API.
+/// Returns the URL where a receiver reports the outcome of this attempt. `None` if the receiver cannot answer this
+/// attempt later. `base` is the address of the HTTP API.
 pub(super) fn ack_url(
     base: Option<&str>,
     secret: Option<&TicketSecret>,
@@ -36,7 +36,7 @@ pub(super) fn ack_url(
     Some(format!("{base}/v1/ack/{}", ticket.sign(secret)))
 }
 
-/// Returns what the store records about a job whose callback ended with this verdict.
+/// Returns the settlement of the lease of a job whose callback ended with this verdict.
 pub(super) fn settlement(
     topic: &Topic,
     leased: &Leased,
@@ -226,7 +226,8 @@ mod tests {
             [outcome(1, Some(2), Some(5)), outcome(2, Some(2), Some(5))],
             [comes, Outcome::DeadLetter]
         );
-        // A failure counts all attempts, as in the PHP daemon.
+        // After a failed attempt, all attempts count, as in the PHP daemon. Those in which the receiver set the flag
+        // count, too.
         assert_eq!(of(100, &failed(None)), Outcome::DeadLetter);
         assert!(!receiver_failed(&again));
     }

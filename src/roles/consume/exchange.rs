@@ -113,8 +113,9 @@ impl ConsumerState {
                 };
                 lane.exchange = Exchange::Paused { until: now + pause };
                 self.holds.note_store_down(number, now + pause);
-                // The lane searches again for the jobs that the lease should have brought. If no job came, the ready
-                // jobs of the lane are forgotten until then (`forget`), so no permits are kept for them.
+                // The lane searches again for the jobs that the lease should have brought. If no job came, this process
+                // forgets the ready jobs of the lane until that search (`forget`), so that it keeps no permits for
+                // them.
                 lane.search(TopicSearch::All);
                 if batch.jobs.is_empty() {
                     self.fair.forget(number);
@@ -190,7 +191,7 @@ impl ConsumerState {
         // The rings that came during the exchange may be newer than the answer to the exchange.
         let rung = &self.lanes[number].rung;
         rung.iter().for_each(|topic| self.fair.note_ring(number, topic));
-        // For these topics, there may be no free worker any more.
+        // The bell rang for these topics, but they get no free worker now.
         let without_worker = rung.iter().filter(|topic| self.wanted_callbacks(topic) == 0);
         let mut others: BTreeSet<TopicName> = without_worker.cloned().chain(unasked).collect();
         others.extend(left.into_iter().map(|(topic, _)| topic));

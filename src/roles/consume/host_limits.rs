@@ -2,10 +2,10 @@
 //! postponed. Pure.
 //!
 //! A job may have a URL of its own, so its host is known only when it is leased. While the home of the host is asked
-//! for a permit, the job waits here, and a worker stays free for it. When the host is at its limit, its jobs are handed
-//! back with a later due time, so that the jobs of other hosts come next. A job is postponed to the time when the jobs
-//! before it should have begun. So the work of leasing and postponing these jobs is limited, even if the backlog is
-//! large. If all jobs of a topic go to one host, permits are asked for before the lease.
+//! for a permit, the job waits here, and a worker stays free for it. When the host is at its limit, its jobs are
+//! postponed, so that the jobs of other hosts come next. A job is postponed to the time when the jobs before it should
+//! have begun. So the work of leasing and postponing these jobs is limited, even if the backlog is large. If all jobs
+//! of a topic go to one host, permits are asked for before the lease.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) struct HeldJob {
     /// The topic as it was when the lease was ordered.
     pub topic: Arc<Topic>,
     pub leased: Leased,
-    /// The index of its host, if this host has limits.
+    /// The index of the job's host in `HostLimits`, if this host has limits.
     pub host: Option<usize>,
 }
 
@@ -149,7 +149,7 @@ impl HostLimits {
 
     /// Takes a job that was leased. None: it waits for an answer about permits.
     pub(super) fn take(&mut self, mut job: HeldJob, now: Instant) -> Option<HostDecision> {
-        // A URL that cannot be used fails when it is called.
+        // A job whose URL cannot be used begins at once. It fails when the URL is called.
         let url = job.topic.url_for(job.leased.headers.destination());
         job.host = url.ok().and_then(|url| self.host_of(&url));
         let Some(host) = job.host else { return Some(HostDecision::Begin(job)) };
@@ -173,7 +173,8 @@ impl HostLimits {
         Some(HostDecision::Postpone(job, wait))
     }
 
-    /// Returns what happens to the waiting jobs for which the answers have come.
+    /// Returns what happens to the waiting jobs. A job is left out while there is no answer about the permits of its
+    /// host.
     pub(super) fn decide(&mut self, now: Instant) -> Vec<HostDecision> {
         let hosts: Vec<usize> =
             (0..self.hosts.len()).filter(|host| !self.hosts[*host].waiting.is_empty()).collect();

@@ -23,7 +23,7 @@ use store::{
 /// processes get their turn at the store.
 pub(super) const BATCH: usize = 256;
 
-/// How long a secret is used before it is read again.
+/// How long the ticket secret of the lane is used before it is read again.
 const SECRET_KEPT: Duration = Duration::from_secs(60);
 
 /// The pause after a failure, before the secret is read again.
@@ -44,7 +44,7 @@ pub(super) enum LaneOrder {
     Deaf,
     /// Hand back all leases that this process still has.
     HandBack,
-    /// Ask for permits of topics that have their home on this lane.
+    /// Ask for permits of topics and hosts that have their home on this lane.
     Permits(Vec<PermitRequest>),
     /// Open the circuit of a topic: its jobs wait.
     Open(CircuitOpening),
@@ -68,7 +68,8 @@ pub(super) enum LaneEvent {
         asks: Vec<PermitRequest>,
         permits: Vec<Result<Permit, StoreError>>,
     },
-    /// A topic's circuit was opened (`Opened`) or closed (`Closed`). `is_news`: whether this changed its state.
+    /// A topic's circuit was opened (`Opened`) or closed (`Closed`). `is_news`: whether the circuit was in another
+    /// state before.
     Opened {
         opening: CircuitOpening,
         is_news: Result<bool, StoreError>,
@@ -88,7 +89,7 @@ pub(super) struct ExchangeAnswer {
     pub batch: Batch,
     /// What went wrong.
     pub failed: Option<StoreError>,
-    /// Whether some leases whose answers never came are not taken back yet.
+    /// Whether some lease calls got no answer, and their leases are not taken back yet.
     pub unanswered: bool,
 }
 
@@ -98,7 +99,7 @@ pub(super) enum LaneReport {
     Event(LaneEvent),
     /// The secret that signs the tickets of the lane's leases.
     Secret(TicketSecret),
-    /// All leases were handed back. After an error the timers hand them back.
+    /// All leases were handed back. If there was an error, the timers hand them back later.
     HandedBack(Result<usize, StoreError>),
     /// The lane cannot continue.
     Ended(anyhow::Error),
@@ -172,7 +173,7 @@ impl Lane {
     }
 }
 
-/// The thread of one lane: settles, leases and listens as the lane says.
+/// The thread of one lane. It settles, leases and listens as the main loop orders.
 struct LaneWorker {
     number: usize,
     store: Box<dyn Store>,
@@ -209,9 +210,9 @@ impl LaneWorker {
     }
 
     fn wait(&mut self) -> Result<()> {
-        // A lane that does not listen need not wait for its bell. There is one exception: a bell that loses rings. It
-        // may have rung for this process alone, just before the lane stopped listening. Nobody else would hear that
-        // ring.
+        // A lane that does not listen need not wait for its bell. There is one exception: a bell whose rings are lost
+        // if nobody acts on them (`loses_rings`). Such a bell may have rung for this process alone, just before the
+        // lane stopped listening. Nobody else would hear that ring.
         let bell = self.bell.as_ref().filter(|bell| self.listens || bell.loses_rings());
         let fds: Vec<BorrowedFd<'_>> =
             std::iter::once(self.wake_reader.as_fd()).chain(bell.map(|bell| bell.as_fd())).collect();
@@ -288,8 +289,8 @@ impl LaneWorker {
         }
     }
 
-    /// Reports the secret before a lease that may need it, and reads it again from time to time. A node that lost its
-    /// data has also lost its secret.
+    /// Reports the ticket secret before a lease whose jobs may need it. Reads the secret again from time to time,
+    /// because a node that lost its data has a new secret.
     fn read_secret(&mut self) {
         if self.secret_read.is_some_and(|at| at.elapsed() < SECRET_KEPT) {
             return;

@@ -20,15 +20,15 @@ use store::{Settlement, TopicRing};
 const GATHER: Duration = Duration::from_millis(1);
 
 /// After a lease that has left work behind, the lane does not listen to its bell for [`GATHER`]. It finds topics with
-/// new ready jobs by surveys, which are leases that ask for all topics. The store also reports some of these topics. A
-/// survey takes longer with more topics, so surveys get a tenth of the time. After each survey, the lane waits for the
-/// duration of the survey, multiplied by this number.
+/// new ready jobs by surveys, which are leases that ask for all topics. The answers to the other leases also name some
+/// of these topics. A survey takes longer with more topics, so surveys get a tenth of the time. After each survey, the
+/// lane waits for the duration of the survey, multiplied by this number.
 const SURVEY_SHARE: u32 = 9;
 
 /// The longest wait between two surveys.
 const SURVEY: Duration = Duration::from_millis(100);
 
-/// How long after a failure the lane tries again to take back leases whose answers never came.
+/// How long after a failure the lane tries again to take back the leases of calls that got no answer.
 const TAKE_BACK: Duration = Duration::from_millis(200);
 
 /// How often this process tells other processes about jobs that it may not take.
@@ -53,7 +53,7 @@ pub(super) struct LaneState {
     pub flying: u32,
     /// When a lease asks for all topics again, and not only for the topics that are known to have ready jobs.
     survey_at: Instant,
-    /// When the lane tries again to take back leases whose answers never came. `None`: there are none.
+    /// When the lane tries again to take back the leases of calls that got no answer. `None`: there are no such leases.
     take_back_at: Option<Instant>,
     /// The topics whose ready jobs wait because the circuit is open, and when each circuit lets a job through. No bell
     /// rings at that time.
@@ -88,12 +88,12 @@ pub(super) struct ExchangeUnderWay {
 /// A lease that is not answered yet.
 #[derive(Debug)]
 pub(super) struct LeaseUnderWay {
-    /// How many jobs it may bring. The same number of workers is kept free for it.
+    /// How many jobs the lease may bring. The same number of workers is kept free for it.
     pub limit: u32,
     /// The topics that the lease asks for, as they were when it was ordered. Each has the number of jobs that the lease
     /// asks for. With 0, the lease only asks how many jobs are ready.
     pub asked: BTreeMap<TopicName, (Arc<Topic>, u32)>,
-    /// Whether it asks only for known topics, or for all.
+    /// Whether the lease asks only for topics that are known to have ready jobs, or for all topics.
     pub asks: TopicSearch,
     /// The topics that the bell rang for and that are not asked for, because there was no worker or no permit for them.
     pub unasked: BTreeSet<TopicName>,
@@ -117,7 +117,7 @@ pub(super) enum BellState {
     Ignored,
     /// It has been ordered to take the bell down.
     TakenDown,
-    /// The bell is down. All rings that went to this process were answered.
+    /// The bell is down. If its rings would be lost, all bells were rung, so that other processes look for the work.
     Gone,
 }
 
@@ -149,7 +149,7 @@ impl LaneState {
         self.search = Some(Search { asks, ..before });
     }
 
-    /// Notes that the bell rang for a topic, or for any topic.
+    /// Notes that the bell rang. `None`: the ring names no topic, so any topic may have ready jobs.
     pub(super) fn ring(&mut self, topic: Option<TopicName>) {
         self.search(if topic.is_some() { TopicSearch::Known } else { TopicSearch::All });
         self.search = self.search.map(|search| Search { is_rung: true, ..search });
@@ -323,7 +323,8 @@ mod tests {
 
     #[test]
     fn outcomes_are_sent_when_half_of_the_callbacks_have_ended() {
-        // (Unsettled, in flight): the last callback that ends does not wait for others.
+        // Each pair has the numbers of unsettled outcomes and of callbacks in flight. With no callback in flight, the
+        // outcome does not wait.
         for (unsettled, flying) in [(1, 0), (1, 1), (16, 16), (17, 15), (lane::BATCH, 4096)] {
             assert!(is_enough(unsettled, flying), "{unsettled} {flying}");
         }

@@ -1,9 +1,9 @@
 //! dq-consume: leases ready jobs, calls their callbacks, and settles the leases.
 //!
 //! The `dispatcher` decides, and is pure. Each lane of the store has a thread that talks to it (`lane`), and one thread
-//! makes all calls (`workers`). The main loop in this file passes their reports to the dispatcher, and passes the
-//! decisions back to them. While calls run, their outcomes gather and are settled together. A lease never takes more
-//! jobs than there are free workers, so that no job waits here while another consumer is idle.
+//! makes all calls (`workers`). The main loop in this file passes the reports of these threads to the dispatcher, and
+//! passes the orders of the dispatcher to the threads. While calls run, their outcomes gather and are settled together.
+//! A lease never takes more jobs than there are free workers, so that no job waits here while another consumer is idle.
 //!
 //! This crate never stores or promotes a job. Begin with [`run`], then `dispatcher`.
 
@@ -156,7 +156,7 @@ impl Consumer {
         }
     }
 
-    /// Waits for the end of a callback, a lane, the master, or the next moment at which something is due.
+    /// Waits until a callback ends, a lane or the master reports something, the topics change, or something is due.
     fn wait(&mut self, context: &mut Context) -> Result<()> {
         context.workers_by(self.dispatcher.overdue_at());
         let drain_ends = context.drain().and_then(|Drain { until, .. }| until?.checked_sub(LAST_CALL));
@@ -175,7 +175,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Hands back the leases that are left, and then ends the process.
+    /// Hands back the leases that are left, before the process ends.
     fn end(&mut self, drain: Drain) -> Result<()> {
         if self.dispatcher.is_drained() {
             // Some lease calls may have no answer, and their leases may not be taken back yet. Then the file of the

@@ -37,7 +37,7 @@ struct Limit {
     in_flight: u32,
     /// Permits that may be used now.
     hand: u32,
-    /// The time since which there are permits in `hand`.
+    /// When permits were last granted.
     hand_since: Instant,
     /// Permits for which a lease is under way.
     reserved: u32,
@@ -143,8 +143,8 @@ impl Limits<LimitName> {
         Limits { epoch: now, may_go_alone, topics: hosts.iter().map(limit).collect() }
     }
 
-    /// Returns when permits of a host are asked for again. None: they may be asked for now, as far as this process
-    /// knows, or this process has some already.
+    /// Returns when permits of a host are asked for again. None: this process has permits of the host already, or it
+    /// may ask for permits now, as far as it knows.
     pub(super) fn refused_until(&self, host: &LimitName, now: Instant) -> Option<Instant> {
         let limit = self.topics.get(host)?;
         limit.again.filter(|again| limit.hand == 0 && *again > now)
@@ -161,7 +161,8 @@ impl Limits {
     pub(super) fn serve(&mut self, topics: &Topics, now: Instant, in_flight: impl Fn(&TopicName) -> u32) {
         for topic in topics.iter() {
             if topic.max_in_flight.is_none() && topic.rate.is_none() {
-                // After a while, the home forgets which permits this process held.
+                // This process reports nothing more about the topic. After a while, the home forgets which permits this
+                // process held.
                 self.topics.remove(&topic.name);
                 continue;
             }
@@ -219,7 +220,7 @@ where
     /// Records that the lease for `reserved` permits brought `jobs` jobs. Their callbacks begin.
     pub(super) fn leased(&mut self, topic: &N, reserved: u32, jobs: u32) {
         if let Some(limit) = self.topics.get_mut::<str>(topic.borrow()) {
-            // A lease that was ordered before the topic had limits had no permits.
+            // If a lease was ordered before the topic had limits, no permits were reserved for it.
             let had = limit.reserved.min(reserved);
             limit.reserved -= had;
             limit.in_flight += jobs;
@@ -232,8 +233,8 @@ where
         if let Some(limit) = self.topics.get_mut::<str>(topic.borrow()) {
             limit.in_flight = limit.in_flight.saturating_sub(1);
             limit.unused += u32::from(!began);
-            // There is room again. A permit that was not used goes back with the next question, which may get it again
-            // at once.
+            // There is room again. A permit that was not used goes back with the next permit request. The home may
+            // grant it again at once.
             if !began || limit.max_in_flight.is_some() && limit.refusals > 0 {
                 limit.again = None;
             }
@@ -345,7 +346,7 @@ where
         self.topics.iter().filter_map(next_of).min()
     }
 
-    /// Whether each home knows that this process holds no permits any more, or the home cannot be reached.
+    /// Whether each home that can be reached knows that this process holds no permits any more.
     pub(super) fn is_drained(&self) -> bool {
         self.topics.values().all(|limit| limit.alone.is_some() || (limit.asked.is_none() && limit.is_even()))
     }

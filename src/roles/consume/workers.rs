@@ -146,8 +146,9 @@ impl WorkerQueue {
     }
 }
 
-/// Returns the earliest time when an attempt could begin, in Unix microseconds. This is its due time, or the time when
-/// the job was added, if that is later. A retry is always due after the add, so it counts from its own due time.
+/// Returns the earliest time when an attempt could begin, in Unix microseconds. This is the later of two times: the due
+/// time of the job, and the time when the job was added. A retry is always due after the add, so it counts from its own
+/// due time.
 fn expected_us(leased: &Leased) -> i64 {
     leased.due_ms.saturating_mul(1000).max(leased.stamp_us)
 }

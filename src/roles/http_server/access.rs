@@ -1,4 +1,4 @@
-//! Access control: whether a caller has what a route needs (`route_rule`), and whether there is a free place.
+//! Access control: whether a caller has what a route needs (`route_rule`), and whether one more request may run now.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -48,17 +48,17 @@ impl Peer {
 /// Who makes a request. The value is stored in the request's axum extensions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Caller {
-    /// Root or the daemon's own user, on the Unix socket. It holds the user id.
+    /// Root or the daemon's own user, on the Unix socket. The value is the user id.
     Local(u32),
     /// A caller that needs no token: `http.auth` is `none`, or the route takes a ticket.
     Anybody,
-    /// A client with a token. It holds the token's name.
+    /// A client with a token. The value is the token's name.
     Token(TokenName),
-    /// A person who has signed in to the console. It holds the account's name.
+    /// A person who has signed in to the console. The value is the account's name.
     Account(TokenName),
 }
 
-/// The form in the audit log and in log lines.
+/// Writes the caller in the form that the audit log and the log lines use.
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -97,7 +97,7 @@ type Identity = (Caller, Option<Token>);
 /// The header that the console's page sends with each change.
 const CSRF: HeaderName = HeaderName::from_static("dq-csrf");
 
-/// Returns the values of all cookies of a name. A browser may send an old cookie of another path before the valid
+/// Returns the values of all cookies with this name. A browser may send an old cookie of another path before the valid
 /// cookie.
 fn cookies<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str> {
     let all = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
@@ -315,7 +315,7 @@ async fn let_in_by<F: Future<Output = Response>>(
         *has_token = true;
         parts.extensions.get::<ConnectionProof>().inspect(|proof| proof.record());
     }
-    // A path that does not exist has no rule. A caller with a valid token gets the answer 404.
+    // A path that does not exist has no rule. So a caller with a valid token passes, and gets the answer 404.
     if let (Some(rule), Some(token)) = (rule, &token) {
         let topic = topic(&mut parts).await.unwrap_or_default();
         if let Some(need) = rule.need(&topic)

@@ -1,7 +1,7 @@
 //! The settings of a topic that only administrators change: its quotas, its share of the workers, the check of
 //! certificates, and the hosts of its jobs. A caller that may only manage the topic must not change them. Otherwise the
-//! caller could remove the limits that were set for it. It could also send callbacks to its own host and read their
-//! headers, or let others on the network read the headers.
+//! caller could remove the limits that were set for it. With `job_hosts`, it could also send callbacks to its own host
+//! and read their headers. With `tls_verify`, it could let others on the network read the headers.
 
 use super::api::Requester;
 use super::problem::Problem;

@@ -53,15 +53,16 @@ fn made_id() -> String {
 /// its own origin. The browser reports the host name in `Host`, and the origin in `Origin`.
 #[derive(Debug)]
 pub(super) struct AcceptedHosts {
-    /// The scheme at the beginning of the origin of this host's pages.
+    /// The scheme with which the origin of this host's pages begins.
     scheme: &'static str,
-    /// If set, any address and this name are accepted in addition to loopback. None: only loopback.
+    /// A host name that is accepted in addition to loopback. If it is set, any IP address is accepted, too. None: only
+    /// loopback is accepted.
     wide: Option<String>,
 }
 
 impl AcceptedHosts {
-    /// Returns the host names that requests to this instance may use. They depend on the address at which it listens.
-    /// TLS decides the scheme of the accepted origin.
+    /// Returns the host names that requests to this instance may use. The names depend on the address at which this
+    /// instance listens. TLS decides the scheme of the accepted origin.
     pub(super) fn new(listen: Option<SocketAddr>, with_tls: bool, instance: &str) -> AcceptedHosts {
         let scheme = if with_tls { "https://" } else { "http://" };
         let is_wide = listen.is_some_and(|a| !a.ip().to_canonical().is_loopback());

@@ -1,5 +1,6 @@
-//! The routes of alerts. They show the channels, and test the channels with a message. A test message is sent at once,
-//! and the answer has the result. It is not gathered with other messages, and it is not sent again.
+//! The routes of alerts. They show the channels through which people get alerts, and test the channels with a message.
+//! A test message is sent at once, and the answer has the result. It is not gathered with other messages, and it is not
+//! sent again.
 
 use std::sync::Arc;
 use std::time::Instant;

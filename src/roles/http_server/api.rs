@@ -122,8 +122,8 @@ impl Api {
 
 /// Who makes a request.
 pub(super) struct Requester {
-    /// A request may read from the store for a long time (`StoreClient::read`). Such a read counts for this client.
-    /// Each client has a limited number of such reads at a time. None: the reads are not limited.
+    /// The client for which long reads from the store are counted (`StoreClient::read`). Each client has a limited
+    /// number of such reads at a time. None: the reads are not limited.
     pub holder: Option<Holder>,
     permissions: Option<Permissions>,
     caller: Option<Caller>,

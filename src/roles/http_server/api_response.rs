@@ -1,5 +1,5 @@
-//! Turns the store's answers into answers for clients. Most of this runs on the store's thread. A handler calls `job`
-//! itself, on its own thread.
+//! Turns the store's answers into answers for clients. Most functions of this file run on a thread that asks the store.
+//! `job` runs on the thread of the handler that calls it.
 
 use axum::http::header::{CONTENT_TYPE, ETAG, LOCATION};
 use axum::http::{HeaderValue, StatusCode};

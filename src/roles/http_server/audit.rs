@@ -1,5 +1,5 @@
 //! The audit log: changes through the API are recorded in the registry, with the caller who made them. The table
-//! `NOTED` names them. This source file also has the route that shows the log.
+//! `NOTED` lists the requests that are recorded. This source file also has the route that shows the log.
 //!
 //! An entry is written after the change and before the answer. The answer waits for the registry for at most
 //! [`PATIENCE`]. If the registry does not answer, the entry goes to the log of the process.

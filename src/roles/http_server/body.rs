@@ -18,8 +18,8 @@ use super::problem::Problem;
 /// How long a client may take to send a body.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The memory that all bodies may take together, in bytes. If eight times the longest body is more than this, that
-/// number is the limit: see `memory`.
+/// The memory that all bodies may take together, in bytes. If this is less than eight times the longest body, the limit
+/// is eight times the longest body: see `memory`.
 const BODIES_MAX: usize = 64 << 20;
 
 /// Returns the memory for bodies of at most `max_body` bytes.

@@ -68,8 +68,7 @@ struct BulkQuery {
 pub(super) struct DryRun {
     /// The number of jobs that the operation would change, among the jobs that were looked at.
     matched: u64,
-    /// The number of jobs that the filter selects but the operation would not change, among the jobs that were looked
-    /// at.
+    /// How many of the jobs that were looked at are selected by the filter, but would not be changed.
     skipped: u64,
     looked_at: u64,
     /// Whether all jobs were looked at. If not, the operation may change more than `matched`.
@@ -105,9 +104,9 @@ pub(super) struct BulkResponse {
     changed: u64,
     /// How many jobs were not changed, although the filter selects them.
     skipped: u64,
-    /// How many jobs this operation may or may not have changed. A process died or the store did not answer, so the
-    /// step was done again. By then, something else had changed these jobs. Or the operation was stopped while the
-    /// store did not answer.
+    /// How many jobs this operation may or may not have changed. This happens if a step is done again, because a
+    /// process died or the store did not answer, and something else has changed these jobs meanwhile. It also happens
+    /// if the operation is stopped while the store does not answer.
     unclear: u64,
     /// What a running operation waits for, or why the operation failed. Null: the operation waits for nothing, and has
     /// not failed.

@@ -166,7 +166,8 @@ async fn test(
         called.map_err(|_| Problem::unavailable("no_thread", "the thread that calls the receiver failed"))?;
     let seen = seen.map(|seen| *seen).unwrap_or_default();
     let outcome = match verdict {
-        // A test sends no `dq-ack-url`, so a receiver cannot answer it later.
+        // A test sends no `dq-ack-url`, so no outcome can follow later. If the receiver answers that it reports later,
+        // this counts as accepted.
         Verdict::Accepted | Verdict::Later => CallbackVerdict::Accepted,
         Verdict::Failed { .. } | Verdict::Again { .. } => CallbackVerdict::Failed,
         Verdict::Refused { .. } => CallbackVerdict::Refused,

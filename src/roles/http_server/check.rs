@@ -22,7 +22,8 @@ use model::job::TopicName;
 use model::strict_json::UniqueFields;
 use model::topic::Topic;
 
-/// The maximum number of problems that a check finds. A limit is needed, because each unknown field is a problem.
+/// The maximum number of problems that a check finds in the fields. (A few problems of the whole topic may be added.) A
+/// limit is needed, because each unknown field is a problem.
 const PROBLEMS_MAX: usize = 32;
 
 /// How many attempts the timetable shows. The last attempt is shown in any case.

@@ -51,7 +51,8 @@ impl Condition {
         self.of.is_none() && !self.absent
     }
 
-    /// Checks the condition. `there` is none if there is no topic. Its inner value is the revision, if it is known.
+    /// Checks the condition. `there` is none if the topic does not exist. If the topic exists, the inner value is its
+    /// revision, or none if the revision is not known.
     pub(super) fn check(
         &self,
         name: &TopicName,

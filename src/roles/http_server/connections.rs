@@ -93,7 +93,7 @@ impl Listeners {
     }
 }
 
-/// What happens to connections after their next answer.
+/// When the open connections end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ConnectionStage {
     /// They are kept.
@@ -202,7 +202,7 @@ impl ConnectionTask {
 
     async fn serve(self, stream: impl Stream) {
         let ConnectionTask { app, unread, peer, mut stage, idle_timeout } = self;
-        // Root and the daemon's user, on the Unix socket, may read as slowly as they like.
+        // Large answers that are not read yet are limited for each address. The Unix socket has no such limit.
         let reader = match peer {
             Peer::Address(_) => Some(Holder::Source(peer.source())),
             Peer::User(_) => None,
@@ -239,7 +239,7 @@ impl ConnectionTask {
             .max_buf_size(HEAD_MAX)
             .serve_connection(TokioIo::new(WriteTimeout::new(stream, idle_timeout)), service);
         let mut connection = std::pin::pin!(connection);
-        // This is dropped before the connection, which has the descriptor.
+        // `_open` is dropped before the connection, because the connection closes the descriptor.
         let _open = presence.watch(socket);
         let last_answer = async {
             let _ = stage.wait_for(|stage| *stage == ConnectionStage::LastAnswer).await;

@@ -64,7 +64,7 @@ struct LiveTopic {
     /// How many jobs clients add in a period of `add_rate`. Null: the topic has no `add_rate`, or the number is not
     /// known.
     add_rate_used: Option<u64>,
-    /// Null: the store does not answer.
+    /// Whether the topic is paused. Null: the store does not answer.
     paused: Option<bool>,
     circuit: Option<ShownCircuit>,
     registered: bool,

@@ -26,7 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 
-/// The number of minutes that are counted one by one, and the number of hours after them.
+/// How many minutes from now are counted one by one, and up to how many hours from now the jobs are counted by the
+/// hour.
 const MINUTES: i64 = 10;
 const HOURS: i64 = 24;
 

@@ -55,7 +55,7 @@ pub(super) fn parameters<'a>(query: &'a str, known: &[&str]) -> Result<Vec<Param
     Ok(parameters)
 }
 
-/// Cuts a text to the length that a message should repeat.
+/// Returns the beginning of a text, so that a message that repeats it stays short.
 pub(super) fn short(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(80) {
         None => text.into(),

@@ -37,7 +37,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 #[allow(dead_code)]
 struct JobSearchQuery {
     /// Only jobs in this state. Several states are separated by commas, such as `delayed,ready`. Without this
-    /// parameter: pending jobs and dead letters.
+    /// parameter, pending jobs and dead letters are shown.
     #[param(required = false, pattern = "^(delayed|ready|leased|dead)(,(delayed|ready|leased|dead))*$")]
     state: String,
     /// Only jobs whose id begins with this text.

@@ -256,8 +256,8 @@ pub(super) enum OutcomeWord {
     Spooled,
 }
 
-/// The result of a removal that waits in this host's spool. The removal replaces an add of the job that waited in the
-/// spool.
+/// The result of a removal that waits in this host's spool. The spool had an add of this job, and the removal has
+/// replaced this add.
 #[derive(Serialize, ToSchema)]
 pub(super) struct SpooledDeletion {
     /// Always true.

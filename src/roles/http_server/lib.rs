@@ -240,7 +240,8 @@ struct Gate {
 /// Passes a request through the gate. It is one layer for all steps, because axum boxes and clones every layer anew for
 /// each request.
 async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
-    // A recorded request continues when its client goes away. So it needs its own reference to the gate.
+    // A request that the audit log records continues when its client goes away. So it needs its own reference to the
+    // gate.
     let own = Arc::clone(&gate);
     let kept = |request| async move {
         let replayed = |request| replays::replay(&own.replays, &own.api, request, next);
@@ -284,7 +285,8 @@ async fn serve(
         connections.open.spawn(gmq::run(api.clone(), gmq));
     }
     if let Some(beanstalk) = beanstalk {
-        // The old process passes its connections on as soon as this process is ready.
+        // The old process passes its connections on as soon as this process is ready. So this process listens for them
+        // before it is ready.
         let handoffs = beanstalk::listen(&context.settings.run_dir);
         let handoffs = handoffs.context("cannot listen for connections of the process before")?;
         let beanstalk =
@@ -310,7 +312,7 @@ async fn serve(
     loop {
         let now = Instant::now();
         if store_client.is_gone() || api.pull.is_gone() {
-            // Clients that were answered with this error get a moment to receive it.
+            // Clients whose requests failed because of this get a moment to receive their answers.
             tokio::time::sleep(role::LAST_WORDS).await;
             bail!("the store's file was replaced: the next start opens the new file");
         }

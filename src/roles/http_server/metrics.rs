@@ -353,7 +353,8 @@ fn write_spool(text: &mut Text, state: &SpoolState, max_bytes: u64) {
 }
 
 fn write_processes(text: &mut Text, status: &DaemonStatus) {
-    // During a rolling restart both generations report all restarts of a slot.
+    // During a rolling restart, the processes of both generations report all restarts of their slot. So the restarts
+    // are not added up.
     let mut restarts: BTreeMap<&str, u32> = BTreeMap::new();
     let mut processes: BTreeMap<(&str, &str), u32> = BTreeMap::new();
     for process in &status.processes {

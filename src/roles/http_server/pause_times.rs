@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How many of the latest entries of the audit log are searched.
 const ENTRIES: usize = 1000;
 
-/// Begin and end of each pause of a topic, in Unix milliseconds, the earliest first.
+/// The beginning and the end of each pause of a topic, in Unix milliseconds. The earliest pause is first.
 #[derive(Debug, PartialEq, Eq)]
 struct PauseTimes(Vec<(i64, i64)>);
 

@@ -1,5 +1,5 @@
-//! The routes that pause and resume a topic. The pause is kept only in the store. After the answer to a pause, the
-//! store gives no lease.
+//! The routes that pause and resume a topic. The pause is kept only in the store. After a request to pause a topic is
+//! answered, the store gives no lease for a job of this topic.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Whether the client of a request still listens. hyper learns that a client has closed its connection only while it
-//! reads the connection. It does not read while a request is being answered and bytes of a next request are in its
-//! buffer. So a request that waits for long asks the kernel itself.
+//! Whether the client of a request still listens. hyper learns that a client has closed its connection, but only while
+//! hyper reads from this connection. hyper does not read while a request is being answered and the buffer of the
+//! connection has bytes of the next request. So a request that waits for long asks the kernel itself.
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex};

@@ -42,7 +42,7 @@ pub(super) struct RecordResponse<'a> {
     last_attempt_ms: Option<i64>,
     /// When the job ended, Unix milliseconds.
     ended_ms: i64,
-    /// Why the job was removed, if dq knows it. The only value is `exported`.
+    /// Why the job was removed, if dq knows the reason. The only value is `exported`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     note: Option<&'a str>,

@@ -127,7 +127,7 @@ impl RecordParameters {
 
 const OUTCOMES: &str = "delivered, dead, deleted or replaced";
 
-/// The parts of a cursor, as they are written.
+/// The parts of a cursor, with topics and ids as plain texts. A written cursor contains them as JSON.
 type RecordCursorParts = (String, Option<String>, Option<(i64, String, String)>);
 
 fn write_cursor(at: RecordCursor) -> String {

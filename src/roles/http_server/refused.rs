@@ -21,7 +21,7 @@ const ACK: &str = "/v1/ack/";
 #[derive(Default)]
 pub(super) struct RefusedRequests {
     log: Mutex<RefusalLog>,
-    /// Signals that there is something to log later.
+    /// Signals that a request was refused, so counts may have to be logged later.
     begun: Notify,
 }
 

@@ -29,9 +29,9 @@ use model::job::{State as JobState, TopicName};
 use registry::{Expected, Registry, RegistryError};
 use role::submit::StoreRequest;
 
-/// The maximum number of jobs that one step removes, so that other requests get their turn at the store. The second
-/// constant: the removal of jobs may begin another step until this time after its own start. The removal of records has
-/// the same limit for itself.
+/// The maximum number of jobs that one step removes, so that other requests get their turn at the store. `PATIENCE`:
+/// when jobs have been removed for longer than this, no further step begins. The removal of records has the same limit,
+/// counted from its own start.
 const STEP: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(20);
 

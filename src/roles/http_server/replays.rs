@@ -77,7 +77,7 @@ enum Record {
 #[derive(Default)]
 struct Records {
     all: HashMap<RequestKey, Record>,
-    /// The requests that are done, the oldest first, with the bytes that each one takes.
+    /// The finished requests, the oldest first, each with the number of bytes that it takes.
     order: VecDeque<(Instant, RequestKey, usize)>,
     bytes: usize,
 }

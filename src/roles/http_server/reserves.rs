@@ -36,9 +36,9 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(reserve)).routes(routes!(reserve_of_several))
 }
 
-/// The place of a request. At most `http.max_requests` requests have a place at the same time. The place is an
-/// extension of the request. A request that reserves jobs gives up its place, because it may wait for a long time.
-/// Another limit counts such requests.
+/// The place that a request needs while dq works on it. At most `http.max_requests` requests have a place at the same
+/// time. The place is an extension of the request. A request that reserves jobs gives up its place, because it may wait
+/// for a long time. The requests that reserve jobs have a limit of their own.
 #[derive(Debug, Clone)]
 pub(super) struct RequestPlace(Arc<Mutex<Option<PoolPart>>>);
 
@@ -193,8 +193,8 @@ impl AnswerSlot {
             Err(e) => return Some(Err(e)),
         }
         // The client may have closed its connection, and tokio may not have checked the socket since then. The runtime
-        // has one thread, which polls all sockets before a task that yields continues. If the client is gone, this
-        // handler is dropped here, and the jobs go to another client.
+        // has one thread. When a task yields, this thread polls all sockets before the task continues. If the client is
+        // gone, this handler is dropped here, and the jobs go to another client.
         tokio::task::yield_now().await;
         let listens = client.listens();
         // A job without a ticket is removed already and cannot be handed back. So it is sent in any case. Perhaps the

@@ -1,5 +1,5 @@
-//! The details of the nodes that people see: what each server reports about itself, or the size of the embedded store's
-//! file. Each node is asked on a separate thread. A node that does not answer in time is left out.
+//! Details of the nodes, for people: what each server reports about itself, or the size of the embedded store's file.
+//! Each node is asked on a separate thread. A node that does not answer in time is left out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -54,7 +54,7 @@ pub(super) struct Server {
 pub(super) struct StoreFile {
     path: String,
     bytes: u64,
-    /// The size of the write-ahead log beside it.
+    /// The size of the write-ahead log that belongs to the file, in bytes.
     log_bytes: u64,
     disk_free_bytes: u64,
 }

@@ -23,7 +23,8 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// Reads the key. If the configuration names no file, a missing key is made. None: there is no console.
+    /// Reads the key. If the configuration names no file for the key, and there is no key yet, dq makes one. None:
+    /// there is no console.
     pub(super) fn load(settings: &Settings) -> Result<Option<Sessions>> {
         let http = &settings.http;
         if !http.console {

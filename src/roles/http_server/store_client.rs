@@ -71,10 +71,10 @@ impl Reply<Result<ApiResponse, Problem>> {
 /// How many long reads each client has at a time. Further reads of the client wait.
 const READS_MAX: usize = 2;
 
-/// If more reads of a client wait, a finished read keeps its turn during a pause. The length of the pause is the
-/// duration of the read, times this number. Some clients always have more reads than they may have at a time. Such a
-/// client uses about half of the time of the reading thread. The rest of the processor is left to adds and deliveries.
-/// A client that reads one page after the other never has this pause.
+/// If further reads of the same client wait, a finished read keeps its turn during a pause. The length of the pause is
+/// the duration of the read, times this number. Some clients always have more reads than they may have at a time. Such
+/// a client uses about half of the time of the reading thread. In the other half, the processor is free for adds and
+/// deliveries. A client that reads one page after the other never has this pause.
 const PAUSES: u32 = 3;
 
 /// The longest such pause.
@@ -123,7 +123,8 @@ impl StoreClient {
         self.ask_on(&self.submits, bytes, make).await
     }
 
-    /// Sends the store a read that may take long. The read uses the share of `holder`. None: the read is not limited.
+    /// Sends the store a read that may take long. The read takes one of the turns of the client `holder`. None: the
+    /// read is not limited.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         holder: Option<Holder>,

@@ -104,8 +104,9 @@ impl<'a> TopicPatch<'a> {
             let Some(raw) = self.0.raw(setting.name) else { continue };
             let StrictValue(value) = serde_json::from_str(raw.get()).map_err(|e| {
                 match serde_json::from_str::<Value>(raw.get()) {
-                    // The value is valid JSON, and only the strict reading refuses it. That reading also refuses an
-                    // object that has a field twice. So there is such an object in the value.
+                    // The value is valid JSON, and only the strict reading refuses it. For valid JSON, the strict
+                    // reading has only one rule: no object has a field twice. So the value has an object with a field
+                    // that occurs twice.
                     Ok(_) => Problem::field(setting.name, format!("{}: {}", setting.name, without_place(&e))),
                     Err(_) => wrong(setting.name, raw, &setting.wanted()),
                 }

@@ -75,7 +75,7 @@ pub(super) enum ShownCircuit {
 }
 
 impl ShownCircuit {
-    /// Reads the store's view. Without a view, the circuit is closed.
+    /// Returns the state of the circuit that the store reports. If the store reports none, the circuit is closed.
     pub(super) fn from_view(view: Option<&CircuitView>) -> ShownCircuit {
         match view.map(|view| view.state) {
             None => ShownCircuit::Closed,
@@ -139,7 +139,7 @@ impl TopicResponse {
         TopicResponse { name: topic.name.to_string(), settings, state }
     }
 
-    /// Adds a setting that dq cannot follow.
+    /// Adds a problem: what dq does not support in the topic's settings.
     pub(super) fn with_problem(mut self, problem: &str) -> TopicResponse {
         let before = self.state.problem.take();
         self.state.problem =

@@ -161,7 +161,7 @@ async fn list(State(api): State<Api>, requester: Requester) -> Result<ApiRespons
     let may_see = |shown: &TopicResponse| requester.permits(RequiredAccess::Topic(shown.name()));
     let topics = topics.into_iter().filter(may_see).map(|shown| shown.with(&paused));
     let mut topics: Vec<TopicResponse> = topics.collect();
-    // An entry that is not usable may belong to any topic, so only who may read all topics sees it.
+    // An entry that is not usable may belong to any topic, so only callers who may read all topics see it.
     unusable.retain(|_| requester.permits(RequiredAccess::Read));
     topics.sort_by(|a, b| a.name().cmp(b.name()));
     Ok(ApiResponse::new(StatusCode::OK, &Topics { topics, unusable, away }))

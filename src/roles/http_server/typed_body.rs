@@ -1,5 +1,5 @@
-//! Reads the bodies of requests as types. The same types describe the bodies in `/openapi.json`. An error names the
-//! field, its value, and the valid values.
+//! Reads the bodies of requests into Rust types. The same types describe the bodies in `/openapi.json`. An error names
+//! the field, its value, and the valid values.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use model::strict_json::UniqueFields;
 
 /// Reads a body, which is one JSON object. A null counts as a missing field, unless the type of the field accepts null.
 pub(super) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Problem> {
-    // Without this, a list of the values would be accepted in place of the object.
+    // Without this check, a list with the values of the fields would be accepted in place of the object.
     if json.trim_ascii_start().first() != Some(&b'{') {
         return Err(Problem::bad_json("it begins with something else than {"));
     }

@@ -21,7 +21,8 @@ pub(super) fn pool() -> Pool {
     Pool::new(LIMITS.0, LIMITS.1)
 }
 
-/// The bytes of an answer, with their part of the memory. The part is free again when the last byte is written.
+/// The bytes of an answer, with the part of the pool that they take. The part is free again when the last byte is
+/// written.
 struct HeldBytes {
     bytes: Bytes,
     _part: PoolPart,

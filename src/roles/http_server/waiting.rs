@@ -1,5 +1,5 @@
 //! Why a job waits, as the API shows it. This file gathers what the store, the registry and the counters know.
-//! `model::waiting` decides.
+//! `model::waiting` decides which reasons apply.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use role::submit::StoreRequest;
 use store::{CircuitState, CircuitView, LimitQuery, LimitUse, View};
 use telemetry::history;
 
-/// How long the store may take to report uses of limits.
+/// How long the store may take to report how far limits are used.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why a job waits: the most decisive reason, and the other reasons.
+/// Why a job waits: the main reason, and the other reasons.
 #[derive(Debug, Serialize)]
 pub(super) struct WaitingResponse {
     #[serde(flatten)]
@@ -33,7 +33,7 @@ pub(super) struct WaitingResponse {
     also: Vec<ReasonResponse>,
 }
 
-/// A reason: its code, its data, and its sentence.
+/// A reason: its code, its data, and a sentence for people.
 #[derive(Debug, Serialize)]
 struct ReasonResponse {
     #[serde(flatten)]

@@ -59,7 +59,7 @@ enum ThreadMessage {
     End,
 }
 
-/// The main loop's side of the worker.
+/// The handle by which the main loop controls the worker.
 pub(super) struct Alerts {
     shared: Arc<SharedState>,
     sender: Sender<ThreadMessage>,
@@ -85,7 +85,7 @@ impl Alerts {
             zone,
             php,
         };
-        // At the first start in this `run_dir`, dq begins to report dead letters now.
+        // At the first start in this `run_dir`, dq reports only jobs that become dead letters from this moment on.
         if worker.has_lock() && !worker.kept.ledger.is_begun() {
             worker.look_at_dead(&PhpMail::Unknown, now_ms());
             worker.is_changed = true;
@@ -135,8 +135,8 @@ fn file(run_dir: &Path) -> PathBuf {
 }
 
 impl SavedState {
-    /// Reads what the previous worker has left. If the file cannot be read, the state starts empty, and alerts may be
-    /// sent again.
+    /// Reads the state that the previous worker has saved. If the file cannot be read, the state starts empty, and
+    /// alerts may be sent again.
     fn read(run_dir: &Path) -> SavedState {
         let path = file(run_dir);
         let read = match std::fs::read(&path) {
@@ -168,7 +168,7 @@ struct AlertWorker {
     /// The worker that sends has this lock.
     lock: Option<File>,
     kept: SavedState,
-    /// `kept` is no longer the same as in the file.
+    /// `kept` differs from the file, so the file must be written again.
     is_changed: bool,
     next_look: Instant,
 }
@@ -182,7 +182,7 @@ impl AlertWorker {
                 Ok(ThreadMessage::End) | Err(RecvTimeoutError::Disconnected) => ends = true,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            // Another worker may hold the lock and be about to end.
+            // Another worker may still hold the lock until it ends. This worker tries again in each round.
             if !self.has_lock() {
                 if ends {
                     return;
@@ -199,7 +199,8 @@ impl AlertWorker {
         }
     }
 
-    /// Whether this worker sends. If it gets the lock, it continues from where the previous worker stopped.
+    /// Whether this worker is the one that sends alerts. When it gets the lock, it continues from where the previous
+    /// worker stopped.
     fn has_lock(&mut self) -> bool {
         if self.lock.is_some() {
             return true;
@@ -329,7 +330,8 @@ impl AlertWorker {
 
 /// Returns some of the jobs of a topic that became dead letters at `since_ms` or later.
 fn dead_jobs(settings: &Settings, topic: &str, since_ms: i64, count: u64) -> Result<Vec<DeadJob>> {
-    // The counters count topics for which they have no room together, under `(other)`. This is not the name of a topic.
+    // The counters have no room for some topics. They count these topics together, under `(other)`, which is not the
+    // name of a topic.
     let Ok(topic) = TopicName::new(topic) else { return Ok(Vec::new()) };
     let limit = usize::try_from(count).unwrap_or(usize::MAX).min(JOBS_NAMED);
     let mut store = store::open(&settings.store, &settings.run_dir).context("cannot open the store")?;

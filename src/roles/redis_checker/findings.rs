@@ -15,8 +15,8 @@ use model::status::{Finding, findings_file};
 /// What one check has found: each condition with its details.
 pub(super) type FoundConditions = BTreeMap<FindingKind, String>;
 
-/// How long a finding from before a restart stays open if it is not found again. The time is long enough for nodes,
-/// which count as down only after several misses.
+/// How long a finding from before a restart stays open if it is not found again. This is enough time to find again that
+/// a node is down, which takes several misses.
 const GRACE_MS: i64 = 15_000;
 
 /// The bytes that are reserved for the next findings: the first number, or the second if the disk has less room.

@@ -1,7 +1,7 @@
 //! Finds the topics that are late (the oldest ready job has waited for longer than `alert.late_after`), the topics
 //! whose circuits are open, the topics whose jobs nobody delivers (`stranded`), and the topics that have nearly used up
 //! their limits (`quotas`). A thread of its own asks the lanes of the store one after the other. When a lane is down,
-//! the thread drops what the lane has reported about its waiting jobs. Its last report of paused topics and open
+//! the thread drops what the lane has reported about its waiting jobs. The lane's last report of paused topics and open
 //! circuits still counts.
 
 use std::collections::{BTreeMap, BTreeSet};

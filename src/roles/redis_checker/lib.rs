@@ -42,7 +42,7 @@ use store::{Lanes, Store, StoreError};
 use telemetry::counters;
 use telemetry::history::Recorder;
 
-/// How often the store is asked whether it answers. Its file and its disk are checked in each round.
+/// How often the store is asked whether it answers. Its file and its disk are checked more often: every [`ROUND`].
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// How often the main loop collects what the watchers of nodes, topics and processes have found.
@@ -96,7 +96,7 @@ pub fn run(mut context: Context) -> Result<()> {
             of_store.extend(look_at_run_dir(&context.settings.run_dir, needs_bells)?);
         }
         let mut found = of_store.clone();
-        // The disk is checked more often, because adds are refused from the moment when it is full.
+        // The disk is checked in each round, because adds are refused from the moment when the disk is full.
         found.extend(file.as_ref().map(check_file).unwrap_or_default());
         found.extend(nodes.found());
         found.extend(move_that_lasts(&lanes, &mut moving_since).map(|what| (FindingKind::StoreFails, what)));
@@ -130,8 +130,8 @@ pub fn run(mut context: Context) -> Result<()> {
         }
         context.wait(&[], Some(Instant::now() + ROUND))?;
     }
-    // This waits until messages that are being sent have arrived, so that the next worker does not send them again. The
-    // wait lasts at most 5 seconds.
+    // The process waits until messages that are being sent have arrived, so that the next worker does not send them
+    // again. The wait lasts at most 5 seconds.
     while !alerts.has_ended() {
         context.wait(&[], Some(Instant::now() + END_ROUND))?;
     }
@@ -201,7 +201,7 @@ enum InspectionResult {
     Damaged(String),
 }
 
-/// Checks the whole store for damage, once, on a thread of its own, because it may take long.
+/// Checks the whole store for damage, once. The check has a thread of its own, because it may take long.
 fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<InspectionResult>>> {
     let damage = Arc::new(Mutex::new(InspectionResult::NotYet));
     let found = Arc::clone(&damage);
@@ -224,7 +224,7 @@ struct EmbeddedFile {
     path: PathBuf,
     /// The folder that records which file the daemon uses.
     run_dir: PathBuf,
-    /// Adds are refused while the disk has fewer free bytes.
+    /// Adds are refused while the disk has fewer free bytes than this.
     min_free: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Watches the Redis nodes. Checks each second whether they answer, every ten seconds their state, and each minute
-//! their configuration. Pure functions judge the answers.
+//! Watches the Redis nodes. Checks each second whether they answer. Checks their state every ten seconds, and their
+//! configuration each minute. Pure functions judge the answers.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,8 +12,8 @@ use super::findings::FoundConditions;
 use model::topic::Durability;
 use store::{Capability, Lanes, Probe, ProbeAnswer, StoreError};
 
-/// How often a node is asked whether it answers. The other two numbers say after how many such rounds its state and its
-/// configuration are read.
+/// How often a node is asked whether it answers. `INFO_EACH`: after how many rounds its state is read. `CONFIG_EACH`:
+/// after how many rounds its configuration is read.
 const ROUND: Duration = Duration::from_secs(1);
 const INFO_EACH: u64 = 10;
 const CONFIG_EACH: u64 = 60;
@@ -21,8 +21,8 @@ const CONFIG_EACH: u64 = 60;
 /// A server is down if it does not answer in this number of rounds in a row.
 const MISSES: u32 = 3;
 
-/// A node's clock that differs by more than this from the host's clock is a finding. The time of the network is
-/// deducted first.
+/// A node's clock that differs by more than this from the host's clock is a finding. The time that the answer took is
+/// subtracted first.
 const CLOCK_MAX: Duration = Duration::from_millis(50);
 
 /// A node that uses more than this percentage of its memory is short of memory.
@@ -274,7 +274,7 @@ fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> 
 }
 
 /// Returns why a node cannot keep jobs at the durability level that the store and the topics require. `None`: the node
-/// can.
+/// can keep them.
 fn judge_durability(capability: &Capability, asked: &[Durability], allows_snapshots: bool) -> Option<String> {
     if capability.keeps_snapshots_only() && !allows_snapshots {
         let unused = "it writes no append-only file, and is not used: set appendonly yes, or store.allow_snapshots = true";

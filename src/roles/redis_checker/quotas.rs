@@ -19,8 +19,8 @@ pub(super) fn held(counts: &[Counts]) -> TopicHoldings {
     counts.iter().map(|one| (one.topic.clone(), (one.pending(), one.bytes))).collect()
 }
 
-/// Returns the topics with a limit of which at least four fifths are used. `add_rates`: how many jobs clients add in
-/// one period of each topic's `add_rate`.
+/// Returns the topics that have used at least four fifths of one of their limits. `add_rates`: how many jobs clients
+/// add in one period of each topic's `add_rate`.
 pub(super) fn nearly_used<'a>(
     lanes: impl Iterator<Item = &'a TopicHoldings>,
     topics: impl Iterator<Item = &'a Topic>,

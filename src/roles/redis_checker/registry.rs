@@ -62,7 +62,8 @@ struct Follower {
     looked_at: Option<(u64, i64, i64)>,
     /// The log lines that were already written.
     logged: HashSet<String>,
-    /// Readable when somebody on this host has changed the registry. `None`: it cannot be watched.
+    /// The watch on the nudge file. It is readable when somebody on this host has changed the registry. `None`: the
+    /// file cannot be watched.
     nudges: Option<Changes>,
     /// When mail settings are read next. `None`: never.
     mail_at: Option<Instant>,
@@ -109,7 +110,7 @@ impl Follower {
                 Ok(())
             }
         };
-        // A nudge that comes after this is reported again.
+        // A nudge that comes after this call makes the watch readable again.
         let taken = nudged.and_then(|()| self.nudges.as_mut().map_or(Ok(false), Changes::take));
         if let Err(e) = taken {
             log::warn!("cannot watch for nudges: {e}; the registry is asked each second");

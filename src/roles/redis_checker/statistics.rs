@@ -24,7 +24,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// How long the process waits at its end for the last round.
 const LAST: Duration = Duration::from_secs(2);
 
-/// The main loop's side of the thread.
+/// The handle by which the main loop controls the thread.
 pub(super) struct Statistics {
     stop_sender: Sender<()>,
     ended: Receiver<()>,

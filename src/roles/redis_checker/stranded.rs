@@ -52,7 +52,7 @@ fn detail(topic: &TopicName, ready: u64, waits: Duration, why: &NotDelivered) ->
     )
 }
 
-/// Returns the topics with settings that dq does not support, and what follows from that.
+/// Returns the topics with settings that dq does not support, each with the problem and its consequence.
 pub(super) fn problems(topics: &Topics) -> FoundConditions {
     let of = |name: &str, problem: String| (FindingKind::TopicProblem(name.to_owned()), problem);
     topics.iter().filter_map(|topic| Some(of(topic.name.as_str(), topic.problem()?))).collect()

@@ -41,7 +41,7 @@ pub(super) struct Ticket {
     pub number: u64,
 }
 
-/// The TCP port's side of the store threads.
+/// The part of the TCP port that the store's threads use.
 pub(super) struct TcpRequestSource {
     pub waker: Arc<Waker>,
 }

@@ -27,8 +27,8 @@ const UNREAD_MAX: usize = 1 << 20;
 /// While this number of requests of a client is unanswered, nothing is read from the client.
 const OWED_MAX: usize = 1024;
 
-/// While complete frames wait in the inbox, and the inbox has at least this number of bytes, a reserve of the client
-/// that waits gets an empty answer. See `may_miss_the_end` for the reason.
+/// While complete frames wait in the inbox, and the inbox has at least this number of bytes, a waiting reserve of the
+/// client gets an empty answer. See `may_miss_the_end` for the reason.
 const HELD_MAX: usize = 32 << 10;
 
 /// The assumed size, in bytes, of the answer to a `get` until the store has answered it.

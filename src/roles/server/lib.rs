@@ -95,8 +95,8 @@ struct Server {
     /// Passes this server's connections on while it drains. `passing`: whether it still passes connections on.
     handoff_sender: Option<HandoffSender>,
     passing: bool,
-    /// When connections are checked next. This is not later than the first time when a connection has been silent for
-    /// too long, or when the store is overdue.
+    /// When connections are checked next: at the latest when the next connection has been silent for too long, or when
+    /// an answer of the store is overdue.
     sweep_at: Option<Instant>,
     turned_away: u64,
     accepting: TroubleLog,

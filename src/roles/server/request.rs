@@ -28,7 +28,8 @@ use role::submit::{StoreRequest, Submitter};
 use role::{LiveTopics, RefusalLog};
 use telemetry::counters::Counters;
 
-/// The most jobs of a `madd` in the digits framing. Their shortened answers fit into the longest frame of that framing.
+/// The maximum number of jobs of a `madd` in the digits framing. Their shortened answers fit into the longest frame of
+/// that framing.
 const MADD_DIGITS_MAX: usize = 200;
 
 /// The longest frame, in bytes, of a client that must show a token and has not shown it yet.
@@ -92,7 +93,7 @@ impl RequestRouter {
         open.check(ClientSource::address(peer.ip()), more).map_err(|no_place| no_place.to_string())
     }
 
-    /// Follows the topics and tokens, which may have changed.
+    /// Reads the topics and tokens again if they have changed.
     pub(super) fn follow_topics(&mut self) {
         if let Some(topics) = self.topics.reload() {
             self.reserves.serve(topics.clone());

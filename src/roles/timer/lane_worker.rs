@@ -18,11 +18,12 @@ use model::job::TopicName;
 use role::{TroubleLog, lock};
 use store::{self, Bell, OwnerTag, Store, StoreError};
 
-/// How many jobs move in one step. Between two steps, other processes can use the store.
+/// How many jobs one step promotes, and how many leases it expires, at most. Between two steps, other processes can use
+/// the store.
 const BATCH: usize = 256;
 
-/// The longest sleep. In normal work, no job waits for its end. It only limits the delay if a wake-up is lost because
-/// its sender died.
+/// The longest sleep. Normally, no job waits for the end of this sleep. The limit only matters if a wake-up is lost
+/// because the sender of the wake-up died.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// The longest sleep if the bells of the store may lose a ring. (A ring is lost if its receiver dies before it acts on
@@ -41,7 +42,7 @@ pub(super) struct LaneWorker {
     pub store: Box<dyn Store>,
     pub bell: Box<dyn Bell>,
     clock: TimerFd,
-    /// Owners whose leases here are not handed back yet.
+    /// Owners whose leases in this lane are not handed back yet.
     dead: Vec<(OwnerTag, SharedDeadOwner)>,
     news: Receiver<(OwnerTag, SharedDeadOwner)>,
     /// Readable when there is news. Closed when the worker must end.
@@ -56,7 +57,7 @@ pub(super) struct LaneWorker {
     busy_since: Arc<Mutex<Option<Instant>>>,
 }
 
-/// The main loop's side of a lane worker.
+/// The handle by which the main loop controls a lane worker.
 pub(super) struct LaneWorkerHandle {
     dead: Sender<(OwnerTag, SharedDeadOwner)>,
     wake_writer: UnixStream,
@@ -66,7 +67,7 @@ pub(super) struct LaneWorkerHandle {
 impl LaneWorkerHandle {
     /// Makes the worker hand back the leases of an owner that is gone.
     pub(super) fn hand_back(&self, owner: OwnerTag, dead: SharedDeadOwner) {
-        // If the worker has ended, it has already reported this.
+        // If the worker has ended, it has already reported why.
         let _ = self.dead.send((owner, dead));
         let _ = std::io::Write::write(&mut &self.wake_writer, &[1]);
     }
@@ -178,15 +179,14 @@ impl LaneWorker {
             log::warn!("{} leases expired", expired.jobs);
         }
         if self.store.has_followers()? {
-            // If the channel is full, the thread will wake up anyway. If the thread has ended, it also ends the
-            // process.
+            // If the channel is full, the thread will wake up anyway. If the thread has ended, the process ends too.
             let _ = self.followers.try_send(());
         }
         Ok([promoted.next_ms, expired.next_ms].into_iter().flatten().min())
     }
 
-    /// Waits for the next moment, a bell, or the main loop. After a failure of the store, waits for the next try.
-    /// Returns whether the worker continues.
+    /// Waits until the next moment at which something is due, until a bell rings, or until the main loop wakes the
+    /// worker. After a failure of the store, waits for the next try. Returns whether the worker continues.
     fn wait(&mut self, until: Instant, failed: bool) -> Result<bool> {
         // While the store fails, the clock and the bell must not wake the worker, because it could do nothing.
         let own = if failed { vec![] } else { vec![self.bell.as_fd(), self.clock.as_fd()] };

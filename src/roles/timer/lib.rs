@@ -36,13 +36,13 @@ const NODE_AWAY: Duration = Duration::from_secs(1);
 /// The longest sleep of the main loop, which only watches the workers.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// How long the process waits at its end for steps that have begun. An interrupted step is done completely or not at
-/// all.
+/// How long the process waits at its end for steps that have begun. A step that is still running after that does no
+/// harm, because it is done completely or not at all.
 const LAST_STEPS: Duration = Duration::from_secs(2);
 
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
-    // The store is opened before this timer stands by, so that it can take over at once.
+    // The store is opened before this timer stands by, so that the timer can take over at once.
     let store = context.store()?;
     let duty = LeaderLock::await_in(&context.settings.run_dir).context("cannot stand by")?;
     context.ready()?;

@@ -30,7 +30,7 @@ pub(super) struct KnownTopics {
     pub are_all: bool,
 }
 
-/// Starts the thread. It works for the last topics that it received, and ends when the sender is dropped.
+/// Starts the thread. The thread uses the topics that it received last, and ends when the sender is dropped.
 pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sender<KnownTopics>> {
     let (sender, receiver) = channel::<KnownTopics>();
     role::vital_thread("upkeep", move || {
@@ -68,8 +68,9 @@ pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sende
     Ok(sender)
 }
 
-/// Tells the store what topics keep of their ended jobs, if all topics are known. Topics that are not named keep the
-/// default. So with some of the topics, the store would remove older records of a topic that keeps them longer.
+/// Tells the store what topics keep of their ended jobs, if all topics are known. For topics that are not named, the
+/// store uses the default. So if a topic that keeps its records longer were not named, the store would remove its older
+/// records.
 fn keep_records(store: &mut dyn Store, known: &KnownTopics, records_max: u64) {
     if !known.are_all {
         return;

@@ -1,5 +1,5 @@
-//! Translates the answers of scripts to dq's own types, and dq's types to the arguments of scripts. The head of each
-//! script describes both.
+//! Translates the answers of scripts to dq's own types, and dq's types to the arguments of scripts. The comment at the
+//! head of each script describes its arguments and its answer.
 
 use std::time::Duration;
 
@@ -97,8 +97,8 @@ pub(super) fn over_quota(bytes: [u8; 7]) -> Result<OverQuota, StoreError> {
     Ok(OverQuota { limit: *limit, wait: Duration::from_millis(wait_ms) })
 }
 
-/// What is stored of a job. Its parts, in order: the rank (1 byte; plus 4 if the job has its own limit of attempts),
-/// the stamp (7 bytes), this limit (4 bytes, if there is one), the body.
+/// What is stored of a job. Its parts, in order: the rank (1 byte; its value is higher by 4 if the job has its own
+/// limit of attempts), the stamp (7 bytes), this limit (4 bytes, if there is one), the body.
 pub(super) struct Record {
     /// The level of the job. If its priority is a number, the number is in the notes of the job: see [`priority`].
     pub level: Priority,
@@ -115,8 +115,8 @@ impl Record {
             let stamp_us = stamp.iter().fold(0, |n, b| n << 8 | i64::from(*b));
             let (limit, body) = rest.split_at_checked(if *bits >= 4 { 4 } else { 0 })?;
             let max_attempts = limit.try_into().ok().map(u32::from_be_bytes);
-            // If the priority of a job is a number, its record has the rank of `normal`. It has 0 only if the previous
-            // release has changed the body of the job.
+            // If the priority of a job is a number, its record has the rank of `normal`. The record has the rank 0 only
+            // if the previous release has changed the body of the job.
             let level = match bits % 4 {
                 0 => Priority::Normal,
                 rank => Priority::from_number(i64::from(rank))?,

@@ -13,7 +13,7 @@ use super::{CHUNK, RedisStore};
 use crate::{Result, StoreError};
 use model::job::JobKey;
 
-/// Splits the answer of a script, which has N bytes for each item, in the order of the items.
+/// Splits the answer of a script into the parts of the items. Each item has N bytes, in the order of the items.
 fn split<const N: usize>(value: Value, items: usize) -> Result<Vec<[u8; N]>> {
     let bytes = answer::bytes(value)?;
     let (answers, rest) = bytes.as_chunks();
@@ -30,7 +30,7 @@ pub(super) fn argument_writer<T>(one: impl Fn(&T, &mut redis::Cmd)) -> impl Fn(&
 }
 
 impl RedisStore {
-    /// Makes calls on many shards, one round trip for each node. If a shard refuses a call because it has another set
+    /// Makes calls on many shards, one round trip for each node. If a shard refuses a call because it has a newer set
     /// of nodes, this process takes over that set, and the answer is [`StoreError::Moving`]. If the set of the shard is
     /// older, the answer is [`StoreError::NodeDown`].
     pub(super) fn ask_all_by(&self, calls: Vec<(Place, Call)>) -> Vec<(Place, Result<Value>)> {

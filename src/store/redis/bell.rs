@@ -244,7 +244,8 @@ impl Listener {
         newest.arg(&self.key).arg("+").arg("-").arg("COUNT").arg(1);
         let found = connection.req_command(&newest)?.extract_error()?;
         let mut last = entries(found).pop().map_or_else(|| "0-0".to_owned(), |(id, _)| id);
-        // Entries up to this one are not read. They may be for work that nobody has looked for.
+        // Entries up to this one are not read. They may be for work that nobody has looked for, so the owner looks for
+        // work now.
         self.wake(None);
         while self.may_listen() {
             let mut wait = redis::cmd("XREAD");

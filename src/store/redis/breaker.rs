@@ -3,25 +3,25 @@
 
 use std::time::{Duration, Instant};
 
-/// How long dq sends nothing to a node after the node has failed.
+/// How long dq sends nothing to a server after the server has failed.
 pub(super) const PAUSE: Duration = Duration::from_millis(500);
 
-/// Whether requests are sent to a node.
+/// Whether requests are sent to a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Breaker {
-    /// The node answers.
+    /// The server answers.
     #[default]
     Closed,
-    /// The node does not answer.
+    /// The server does not answer.
     Open {
-        /// When one request may try the node again.
+        /// When one request may try the server again.
         retry_at: Instant,
     },
 }
 
 impl Breaker {
-    /// Returns whether a request may go to the node now. While the breaker is open, one request in each pause may go,
-    /// to try the node.
+    /// Returns whether a request may go to the server now. While the breaker is open, one request in each pause may go,
+    /// to try the server.
     pub(super) fn admit(&mut self, now: Instant) -> bool {
         match self {
             Breaker::Closed => true,
@@ -33,19 +33,19 @@ impl Breaker {
         }
     }
 
-    /// Allows one more request now, because the previous request got a connection but was not sent to the node.
+    /// Allows one more request now, because the previous request got a connection but was not sent to the server.
     pub(super) fn let_next(&mut self, now: Instant) {
         if let Breaker::Open { retry_at } = self {
             *retry_at = now;
         }
     }
 
-    /// Notes that the node has answered. Returns whether the node counted as down before.
+    /// Notes that the server has answered. Returns whether the server counted as down before.
     pub(super) fn succeeded(&mut self) -> bool {
         std::mem::take(self) != Breaker::Closed
     }
 
-    /// Notes that the node has not answered. Returns whether the node counted as up before.
+    /// Notes that the server has not answered. Returns whether the server counted as up before.
     pub(super) fn failed(&mut self, now: Instant) -> bool {
         let before = std::mem::replace(self, Breaker::Open { retry_at: now + PAUSE });
         before == Breaker::Closed

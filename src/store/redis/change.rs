@@ -139,7 +139,8 @@ impl RedisStore {
     pub(super) fn find(&self, key: &JobKey) -> Result<Option<View>> {
         for _ in 0..TRIES {
             let homes = self.nodes.homes()?;
-            // While jobs are moved, each job is first copied to its new home, and then removed from its old home.
+            // While jobs are moved, each job is first copied to its new home, and then removed from its old home. So
+            // the old home is asked first.
             let (before, home) = (homes.home_before(key)?, homes.home(key)?);
             let mut found = self.find_at(before, key, &homes);
             if home != before && matches!(found, Ok(None)) {

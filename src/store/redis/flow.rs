@@ -20,7 +20,7 @@ use model::flow::{LimitName, RateSteps};
 use model::job::TopicName;
 use model::rendezvous;
 
-/// The most characters that are kept of the reason why a circuit was opened.
+/// The maximum number of characters that are kept of the reason why a circuit was opened.
 const REASON: usize = 200;
 
 impl Nodes {

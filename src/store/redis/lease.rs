@@ -255,7 +255,7 @@ pub(super) struct LeaseProgress {
 }
 
 impl LeaseProgress {
-    /// Adds the result of the last call to a shard.
+    /// Adds what a shard answered to its last call. (A shard may get several calls.)
     pub(super) fn note(&mut self, answer: Result<(usize, ReadyCounts, WaitingTopics)>) {
         match answer {
             Ok((_, left, closed)) => {

@@ -14,11 +14,13 @@ use crate::{DeadLetter, DeadLetterOperation, DeadLetterSelection, DeadLetters, R
 use model::job::{JobId, JobKey, TopicName};
 use model::letters::Pace;
 
-/// The most dead letters that one call of a purge names. Each is named by its id and the time of its death.
+/// The maximum number of dead letters that one call of a purge names. Each is named by its id and the time of its
+/// death.
 const LETTERS: usize = 100;
 
 impl RedisStore {
-    /// Refuses ids of which a change waits in the spool: that change would replace a job that is redriven now.
+    /// Refuses a call if a change of one of the ids waits in the spool. That change would later replace the job that is
+    /// redriven now.
     fn check_none_spooled<'a>(&self, topic: &TopicName, ids: impl Iterator<Item = &'a JobId>) -> Result<()> {
         let keys: Vec<JobKey> = ids.map(|id| JobKey { topic: topic.clone(), id: id.clone() }).collect();
         self.check_nothing_spooled(&keys.iter().collect::<Vec<_>>())

@@ -94,7 +94,7 @@ pub struct RedisStore {
     outboxes: Outboxes,
     /// When to look for old records again. None: this handle has not looked yet.
     trim_at: Option<Instant>,
-    /// Where changes wait for their home. None: they are refused instead.
+    /// Where changes wait while the home of their job cannot be used. None: such changes are refused.
     spool: Option<Spool>,
 }
 

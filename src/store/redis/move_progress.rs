@@ -41,7 +41,7 @@ pub struct MoveSummary {
     pub counts: [u64; 2],
 }
 
-/// Returns the error of a run that has found another run.
+/// Returns the error for a mover that finds another mover at work.
 pub(super) fn other_mover() -> StoreError {
     StoreError::Unavailable(
         "another run has begun to change the nodes: dq nodes list shows their state".into(),

@@ -371,7 +371,8 @@ impl Nodes {
         ))
     }
 
-    /// Sends to each node that answers the pauses and resumes that it missed. The other nodes report them.
+    /// If a node answers and has missed pauses or resumes, sends these to the node. The other nodes report these pauses
+    /// and resumes.
     fn agree_on_pauses(&self, reports: &[Result<NodeReport>]) {
         let known = {
             let mut known = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);

@@ -135,7 +135,7 @@ impl RedisStore {
             let plan = plan(&targets, &marks, &blocked);
             done.extend(plan.taken);
             let call = |(target, batch): (&Place, &super::outbox_plan::OutboxBatch)| {
-                let some: Vec<&NewJob> = batch.entries.iter().filter_map(|number| jobs.get(number)).collect();
+                let some = by_topic(&batch.entries, &jobs);
                 Some((
                     *target,
                     self.batch_call(homes, *target, &sender, batch.expected, batch.number, &some)?,
@@ -146,10 +146,10 @@ impl RedisStore {
                 let batch = &plan.batches[&target];
                 match answer.and_then(bytes) {
                     Ok(letters) if !letters.is_empty() => {
-                        // The letters are in another order than the entries, but only new jobs count.
-                        let is_new = letters.chunks(8).filter(|letter| letter[0] == b'n').count();
-                        let topics = batch.entries.iter().filter_map(|number| jobs.get(number));
-                        added.extend(topics.take(is_new).map(|job| job.key.topic.clone()));
+                        let letters = letters.chunks(8).map(|letter| letter[0]);
+                        let is_new = by_topic(&batch.entries, &jobs).into_iter().zip(letters);
+                        added
+                            .extend(is_new.filter(|(_, l)| *l == b'n').map(|(job, _)| job.key.topic.clone()));
                         marks.insert(target, batch.number);
                         done.extend(&batch.entries);
                     }
@@ -314,6 +314,14 @@ impl RedisStore {
     }
 }
 
+/// Returns the jobs of these entries in the order in which the script gets them, and answers: by topic, and the jobs of
+/// a topic in the order of the entries.
+fn by_topic<'a>(entries: &[i64], jobs: &'a BTreeMap<i64, NewJob>) -> Vec<&'a NewJob> {
+    let mut some: Vec<&NewJob> = entries.iter().filter_map(|number| jobs.get(number)).collect();
+    some.sort_by(|a, b| a.key.topic.as_str().cmp(b.key.topic.as_str()));
+    some
+}
+
 impl Outbox for RedisStore {
     fn has_followers(&mut self) -> Result<bool> {
         let is_outside = || self.lane.zip(self.nodes.known()).is_some_and(|(lane, homes)| !homes.has(lane));
@@ -326,7 +334,7 @@ impl Outbox for RedisStore {
     fn send_followers(&mut self, make: FollowerMaker<'_>) -> Result<SentFollowers> {
         let homes = match self.nodes.open_homes() {
             Ok(homes) => homes,
-            // Nothing is added until the move of the jobs is over.
+            // Nothing is added until the move of the jobs is over, or the node answers again.
             Err(e @ (StoreError::Moving(_) | StoreError::NodeDown(_))) => {
                 log::debug!("what follows jobs waits: {e}");
                 return Ok(SentFollowers { added: Vec::new(), again: Some(PAUSE.0) });

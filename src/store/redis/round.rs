@@ -1,5 +1,5 @@
-//! One round of a move: the fence, the clearing of older shards, the copies, the opening. docs/internals/NODES.md has
-//! the steps, and the reason for each.
+//! One round of a move: it sets the fence, clears older shards, copies the jobs, and opens the new set.
+//! docs/internals/NODES.md has the steps, and the reason for each.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use super::set::NodeSet;
 use crate::{Result, StoreError};
 use model::job::{JobId, JobKey, TopicName};
 
-/// How long one WAIT for replicas lasts, and for how long it is repeated in all.
+/// How long one WAIT for replicas lasts, and for how long the WAIT is repeated at most.
 const WAIT: Duration = Duration::from_millis(50);
 const WAIT_IN_ALL: Duration = Duration::from_secs(30);
 
@@ -121,7 +121,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         self.nodes.learn(None)?;
         for place in &places {
             let call = self.nodes.nodes[place.node].call(Script::Announce, place.shard, None);
-            // If this fails, timers ring by themselves after a while.
+            // If this fails, the timers ring all bells after a while anyway.
             if let Err(RoundEnd::Again(e) | RoundEnd::Fails(e)) = self.run_one(*place, call) {
                 log::warn!("{e}");
             }
@@ -159,7 +159,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         self.nodes.nodes[place.node].call(script, place.shard, Some(self.set))
     }
 
-    /// Begins a call of the script that writes the set. The script runs only on a server that was met at the fence.
+    /// Begins a call of the script that writes the set. The script runs only on a server that this process has met.
     fn set_call(&self, place: Place) -> Call {
         Call { to_met: true, ..self.nodes.nodes[place.node].call(Script::Set, place.shard, None) }
     }

@@ -2,9 +2,10 @@
 //! script names the parts that it uses. The texts of these parts are put before the text of the script.
 //!
 //! A server defines all functions of a script anew in each call, which can take as long as the work itself. So lines
-//! that begin with `--@ first` may name the functions of the parts that most calls need. Such a script must call
-//! `define_others()` before it uses any other function of its parts. Constants are written in capital letters: a
-//! server gets their values in place of their names. `script_text.rs` does both.
+//! that begin with `--@ first` may name the functions of the parts that most calls need. Then only these functions are
+//! defined at once. The script must call `define_others()` before it uses any other function of its parts. Constants
+//! are written in capital letters: a server gets their values in place of their names. `script_text.rs` changes the
+//! texts in these two ways.
 
 use std::sync::LazyLock;
 
@@ -178,7 +179,7 @@ impl Script {
         self.assembled().is_fenced
     }
 
-    /// Whether the script only reads. Such a script also runs while jobs are moved.
+    /// Whether the script also runs while jobs are moved. Such a script has no fence, or it only reads.
     pub(super) fn is_read_only(self) -> bool {
         !self.is_fenced() || matches!(self, Script::Get | Script::RecordGet)
     }

@@ -1,5 +1,5 @@
-//! Makes the text of a script that is sent to servers from the text of its file and the texts of its parts, so that a call
-//! costs the server less.
+//! Makes the text of a script as it is sent to servers. The text is made from the file of the script and from its
+//! parts, and changed so that a call costs the server less.
 
 use std::collections::HashMap;
 
@@ -33,9 +33,9 @@ pub(super) fn constants_of(line: &str) -> Vec<(&str, &str)> {
     if are_constants { names.into_iter().zip(values).collect() } else { Vec::new() }
 }
 
-/// Returns a text with the values of the constants in place of their names. (A call takes longer with each variable that
-/// it defines, and each function takes longer to define with each variable from outside that it uses.) Comments stay as
-/// they are, and so do the numbers of the lines.
+/// Returns a text with the values of the constants in place of their names. (Each variable that a call defines takes
+/// time. Each variable from outside that a function uses makes the definition of this function longer.) Comments and
+/// line numbers do not change.
 fn with_values(text: &str, constants: &HashMap<&str, &str>) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.lines() {
@@ -68,9 +68,9 @@ pub(super) fn first_functions(source: &str) -> Vec<&str> {
 }
 
 /// Returns the text of a script where only these functions of its parts are defined at once. `define_others()` defines
-/// the others, in the table `OTHERS`. (The more variables from outside a function uses, the longer its definition
-/// takes. If the others were variables, `define_others()` and their callers would use them from outside. So they are
-/// fields of a table.)
+/// the others, in the table `OTHERS`. (A function that uses more variables from outside takes longer to define. If the
+/// others were variables, `define_others()` and their callers would use them from outside. So they are fields of a
+/// table.)
 fn with_others_deferred(parts: &str, first: &[&str], source: &str) -> String {
     let (mut at_once, mut deferred, mut names) = (String::new(), String::new(), Vec::new());
     let mut is_in_deferred = false;

@@ -38,7 +38,7 @@ pub struct SpoolSender {
     name: String,
     /// The number of the set under which entries were last sent.
     set: u64,
-    /// All entries up to this one were examined. The entries that still wait are for the shards in `held_up`.
+    /// All entries up to this number were examined. Those of them that still wait are for the shards in `held_up`.
     done_to: i64,
     held_up: BTreeMap<Place, SpoolBackoff>,
     /// For each batch, by its number: since when no server has answered for it.
@@ -55,7 +55,7 @@ struct SpoolBackoff {
 }
 
 impl SpoolSender {
-    /// Opens a sender. No other sender may ever have had the same name. None: these settings have no spool.
+    /// Opens a sender. The name must be new: no sender has used it before. None: these settings have no spool.
     pub fn open(settings: &settings::RedisSettings, name: String) -> Result<Option<SpoolSender>> {
         let Some(spool) = settings.used_spool() else { return Ok(None) };
         Ok(Some(SpoolSender {

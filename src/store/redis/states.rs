@@ -8,8 +8,9 @@ use super::nodes::{FRESH, NodeReport, Nodes, latest};
 use super::set::NodeSet;
 use crate::{Capability, Result, StoreError};
 
-/// How often, and after which pause, a node with another set is asked again. The last step of a move writes the new set
-/// to one node after the other. So a node may have another set for a moment, and is not older.
+/// How many times a node with another set is asked, and the pause before it is asked again. The last step of a move
+/// writes the new set to one node after the other. So a node may have another set for a moment, although the node is
+/// not older.
 const LOOKS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -138,6 +139,6 @@ pub struct NodeState {
     pub is_older: bool,
     /// Why dq does not use the node, although it answers.
     pub unusable: Option<StoreError>,
-    /// What the node can promise. None: the node does not report this.
+    /// What the node can promise about its changes. None: the node does not report this.
     pub capability: Option<Capability>,
 }

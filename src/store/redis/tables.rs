@@ -280,7 +280,7 @@ impl SharedTables {
         Ok(())
     }
 
-    /// Removes the tables, the first one last.
+    /// Removes the other tables, and then the table `FIRST`.
     fn remove(&self, others: &[String]) -> Result<()> {
         let tables = others.iter().map(String::as_str).chain([FIRST]);
         let calls: Vec<Call> = tables.map(|table| self.plain("DEL", table)).collect();

@@ -2,10 +2,10 @@
 //! it: the call can be in the buffer of a connection that was given up. No callback is made for the leased jobs, so
 //! they become ready again, and their attempts do not count.
 //!
-//! Each call has its own prefix, with which its tokens begin. `take_back.lua` ends the leases with that prefix, and
-//! leaves a mark by which `lease.lua` refuses the call. The scripts of a shard run one after the other. If the call ran
-//! before `take_back.lua`, its leases are found. If it runs later, it finds the mark. So no lease of the call is left
-//! when `take_back.lua` has answered. The script may be repeated.
+//! Each call has its own prefix. All tokens of the call begin with this prefix. `take_back.lua` ends the leases with
+//! this prefix, and leaves a mark. If `lease.lua` finds this mark, it refuses the call. The scripts of a shard run one
+//! after the other. If the call ran before `take_back.lua`, its leases are found. If it runs later, it finds the mark.
+//! So no lease of the call is left when `take_back.lua` has answered. The script may be repeated.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -18,7 +18,7 @@ use model::record::JobRecord;
 /// The key of the mark on a shard.
 const MARK: &str = "moved";
 
-/// What is packed of a job or a record: the arguments of its script.
+/// A packed job or a packed record: the arguments for the script that stores it.
 type Packed = Vec<Vec<u8>>;
 
 /// What one call takes over.
@@ -55,7 +55,7 @@ fn log_of(headers: &Headers, attempts: &[Attempt], priority: JobPriority, stamp_
     log
 }
 
-/// Returns what `b:` has of a job: see `part/records.lua`.
+/// Returns the value that `b:` holds for a job: see `part/records.lua`.
 fn record_of(job: &View) -> Vec<u8> {
     let rank = job.priority.level().map_or(2, |level| level as u8);
     let mut record = vec![rank + if job.max_attempts.is_some() { 4 } else { 0 }];
@@ -74,7 +74,7 @@ fn packed(job: &View) -> Packed {
     let mut notes = Vec::new();
     if !log.is_empty() || job.attempts > 0 {
         add_number(&mut notes, job.attempts.into(), 4);
-        // How many of its consumers have died in a row.
+        // How many attempts of the job did not count because the consumer died: none yet.
         notes.push(0);
         notes.extend_from_slice(log.as_bytes());
     }
@@ -148,7 +148,7 @@ impl RedisStore {
         groups.iter().try_for_each(|(name, group)| call(name, group))
     }
 
-    /// Returns the first shard of each node, where its mark is.
+    /// Returns the first shard of each node. This shard has the mark of the node.
     fn marked_places(&self) -> impl Iterator<Item = Place> + use<> {
         (0..self.nodes.count()).map(|node| Place { node, shard: 0 })
     }

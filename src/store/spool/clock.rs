@@ -11,7 +11,7 @@ use model::job::Due;
 pub(super) struct Moment {
     /// Unix microseconds. Somebody may set this clock.
     pub unix_us: i64,
-    /// The id of the boot in which it was.
+    /// The id of the boot of the host in which this moment was.
     pub boot: String,
     /// Milliseconds since that boot, including the time in which the host slept. Nobody can set this clock.
     pub boot_ms: i64,

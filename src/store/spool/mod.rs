@@ -43,7 +43,7 @@ const PAGE: usize = 4096;
 /// The space that is needed to note which entries were sent, in bytes.
 const SEND_BYTES: usize = 1 << 20;
 
-/// The log's file is cut to this size when it starts again from its beginning.
+/// When SQLite writes its log again from the beginning, it cuts the file of the log to this size.
 const LOG_BYTES: usize = 4 << 20;
 
 /// A handle to the spool of a host.

@@ -13,9 +13,9 @@ pub(crate) const BATCH_BYTES: usize = 4 << 20;
 pub struct SpoolState {
     /// How many changes wait.
     pub entries: u64,
-    /// How many bytes they take on the disk.
+    /// How many bytes the waiting changes take on the disk.
     pub bytes: u64,
-    /// When the oldest of them was stored, Unix milliseconds.
+    /// When the oldest waiting change was stored, Unix milliseconds.
     pub oldest_ms: Option<i64>,
     /// Whether the disk has too little room for what the sender writes. Then nothing is sent.
     pub has_full_disk: bool,

@@ -10,7 +10,7 @@ use model::settings::NOTHING_WAITS;
 /// Entries that are sent to a shard together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SentBatch {
-    /// Its number. It is greater than the numbers of all earlier batches of this sender.
+    /// The number of the batch. It is greater than the numbers of all earlier batches of this sender.
     pub number: i64,
     /// The process that sends it.
     pub sender: String,
@@ -23,7 +23,7 @@ pub(crate) struct SentBatch {
 }
 
 impl Spool {
-    /// Returns whether nothing waits. In this case, also writes a note that says so. Then nobody has to read the file.
+    /// Returns whether no change waits. If none waits, also notes this, so that nobody has to read the file.
     pub(crate) fn note_empty(&self) -> Result<bool> {
         if self.is_noted_empty() || !self.has_no_entry()? {
             return self.is_empty();
@@ -38,7 +38,7 @@ impl Spool {
     }
 
     /// Returns the first entries after `after` that are in no batch. The result ends at `limit` entries, or when its
-    /// entries reach `bytes` bytes. It is not empty if there is such an entry.
+    /// entries reach `bytes` bytes. It has at least one entry, if any entry is in no batch.
     pub(crate) fn page(&self, after: i64, limit: usize, bytes: usize) -> Result<Vec<Entry>> {
         let sql = format!("SELECT {COLUMNS} FROM entry WHERE seq > ? AND batch IS NULL ORDER BY seq LIMIT ?");
         self.read(&sql, params![after, limit as i64], bytes)

@@ -15,7 +15,7 @@ pub(super) fn get(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result<O
     let dead = format!(
         "SELECT {columns} FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 ORDER BY at_ms DESC LIMIT 1"
     );
-    // Between two queries a dead letter may have been redriven.
+    // A dead letter may be redriven between the first two queries. So live jobs are read again.
     for sql in [&live, &dead, &live] {
         let found =
             db.prepare_cached(sql)?.query_row(params![tid, id], |r| row::view(&key.topic, r)).optional()?;

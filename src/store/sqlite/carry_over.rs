@@ -42,7 +42,7 @@ pub(super) enum LogReuse {
     /// The next writer begins at the beginning of the log again. The old content stays in the log until it is
     /// overwritten.
     Reused,
-    /// It becomes empty.
+    /// The log becomes empty.
     Emptied,
 }
 

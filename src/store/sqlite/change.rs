@@ -15,7 +15,8 @@ use model::job_priority::JobPriority;
 use model::quota::{OverQuota, QuotaLimit};
 use model::record::Ending;
 
-/// Pauses a topic, so that its jobs are no longer leased. Or resumes the topic, and rings the consumers.
+/// Pauses a topic, so that its jobs are no longer leased. If `paused` is false, resumes the topic and rings the
+/// consumers.
 pub(super) fn pause(w: &mut Write<'_>, topic: &TopicName, paused: bool) -> rusqlite::Result<()> {
     let sql = match paused {
         true => "INSERT INTO pause (name) VALUES (?1) ON CONFLICT DO NOTHING",
@@ -114,8 +115,8 @@ fn due_of(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<i64> {
     w.db.prepare_cached(due)?.query_row(params![tid, id.as_str()], |row| row.get(0))
 }
 
-/// Deletes one live job, or its dead letters if there is no live job. `note`: why, for its record. Returns whether
-/// there was a job or a dead letter.
+/// Deletes one live job, or its dead letters if there is no live job. `note`: why the job is deleted, for the record of
+/// the job. Returns whether there was a job or a dead letter.
 pub(super) fn delete(w: &mut Write<'_>, key: &JobKey, note: Option<&str>) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     if let Some((seq, state)) = live(w, tid, &key.id)? {
@@ -172,7 +173,8 @@ pub(super) fn change(
     Ok(Ok(Changed::Done))
 }
 
-/// Gives one job its real due time, if it is held back: if its due time is `HELD_MS`. Returns whether it was held back.
+/// Sets the real due time of one job if the job is held back. (The due time of such a job is `HELD_MS`.) Returns
+/// whether the job was held back.
 pub(super) fn release(w: &mut Write<'_>, (key, due): &(JobKey, Due)) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     let (state, at_ms) = match due {

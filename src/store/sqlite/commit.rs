@@ -22,7 +22,7 @@ pub(super) enum Durability {
 
 /// Where a transaction failed.
 enum TransactionError {
-    /// Before it was committed: nothing was changed.
+    /// The transaction failed before the commit: nothing was changed.
     Refused(rusqlite::Error),
     AtCommit(rusqlite::Error),
 }

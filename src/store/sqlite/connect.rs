@@ -19,7 +19,7 @@ struct StoreMigrations;
 /// How long SQLite waits for another program that has locked the file.
 pub(crate) const BUSY: Duration = Duration::from_millis(500);
 
-/// The log's file is cut to this size when it starts again from its beginning.
+/// When SQLite writes its log again from the beginning, it cuts the file of the log to this size.
 const LOG_BYTES: i64 = 64 << 20;
 
 /// Opens the file, and brings it up to date. A new file can give free pages back (`free_pages`). `log_pages` is set to
@@ -30,8 +30,9 @@ pub(super) fn connect(path: &Path, is_new: bool, log_pages: &Arc<AtomicI32>) -> 
         db.busy_timeout(BUSY)?;
         db.set_prepared_statement_cache_capacity(64);
         if is_new {
-            // This must be set before the first page is written. It adds one page to about a thousand, and no
-            // measurable work: `DQ_BENCH_PART=pages cargo bench --bench embedded_store`.
+            // This must be set before the first page is written. The setting needs about one more page for each
+            // thousand pages, and no work that can be measured:
+            // `DQ_BENCH_PART=pages cargo bench --bench embedded_store`.
             db.pragma_update(None, "auto_vacuum", "incremental")?;
         }
         db.pragma_update(None, "journal_mode", "wal")?;

@@ -14,12 +14,12 @@ use model::job::{ATTEMPTS_KEPT, Attempt, Due, FIRST_ATTEMPTS_KEPT, State, TopicN
 use model::job_priority::JobPriority;
 use model::record::Ending;
 
-/// How often an attempt of a job does not count because its consumer died. After that the attempt counts, because the
-/// job itself may kill the consumers.
+/// How many times an attempt of a job does not count because the consumer died. After these times, such attempts count,
+/// because the job itself may kill the consumers.
 const CRASHES_FORGIVEN: u32 = 3;
 
-/// Promotes up to `limit` due jobs, the topics in the order of their next due times. Jobs of the topics in `spread`
-/// that were not promoted because of an outage get a later due time instead.
+/// Promotes up to `limit` due jobs, topic by topic. The topic with the earliest due time comes first. Jobs of the
+/// topics in `spread` that were not promoted because of an outage get a later due time instead.
 pub(super) fn promote(
     w: &mut Write<'_>,
     limit: usize,
@@ -58,7 +58,8 @@ pub(super) fn promote(
     Ok((PromotionResult { jobs: limit - left, next_ms: browse::next_due(w.db)? }, rescheduled))
 }
 
-/// Gives up to `limit` jobs that have been due for more than `OUTAGE` a new due time, at random within `span` from now.
+/// Sets a new due time for up to `limit` jobs that have been due for more than `OUTAGE`. The new due times are random,
+/// within `span` from now.
 fn spread_out(w: &Write<'_>, tid: i64, span: Duration, limit: usize) -> rusqlite::Result<usize> {
     let (now_ms, span_ms) = (w.now_ms(), (span.as_millis() as i64).max(1));
     let sql = "SELECT seq FROM job WHERE tid = ?1 AND state = 1 AND at_ms < ?2 ORDER BY at_ms LIMIT ?3";
@@ -107,7 +108,7 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
     let Some(tid) = w.topic(&settlement.key.topic)? else { return Ok(Settled::Stale) };
     if settlement.outcome == Outcome::Ack {
         let (id, keeping) = (settlement.key.id.as_str(), w.keeping(tid)?);
-        // A RETURNING clause would cost more than a query of its own.
+        // This separate query costs less than a RETURNING clause in the deletion.
         let row = w
             .db
             .prepare_cached(concat!(

@@ -1,8 +1,8 @@
 //! Removes rows, so that their text soon disappears from the file and its log. Later backups do not have it either.
 //!
 //! SQLite only marks deleted rows as free. All connections use `secure_delete = fast`, which overwrites deleted text
-//! only in a page that SQLite writes for another reason. A page that becomes free as a whole keeps its content, and the
-//! log keeps earlier versions of pages until it is written again. So an erasure has two parts:
+//! only in a page that SQLite writes for another reason. A page that becomes free as a whole keeps its content. The log
+//! keeps earlier versions of pages until this part of the log is overwritten. So an erasure has two parts:
 //! 1. The transaction that deletes uses `secure_delete = on`, which overwrites pages that become free, too. It also
 //!    counts the erasure in `shard.erasures`.
 //! 2. The timer's maintenance gives all free pages back, because a free page may still have a text of the job from

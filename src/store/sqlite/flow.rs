@@ -138,7 +138,7 @@ pub(super) fn circuits(db: &Connection, now_ms: i64) -> rusqlite::Result<Vec<Cir
         .collect()
 }
 
-/// Topics with ready jobs that are not paused, as a lease finds them.
+/// The topics that are not paused and have ready jobs, as a lease finds them.
 #[derive(Debug, Default)]
 pub(super) struct ReadyTopics {
     /// The topics whose jobs may be leased, with the number of ready jobs. If the circuit lets only one job through,

@@ -18,7 +18,7 @@ use crate::Result;
 /// How many free pages (of 4 kB) always stay for the next jobs.
 const KEPT: i64 = 1000;
 
-/// How long pages must have been free.
+/// How long pages must have been free before they are given back.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// How long a step may take. Writers wait meanwhile.
@@ -33,7 +33,7 @@ pub(super) enum FreePages {
     /// There are not many free pages.
     #[default]
     Few,
-    /// There are many, since this time. `least`: the smallest number since then.
+    /// There have been many free pages since this time. `least`: the smallest number of free pages since then.
     Many { since: Instant, least: i64 },
     /// Pages are being given back. `left`: how many more.
     Giving { left: i64 },

@@ -22,7 +22,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use super::bell::{folder, prefix};
 use crate::{Bell, BellKind};
 
-/// How long after a failure to try again.
+/// The pause after a failure, before the next try.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The place where a process waits for work. Its descriptor is readable after a ring, and when the bell may have to be
@@ -32,7 +32,7 @@ pub struct HungBell {
     path: PathBuf,
     /// All that wakes the process.
     wakes: Epoll,
-    /// The timer for the next try to hang it again.
+    /// The timer for the next try to hang the bell again.
     clock: TimerFd,
     hung: Mutex<HungBellState>,
 }
@@ -40,7 +40,7 @@ pub struct HungBell {
 #[derive(Debug)]
 struct HungBellState {
     socket: UnixDatagram,
-    /// Device and inode of the socket's file. None: it could not be hung again yet.
+    /// Device and inode of the socket's file. None: the bell could not be hung again yet.
     file: Option<(u64, u64)>,
     /// The watch for changes. None: the host allows no more watches. If the file is then removed, the bell is not hung
     /// again.

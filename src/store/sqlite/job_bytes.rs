@@ -40,7 +40,7 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Deletes the jobs of a topic that `which` selects, an SQL condition. Returns how many.
+    /// Deletes the jobs of a topic that the SQL condition `which` selects. Returns how many jobs it deleted.
     pub(super) fn delete_jobs(
         &mut self,
         tid: i64,

@@ -65,7 +65,7 @@ pub(super) struct Redriven {
 }
 
 /// Makes up to `limit` dead letters ready, or delayed as the pace says, with their attempts reset. If dead letters are
-/// named, this one step takes all of them, up to `limit`. A dead letter stays if a live job has its id. `done`: how
+/// named, only the first `limit` of these names are used. A dead letter stays if a live job has its id. `done`: how
 /// many dead letters were redriven before, by the same pace.
 pub(super) fn redrive(
     w: &mut Write<'_>,
@@ -163,7 +163,7 @@ pub(super) fn purge(
 ) -> rusqlite::Result<usize> {
     let Some(tid) = w.topic(topic)? else { return Ok(0) };
     let state_number = state as i64;
-    // There is no index of leased jobs by topic, because there are never many.
+    // There is no index of leased jobs by topic, because there are never many leased jobs.
     let job_bytes = job_bytes!();
     let sql =
         format!("SELECT seq, id, {job_bytes} FROM job WHERE tid = ?1 AND state = {state_number} LIMIT ?2");

@@ -1,10 +1,10 @@
 //! The embedded store: one SQLite file in WAL mode that all processes of a host open. It is one shard. Its clock is the
-//! host's.
+//! clock of the host.
 //!
 //! Every change is one transaction, and the processes take turns (`turn`). Adds, deletes and changes are on the disk
 //! before they are answered. Promotions, leases and settlements are on the disk after the next add, delete or change.
-//! So a power cut can repeat a delivery, but never loses one. Only the maintenance of the store (by the timer, an
-//! import or an export) and a restore make checkpoints.
+//! So after a power cut, a delivery may be repeated, but none is lost. Only the maintenance of the store (by the timer,
+//! an import or an export) and a restore make checkpoints.
 //!
 //! No code may open or close the file outside SQLite: closing any descriptor of it drops the process's POSIX locks.
 
@@ -147,8 +147,8 @@ impl SqliteStore {
             // lost when this descriptor is closed.
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
         }
-        // `connect` may migrate the schema, which writes to the log. So the note says before it that the log is being
-        // written.
+        // `connect` may migrate the schema, and thus write to the log. So before this call, the note is set to say that
+        // the log is being written.
         let before = taken.note().map_err(io)?;
         taken.set(LogNote::Writing).map_err(io)?;
         // An empty file has no pages yet. Its size is read without opening it.

@@ -24,9 +24,9 @@ pub(super) struct PendingRecords(pub BTreeMap<i64, TopicRecords>);
 
 /// What a handle knows of the bytes of all topics' records, and of their limit.
 ///
-/// The sum over the topics is not computed in each transaction. A handle computes it again when the handle has written
-/// an eighth of the bytes that were free at the last sum. So with up to eight handles, the records exceed their limit
-/// only by what one transaction of each handle writes.
+/// The sum over the topics is not computed in each transaction. A handle computes the sum again when it has written an
+/// eighth of the bytes that were free at the last sum. So with up to eight handles, the records exceed their limit only
+/// by what one transaction of each handle writes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RecordBudget {
     /// How many bytes were free at the last sum.

@@ -37,7 +37,7 @@ fn is_too_big(max_bytes: Option<u64>, bytes: i64, old: i64, size: i64) -> bool {
     size > old && max_bytes.is_some_and(|max| bytes + size - old > most(max))
 }
 
-/// Checks the limits of an add, and counts it for the rates.
+/// Checks the limits of an add, and counts the add for the rates.
 pub(super) fn check_add(
     w: &Write<'_>,
     tid: i64,

@@ -17,7 +17,7 @@ pub(super) const OF_A_TOPIC: i64 = 1 << 40;
 const COLUMNS: &str =
     "ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers, rid, id, order_ms";
 
-/// Reads the record of a job from the first columns of a row: from `ending` to `headers`, as above.
+/// Reads the record of a job from the first columns of a row: from `ending` to `headers`, in the order of `COLUMNS`.
 pub(super) fn record_of(key: JobKey, r: &Row<'_>) -> rusqlite::Result<JobRecord> {
     let (ended_ms, stamp_us) = (r.get(1)?, r.get(2)?);
     Ok(JobRecord {
@@ -48,8 +48,8 @@ pub(super) fn of_id(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result
         .collect()
 }
 
-/// Returns a page of the records of a topic: only the last record of each id. The last ones come first. The cursor is
-/// the number of the last row of the previous page.
+/// Returns a page of the records of a topic: only the last record of each id. The latest records come first. The cursor
+/// is the number of the last row of the previous page.
 pub(super) fn list(
     db: &Connection,
     tid: i64,
@@ -85,7 +85,7 @@ pub(super) fn row_after(
             return Ok(Some(rid));
         }
     }
-    // Rows are in the order of `order_ms`. There is no index of it.
+    // `order_ms` has no index, but the rows are in its order. So a binary search finds the row.
     let ends =
         format!("SELECT coalesce(min(rid), 0), coalesce(max(rid) + 1, 0) FROM record WHERE {IN_TOPIC}");
     let (mut low, mut high): (i64, i64) =

@@ -32,7 +32,7 @@ const BYTES: &str =
                      + coalesce(octet_length(headers), 0) + 64";
 pub(super) const ROW_BYTES: i64 = 64;
 
-/// The bytes that a job needs beside its id and its body, with its entries in the indexes.
+/// The bytes that a job needs beside its id and its body. They include the entries of the job in the indexes.
 const JOB_ROOM: usize = 200;
 
 /// The smallest number of records that are removed when room is needed. (A page is free when all of its records are
@@ -128,7 +128,7 @@ impl Write<'_> {
         self.record_with_note((tid, seq), id, ending, None)
     }
 
-    /// Writes such a record with a note that says why the job was removed.
+    /// Writes the record of a job that ends now, with a note that says why the job was removed.
     pub(super) fn record_with_note(
         &mut self,
         (tid, seq): (i64, i64),
@@ -236,8 +236,8 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Compares the bytes of all records with their limit. If they exceed it, removes up to `limit` records of the
-    /// topic that has the most bytes. Returns how many were removed.
+    /// Compares the bytes of all records with their limit. If the records exceed the limit, removes up to `limit`
+    /// records of the topic that has the most bytes. Returns how many records were removed.
     pub(super) fn keep_budget(&mut self, limit: i64) -> rusqlite::Result<usize> {
         let sql = "SELECT (SELECT coalesce(sum(record_bytes), 0) FROM topic), record_bytes_max FROM shard";
         let (all, all_max): (i64, Option<i64>) =
@@ -293,7 +293,7 @@ impl Write<'_> {
     }
 }
 
-/// Returns the topic whose records have the most bytes, and about how many bytes one of them has.
+/// Returns the topic whose records have the most bytes, and about how many bytes one of these records has.
 fn largest(db: &Connection) -> rusqlite::Result<Option<(i64, i64)>> {
     db.prepare_cached(
         "SELECT tid, max(record_bytes / records, 1) FROM topic WHERE records > 0 ORDER BY record_bytes DESC LIMIT 1",

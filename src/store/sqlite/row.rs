@@ -9,7 +9,7 @@ use model::job::{Attempt, Body, JobId, JobKey, State, TopicName};
 use model::job_priority::JobPriority;
 use model::record::Ending;
 
-/// The columns that [`view`] reads, in its order.
+/// The columns that [`view`] reads, in the order that it expects.
 pub(super) const COLUMNS: &str = "id, state, at_ms, due_ms, stamp_us, priority, attempts, max_attempts, attempts_log, body, seq, headers, reserver";
 
 pub(super) fn view(topic: &TopicName, row: &Row<'_>) -> rusqlite::Result<View> {

@@ -1,4 +1,4 @@
-//! The secret that signs tickets. The first process that needs it makes it, for all processes.
+//! The secret that signs tickets. The first process that needs the secret makes it. All processes use the same secret.
 
 use rusqlite::params;
 

@@ -1,10 +1,10 @@
 //! The writers' turn: processes that write to one SQLite file queue on two file locks before `BEGIN IMMEDIATE`.
 //!
 //! SQLite's own `busy_timeout` polls with growing pauses, so that a process that writes without a break starves the
-//! others. One blocking lock starves them too: the process that releases it takes it again before a waiter has woken.
-//! So there is a gate before the lock. The process that waits for the lock holds the gate, so the process that released
-//! the lock must wait at the gate. `cargo bench --bench embedded_store` compares SQLite's `busy_timeout`, one lock, and
-//! a lock with a gate.
+//! others. With one blocking lock, the others starve too: the process that releases the lock takes it again before a
+//! waiting process has woken. So there is a gate before the lock. The process that waits for the lock holds the gate,
+//! so the process that released the lock must wait at the gate. `cargo bench --bench embedded_store` compares SQLite's
+//! `busy_timeout`, one lock, and a lock with a gate.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -92,7 +92,7 @@ impl HeldTurn {
     }
 
     /// Notes on the disk that the file is being replaced. If this process dies before the end, a person must repair the
-    /// files. Before that, nobody opens the store, or makes a new store in its place.
+    /// files. Until then, no process opens the store, and no process makes a new store in its place.
     pub fn begin_replacement(&self) -> io::Result<()> {
         let note = replacement_note(&self.database);
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&note)?.sync_all()?;
@@ -143,8 +143,8 @@ impl TurnGuard<'_> {
         self.0.note()
     }
 
-    /// Changes the note. The note is for all processes of the host. It does not have to be on the disk: if the machine
-    /// loses its memory, the log's pages in memory are lost as well.
+    /// Changes the note. The note is for all processes of the host. The note does not have to be on the disk: if the
+    /// machine loses its memory, the log's pages in memory are lost as well, so the note would not help.
     pub(super) fn set(&self, note: LogNote) -> io::Result<()> {
         self.set_byte(note as u8)
     }

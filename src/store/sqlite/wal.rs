@@ -1,7 +1,7 @@
-//! Makes sure that the log on the disk has everything that was written to it. When a sync fails, Linux still marks the
-//! pages that it could not write as clean. The next sync then succeeds without these pages, and commits that were not
-//! synced before are missing on the disk. After a power cut, the log ends there: all later commits would be lost, even
-//! if they were synced.
+//! Makes sure that the log on the disk has everything that was written to it. When a sync fails, some pages are not
+//! written, but Linux still marks them as clean. The next sync then succeeds without these pages, and commits that were
+//! not synced before are missing on the disk. After a power cut, the log ends there: all later commits would be lost,
+//! even if they were synced.
 //!
 //! So a process writes a note in the turn's file before it writes to the log. It removes the note when the write has
 //! succeeded. If there was an error or the process was killed, the next process that has the turn finds the note. That
@@ -124,8 +124,8 @@ impl Log {
     }
 }
 
-/// Writes each byte again at its place, so that the kernel considers all of them unwritten, and syncs them. Returns how
-/// many bytes there were.
+/// Writes each byte again at its place, so that the kernel considers all bytes unwritten. Then syncs the file. Returns
+/// how many bytes there were.
 fn rewrite(path: &Path) -> io::Result<u64> {
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(0),

@@ -34,7 +34,8 @@ pub(super) struct Write<'c> {
     pub now_ns: i128,
     /// The topics known before the transaction.
     known: &'c TopicIds,
-    /// The topics that this transaction has looked up for the first time. They become known when it is committed.
+    /// The topics that this transaction has looked up for the first time. These topics become known when the
+    /// transaction is committed.
     pub met: TopicIds,
     deltas: BTreeMap<i64, CountsDelta>,
     due: BTreeMap<i64, i64>,
@@ -43,7 +44,7 @@ pub(super) struct Write<'c> {
     /// The topics of dead letters that come from leases that expired or were handed back, one entry for each dead
     /// letter.
     pub dead_topics: Vec<TopicName>,
-    /// The records that it has written.
+    /// The records that this transaction has written.
     pub records: PendingRecords,
     /// What the handle knows of the bytes of all records. It is kept when the transaction is committed.
     pub record_budget: RecordBudget,
@@ -77,12 +78,13 @@ impl<'c> Write<'c> {
         }
     }
 
-    /// Returns the clock, rounded down to whole milliseconds. Promotion and expiry compare with it.
+    /// Returns the time when the transaction began, rounded down to whole milliseconds. Promotion and expiry compare
+    /// due times and deadlines with this time.
     pub(super) fn now_ms(&self) -> i64 {
         (self.now_ns / 1_000_000) as i64
     }
 
-    /// Returns the state and the moment of a job with that due time. It is ready if it is due now.
+    /// Returns the state and the moment of a job with that due time. The job is ready if it is due now.
     pub(super) fn place(&self, due: Due) -> (State, i64) {
         let now_ms = self.now_ms();
         let at_ms = if due == Due::In(Duration::ZERO) { now_ms } else { due.resolve(self.now_ns) };

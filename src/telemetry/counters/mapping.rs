@@ -40,7 +40,7 @@ impl Mapping {
         Ok(Mapping::Shared(start, length / 8))
     }
 
-    /// Makes a page that only this process sees. It ends with the process.
+    /// Makes a page that only this process sees. The page ends with the process.
     pub(super) fn own() -> Mapping {
         Mapping::Own((0..WORDS).map(|_| AtomicU64::new(0)).collect())
     }
@@ -50,7 +50,7 @@ impl Mapping {
             // SAFETY: this number of words is mapped, from the beginning of a memory page, until the mapping is
             // dropped. The reference cannot outlive the mapping. Other processes change the bytes too, and they also
             // use 64-bit atomics. A read-only mapping is only read (`read`). dq never cuts the file short. If another
-            // program does so, the kernel stops this process.
+            // program cuts the file short, the kernel kills this process (SIGBUS).
             Mapping::Shared(start, length) => unsafe {
                 std::slice::from_raw_parts(start.as_ptr().cast(), *length)
             },
@@ -63,7 +63,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if let Mapping::Shared(start, length) = self {
-            // SAFETY: it was mapped with this length, and no reference to it outlives the mapping.
+            // SAFETY: the memory was mapped with this length, and no reference to the memory outlives the mapping.
             let _ = unsafe { munmap(*start, *length * 8) };
         }
     }

@@ -28,7 +28,7 @@ const SIZE: usize = WORDS * 8;
 struct Ring {
     step_ms: i64,
     count: i64,
-    /// Where it begins in the file, in samples.
+    /// The place in the file at which the ring buffer begins, as a number of samples.
     begin: i64,
 }
 

@@ -1,6 +1,6 @@
-//! Samples of what the receivers of topics did, for their health over ten minutes, a day and a week. The counts since a
-//! sample are the current counts minus the counts of the sample. So one sample is enough to calculate the counts of a
-//! span, and samples can be far apart.
+//! Samples of the counts of the topics' receivers. They show how healthy a receiver was over ten minutes, a day and a
+//! week. The counts since a sample are the current counts minus the counts of the sample. So one sample is enough to
+//! calculate the counts of a span, and samples can be far apart.
 //!
 //! A sample is a file with the counts of all topics that had attempts. It has at most [`SAMPLE_MAX`] bytes, and there are
 //! at most 113 files: 57 MiB, whatever the number of topics. A topic takes about 200 bytes of a sample.
@@ -47,7 +47,7 @@ impl ReceiverSpan {
         }
     }
 
-    /// Returns the samples of the span. The number of samples is the number of steps in the span, plus one.
+    /// Returns the ring of samples for the span. The ring has one sample for each step of the span, and one more.
     fn ring(self) -> Ring {
         let (step_ms, count) = match self {
             ReceiverSpan::TenMinutes => (MINUTE_MS / 2, 21),

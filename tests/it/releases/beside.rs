@@ -104,7 +104,7 @@ fn up_and_back(daemons: &[Daemon], sink: &Sink) {
     });
     let due: HashMap<String, String> = told.iter().flat_map(|told| told.due.clone()).collect();
     sink.wait_for(due.len(), 60 * SECOND);
-    // What should not come would be there by now: all jobs of the same age are.
+    // A job that must not come would have come by now, because all other jobs of the same age have come.
     let mut bodies: HashMap<String, Vec<String>> = HashMap::new();
     for call in sink.calls() {
         let due_ms: i64 = call.header("dq-due-at").parse().unwrap();

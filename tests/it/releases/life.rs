@@ -1,5 +1,5 @@
-//! One short life of a daemon, with a job in each state and a thing of each kind that is stored; and what the next
-//! release makes of it.
+//! One short life of a daemon, in which it stores a job in each state, and everything else that dq stores. Then another
+//! release continues with these data.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::fixture::{Kind, Restored, Servers};
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, free_port, now_ms};
 
-/// A moment that no test lives to see: 2099.
+/// A moment that no test reaches: 2099.
 const LATER: &str = "2099-01-01T00:00:00Z";
 
 /// All topics.
@@ -30,7 +30,7 @@ const PULLED: [&str; 3] = ["held", "first", "last"];
 /// Jobs that were added while Redis was down.
 const SPOOLED: [&str; 2] = ["spooled-1", "spooled-2"];
 
-/// What the API shows of one thing at this moment, and not of what is stored.
+/// Members that the API does not read from stored data. Their values depend on the moment.
 const OF_THE_MOMENT: [&str; 8] =
     ["waiting", "circuit", "circuit_until_ms", "circuit_reason", "last_used", "problem", "revision", "late"];
 
@@ -208,7 +208,7 @@ fn shown(http: &mut Http) -> Value {
     ] {
         shown[name] = http.get(at).is(200);
     }
-    // The oldest first: a later daemon adds entries.
+    // The oldest entry comes first, so that the entries that a later daemon adds are at the end.
     shown["audit"]["entries"].as_array_mut().unwrap().reverse();
     shown
 }
@@ -237,14 +237,14 @@ pub fn continues_from(old: &Restored) {
     let sink = Sink::start();
     let daemon = start(&old.dir, &config(old.kind, &old.servers, &sink));
     let mut http = Http::unix(&daemon);
-    // The topic in the file calls another port, as each test does.
+    // The topic in the configuration file has another callback URL, because the port is different in each test.
     let mut expected = old.expected.clone();
     for topic in expected["topics"]["topics"].as_array_mut().unwrap() {
         if topic["name"] == "file" {
             *topic = json!({"name": "file", "source": "file"});
         }
     }
-    // The audit log keeps 90 days. A retry is due some day.
+    // The audit log keeps entries for 90 days. The retry may be due already, so the state of its job is not compared.
     let since = now_ms() - 80 * 86_400_000;
     let audit = expected["audit"]["entries"].as_array_mut().unwrap();
     audit.retain(|entry| entry["at_ms"].as_i64().unwrap() > since);
@@ -293,7 +293,7 @@ pub fn continues_from(old: &Restored) {
         let came: BTreeSet<String> = sink.deliveries().into_keys().collect();
         all.is_subset(&came).then_some(())
     });
-    // The event that a job is dead, which waited as well.
+    // The event about the dead letter has waited as well, and is delivered.
     eventually(30 * SECOND, "an event", || {
         sink.calls().iter().any(|call| call.header("dq-topic") == "failing.on_done").then_some(())
     });
@@ -312,7 +312,8 @@ pub fn continues_from(old: &Restored) {
     println!("{} calls, all jobs ended", sink.count());
 }
 
-/// Reserves and acknowledges all jobs, also the one whose reserver of old is gone.
+/// Reserves all jobs, and reports that they are done. One of them was reserved by a client of the older daemon, which
+/// is gone.
 fn pull(http: &mut Http) {
     for id in ["first", "last"] {
         http.ask("POST", &format!("/v1/topics/pull/jobs/{id}/run"), &Value::Null).is(204);
@@ -333,7 +334,7 @@ fn pull(http: &mut Http) {
 }
 
 impl Restored {
-    /// A backup is older than the reserve.
+    /// A backup was made before the reserve, so no client holds a job in it.
     fn has_reserved_job(&self) -> bool {
         !self.dir.path().join("backup.db").exists()
     }

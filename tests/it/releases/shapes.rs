@@ -12,7 +12,7 @@ use super::fixture::connection;
 use super::life::{Life, TOPICS};
 use crate::support::redis::RedisServer;
 
-/// What is there at some moments only, or is a lock.
+/// Files that exist only at some moments, and locks.
 const OF_THE_MOMENT: [&str; 5] = ["-wal", "-shm", "-journal", "-gate", "-turn"];
 
 /// What a daemon knew of its registry. The other files in `run` are of the moment, and may be lost.
@@ -97,7 +97,8 @@ fn keys(server: &RedisServer) -> BTreeSet<String> {
             _ => Vec::new(),
         };
         for (field, value) in values {
-            // A field is an id, a topic, a number, or a name with or without one of these behind a colon.
+            // A field is an id, a topic or a number, or it is a name. After the name, there may be a colon and an id, a
+            // topic or a number.
             let field = String::from_utf8(field).unwrap_or_default();
             let field = field.split_once(':').map_or("", |(kind, _)| kind);
             shapes.extend(form(&value).into_iter().map(|form| format!("{kind} {key} {field} {form}")));
@@ -106,8 +107,8 @@ fn keys(server: &RedisServer) -> BTreeSet<String> {
     shapes
 }
 
-/// The form of a value: of JSON, the paths of all its members; of another text, its words without numbers. Packed bytes
-/// have none: whether they are read right is for the tests that open a fixture.
+/// The form of a value. For JSON, it is the paths of all members. For other text, it is the words without numbers.
+/// Packed bytes have no form: only the tests that open a fixture check that they are read right.
 fn form(value: &[u8]) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let starts = (0..value.len()).filter(|at| value[*at] == b'{');
@@ -132,7 +133,7 @@ fn paths(value: &Value, at: &str, all: &mut BTreeSet<String>) {
     }
 }
 
-/// A text in which each word with a digit is 0.
+/// Returns a text in which each word with a digit is replaced by 0.
 fn general(text: &str) -> String {
     let mut form = String::new();
     for word in text.split_inclusive(|c: char| !c.is_alphanumeric()) {

@@ -102,7 +102,8 @@ pub(super) fn a_listed_job_is_changed_only_as_it_was_listed<F: Fixture>(f: &F) {
     let job_i = found(&mut *s, State::Delayed, "i");
     let (to, then) = (job_i.due_ms + 5_000, job_i.due_ms + 9_000);
     assert_eq!(change(&mut *s, &[planned(&job_i, ChangeGoal::Due(to))]), [ListedChangeResult::Done]);
-    // The same change again changes nothing, and neither does another one that was planned from the same list.
+    // If the same change comes again, it changes nothing. Another change that was planned from the same list changes
+    // nothing, too.
     let again = [planned(&job_i, ChangeGoal::Due(to)), planned(&job_i, ChangeGoal::Due(then))];
     assert_eq!(change(&mut *s, &again[..1]), [ListedChangeResult::Already]);
     assert_eq!(change(&mut *s, &again[1..]), [ListedChangeResult::Differs]);
@@ -125,7 +126,7 @@ pub(super) fn a_listed_job_is_changed_only_as_it_was_listed<F: Fixture>(f: &F) {
     );
     let leased = lease_one(&mut *s, "t");
     assert_eq!((leased.key.id.as_str(), leased.due_ms), ("l", now));
-    // A job with the new due time that is leased meanwhile was changed; any other leased one stays.
+    // A leased job that has the new due time counts as changed. Any other leased job is not changed.
     let listed = found(&mut *s, State::Leased, "l");
     let changes = [planned(&late, ChangeGoal::Due(now))];
     assert_eq!(change(&mut *s, &changes), [ListedChangeResult::Already]);

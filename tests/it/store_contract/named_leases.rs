@@ -1,4 +1,4 @@
-//! Leases of jobs that the caller names.
+//! Leases to which a client has given its name: what every store promises.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ pub fn a_lease_shows_the_client_that_has_it<F: Fixture>(f: &F) {
     let mut names: Vec<_> = listed.into_iter().map(|view| view.reserver.map(|one| one.name)).collect();
     names.sort();
     assert_eq!(names, [None, Some("w 1 中".to_owned()), Some("w2".to_owned())]);
-    // It is shown while the lease holds, also when it is extended, and when the job was replaced.
+    // The client's name is shown as long as the lease holds, also after the lease is extended or the job is replaced.
     assert_eq!(settle(&mut *s, of("a"), Outcome::Extend(HOLD)), Settled::Done);
     assert_eq!(shown(&mut *s, "a"), Some(client("w 1 中")));
     add(&mut *s, &[job("t", "b", NOW)]);
@@ -74,7 +74,7 @@ pub fn a_lease_shows_the_client_that_has_it<F: Fixture>(f: &F) {
         assert_eq!(shown(&mut *s, id), None, "{id}");
         assert_eq!(settle(&mut *s, of(id), Outcome::Name(client("late"))), Settled::Stale);
     }
-    // A lease with an owner stays one of its owner.
+    // A lease with an owner gets no name, and still belongs to its owner.
     let owned = lease(&mut *s, "t", 3);
     assert!(owned.iter().all(|job| settle(&mut *s, job, Outcome::Name(client("x"))) == Settled::Done));
     assert_eq!(["a", "b", "c"].map(|id| shown(&mut *s, id)), [const { None }; 3]);

@@ -43,7 +43,7 @@ fn listed(s: &mut dyn Store, limit: usize) -> Vec<View> {
     }
 }
 
-/// The numbers that come before all levels and after them, in their order, with the levels between.
+/// Numbers that come before all levels, then the levels, then numbers that come after all levels.
 fn scale() -> Vec<JobPriority> {
     let before = [0, 1, 1023, 2_147_483_646].map(number);
     let after = [2_147_483_650, 4_000_000_000, u32::MAX].map(number);
@@ -53,7 +53,7 @@ fn scale() -> Vec<JobPriority> {
 pub(super) fn numbers_and_levels_have_one_order<F: Fixture>(f: &F) {
     let mut s = f.open();
     let scale = scale();
-    // The last comes first, twice each, in two batches.
+    // Each of the two batches has one job for each priority, the last priority first.
     for half in 0..2 {
         let jobs = scale.iter().enumerate().rev();
         let jobs: Vec<NewJob> = jobs.map(|(n, one)| with(&format!("{n:02}.{half}"), *one, NOW)).collect();
@@ -85,7 +85,7 @@ pub(super) fn numbers_and_levels_have_one_order<F: Fixture>(f: &F) {
 
 pub(super) fn jobs_of_one_number_come_by_due_time_and_arrival<F: Fixture>(f: &F) {
     let mut s = f.open();
-    // In one call, then one by one. The ids are in no order.
+    // Half of the jobs are added in one call, and the other half one by one. The ids are in no order.
     let ids: Vec<String> = (0..40).map(|n| format!("{:02}", n * 23 % 40)).collect();
     let jobs: Vec<NewJob> = ids.iter().map(|id| with(id, number(7), NOW)).collect();
     add(&mut *s, &jobs[..20]);
@@ -132,7 +132,7 @@ pub(super) fn the_number_of_a_job_stays_in_all_states<F: Fixture>(f: &F) {
     shows(&mut *s, "i", State::Dead, 4);
     assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()), Ok(1));
     shows(&mut *s, "i", State::Ready, 4);
-    // To a level and back, and away from the headers.
+    // The priority becomes a level, and then a number again. The second change also removes the headers.
     assert_eq!(s.change(&key("t", "i"), &to(Priority::Low.into())), Ok(Changed::Done));
     let low = view(&mut *s, "i");
     assert_eq!((low.priority, &low.headers), (Priority::Low.into(), &headers));
@@ -156,7 +156,7 @@ pub(super) fn a_settlement_may_change_the_priority<F: Fixture>(f: &F) {
     let headers = Headers::parse(r#"{"a": "1"}"#).unwrap();
     let all = scale();
     for (n, (from, to)) in all.iter().flat_map(|from| all.iter().map(move |to| (from, to))).enumerate() {
-        // With and without headers, notes and a limit of attempts.
+        // Some of the jobs have headers, and some have a limit of attempts.
         let id = format!("i{n}");
         let own = if n % 2 == 0 { headers.clone() } else { Headers::default() };
         let max_attempts = Some(9).filter(|_| n % 3 == 0);
@@ -180,7 +180,7 @@ pub(super) fn a_settlement_may_change_the_priority<F: Fixture>(f: &F) {
         check(&mut *s, State::Dead, *from);
         assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()), Ok(1));
         check(&mut *s, State::Ready, *from);
-        // The lease of a job that was replaced meanwhile changes nothing of the replacement.
+        // If a leased job was replaced, the outcome of its lease changes nothing of the replacement.
         let held = lease_one(&mut *s, "t");
         add(&mut *s, &[NewJob { headers: own.clone(), max_attempts, ..with(&id, *from, NOW) }]);
         assert_eq!(settle(&mut *s, &held, Outcome::RetryAs(LONG, *to)), Settled::Stale);
@@ -205,7 +205,7 @@ pub(super) fn a_settlement_may_change_the_priority<F: Fixture>(f: &F) {
 #[derive(Debug, Clone, Copy)]
 struct Known {
     arrival: u64,
-    /// Whether its place among jobs with the same priority and due time is known.
+    /// Whether the job's place among jobs with the same priority and due time is known.
     has_place: bool,
 }
 
@@ -223,7 +223,7 @@ impl Expected {
         self.jobs.insert(id.to_owned(), Known { arrival: self.arrivals, has_place });
     }
 
-    /// Returns the ready jobs as they must come.
+    /// Returns the ready jobs in the order in which they must come.
     fn ready(&self, s: &mut dyn Store) -> Vec<(JobPriority, i64, u64, String)> {
         let mut ready = Vec::new();
         for (id, known) in &self.jobs {
@@ -296,7 +296,7 @@ pub(crate) fn change_at_random(s: &mut dyn Store, is_exact: bool, steps: u32, mu
             5 => drop(s.change(&key("t", &id), &Change { due: Some(due), ..Change::default() })),
             6 if random.bool() => drop(s.delete(&[key("t", &id)])),
             6 => {
-                // It may be an older letter of the id.
+                // The redriven letter may be an older one, so the place is unknown.
                 for (id, known) in &mut expected.jobs {
                     known.has_place &= is_live(s, id);
                 }

@@ -1,4 +1,4 @@
-//! What follows jobs: what every store promises of its outbox.
+//! The outbox, from which followers and events are added: what every store promises.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -25,13 +25,18 @@ fn make(entry: &OutboxEntry) -> Option<NewJob> {
     }
 }
 
+/// Sends until nothing waits. Returns the topic of each job that was added.
+fn send_topics(store: &mut dyn Store) -> Vec<TopicName> {
+    let mut added = Vec::new();
+    eventually(Duration::from_secs(10), "an empty outbox", || {
+        added.extend(store.send_followers(&make).unwrap().added);
+        (store.outbox().unwrap().entries == 0).then(|| added.clone())
+    })
+}
+
 /// Sends until nothing waits. Returns how many jobs were added.
 fn send_all(store: &mut dyn Store) -> usize {
-    let mut sum = 0;
-    eventually(Duration::from_secs(10), "an empty outbox", || {
-        sum += store.send_followers(&make).unwrap().added.len();
-        (store.outbox().unwrap().entries == 0).then_some(sum)
-    })
+    send_topics(store).len()
 }
 
 fn endings(store: &mut dyn Store, key: &JobKey) -> Vec<Ending> {
@@ -66,7 +71,7 @@ pub(super) fn what_follows_is_added_once_and_when_its_job_is_accepted<F: Fixture
     assert!((3_590_000..=3_600_001).contains(&wait), "{wait}");
     assert_eq!((own.headers.tags().to_text(), own.headers.after()), ("x".into(), Some(&key("t", "a"))));
     assert!(own.headers.by_name().is_empty(), "the headers are those of the job before");
-    // The second one is followed too. It is not added again when it is gone.
+    // The second follower has a follower of its own. When the second follower has ended, it is not added again.
     let held = lease_one(&mut *s, "v");
     assert_eq!(held.key, keys[1]);
     assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
@@ -74,11 +79,12 @@ pub(super) fn what_follows_is_added_once_and_when_its_job_is_accepted<F: Fixture
     assert_eq!(lease_one(&mut *s, "w").body.as_str(), "3");
     assert!(s.get(&keys[1]).unwrap().is_none());
     assert_eq!(endings(&mut *s, &keys[1]), [Ending::Delivered]);
-    // The same job, added again, has another follower; an id that is taken stays.
+    // If the same job is added again, its follower is a new job. A follower whose id is taken does not replace the job
+    // there.
     add(&mut *s, &[with_then("a", then)]);
     let held = lease_one(&mut *s, "t");
     assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
-    assert_eq!(send_all(&mut *s), 1);
+    assert_eq!(send_topics(&mut *s), [topic("v")]);
     assert_ne!(lease_one(&mut *s, "v").key, keys[1]);
 }
 
@@ -118,7 +124,7 @@ pub(super) fn each_end_makes_an_event_where_it_is_asked_for<F: Fixture>(f: &F) {
         add(&mut *s, &[NewJob { key: key(name, "x"), ..job("t", "x", later()) }]);
         assert_eq!(s.delete(&[key(name, "x")]), [Ok(Deleted::Done)]);
     }
-    // A lease that runs out for the last time.
+    // The lease of this job's last attempt expires.
     add(&mut *s, &[NewJob { max_attempts: Some(1), ..job("t", "late", Due::In(Duration::ZERO)) }]);
     let wanted = LeaseRequest {
         topic: topic("t"),
@@ -154,7 +160,7 @@ pub(super) fn each_end_makes_an_event_where_it_is_asked_for<F: Fixture>(f: &F) {
     assert_eq!(listed.len(), 3);
     assert_eq!(kinds.len(), 2, "{kinds:?}");
     assert_eq!(endings(&mut *s, &key("n", "a")), []);
-    // Without the setting there are no more.
+    // When `on_done` is no longer set, no more events are written.
     s.keep_records(&[], model::record::RECORDS_MAX).unwrap();
     add(&mut *s, &[job("t", "a", Due::In(Duration::ZERO))]);
     let held = lease_one(&mut *s, "t");

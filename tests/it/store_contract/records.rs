@@ -68,7 +68,7 @@ pub(super) fn a_delivered_job_leaves_a_record_with_all_its_attempts<F: Fixture>(
     assert_eq!((record.stamp_us, record.due_ms), (Some(second.stamp_us), second.due_ms));
     assert!((before..=now_ms()).contains(&record.ended_ms) && record.late().is_some());
     assert_eq!((record.body.as_ref(), record.headers.is_empty()), (None, true), "no body is kept");
-    // What settles nothing leaves nothing.
+    // A settlement that has no effect writes no record.
     assert_eq!(all(s.settle(&[with_attempt(&second, Outcome::Ack, 200)])), [Settled::Stale]);
     assert_eq!(endings(&mut *s, "t", "i"), [Ending::Delivered]);
     assert_eq!(endings(&mut *s, "t", "other"), []);
@@ -93,7 +93,8 @@ pub(super) fn each_way_to_end_leaves_one_record<F: Fixture>(f: &F) {
     let dead = s.records(&key("t", "buried")).unwrap();
     let members: Vec<_> = dead.iter().map(|r| (r.ending, r.attempts, r.attempts_log[0].status)).collect();
     assert_eq!(members, [(Ending::Dead, 1, Some(410))]);
-    // A dead letter that is redriven lives, and may end again. One that is removed has ended before.
+    // A dead letter that is redriven may end again, and then gets a second record. A dead letter that is removed has
+    // its record already.
     assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()), Ok(1));
     assert_eq!(endings(&mut *s, "t", "buried"), [Ending::Dead]);
     let again = lease_one(&mut *s, "t");
@@ -120,7 +121,7 @@ pub(super) fn a_job_that_is_replaced_leaves_a_record<F: Fixture>(f: &F) {
     let jobs: Vec<NewJob> = (0..8).map(|n| job("t", &format!("{n}"), later())).collect();
     add(&mut *s, &jobs);
     let stamps: Vec<i64> = (0..8).map(|n| stamp(&mut *s, &n.to_string())).collect();
-    // Alone, and in a batch with others that are new, kept or rejected.
+    // Jobs are replaced alone, and in a batch with others that are new, kept or rejected.
     add(&mut *s, &jobs[..1]);
     add(&mut *s, &[jobs[1].clone(), job("t", "new", later()), jobs[2].clone()]);
     let keep = NewJob { on_conflict: OnConflict::Keep, ..jobs[3].clone() };
@@ -135,7 +136,7 @@ pub(super) fn a_job_that_is_replaced_leaves_a_record<F: Fixture>(f: &F) {
     for id in ["3", "4", "6", "7", "new"] {
         assert_eq!(endings(&mut *s, "t", id), [], "{id}");
     }
-    // One that is leased is replaced as well. Its attempt then settles nothing, and leaves nothing.
+    // A leased job is replaced as well. The outcome of its attempt then has no effect, and writes no record.
     let held = added_and_leased(&mut *s, "u", "i");
     add(&mut *s, &[job("u", "i", Due::In(Duration::ZERO))]);
     assert_eq!(all(s.settle(&[with_attempt(&held, Outcome::Ack, 200)])), [Settled::Stale]);
@@ -154,7 +155,7 @@ pub(super) fn records_are_listed_the_last_first<F: Fixture>(f: &F) {
         assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
         sleep_past(now_ms());
     }
-    // An id that ended again comes once, at its last end.
+    // An id with several records is listed once, at the time of its last one.
     let held = added_and_leased(&mut *s, "t", "7");
     assert_eq!(settle(&mut *s, &held, Outcome::DeadLetter), Settled::Done);
     let expected: Vec<String> =
@@ -209,7 +210,7 @@ pub(super) fn a_topic_keeps_as_many_records_as_it_says<F: Fixture>(f: &F) {
     let body = job("t", &last, later()).body;
     assert_eq!((there[0].body.as_ref().unwrap().as_str(), &there[0].headers), (body.as_str(), &headers));
     assert_eq!(listed(&mut *s, "off", 9), []);
-    // A large body is not kept, and neither are its headers.
+    // If the body is too large, the record keeps neither the body nor the headers of the job.
     let large = format!("\"{}\"", "x".repeat(model::record::RECORD_BODY_MAX));
     let new = NewJob { headers: headers.clone(), ..new_job("t", "large", &large, Due::In(Duration::ZERO)) };
     add(&mut *s, &[new]);
@@ -223,7 +224,7 @@ pub(super) fn a_topic_keeps_as_many_records_as_it_says<F: Fixture>(f: &F) {
     let plain = listed(&mut *s, "default", 9);
     assert_eq!((plain.len(), plain[0].body.as_ref(), plain[0].headers.is_empty()), (3, None, true));
     assert_eq!(plain[0].attempts_log.len(), 1);
-    // With other settings, the records that are there go or stay accordingly.
+    // If the settings change, existing records are erased or kept by the new settings.
     s.keep_records(&[(topic("default"), keeping(Duration::ZERO, 9, false))], RECORDS_MAX).unwrap();
     while s.trim_records().unwrap().0 > 0 {}
     assert_eq!((listed(&mut *s, "default", 9), listed(&mut *s, "t", 100).len()), (vec![], there.len()));
@@ -255,7 +256,7 @@ pub(super) fn records_keep_tags_with_a_body_and_without_one<F: Fixture>(f: &F) {
     ] {
         let now = Due::In(Duration::ZERO);
         let new = |due| NewJob { headers: given.clone(), ..new_job(t, "i", body, due) };
-        // Accepted at once, accepted later, dead, replaced, deleted.
+        // The jobs end in each way: accepted at once, accepted later, dead, replaced, deleted.
         add(&mut *s, &[new(now)]);
         let held = lease_one(&mut *s, t);
         assert_eq!(all(s.settle(&[with_attempt(&held, Outcome::Ack, 200)])), [Settled::Done]);

@@ -75,7 +75,7 @@ pub(super) fn tags_stay_with_a_job_in_all_states<F: Fixture>(f: &F) {
     let texts: Vec<String> =
         ["a", "b", "c"].iter().map(|id| headers_of(&mut *s, id).tags().to_text()).collect();
     assert_eq!(texts, ["z", "b", ""]);
-    // Through attempts, death and a redrive.
+    // A job keeps its tags in each attempt, as a dead letter, and after a redrive.
     add(&mut *s, &[with("d", NOW, &["x", "y"])]);
     let expected = Headers::default().with_tags(tags(&["x", "y"]));
     for outcome in [Outcome::Retry(NOW), Outcome::HandBack, Outcome::Postpone(NOW), Outcome::DeadLetter] {

@@ -32,7 +32,8 @@ pub(super) fn the_time_to_run_changes_and_the_expiry_stays<F: Fixture>(f: &F) {
             assert_eq!(shown, headers.clone().with_ttr(ttr), "{id}: {change:?}");
         }
     }
-    // The lease has both, and so have a retried job, a dead letter and a redriven job.
+    // The leased job has its time to run and its expiry. A retried job, a dead letter and a redriven job have them,
+    // too.
     for outcome in [Outcome::Retry(NOW), Outcome::DeadLetter] {
         let leased = lease(&mut *s, "t", 2);
         for job in &leased {
@@ -61,7 +62,7 @@ pub(super) fn a_kept_id_is_unique_also_while_its_job_is_leased<F: Fixture>(f: &F
     assert_eq!(outcomes(&add(&mut *s, &[kept("3")])), ["kept"]);
     assert_eq!(counts(&mut *s, "t"), [0, 0, 1, 0]);
     assert!(lease(&mut *s, "t", 9).is_empty());
-    // After a retry it is the same job, and after its end the id is free.
+    // After a retry, the job is the same, so its id is still taken. After the end of the job, the id is free.
     assert_eq!(settle(&mut *s, &running, Outcome::Retry(NOW)), Settled::Done);
     assert_eq!(outcomes(&add(&mut *s, &[kept("4")])), ["kept"]);
     let again = lease_one(&mut *s, "t");

@@ -80,7 +80,7 @@ impl Browser {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let Setting { width, height, language } = setting;
         let profile = tempfile::tempdir().unwrap();
-        // It chooses a port that is free on IPv4, and ends if the same port is not free on IPv6.
+        // chromedriver chooses a port that is free on IPv4, and ends if the same port is not free on IPv6.
         let started = (0..5).find_map(|_| {
             let driver = Command::new("chromedriver")
                 .args(["--port=0"])
@@ -98,7 +98,7 @@ impl Browser {
             port.map(|port| (driver, output_lines, port))
         });
         let (driver, output_lines, port) = started.expect("chromedriver tells its port");
-        // Its output is read to the end, so that it can always write.
+        // A thread reads the output of chromedriver to the end, so that chromedriver never waits for a full pipe.
         std::thread::spawn(move || output_lines.for_each(drop));
         let arguments = vec![
             "--headless=new".to_owned(),

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use super::redis::own_host;
 
-/// Makes ca.pem; server.pem (for loopback and this process's own address) and client.pem, both signed by it, with their
-/// keys; and other.pem, a CA that has signed neither.
+/// Makes ca.pem, and two certificates that it has signed, with their keys: server.pem (for loopback and this process's
+/// own address) and client.pem. Also makes other.pem, a CA that has signed none of them.
 pub fn certificates(dir: &Path) {
     let openssl = |arguments: &str| {
         let made = Command::new("openssl").args(arguments.split(' ')).current_dir(dir).output().unwrap();
@@ -26,8 +26,9 @@ pub fn certificates(dir: &Path) {
     }
 }
 
-/// Makes three self-signed certificates of receivers, as openssl makes them, which is as those of an authority: self.pem
-/// for 127.0.0.1, elsewhere.pem for another name, and expired.pem for 127.0.0.1, which was valid in 2020; with their keys.
+/// Makes three self-signed certificates of receivers, with their keys: self.pem for 127.0.0.1, elsewhere.pem for
+/// another name, and expired.pem for 127.0.0.1, which was valid in 2020. openssl marks such certificates as those of an
+/// authority.
 pub fn self_signed(dir: &Path) {
     let openssl = |arguments: &str| {
         let made = Command::new("openssl").args(arguments.split(' ')).current_dir(dir).output().unwrap();

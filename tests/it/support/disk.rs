@@ -14,7 +14,7 @@ pub struct FaultyDisk(tempfile::TempDir);
 pub enum Sync {
     Succeeds = 0,
     Fails = 1,
-    /// It fails, and the process that asked for it is killed before it learns that.
+    /// The sync fails, and the process that called it is killed before it gets the error.
     FailsAndKills = 2,
 }
 
@@ -37,7 +37,8 @@ impl FaultyDisk {
         std::fs::read(self.0.path().join("state")).unwrap()[1]
     }
 
-    /// Simulates a power loss: the store becomes what the disk has of it. All processes of the daemon must have ended.
+    /// Simulates a power loss: the files of the store get the contents that the disk has of them. All processes of the
+    /// daemon must have ended.
     pub fn lose_power(&self, folder: &Path) {
         for (image, name) in [("db", "dq.db"), ("wal", "dq.db-wal")] {
             std::fs::copy(self.0.path().join(image), folder.join(name)).unwrap();

@@ -178,7 +178,7 @@ impl Daemon {
         Daemon::start_in(tempfile::tempdir().unwrap(), more)
     }
 
-    /// Does the same in the given folder.
+    /// Starts such a daemon in the given folder.
     pub fn start_in(dir: tempfile::TempDir, more: &str) -> Daemon {
         let daemon = Daemon::spawn(Arc::new(dir), free_port(), more, &[]);
         daemon.wait_ready();
@@ -230,7 +230,7 @@ impl Daemon {
         Daemon::run_copy(dir, port, http)
     }
 
-    /// Starts the copy that is in the folder.
+    /// Starts the copy of dq-master that is in the folder.
     pub fn run_copy(dir: Arc<tempfile::TempDir>, port: u16, http: u16) -> Daemon {
         let mut command = Command::new(dir.path().join("dq-master"));
         command.arg("--config").arg(dir.path().join("dq.toml"));
@@ -261,7 +261,7 @@ impl Daemon {
         Daemon::on_small_disk_with(more, "0B")
     }
 
-    /// Does the same with this `store.min_free`.
+    /// Starts a daemon on such a disk, with this `store.min_free`.
     pub fn on_small_disk_with(more: &str, min_free: &str) -> (Daemon, PathBuf) {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let (port, http) = (free_port(), free_port());
@@ -294,7 +294,7 @@ impl Daemon {
         Daemon::run(Arc::clone(&dead.dir), dead.port, dead.http, command)
     }
 
-    /// Does the same with a clock that is ahead by this much, or behind.
+    /// Starts such a daemon with a clock that is ahead by this much, or behind.
     pub fn again_with_clock(dead: &Daemon, ahead_ms: i64) -> Daemon {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dq-master"));
         command.arg("--config").arg(dead.dir.path().join("dq.toml"));

@@ -163,7 +163,7 @@ impl Target {
         text += "[[topic]]\nname = \"orders\"\ncallback = \"http://127.0.0.1:9/\"\n";
         std::fs::write(target.config(), text).unwrap();
         if !target.nodes.is_empty() {
-            // The nodes have then been used before.
+            // After this command, the nodes are no longer new to dq.
             let mut list = Command::new(env!("CARGO_BIN_EXE_dq"));
             list.args(["nodes", "list", "--config"]).arg(target.config());
             assert!(list.output().unwrap().status.success());

@@ -63,13 +63,13 @@ impl RedisServer {
         self.process.wait().unwrap();
     }
 
-    /// Starts it again with the data on its disk.
+    /// Starts the server again with the data on its disk.
     pub fn start_again(&mut self) {
         self.process = spawn(&self.dir, self.ahead_ms);
         self.wait();
     }
 
-    /// Sets its clock: ends the server, and starts it again with the data on its disk.
+    /// Sets the clock of the server: ends the server, and starts it again with the data on its disk.
     pub fn set_clock(&mut self, ahead_ms: i64) {
         self.kill();
         self.ahead_ms = ahead_ms;
@@ -105,7 +105,7 @@ fn command(dir: &Path) -> Command {
     command
 }
 
-/// Starts a server that ends with the thread of its test, however that ends.
+/// Starts a server that ends with the thread of its test, whether the test succeeds or fails.
 fn spawn(dir: &tempfile::TempDir, ahead_ms: i64) -> Child {
     let mut command = command(dir.path());
     super::clock::shift(&mut command, ahead_ms);
@@ -171,7 +171,7 @@ pub struct TcpServer {
     process: Mutex<Child>,
 }
 
-/// Returns a server that reports when a change is on its disk.
+/// Returns the path of Valkey's server program. Valkey reports when a change is on its disk.
 fn valkey() -> PathBuf {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/valkey/usr/bin/valkey-server");
     assert!(program.exists(), "{} is missing; make tools installs it", program.display());
@@ -288,7 +288,7 @@ impl TcpServer {
         self.wait();
     }
 
-    /// Starts it again with additional arguments.
+    /// Starts the server again with additional arguments.
     pub fn start_again_with(&self, more: &[&str]) {
         let arguments: Vec<String> =
             self.arguments.iter().cloned().chain(more.iter().map(|m| (*m).to_owned())).collect();
@@ -296,7 +296,7 @@ impl TcpServer {
         self.wait();
     }
 
-    /// Starts it again and does not wait.
+    /// Starts the server again and does not wait.
     pub fn begin_again(&self) {
         *self.process.lock().unwrap() = spawn_for_all(TcpServer::command(&self.program, &self.arguments));
     }
@@ -436,9 +436,9 @@ impl SentinelGroup {
         self.sentinels.iter().all(|sentinel| self.master_by(sentinel) == Some(server))
     }
 
-    /// Whether all sentinels name one master, and all other servers follow it. No sentinel has a reason for another
-    /// failover then. (Which one is the master may have changed once more: a machine that stands still for a second
-    /// is enough for a failover.)
+    /// Whether all sentinels name one master, and all other servers follow it. In this state, no sentinel has a reason
+    /// for another failover. (The master may be another server than expected: if the machine stands still for a second,
+    /// this is enough for a failover.)
     pub fn is_whole(&self) -> bool {
         let Some(master) = self.master() else { return false };
         let follows =

@@ -30,8 +30,8 @@ impl Steps {
         Steps { pid, over: false }
     }
 
-    /// Lets the process continue up to this system call, and kills it there, or until it has done its work. Returns how
-    /// many system calls it made. (It stops at the beginning and at the end of each.)
+    /// Lets the process continue up to this system call, and kills it there. Without a number, lets it continue until
+    /// it has done its work. Returns how many system calls it made. (It stops at the beginning and at the end of each.)
     pub fn run(&mut self, up_to: Option<u64>) -> u64 {
         let (mut stops, mut moved_at) = (0, Instant::now());
         loop {

@@ -167,14 +167,15 @@ fn a_redrive_after_a_node_was_added_leaves_no_second_copy() {
     asks.extend((300..400).map(|n| failing(n, add(n, 2, 12 * S))));
     let outcomes = stage.ask(&asks);
     println!("{} of 500 replacements and deletions are done", count(&outcomes, &Outcome::Done));
-    // Until all redriven jobs have become due.
+    // Waits until all redriven jobs have become due.
     super::wait(&stage, 16 * SECOND);
     stage.look("in the end", 20 * SECOND);
     let history = stage.end();
     for (what, ids) in [("replaced", 0..200), ("deleted", 200..300), ("put off", 300..400)] {
         let came = |n: &u32| {
             let is_old = |version| version == super::version(*n, 1);
-            // All of them were refused until they became dead letters.
+            // An accepted delivery is one after the redrive, because all jobs were refused until they became dead
+            // letters.
             history.deliveries.iter().any(|d| d.id == Id::Failing(*n) && d.is_accepted && is_old(d.version))
         };
         println!("of {} that were {what}, the old version came of {}", ids.len(), ids.filter(came).count());

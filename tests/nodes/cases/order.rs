@@ -7,7 +7,7 @@ use crate::requests::{Ask, PARKED};
 use crate::servers::{Node, Server};
 use crate::stage::Stage;
 
-/// Each round has its own id. It is the last job of a large `madd`, and the request that follows uses it.
+/// Each round has its own id. The last job of a large `madd` has this id, and the request that follows is about it.
 fn follows_a_large_madd(name: &str, next: fn(u32) -> Ask) {
     let nodes = vec![Node::Single(Server::start(0)), Node::Single(Server::start(0))];
     let mut stage = Stage::start(nodes, &[], "");

@@ -35,7 +35,7 @@ func hook(webhook *dq.Webhook) http.HandlerFunc {
 }
 
 func main() {
-	// During a rotation: the new secret, a comma, the old secret.
+	// DQ_WEBHOOK_SECRETS has the secret; during a rotation, it has the new secret, a comma and the old secret.
 	webhook, err := dq.NewWebhook(strings.Split(os.Getenv("DQ_WEBHOOK_SECRETS"), ",")...)
 	if err != nil {
 		log.Fatal(err)

@@ -153,7 +153,8 @@ public final class Client {
         if (lease != null) {
             wanted.put("lease", NewJob.span(lease));
         }
-        // Without a key: a client that goes away while it waits must take no job with it.
+        // The request has no Idempotency-Key. With a key, the reserve would continue after the client has gone away,
+        // and take a job.
         Map<String, Object> answer = request("POST", "/v1/reserve", null, wanted, timeout.plus(wait));
         return objects(answer.get("jobs")).stream().map(ReservedJob::new).collect(Collectors.toList());
     }

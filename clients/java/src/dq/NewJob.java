@@ -86,7 +86,7 @@ public final class NewJob {
     Map<String, Object> written() {
         Map<String, Object> written = new LinkedHashMap<>(fields);
         if (written.get("id") == null) {
-            // Nobody else has this id: a job that is there already is this one.
+            // Nobody else has this id. So a job with this id was added by an earlier try.
             written.put("id", Uuid.v7());
             written.putIfAbsent("on_conflict", "keep");
         }

@@ -297,7 +297,7 @@ final class ClientTest {
         }
         Object jobs = client.request("GET", "/v1/jobs?tag=" + topic, null, null).get("jobs");
         same(4, ((List<Object>) jobs).size());
-        // The first try has deleted it, which the second try cannot know.
+        // The first try has deleted the job. The second try does not know this, and finds no job.
         same(false, lossy.delete(topic, added.id));
         same(null, client.get(topic, added.id));
     }

@@ -25,7 +25,7 @@ use super::{Pull, PullClients};
 /// The delay of the jobs that clients wait for.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// How long the cost of clients that wait is measured.
+/// For how long it is measured what waiting clients cost.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// A server that is measured.

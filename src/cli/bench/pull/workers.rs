@@ -43,7 +43,7 @@ struct Connection {
 pub(super) struct WorkRun {
     /// The jobs whose acks were answered.
     pub acked: HashSet<u64>,
-    /// The number of arrivals of jobs that had already arrived before.
+    /// How many times a job came that had already come before.
     pub repeated: u64,
     /// The jobs that have come.
     came: HashSet<u64>,

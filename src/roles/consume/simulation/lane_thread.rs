@@ -10,7 +10,7 @@ use ::store::Token;
 #[derive(Default)]
 pub(super) struct LaneThread {
     pub(super) orders: VecDeque<LaneOrder>,
-    /// When the thread has carried out its present order. The next order waits until then.
+    /// The time at which the thread will have carried out its present order. The next order waits until then.
     pub(super) free_at: Option<Instant>,
     pub(super) is_busy: bool,
     pub(super) listens: bool,
@@ -22,6 +22,6 @@ pub(super) struct LaneThread {
     pub(super) heard: u32,
     /// How many jobs an exchange under way may lease. None: no exchange is under way.
     pub(super) under_way: Option<usize>,
-    /// Leases whose answers never came.
+    /// The leases of calls whose answers never came.
     pub(super) lost: Vec<Token>,
 }

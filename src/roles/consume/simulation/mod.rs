@@ -23,8 +23,8 @@ use model::job::TopicName;
 const SEQUENCES: u64 = 150;
 
 /// All jobs must be delivered within this time after the time of trouble. An exchange that hangs takes 5 s. A circuit
-/// whose probe was lost waits for up to 20 s. A home forgets after 30 s what a process held. Each job may need one more
-/// second, if its topic has one callback at a time.
+/// whose probe was lost waits for up to 20 s. A home forgets after 30 s which permits a process held. Each job may need
+/// one more second, if its topic has one callback at a time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl World {

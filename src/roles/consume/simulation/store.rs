@@ -23,7 +23,8 @@ pub(super) struct SimulatedLane {
     /// The ready jobs, each with the time when it became ready.
     ready: BTreeMap<TopicName, VecDeque<(JobNumber, Instant)>>,
     leases: BTreeMap<Token, (JobNumber, TopicName, usize)>,
-    /// The rings that no process has heard yet: topics, each with the number of its ring. `None`: any work.
+    /// The topics whose rings no process has heard yet, each with the number of its ring. `None`: a ring that names no
+    /// topic.
     bell: BTreeMap<Option<TopicName>, u64>,
     rings: u64,
     /// The number of the lane, and the number of the last lease. A token contains both numbers.

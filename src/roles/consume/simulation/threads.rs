@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    /// Gives the oldest ring of a lane to one of the processes that listen, if there is one.
+    /// Gives the oldest ring of a lane to one of the processes that listen. If no process listens, the ring stays.
     pub(super) fn deliver_ring(&mut self, lane: usize) {
         if !self.lanes[lane].is_rung() {
             return;
@@ -45,7 +45,7 @@ impl World {
             !c.is_gone && thread.has_bell && thread.listens && thread.rests_until.is_none_or(|at| at <= now)
         };
         let listeners: Vec<usize> = (0..self.consumers.len()).filter(|c| can(&self.consumers[*c])).collect();
-        // (A process that begins to listen, or has rested, tries again.)
+        // (When a process begins to listen, or has rested, it tries again to get the ring.)
         let Some(consumer) = self.rng.choice(listeners) else { return };
         let ring = self.lanes[lane].take_ring().unwrap();
         let ring = match ring {
@@ -195,7 +195,7 @@ impl World {
                 self.ring_if_shared(lane);
             }
         }
-        // Leases whose answers are lost may be taken back with the next exchange, or later.
+        // The leases of a call whose answer is lost may be taken back with the next exchange, or later.
         let takes_back = !(fails || self.is_troubled() && self.rng.bool());
         let thread = &mut self.consumers[number].threads[lane];
         if fails {

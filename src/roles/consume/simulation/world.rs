@@ -20,7 +20,8 @@ use model::topic::{Failure, HostPattern, Rate, Topic, Topics};
 /// The time in which jobs come, and in which stores and receivers fail.
 pub(super) const TROUBLE: Duration = Duration::from_secs(8);
 
-/// How long a job may wait while a consumer that serves it is idle: the ring is passed on again after a second.
+/// How long a job may wait while a consumer that serves it is idle. It is more than a second, because a ring may be
+/// passed on again only after a second.
 const PROMPT: Duration = Duration::from_millis(1500);
 
 pub(super) const MS: Duration = Duration::from_millis(1);
@@ -116,7 +117,7 @@ fn random_host_limits(rng: &mut Rng) -> Vec<HostLimit> {
     vec![limit("h1.example"), limit("h2.example")]
 }
 
-/// Returns the host of a job, if it has limits.
+/// Returns the index of the host of a job, if this host has limits.
 fn host_of(topic: &Topic, leased: &Leased, limits: &[HostLimit]) -> Option<usize> {
     let url = topic.url_for(leased.headers.destination()).ok()?.parse().ok()?;
     limits.iter().position(|limit| limit.host.matches(&url))

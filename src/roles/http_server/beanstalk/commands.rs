@@ -226,7 +226,7 @@ impl Session {
         BeanstalkResponse::Deleted
     }
 
-    /// Returns the job with a number. If two topics have a job with this number, no job is returned.
+    /// Returns the job with this number. If two topics have a job with this number, no job is returned.
     pub(super) async fn find(&self, number: u64) -> Result<Option<View>, Problem> {
         let held = self.held.get(number).map(|job| vec![job.key.clone()]);
         let mut found = None;

@@ -3,14 +3,14 @@
 //!
 //! A connection belongs to exactly one process at any moment. After the draining process has offered a connection, it
 //! does nothing with the connection until it has the answer. It continues to serve the connection only if the next
-//! process cannot have taken it. The next process uses the connection only after it has answered that it takes it.
-//! docs/internals/BEANSTALK.md says what a crash between two steps does.
+//! process cannot have taken it. The next process uses the connection only after its answer that it takes the
+//! connection. docs/internals/BEANSTALK.md says what a crash between two steps does.
 //!
 //! The pauses of tubes are passed first, because only the draining process knows them.
 //!
 //! The socket is `run_dir/beanstalk.succession`. Messages: `P` has the pauses, and gets no answer. `O` has the tag of
-//! an owner, and its lock. `B` has the socket of a connection, and the part of its state that fits. `M` has a further
-//! part of this state. Each state gets one byte as the answer.
+//! an owner, and its lock. `B` has the socket of a connection, and as much of its state as fits into one message. `M`
+//! has a further part of this state. Each state gets one byte as the answer.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};

@@ -91,10 +91,10 @@ impl HeldJobs {
     }
 }
 
-/// How many jobs that were added in another way may have a number. The oldest numbers are forgotten first.
+/// How many jobs that were not added on this port may have a number. The oldest numbers are forgotten first.
 const ALIASES_MAX: usize = 10_000;
 
-/// The numbers that this process has given to jobs that were added in another way.
+/// The numbers that this process has given to jobs that were not added on this port.
 #[derive(Debug, Default)]
 pub(super) struct Aliases {
     by_number: HashMap<u64, JobKey>,

@@ -1,4 +1,4 @@
-//! Shows jobs, and kicks buried or delayed jobs.
+//! Shows jobs, and kicks jobs. As in beanstalkd, a kick makes buried or delayed jobs ready.
 
 use super::super::problem::Problem;
 use super::super::store_client::Reply;
@@ -92,7 +92,7 @@ impl Session {
     }
 }
 
-/// Returns a function that makes the response about the job with a number, if the job was found.
+/// Returns a function that makes the response of a command that shows a job. `number` is the number of the job.
 pub(super) fn shown(number: u64) -> impl FnOnce(Option<View>) -> BeanstalkResponse<'static> {
     move |view| match view {
         Some(view) => {

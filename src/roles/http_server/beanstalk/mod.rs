@@ -49,8 +49,8 @@ use protocol::beanstalk::{BeanstalkCommand, BeanstalkDecoder, BeanstalkResponse,
 /// Puts are collected, and are stored together at this number of puts, or at this number of bytes.
 const PUTS: (usize, usize) = (256, 1 << 20);
 
-/// Serves the port until this process drains and its connections are closed, or belong to the next process.
-/// `handoffs`: where draining processes pass connections on.
+/// Serves the port until this process drains and its connections are closed, or belong to the next process. `handoffs`:
+/// the socket on which draining processes pass connections to this process.
 pub(super) async fn run(api: Api, listener: TcpListener, handoffs: PassListener) {
     let settings = &api.settings.beanstalk;
     let places = Places::new(
@@ -173,7 +173,7 @@ impl BeanstalkConnection {
         let mut memory = api.bodies.take_beyond(Some(self.holder.clone()), 0);
         let mut buffer = vec![0; READ];
         if let Some(limit) = self.waiting.take() {
-            // This process could not pass on the connection, so its waiting reserve ends.
+            // This process could not pass on the connection. So the connection is closed, and its waiting reserve ends.
             if !self.may_be_passed {
                 return Ok(ConnectionEnd::Closed);
             }
@@ -277,7 +277,8 @@ impl BeanstalkConnection {
                     self.refuse(error);
                 }
             }
-            // (No `await` comes between the check of `closing` and the storing of the puts.)
+            // (While there are puts that are not stored yet, nothing is written. So no `await` comes between the check
+            // of `closing` and the storing of the puts.)
             if self.out.len() > WRITE && puts.is_empty() {
                 self.write().await?;
             }

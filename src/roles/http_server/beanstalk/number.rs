@@ -7,10 +7,10 @@
 //! | 0 to 17 | a count that begins at random in each process |
 //!
 //! The number in decimal digits is the job's id. The tag in a number tells which topics may have the job, so no table
-//! of numbers is needed. This is nearly always one topic. In a topic, a number is unique, because the job is added only
-//! if its id is free. Topics with the same tag share the counts: if k topics have the same tag, the n-th of them (from
-//! 0) uses only counts that are n modulo k. After its second, a number is not used again for 34 years. So a late
-//! command for an old job does not change a new job.
+//! of numbers is needed. Nearly always, only one topic has this tag. In a topic, a number is unique, because the job is
+//! added only if its id is free. Topics with the same tag share the counts: if k topics have the same tag, the n-th of
+//! them (from 0) uses only counts that are n modulo k. After the second in which it was made, a number is not used
+//! again for 34 years. So a late command for an old job does not change a new job.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ const SLOT_BITS: u32 = 18;
 const SECOND_BITS: u32 = 30;
 const TAG_BITS: u32 = 15;
 
-/// Returns the tag of a topic: FNV-1a of its name, folded.
+/// Returns the tag of a topic: the FNV-1a hash of its name, reduced to a number from 1 to 32767.
 fn tag_of(topic: &TopicName) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = topic.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, step);
@@ -35,7 +35,7 @@ pub(super) fn number_of(key: &JobKey) -> Option<u64> {
     (is_own && id_of(number) == key.id).then_some(number)
 }
 
-/// Returns the id of the job with a number.
+/// Returns the id of the job with this number.
 pub(super) fn id_of(number: u64) -> JobId {
     JobId::new(number.to_string()).expect("digits are an id")
 }
@@ -55,7 +55,7 @@ impl TopicTags {
         TopicTags(tags)
     }
 
-    /// Returns the topics that may have the job with a number.
+    /// Returns the topics that may have the job with this number.
     pub(super) fn find(&self, number: u64) -> &[TopicName] {
         self.0.get(&(number >> (SLOT_BITS + SECOND_BITS))).map_or(&[], Vec::as_slice)
     }

@@ -69,8 +69,8 @@ impl ReserveLimit {
     }
 }
 
-/// The state without the input. In the passed bytes, a newline follows this header, and then the input: the bytes from
-/// the client that are not carried out yet.
+/// The state without the input. In the passed bytes, this header is followed by a newline and the input. The input is
+/// the bytes from the client that are not carried out yet.
 #[derive(Debug, Serialize, Deserialize)]
 struct StateHeader {
     version: u32,

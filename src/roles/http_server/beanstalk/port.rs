@@ -53,7 +53,8 @@ impl Numbers {
 /// What is known of the tubes and the connections. It is kept only in memory.
 #[derive(Default)]
 pub(super) struct PortState {
-    /// The tubes that are in use or registered. Other tubes have no entry.
+    /// The tubes that are in use, and registered tubes that were in use. A tube whose pause came from an earlier
+    /// process has an entry, too.
     tubes: HashMap<TubeName, TubeState>,
     /// The counts of commands and of connections.
     pub counts: ServerStats,
@@ -120,7 +121,7 @@ impl BeanstalkPort {
         })
     }
 
-    /// Returns what is known of a tube. None: no connection uses it, and it has no counts.
+    /// Returns what is known of a tube. None: nothing is known, because the tube has no entry.
     pub(super) fn tube<T>(&self, tube: &TubeName, look: impl FnOnce(&TubeState) -> T) -> Option<T> {
         self.with_state(|state| state.tubes.get(tube).map(look))
     }
@@ -225,7 +226,7 @@ impl BeanstalkPort {
         self.with_numbers(|numbers| numbers.next = fastrand::u64(..));
     }
 
-    /// Returns the number of a job. A job that was added in another way gets a number that only this process knows.
+    /// Returns the number of a job. A job that was not added on this port gets a number that only this process knows.
     pub(super) fn number_of(&self, key: &JobKey) -> u64 {
         number_of(key).unwrap_or_else(|| {
             self.with_numbers(|numbers| match numbers.aliases.number(key) {
@@ -242,7 +243,7 @@ impl BeanstalkPort {
         })
     }
 
-    /// Keeps the number that an earlier process gave to a job that was added in another way.
+    /// Keeps the number that an earlier process gave to a job that was not added on this port.
     pub(super) fn keep_number(&self, number: u64, key: &JobKey) {
         if number_of(key).is_none() {
             self.with_numbers(|Numbers { aliases, .. }| {
@@ -253,7 +254,7 @@ impl BeanstalkPort {
         }
     }
 
-    /// Returns the keys that the job with a number may have.
+    /// Returns the keys that the job with this number may have.
     pub(super) fn keys(&self, number: u64) -> Vec<JobKey> {
         self.with_numbers(|Numbers { tags, aliases, .. }| match aliases.find(number) {
             Some(key) => vec![key.clone()],

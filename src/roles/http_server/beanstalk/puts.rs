@@ -140,7 +140,7 @@ impl BeanstalkPort {
         });
     }
 
-    /// Makes a number whose home answers, if there is one.
+    /// Makes a number for a job. Prefers a number whose home is not known to be down.
     fn number_with_home(&self, topic: &TopicName) -> u64 {
         let mut number = self.new_number(topic);
         for _ in 0..NUMBERS {

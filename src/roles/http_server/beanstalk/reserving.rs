@@ -86,8 +86,8 @@ enum WaitResult {
 }
 
 impl Session {
-    /// Reserves a job of a watched tube, and waits for one until `until`, or without limit. Returns the response, and
-    /// the client's place among the clients that reserve. None: this process drains.
+    /// Reserves a job of a watched tube. If there is no job, waits until the time `until`, or without limit if `until`
+    /// is none. Returns the response, and the client's place among the clients that reserve. None: this process drains.
     pub(super) async fn reserve(
         &mut self,
         until: Option<Instant>,
@@ -211,7 +211,7 @@ impl Session {
         (topics, resumes)
     }
 
-    /// Reserves the job with a number. A buried job is kicked first. Another client that waits may then get it.
+    /// Reserves the job with this number. A buried job is kicked first. Another client that waits may then get it.
     pub(super) async fn reserve_job(&mut self, number: u64) -> Result<BeanstalkResponse<'static>, Problem> {
         if self.held().len() >= HELD_MAX {
             return Ok(BeanstalkResponse::OutOfMemory);

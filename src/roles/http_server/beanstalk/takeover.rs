@@ -106,7 +106,8 @@ async fn take_all(
                 };
                 match answer {
                     Ok((state, stream, place)) => {
-                        // Without this answer, the other side might use the connection, too.
+                        // This answer comes before this process uses the connection. Without the answer, the other side
+                        // might use the connection, too.
                         reply(&passage, &events, TAKEN).await?;
                         let ip = state.peer;
                         open.spawn(serve(port.clone(), stream, ip, place, Some(state)));
@@ -134,7 +135,8 @@ fn keep_pauses(port: &BeanstalkPort, message: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers for a connection. If the other side is gone, it no longer uses its connections, so no answer is needed.
+/// Answers whether this process takes a connection. If the other side is gone, it no longer uses its connections, so no
+/// answer is needed.
 async fn reply(passage: &PassSocket, events: &AsyncFd<OwnedFd>, answer: u8) -> io::Result<()> {
     loop {
         match passage.reply(&[answer]) {

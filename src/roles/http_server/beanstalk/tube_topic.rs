@@ -1,11 +1,11 @@
 //! Finds the topic of a tube, and the tube of a topic. Pure.
 //!
-//! If the name of a tube is valid as the name of a topic, the topic has the same name. Any other tube has a topic whose
-//! name begins with `tube--`:
+//! If the name of a tube is valid as the name of a topic and does not begin with `tube--`, the topic has the same name.
+//! Any other tube has a topic whose name begins with `tube--`:
 //!
-//! - The other bytes of the tube's name follow. A byte that is not a letter, digit, `_` or `.` is written as `-` and
-//!   two hex digits: `a/b` is `tube--a-2fb`. So these bytes never have two `-` in a row. A later `--` can only be the
-//!   beginning of a hash (see below).
+//! - The bytes of the tube's name follow. A byte that is not a letter, digit, `_` or `.` is written as `-` and two hex
+//!   digits: `a/b` is `tube--a-2fb`. So these bytes never have two `-` in a row. A later `--` can only be the beginning
+//!   of a hash (see below).
 //! - If the result is too long for a topic, it is cut, and `--` and a hash of the tube's name are appended. In this
 //!   case the tube's name is kept in the title of the topic.
 //!

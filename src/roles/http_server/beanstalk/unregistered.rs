@@ -9,7 +9,7 @@ use model::job::TopicName;
 /// After a tube was named, it is not named again for this time.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// The maximum number of tubes that are named in that time.
+/// The maximum number of tubes that the log names within `SILENCE`.
 const TUBES: usize = 64;
 
 /// The tubes that were named, and when.

@@ -62,7 +62,7 @@ static WRONG_PASSWORDS: LazyLock<Mutex<WrongPasswords>> = LazyLock::new(|| {
 });
 
 impl WrongPasswords {
-    /// Returns the moment until which passwords of an account from a source are not checked. None: they are checked.
+    /// Returns until when dq checks no passwords for this account that come from this source. None: dq checks them now.
     fn blocked_until(&self, (source, account): (ClientSource, u64), now: Instant) -> Option<Instant> {
         self.of_account.blocked_until((source, account), now).max(self.of_source.blocked_until(source, now))
     }
@@ -81,7 +81,7 @@ impl WrongPasswords {
 #[derive(Serialize)]
 struct SessionResponse<'a> {
     signed_in: bool,
-    /// Whether there can be accounts. Without a registry nobody can sign in.
+    /// Whether there can be accounts. Without a registry, nobody can sign in.
     has_accounts: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
@@ -109,7 +109,7 @@ fn session_response(api: &Api, of: Option<(&Token, &str)>) -> Response {
     response
 }
 
-/// Sets the session cookie in the browser, for some seconds.
+/// Sets the session cookie in the browser. The browser keeps the cookie for `seconds`.
 fn set_cookie(response: &mut Response, sessions: &Sessions, value: &str, seconds: u64) {
     let secure = if sessions.is_secure { "; Secure" } else { "" };
     let name = &sessions.cookie;
@@ -124,7 +124,7 @@ fn holder_in<'a, 'b>(api: &Api, headers: &'b HeaderMap, tokens: &'a Tokens) -> O
     holder(headers, api.sessions.as_deref()?, tokens)
 }
 
-/// The answer if there is no console. In this case, its routes are not served.
+/// The answer if there is no console. It is never sent, because the routes of the console are not served in this case.
 fn no_console() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "no_route", "there is no console (http.console)")
 }
@@ -238,7 +238,7 @@ async fn end_sessions(api: &Api, account: &Token) -> Result<StatusCode, Problem>
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Refuses a request that a page of another site makes the browser send. A browser reports where a request comes from.
+/// Refuses a request that the browser sends for a page of another site. A browser reports where a request comes from.
 /// Before a browser sends JSON for a page of another origin, it asks the server whether that page may do this (a CORS
 /// preflight request). dq never allows it.
 fn of_this_page(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
@@ -268,7 +268,7 @@ fn busy() -> Problem {
 /// The file in the run folder with the password of the first account.
 const FIRST_PASSWORD: &str = "first-password";
 
-/// The pause before the first account is tried again. The registry may be on a Redis that starts with dq.
+/// The pause before dq tries again to make the first account. The registry may be on a Redis that starts with dq.
 const FIRST_ACCOUNT_RETRY: Duration = Duration::from_secs(1);
 
 /// If there is no account, makes one with a random password, and writes the password to a file that only the daemon's
@@ -349,7 +349,7 @@ fn keep_first_password(run_dir: &Path, password: &str) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes the file with the password of the first account, because it has another password now.
+/// Removes the file with the password of the first account, because this account has another password now.
 pub(in super::super) fn forget_first_password(run_dir: &Path, account: &TokenName) {
     if account.as_str() == FIRST
         && let Err(e) = fs::remove_file(run_dir.join(FIRST_PASSWORD))

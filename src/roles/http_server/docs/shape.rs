@@ -19,7 +19,7 @@ const BOUNDS: [(&str, &str); 8] = [
     ("pattern", "Pattern"),
 ];
 
-/// The lists of alternatives, and the words between the alternatives.
+/// The keywords of a schema that list alternatives, each with the word that the page writes between two alternatives.
 const ALTERNATIVES: [(&str, &str); 3] = [("oneOf", " or "), ("anyOf", " or "), ("allOf", " and ")];
 
 /// The members of a schema that other functions show: its type, its fields and its meaning.
@@ -43,7 +43,7 @@ pub(super) fn type_id(name: &str) -> String {
     escaped(&format!("type-{name}"))
 }
 
-/// Returns the type of a value. The name of a type is a link to it.
+/// Returns the type of a value. The name of a type is a link to the description of this type on the page.
 pub(super) fn type_of(schema: &Value) -> String {
     if let Some(name) = referred(schema) {
         return format!("<a href=\"#{}\">{}</a>", type_id(name), escaped(name));
@@ -118,7 +118,8 @@ pub(super) fn facts(schema: &Value, is_row: bool) -> Vec<String> {
     facts
 }
 
-/// Returns the text about a part of a schema, after the name of this part. The type of the part is shown elsewhere.
+/// Returns the text about a part of a schema. The text begins with `what`, which names the part. The type of the part
+/// is shown elsewhere.
 fn part(what: &str, schema: &Value) -> Vec<String> {
     let mut inner: Vec<String> = Vec::new();
     inner.extend(schema["description"].as_str().map(prose));

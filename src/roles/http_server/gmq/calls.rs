@@ -93,7 +93,7 @@ impl PoppedReserve {
 impl Drop for PoppedReserve {
     fn drop(&mut self) {
         if let Some(reserved) = self.reserved.take() {
-            // With TTR 0 the job is settled, so this has no effect.
+            // A job with TTR 0 is already settled, so the refusal has no effect for it.
             self.pull.refuse(vec![reserved]);
         }
     }

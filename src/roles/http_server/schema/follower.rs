@@ -11,7 +11,8 @@ pub(in super::super) struct Follower {
     /// Milliseconds from the acceptance of the other job to the due time. If missing, the delay of the topic applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     delay_ms: Option<u64>,
-    /// How long a client that reserves it may work on it, in milliseconds. If missing, the `ttr` of the topic applies.
+    /// How long a client that reserves this job may work on the job, in milliseconds. If missing, the `ttr` of the
+    /// topic applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     ttr_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

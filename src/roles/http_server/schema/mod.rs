@@ -61,7 +61,7 @@ pub(super) fn moment() -> Schema {
         .into()
 }
 
-/// The headers that a job's callbacks carry in addition to the topic's.
+/// The headers that a job's callbacks carry in addition to the headers of the topic.
 pub(super) fn headers() -> Schema {
     let value = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([!-~]([ -~\\t]*[!-~])?)?$"));
     ObjectBuilder::new()
@@ -235,7 +235,7 @@ struct AttemptLateness {
     reason: String,
 }
 
-/// Why a job waits. Besides these members, it has the data that belongs to its code (docs/HTTP.md).
+/// Why a job waits. Besides these members, the object has the data that belongs to the `code` (docs/HTTP.md).
 #[derive(ToSchema, Serialize)]
 pub(super) struct Waiting {
     /// The reason, for programs, such as `paused`.
@@ -295,7 +295,7 @@ pub(super) struct StatsQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct AuditQuery {
-    /// The most entries of the page, 50 by default.
+    /// The maximum number of entries in the page, 50 by default.
     #[param(minimum = 1, maximum = 500, required = false)]
     limit: u32,
     /// The `next` of the page before.
@@ -348,7 +348,7 @@ pub(super) struct ListQuery {
     /// The state of the jobs.
     #[param(inline)]
     state: StateWord,
-    /// The most jobs of the page, 50 by default. A page of large jobs is shorter.
+    /// The maximum number of jobs in the page, 50 by default. A page of large jobs is shorter.
     #[param(minimum = 1, maximum = 1000, required = false)]
     limit: u32,
     /// The `next` of the page before.

@@ -7,7 +7,7 @@ pub(in super::super) fn job_priority() -> Schema {
     priority_with(None)
 }
 
-/// The same for requests, where null counts as missing.
+/// The priority of a job in requests. In requests, null counts as missing.
 pub(in super::super) fn job_priority_or_null() -> Schema {
     priority_with(Some(Type::Null))
 }

@@ -7,7 +7,7 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
 
 /// Builds the responses for a list of problems.
 fn problems(of: &[(u16, &str)]) -> BTreeMap<String, RefOr<Response>> {
-    // Every route may answer with these: before the handler runs, or when it takes too long.
+    // Every route may answer with these problems: before the handler runs, or when the handler takes too long.
     let always: &[(u16, &str)] = &[
         (400, "The request could not be read: `bad_path`, `bad_json`, `bad_body`"),
         (401, "The caller is not known: `unauthorized`"),

@@ -26,7 +26,7 @@ pub(in super::super) fn job_ttr() -> Schema {
     Schema::OneOf(one)
 }
 
-/// How long after its due time a job may begin an attempt.
+/// How long after the due time of a job an attempt may still begin.
 pub(in super::super) fn job_expire_after() -> Schema {
     let Schema::OneOf(mut one) = span() else { return span() };
     one.description = Some(

@@ -1,4 +1,4 @@
-//! The schemas of a topic in requests and responses, made from the settings of a topic as they are declared.
+//! The schemas of a topic in requests and responses. They are made from the list of settings that `Topic` declares.
 
 use std::borrow::Cow;
 
@@ -67,7 +67,7 @@ fn nullable(one: Type) -> SchemaType {
     SchemaType::from_iter([one, Type::Null])
 }
 
-/// Adds the default. Null also means the default.
+/// Adds the default of a setting to its schema. Null also means the default.
 fn with_default(mut schema: Schema, default: Value) -> Schema {
     match &mut schema {
         Schema::Object(object) => object.default = Some(default),
@@ -78,7 +78,7 @@ fn with_default(mut schema: Schema, default: Value) -> Schema {
     schema
 }
 
-/// Returns the schema of a setting in requests, where each may be null.
+/// Returns the schema of a setting in requests. In requests, each setting may be null.
 fn in_request(setting: &Setting) -> Schema {
     let about = Some(setting.about());
     let text = || ObjectBuilder::new().schema_type(nullable(Type::String)).description(about);
@@ -126,7 +126,7 @@ fn in_request(setting: &Setting) -> Schema {
     }
 }
 
-/// How many things may happen in a given time.
+/// A rate: how often something may happen in a given time, such as `50/s`.
 pub(in super::super) fn rate() -> Schema {
     let text = ObjectBuilder::new().schema_type(Type::String).examples(["50/s"]);
     let number = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1)).maximum(Some(999_999));

@@ -19,9 +19,10 @@
 -- If the replaced job is leased, its record becomes the record of the replacement. The replacement becomes delayed or
 -- ready when the lease has ended. Dead letters do not conflict.
 
--- The size of a body, in bytes. A topic that had a larger body stays in `big`: see sizes.
+-- A body with more bytes than this is big. A topic that ever had a big body stays in `big`: see sizes.
 local BIG = 65536
--- The most jobs of a topic for which a command for each job takes less time than the commands for all of them.
+-- Up to this number of jobs of a topic, one command for each job takes less time than the commands for all jobs
+-- together.
 local FEW = 3
 local REPLACE, KEEP = 114, 107
 local argv, byte, pack = ARGV, string.byte, struct.pack
@@ -44,8 +45,8 @@ while argv[i] do
     local bodies, delayed, ready = base .. 'b:' .. topic, base .. 'd:' .. topic, base .. 'r:' .. topic
     -- How many of the jobs wait for their due time, and the lowest score of these jobs.
     local all_replace, some_noted, big, wait, earliest = true, false, false, 0, nil
-    -- `list` has each id and its record, from position `from` to position `to`. So the ids and records need not be put
-    -- together again.
+    -- `list` has each id and its record, from position `from` to position `to`. So the commands can use it as it is,
+    -- and no other list of the ids and records is made.
     local list, from, to = argv, first, last
     -- If the flags or the due times of the jobs differ, these lists have the values of each job.
     local scores, moments, ranks, rules, notes
@@ -101,9 +102,10 @@ while argv[i] do
       end
     end
     if big then call('SADD', base .. 'big', topic) end
-    -- If there are few jobs, each new id is written by itself. Ids that are taken stay as they are for now. Otherwise,
-    -- if all jobs replace, the number of new fields shows whether any id was taken. A job that is replaced leaves a
-    -- record, so such jobs are read before they are replaced.
+    -- If there are few jobs, each new id is written by itself, and ids that are taken stay as they are for now. If
+    -- there are more jobs, and all of them replace, all are written with one command. The number of new fields then
+    -- shows whether any id was taken. A job that is replaced leaves a record, so such jobs are read before they are
+    -- replaced.
     local m, fresh, before, are_few = nil, nil, nil, n <= FEW
     if are_few then
       fresh = true

@@ -9,7 +9,8 @@
 --
 -- Changes the state of no job.
 
--- A removal comes first: see moves. (It removes nothing, because no topic has this name.)
+-- A removal must be the first write, so that a server whose memory is full allows the others: see moves. (It removes
+-- nothing, because no topic has this name.)
 call('ZREM', base .. 'bell', ' ')
 if ARGV[1] then
   for _, topic in ipairs(ARGV) do

@@ -14,8 +14,8 @@
 --
 -- Moves a job: delayed, ready -> delayed, ready
 
--- The size of a body, in bytes. A topic that ever had a larger body is in the Redis set `big`, and is not removed from
--- it: see sizes.
+-- A body with more bytes than this is big. A topic that ever had a big body is in the Redis set `big`, and is not
+-- removed from it: see sizes.
 local BIG = 65536
 local topic, id = ARGV[1], ARGV[2]
 
@@ -50,7 +50,8 @@ if ARGV[4] ~= '' then rank = number and 0 or tonumber(ARGV[4]) end
 local renumbered = ARGV[4] ~= '' and (rank == 0 or old_rank == 0)
 local stamp
 
--- The write that a server may refuse comes first. See records for the layout.
+-- The write that a server may refuse comes first, so that a refusal leaves the job unchanged. See records for the
+-- layout.
 if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
   local record = call('HGET', bodies, id)
   stamp = struct.unpack('>I7', record, 2)

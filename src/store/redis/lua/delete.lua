@@ -1,7 +1,7 @@
 --@ use clock fence batch bells scores places meter numbered moves leases history unsettled
 -- Removes jobs in any state. If there is no job of an id, removes its dead letters. (A batch of the spool does not
--- remove dead letters. In the spool, a deletion takes the place of an add of the same host. So it means the job of that
--- add, and not dead letters of this id. If the shard has a live job of this id, that job is removed.)
+-- remove dead letters. In the spool, a deletion takes the place of an add of the same host. So the deletion is for the
+-- job of that add, and not for dead letters of this id. If the shard has a live job of this id, that job is removed.)
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch of the spool only: see batch
 -- ARGV  1 why the jobs are removed, for their records; '' for nothing. Then for each topic: topic, n, and n ids
@@ -10,7 +10,7 @@
 --
 -- Moves a job: delayed, ready, leased -> nothing. If there is no job of that id: dead -> nothing
 
--- The most older dead letters that one call removes, for all ids together.
+-- The maximum number of older dead letters that one call removes, for all ids together.
 local left = 2048
 
 local function take_latest_letter(topic, id)

@@ -8,7 +8,8 @@
 --
 -- Changes the state of no job.
 
--- A removal comes first: see moves. (It removes nothing, because no topic has this name.)
+-- A removal must be the first write, so that a server whose memory is full allows the others: see moves. (It removes
+-- nothing, because no topic has this name.)
 call('ZREM', base .. 'bell', ' ')
 for i = 1, #ARGV, 2 do
   local topic = ARGV[i]

@@ -193,7 +193,8 @@ for i = 6, #ARGV, 6 do
       write_circuit(topic, till, moment('+' .. ARGV[i + 2]), opens, since, why)
       wait(topic, tonumber(ARGV[i + 2]), opens)
     elseif tell(topic) and (most == '' or number > before) then
-      -- A removal comes first, if there was none before: see moves.
+      -- The first write must be a removal, for a server whose memory is full: see moves. If no job was leased so far,
+      -- there was none yet.
       if number == 0 then call('ZREM', base .. 'bell', topic) end
       ring(topic)
     elseif not found and most == '' then

@@ -28,7 +28,8 @@ else
   due = math.min(due, now)
 end
 local record = call('HGET', base .. 'b:' .. topic, id)
--- A removal comes first: see moves. (An entry without a record is no job. It is dropped.)
+-- The first write must be a removal, for a server whose memory is full: see moves. (An entry without a record is no
+-- job. It is dropped.)
 call('ZREM', from, id)
 if not record then return {} end
 local noted = call('HGET', base .. 'm:' .. topic, id)

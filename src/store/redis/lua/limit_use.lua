@@ -4,7 +4,7 @@
 -- KEYS  1 the shard's base
 -- ARGV  the names, as in permits
 -- Returns the time in microseconds, then for each name: how many permits all owners hold, and the time up to which the
--- starts so far have used up the rate, in microseconds (`spent_us` in src/model/flow.rs)
+-- callbacks begun so far have used up the rate, in microseconds (`spent_us` in src/model/flow.rs)
 --
 -- Changes the state of no job.
 

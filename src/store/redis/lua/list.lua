@@ -53,7 +53,7 @@ end
 local first = rank_after(order, ARGV[3], ARGV[4])
 local found = call('ZRANGE', order, first, first + most - 1, 'WITHSCORES')
 if ARGV[3] == '' and has_numbers(found) then return numbered_page('', '', true) end
--- After the levels come the other jobs with numbers.
+-- The other jobs with numbers come after the levels.
 local function end_of_levels()
   if state == 2 and from and has_numbers(call('ZRANGE', order, 0, 0, 'WITHSCORES')) then return { MIDDLE, '' } end
   return { '', '' }

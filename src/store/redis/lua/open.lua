@@ -1,5 +1,6 @@
 --@ use clock circuits
--- Opens the circuit of a topic: its jobs wait. They are not leased, except for one job at a time after the pause.
+-- Opens the circuit of a topic: its jobs wait. No job is leased for the time that ARGV 2 states. After this time, one
+-- job at a time is leased.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 topic   2 for how long, ms; 0: see below   3 how often the circuit was opened in a row   4 why
@@ -12,7 +13,7 @@ local topic = ARGV[1]
 call('ZREM', base .. 'bell', topic)
 local till, probe, opens, first, reason = circuit_of(topic)
 local since, why = now, ARGV[4]
--- A pause of 0 means: the job that was let through had no result, so the next job may be let through.
+-- A time of 0 in ARGV 2 means: the job that was let through had no result, so the next job may be let through.
 local again = ARGV[2] == '0'
 if till then
   -- Several consumers may report the same failure. While a probe is under way, its result decides.

@@ -1,6 +1,6 @@
 --@ use shard fence
--- With 'done', removes entries of the outbox whose jobs have been added. With 'set', notes the set of nodes that says
--- from now on to which nodes entries are sent.
+-- With 'done', removes entries of the outbox whose jobs have been added. With 'set', stores the set of nodes under
+-- which entries are sent from now on.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  'done' and the numbers of the entries; or 'set', the previous set and the new set

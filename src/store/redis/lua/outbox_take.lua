@@ -1,7 +1,8 @@
 --@ use clock fence
--- Reads entries of the outbox: what must follow jobs that have ended on this shard. `out` has each entry by its number,
--- which is about the time (us) when it was written. `outn` is the last number, `outset` the set of nodes by which
--- entries were last sent, and `outowner` who sends them now.
+-- Reads entries of the outbox: what must follow jobs that have ended on this shard. `out` has the entries by their
+-- numbers. The number of an entry is about the time (us) when the entry was written. `outn` is the last number.
+-- `outset` is the set of nodes under which entries were last sent. `outowner` is the name of the sender that sends
+-- entries now.
 --
 -- An entry: its number (7 bytes), its kind (1), the job that has ended: length of its topic (2), topic, length of its
 -- id (2), id; when it was added, us (7); a place (1), and the rest: see part/history.lua.
@@ -9,7 +10,7 @@
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 the number of the entry before the first   2 how many entries at most   3 about how many bytes at most
 --       4 the name of the sender   5 for how many ms no other sender may send
--- Returns -1, the time in us, `outset`, and the entries; or, if only another sender may send now, for how many ms
+-- Returns -1, the time in us, `outset`, and the entries; or for how many ms only another sender may send
 --
 -- Changes the state of no job.
 

@@ -1,6 +1,6 @@
 --@ use clock bells
--- Notes which topics are paused or resumed, unless this shard has a later statement about them. A paused topic is not
--- leased.
+-- Notes which topics are paused or resumed. If this shard knows a later pause or resume of a topic, nothing changes for
+-- this topic. No jobs of a paused topic are leased.
 --
 -- KEYS  1 the shard's base
 -- ARGV  for each topic: topic, when this was stated (Unix ms), 1 paused or 0 not paused

@@ -1,6 +1,6 @@
 --@ use clock fence bells scores numbered places
--- Makes due jobs ready, topic by topic, in the order of their next due times. Jobs that were forgotten in an outage can
--- get a later due time instead.
+-- Makes due jobs ready, topic by topic, in the order of their next due times. Jobs that have been due for very long
+-- because of an outage can get a later due time instead.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 how many jobs at most   2 how many topics at most
@@ -18,7 +18,7 @@ local until_now = text(now * 4 + 3)
 local spans, spread = {}, {}
 for i = 5, #ARGV, 2 do spans[ARGV[i]] = tonumber(ARGV[i + 1]) end
 if ARGV[4] then
-  -- All shards get the same number, so each one adds its own name to the seed.
+  -- All shards get the same number. Each shard adds its own name, so that the shards choose other times.
   local seed = tonumber(ARGV[4])
   for i = 1, #base do seed = (seed * 31 + string.byte(base, i)) % 2147483647 end
   math.randomseed(seed)
@@ -61,7 +61,7 @@ for _, topic in ipairs(call('ZRANGE', base .. 'due', '-inf', until_now, 'BYSCORE
     local last, score, due, rank
     local queued = {}
     for i = 1, 2 * n, 2 do
-      -- Jobs with the same due time often follow one another.
+      -- Jobs with the same due time often follow one another. Their new score is computed once.
       if found[i + 1] ~= last then
         last = found[i + 1]
         due, rank = from_delayed(tonumber(last))

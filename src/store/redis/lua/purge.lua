@@ -1,6 +1,6 @@
 --@ use clock fence bells scores places meter numbered moves leases history unsettled
--- Removes a topic's jobs in one state, in the order of the zset of this state. (Ready jobs with numbers as priorities
--- have another order in list.)
+-- Removes a topic's jobs in one state, in the order of the zset of this state. (The script `list` returns ready jobs
+-- with numbers as priorities in another order.)
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 state (1 to 4)   3 how many at most

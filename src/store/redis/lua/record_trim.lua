@@ -1,5 +1,5 @@
 --@ use clock fence history
--- Erases records that their topics do not keep any more, or makes room.
+-- Erases records that their topics do not keep any more, or erases the oldest records to make room.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 of how many ids at most

@@ -1,5 +1,5 @@
 --@ use clock fence bells scores numbered places
--- Gives jobs that are held back their real due times. A job that is not held back, or does not exist, is not changed.
+-- Sets the real due times of jobs that are held back. A job that is not held back, or does not exist, is not changed.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 the due time that marks a job as held back

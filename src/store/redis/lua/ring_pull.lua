@@ -10,7 +10,7 @@
 -- A removal comes first: see moves.
 call('ZREMRANGEBYSCORE', base .. 'pull', '-inf', now - PULL_RINGS)
 for _, topic in ipairs(ARGV) do call('ZADD', base .. 'pull', now, topic) end
--- If nobody has asked for the rings for a while, nobody reads them any more.
+-- If nobody has asked for the rings for a while, nobody reads them any more. So both keys expire.
 call('PEXPIRE', base .. 'pull', PULL_RINGS)
 call('PEXPIRE', base .. 'pbell', 2 * PULL_RINGS)
 return redis.status_reply('OK')

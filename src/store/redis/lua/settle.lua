@@ -21,9 +21,9 @@
 local letters, sum = {}, 0
 local NO_STAMP, heads = string.rep('\0', 7), {}
 
--- Returns what `packed` would return for a job that is delivered at its first attempt, but faster: its due time, attempts
--- and stamp are copied from its lease, and records of the same length share their head. Returns nothing if the stamp must
--- be read from the record of the job, or if there is no attempt.
+-- Returns what `packed` would return for a job that is delivered at its first attempt. This is faster: due time,
+-- attempts and stamp are copied from the lease of the job, and records of the same length share their head. Returns
+-- nothing if the stamp must be read from the record of the job, or if there is no attempt.
 local function delivered(lease, line)
   local stamp, n = string.sub(lease, TOKEN + 17, TOKEN + 23), #line + 1
   if stamp == NO_STAMP or n == 1 then return end

@@ -1,10 +1,10 @@
-//! How connections to servers are made: user, password, database, certificates, at any address.
+//! What a connection to a server needs: user, password, database and certificates. They can be used with any address.
 
 use redis::{ConnectionAddr, ConnectionInfo, RedisError, TlsCertificates};
 
 use model::settings::TlsSettings;
 
-/// The content of a URL and of the certificates.
+/// What the URL of a server and the certificates in the settings say.
 #[derive(Clone)]
 pub(super) struct Access(ConnectionInfo);
 

@@ -16,8 +16,8 @@ pub(in super::super) struct Call {
     pub while_moving: bool,
     /// Whether the call is made only on a server that this process has met.
     pub to_met: bool,
-    /// How safe the changes must be before the call counts as answered. Calls that are made together have the same
-    /// level, or none.
+    /// How safe the changes must be before the call counts as answered. Of calls that are made together, all that need
+    /// more than `Memory` have the same level.
     pub durability: Durability,
     pub cmd: Cmd,
 }

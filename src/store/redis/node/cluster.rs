@@ -1,5 +1,5 @@
-//! A Redis Cluster: which of its masters has which shard. Any of its servers knows this. The map is read again when a
-//! server says that a shard has moved, or when a server does not answer.
+//! A Redis Cluster: which of its masters has which shard. Each server of the Cluster knows the map of shards and
+//! masters. The map is read again when a server says that a shard has moved, or when a server does not answer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

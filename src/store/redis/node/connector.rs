@@ -25,7 +25,7 @@ enum Route {
     Asking(Sentinels),
 }
 
-/// A new connection, its server, and the connector's era (the number of changes of the server) at that time.
+/// A new connection, its server, and the era in which the connection was made.
 pub(super) struct NewConnection {
     pub connection: redis::Connection,
     pub server: ServerId,
@@ -121,8 +121,8 @@ impl Connector {
         let moved = !known.is_empty() && *known != address;
         let era = began + u64::from(moved);
         // If another thread has begun a new era meanwhile, that era counts, and this address is not noted. This address
-        // may belong to a former master. A master that hung and was replaced may wake, and then still answers the
-        // threads that waited for it.
+        // may belong to a former master. A master may hang and be replaced. If it works again later, it still answers
+        // the threads that waited for it.
         if self.era.compare_exchange(began, era, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return began;
         }
@@ -189,8 +189,8 @@ impl Sentinels {
         if server.is_replica {
             return Err(no_master("no master", format!("{} is a replica", there.address())));
         }
-        // A master that hung and was replaced meanwhile still reports that it is the master when it wakes. So the
-        // Sentinels are asked once more.
+        // A master may hang and be replaced meanwhile. When it works again, it still reports that it is the master. So
+        // the Sentinels are asked once more.
         if !self.newest_views(timeout)?.contains(view) {
             return Err(no_master("no master", format!("{} is not the master any more", there.address())));
         }
@@ -198,8 +198,8 @@ impl Sentinels {
     }
 
     /// Asks Sentinels until more than half of them have answered, or all were asked. Returns the newest of their views.
-    /// A Sentinel that was cut off, or does not know of the last failover, would lead to a server that is not the
-    /// master any more.
+    /// One answer is not enough: a Sentinel that was cut off, or does not know of the last failover, would name a
+    /// server that is not the master any more.
     fn newest_views(&self, timeout: Duration) -> Result<Vec<SentinelView>, RedisError> {
         let (mut views, mut whys) = (Vec::new(), Vec::new());
         for sentinel in self.in_order() {

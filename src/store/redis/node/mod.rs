@@ -1,4 +1,4 @@
-//! One node: its shards, what dq knows of each, and which server has it.
+//! One node: its shards. For each shard: what dq knows of the shard, and which server has it.
 
 mod access;
 mod call;
@@ -65,7 +65,7 @@ const SET_AT: usize = 4;
 /// The position of the number of keys.
 const KEYS_AT: usize = 2;
 
-/// The beginning of the key, after the base, under which a shard remembers the last batch of a sender.
+/// A shard remembers the last batch of a sender under a key: the base, this text, and the name of the sender.
 pub(super) const BATCH: &str = "batch:";
 
 impl Node {
@@ -180,7 +180,8 @@ impl Node {
         Call { while_moving: set.moving.is_some(), cmd, ..*call }
     }
 
-    /// Returns the same call as a batch of that sender and number, which the shard takes only once. See part/batch.lua.
+    /// Returns the same call as the batch with this number of this sender. The shard takes such a batch only once. See
+    /// part/batch.lua.
     pub(super) fn as_batch(&self, call: &Call, sender: &str, number: impl std::fmt::Display) -> Call {
         let mut cmd = redis::Cmd::new();
         for (i, argument) in call.cmd.args_iter().enumerate() {

@@ -21,7 +21,7 @@ use model::topic::Durability;
 const FRESH: Duration = Duration::from_secs(1);
 
 /// How long to wait for a connection. If there is none after this time, dq checks whether the server refuses
-/// connections. Doubles each time.
+/// connections. The time doubles with each check.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// How long to wait for a connection to a server that counts as down. The pool is making new connections meanwhile.
@@ -32,7 +32,7 @@ const QUIET: Duration = Duration::from_secs(10);
 
 type PoolConnection = r2d2::PooledConnection<Manager>;
 
-/// A server, or the server that is the master now.
+/// A fixed server; or with Sentinels, the server that is the master now.
 pub(in super::super) struct NodeServer {
     /// The name for logs: the node, and for a Cluster also the address.
     pub name: String,
@@ -40,7 +40,7 @@ pub(in super::super) struct NodeServer {
     pub(super) met: KnownServers,
     pool: r2d2::Pool<Manager>,
     timeout: Duration,
-    /// How long to wait until changes are as safe as asked.
+    /// How long a call waits until its changes have reached their durability level.
     limit: Duration,
     pub(super) known: CachedDurabilitySupport,
     breaker: Mutex<Breaker>,
@@ -84,7 +84,7 @@ pub(super) struct CallResults {
 }
 
 impl NodeServer {
-    /// `timeout` is for an answer, `limit` for a change to be as safe as asked.
+    /// `timeout` is how long an answer may take. `limit` is how long changes may take to reach their durability level.
     pub(super) fn new(
         name: String,
         connector: Connector,
@@ -99,8 +99,8 @@ impl NodeServer {
             .test_on_check_out(false)
             .max_lifetime(None)
             .idle_timeout(None)
-            // After a failure the pool waits at most half of this before it tries again, so that the return of the
-            // server is noticed in time.
+            // After a failure, the pool waits at most half of `PAUSE` before it tries again. So dq soon notices that
+            // the server is back.
             .connection_timeout(PAUSE)
             .error_handler(Box::new(PoolErrorRecorder(Arc::clone(&refusals))))
             .build_unchecked(manager);
@@ -215,7 +215,8 @@ impl NodeServer {
         Ok(Wait::for_calls(calls, &capability, self.limit))
     }
 
-    /// Returns what the server can promise. If the server counts as down, this waits only 10 ms for a connection.
+    /// Returns what the server can promise about its changes. If the server counts as down, this waits only 10 ms for a
+    /// connection.
     pub(super) fn capability(&self) -> Result<Capability, StoreError> {
         let mut wire = self.checkout(self.patience()).map_err(|why| self.down(&why))?;
         self.known.read(&mut wire).map_err(|e| self.down(&words(&e)))
@@ -269,7 +270,7 @@ impl NodeServer {
             let alive: redis::RedisResult<Value> = redis::cmd("PING").query(&mut wire.connection);
             match alive {
                 Ok(_) => return Ok(wire),
-                // The server closed this connection while it was idle. The next one may be new.
+                // The server closed this connection while it was idle. The next connection of the pool may be new.
                 Err(e) if e.is_connection_dropped() => wire.broken = true,
                 Err(e) => {
                     wire.broken = true;

@@ -1,8 +1,8 @@
 //! The meaning of the errors that a server answers. One table says what the caller gets, whether dq sends nothing to
 //! the server for a while, and what happens to the connections. Pure.
 //!
-//! Each of these errors means that nothing was changed. A server refuses a script only at its first change, and never
-//! at a later one.
+//! Each of these errors means that nothing was changed. A server refuses a script only at the first change that the
+//! script makes, and never at a later change.
 
 use super::call::Failure;
 use crate::StoreError;
@@ -22,7 +22,7 @@ pub(super) enum CallerError {
     Full,
     /// The server is busy with something that takes long.
     Busy,
-    /// The server does not do this at all.
+    /// The server never runs such a call.
     Refused,
 }
 
@@ -82,7 +82,8 @@ pub(super) fn rule_for(code: &str) -> Rule {
 }
 
 impl Rule {
-    /// Returns the failure for the caller. `text` is the error of the server for display, `details` its text unchanged.
+    /// Returns the failure for the caller. `text` is the error of the server for display. `details` is the unchanged
+    /// text after the error code.
     pub(super) fn failure(self, text: String, details: &str) -> Failure {
         match self.means {
             CallerError::OtherSet => Failure::OtherSet(details.to_owned()),

@@ -135,7 +135,7 @@ pub(super) fn refusal(node: &str, calls: &[&Call], capability: &Capability) -> O
 }
 
 impl Node {
-    /// Returns what each server of the node can promise, for those that answer.
+    /// Returns what the servers of the node can promise about their changes. Servers that do not answer are left out.
     pub(in super::super) fn capabilities(&self) -> Vec<Capability> {
         let masters = self.masters(false);
         masters.iter().filter_map(|server| server.capability().ok()).collect()
@@ -163,8 +163,8 @@ impl Node {
     }
 }
 
-/// Asks a server what it can promise. If it does not allow one of the commands, that part stays unknown, and this is
-/// logged once.
+/// Asks a server what it can promise. If the server does not allow a command, the values that this command would report
+/// stay unknown, and a warning is logged once.
 fn read_capability(wire: &mut PooledConnection) -> Result<Capability, RedisError> {
     let mut ask = |cmd: &Cmd, what: &str| -> Result<Option<Value>, RedisError> {
         match cmd.query(&mut wire.connection) {

@@ -26,7 +26,8 @@ pub(super) struct SlotRange {
     pub port: u16,
 }
 
-/// Reads the answer to CLUSTER SLOTS. A server that does not know its own address is at the address where it was asked.
+/// Reads the answer to CLUSTER SLOTS. If a server does not know its own address, the address at which it was asked is
+/// used.
 pub(super) fn ranges(answer: &Value, asked: &str) -> Vec<SlotRange> {
     let Value::Array(all) = answer else { return Vec::new() };
     let number = |value: &Value| match value {

@@ -28,7 +28,7 @@ pub(super) struct PooledConnection {
     era: u64,
 }
 
-/// The servers at an address that this process has met. To meet a server means: after the process saw the server, it
+/// The servers that this process has met at one address. To meet a server means: after the process saw the server, it
 /// read the sets of all nodes that answer. If a server has not answered, the process must meet it again.
 #[derive(Debug, Default)]
 pub(super) struct KnownServers(Mutex<HashSet<String>>);

@@ -1,4 +1,5 @@
--- A batch, perhaps sent more than once: from the spool of a host, or by a timer from an outbox. It is taken only once.
+-- Makes a shard take a batch only once, even if the sender sends it more than once. A batch comes from the spool of a
+-- host, or a timer sends it from an outbox.
 -- KEYS[3] is the base, followed by the name of the sender and the number of the batch. For an outbox, KEYS[3] ends with
 -- '@' and the number that the sender's last batch must have. Other callers have no KEYS[3]. Needs: `call`, and the
 -- fence.

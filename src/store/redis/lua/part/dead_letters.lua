@@ -1,6 +1,6 @@
--- Single dead letters. endings.lua says how they are numbered. An id may have very many. To remove some from the
--- middle, a caller makes several calls. Each call moves a limited number of the other letters. Needs: `call`, seek,
--- meter.
+-- Single dead letters. endings.lua says how they are numbered. An id may have very many dead letters. If letters are
+-- removed that have older and newer letters of the same id, a caller may need several calls. Each call moves a limited
+-- number of the other letters. Needs: `call`, seek, meter.
 
 local ZERO = '\0\0\0\0'
 -- How much this call may still move: one unit for each letter that is moved, and one more for each 4 KiB of the letter.
@@ -10,10 +10,10 @@ local function numbered(id, number)
   return id .. struct.pack('>I4', number)
 end
 
--- Returns the name of the letter of an id that died at that time (ms as text), or nothing if there is none.
+-- Returns the name of the letter of `id` whose job died at the time `died` (ms as text), or nothing if there is none.
 local function letter_of(letters, id, died)
   -- At most one letter of an id died at that time. The search begins directly before the names of this id. Few letters
-  -- of other ids have names between them. So it is enough to read 32 members.
+  -- of other ids have names between the names of this id. So it is enough to read 32 members.
   local rank = rank_after(letters, died, id)
   local found = call('ZRANGE', letters, rank, rank + 31, 'WITHSCORES')
   for i = 1, #found, 2 do
@@ -23,8 +23,8 @@ local function letter_of(letters, id, died)
 end
 
 -- Returns the lowest number of an id's letters. The name of the latest letter has no number yet. `top` is the number
--- that it gets when a newer letter is added. The latest letter stores the highest number of the older letters, and
--- `top` is one more than this stored number. If the id has no other letter, returns `top`.
+-- that the latest letter gets when a newer letter is added. The latest letter stores the highest number of the older
+-- letters, and `top` is one more than this stored number. If the id has no other letter, returns `top`.
 local function lowest(letter_hash, id, top)
   local low, high = 1, top
   while low < high do
@@ -60,9 +60,10 @@ local function drop_latest(letter_hash, letters, id, from, top)
   call('ZADD', letters, died, id .. ZERO)
 end
 
--- Takes letters out of the middle. Goes from number `from` in the direction of `step` to the end, and moves the letters
--- that stay into the gap. When the room is used up, puts the removed letters back at the current position. So no number
--- is missing there, and the next call finds these letters nearer to the end. Returns how many letters were taken out.
+-- Takes out letters that have older and newer letters of the same id. Goes from number `from` in the direction of
+-- `step` to the end, and moves the letters that stay into the gap that the removed letters leave. When the room is used
+-- up, puts the removed letters back at the current position. So no number is missing there, and the next call finds
+-- these letters nearer to the end. Returns how many letters were taken out.
 local function walk(letter_hash, letters, id, goes, top, from, step)
   local at, to, carried, moved = from, from, {}, false
   while true do
@@ -113,7 +114,7 @@ local function take_out(letter_hash, letters, id, members)
   end
   table.sort(numbers)
   local first, last = 1, #numbers
-  -- The oldest letters leave no gap.
+  -- The oldest letters leave no gap between the other letters.
   while first <= last and (numbers[first] == 1 or call('HEXISTS', letter_hash, numbered(id, numbers[first] - 1)) == 0) do
     local names = { numbered(id, numbers[first]) }
     while first < last and numbers[first + 1] == numbers[first] + 1 do
@@ -129,7 +130,7 @@ local function take_out(letter_hash, letters, id, members)
   if first > last and not latest then return out end
   local top = struct.unpack('>I4', call('HGET', letter_hash, id .. ZERO), 7) + 1
   if latest then
-    -- The latest letters leave no gap either.
+    -- The latest letters leave no gap between the other letters.
     local from = top
     local names = { id .. ZERO }
     while first <= last and numbers[last] == from - 1 do

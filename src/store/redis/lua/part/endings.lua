@@ -4,8 +4,8 @@
 -- How many attempts of a job are kept, and how many of these are its first attempts. The others are its last attempts.
 local KEPT, FIRST_KEPT = 10, 2
 
--- Adds a line to a log. A log has one line for each attempt, which ends with a newline. If the job has its own headers,
--- the first line has them, and begins with 'h'. This line is no attempt, and is always kept.
+-- Adds a line to a log. A log has one line for each attempt. Each line ends with a newline. If the job has its own
+-- headers, the first line has them, and begins with 'h'. This line is no attempt, and is always kept.
 local function appended(log, line)
   if line == '' then return log end
   local headers = string.match(log, '^h[^\n]*\n') or ''
@@ -32,7 +32,7 @@ local function lost(number, why)
 end
 
 -- Gives a leased job another priority. `priority` is a rank (1, 2 or 3), or 'p' and a number. The rank stands for a
--- level, and 'p' stands for a priority that is a number. Returns its log. If the new priority is a number,
+-- level, and 'p' stands for a priority that is a number. Returns the log of the job. If the new priority is a number,
 -- the first line of the log has it. If the level in the record must change, `lease.level` is the new level: see
 -- `with_level`.
 local function with_priority(lease, log, priority)

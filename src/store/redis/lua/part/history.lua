@@ -2,7 +2,8 @@
 -- has each of these ids by the time of its last record. `kept` has each topic with records, and its score is the bytes
 -- of these records. The score of '' is the bytes of all topics together. `keeping` has what a topic keeps, if this is
 -- not the default: the longest age in ms, the most ids, and a digit (1 if bodies are kept, plus 2 if the end of a job
--- makes an event). Its field '' is the most bytes of all topics. The scripts write the outbox too: see outbox_take.
+-- makes an event). Its field '' is the limit of the bytes of all topics together. The scripts write the outbox too: see
+-- outbox_take.
 --
 -- A record: the length of the rest (4 bytes), how the job ended (1), when it ended, ms (6), when it was added, us (7, 0
 -- if this is not known), due time (6), attempts (4), length of the log (4), the log, and the body (nothing: no body is
@@ -33,7 +34,8 @@ local function packed(ending, due, attempts, stamp, log, body)
 end
 
 -- Returns a log whose line of headers has only the tags and the links. The rest of this line is kept only with the
--- body. A quotation mark in a value has a backslash before it, so no value looks like one of these members.
+-- body. A quotation mark inside a value has a backslash before it. So no text inside a value looks like the tags or the
+-- links.
 local function with_tags_alone(log)
   local line, own = string.match(log, '^h[^\n]*\n'), {}
   for _, name in ipairs({ 'tags', 'next', 'after' }) do own[#own + 1] = string.match(line, '":' .. name .. '":"[^"]*"') end
@@ -63,8 +65,8 @@ local function write_outbox(m)
   if was_empty then call('ZADD', base .. 'tbell', 0, 'timer') end
 end
 
--- Notes that a job ends now. Each id occurs only once in an `m`. `record` is the stored record of the job, if the
--- caller has it. `stamp` is when the job was added, or 0 if it must be read from the record.
+-- Notes that a job ends now. Callers name each id only once for the same `m`. `record` is the stored record of the job,
+-- if the caller has it. `stamp` is when the job was added, or 0 if it must be read from the record.
 local function ends(m, id, ending, due, attempts, log, stamp, record)
   if not m.ids then m.ids, m.bodies, m.events = keeping_of(m.topic) end
   local event = m.events and (ending == DELIVERED or ending == DEAD)

@@ -1,7 +1,7 @@
--- Moves: they are collected by topic, and then made with one call for each key. Needs: clock, bells, scores, meter,
--- numbered.
+-- Moves of jobs from one state to another. They are collected by topic, and then made with one call for each key.
+-- Needs: clock, bells, scores, meter, numbered.
 
--- Begins the moves of one topic. `add` puts values on the list of that name.
+-- Begins the moves of one topic. `add` puts one or two values on the list `name` of these moves.
 local function moves(topic)
   return { topic = topic }
 end
@@ -32,7 +32,7 @@ local function place(m, id, due, rank)
   add(m, 'delayed', text(score), id)
 end
 
--- Takes a ready job with this score out of the order of the jobs with numbers, if it is there.
+-- If a ready job with this score has a number as its priority, removes the job from the order of such jobs.
 local function leave_order(m, id, score)
   score = tonumber(score)
   if score < LEVELS then add(m, 'unqueued', id, score) end
@@ -44,7 +44,7 @@ local function leave_ready(m, id, score)
   leave_order(m, id, score)
 end
 
--- Returns the list of the jobs that an owner no longer has leased.
+-- Returns the list of the jobs whose leases by this owner end.
 local function owned_by(m, owner)
   m.owners = m.owners or {}
   m.owners[owner] = m.owners[owner] or {}
@@ -67,9 +67,9 @@ local function due_after(lease)
   return lease.replaced and lease.due or math.min(lease.due, now)
 end
 
--- Ends a lease, and writes no attempt to the log. Callers use it if the job was replaced during the lease, if its
--- process hands it back, or if its lease is taken back. The job gets the state that it would
--- have without the lease.
+-- Ends a lease, and writes no attempt to the log. Callers use this function if the job was replaced during the lease,
+-- if the process hands the job back, or if the lease is taken back. The job gets the state that it would have without
+-- the lease.
 local function restore(m, id, lease)
   unlease(m, id, lease)
   place(m, id, due_after(lease), lease.rank)

@@ -1,4 +1,5 @@
--- The jobs that an owner has leased: `o:<owner>` holds the name of each: its topic, a zero byte, and its id.
+-- `o:<owner>` holds the names of the jobs that an owner has leased. A name is the topic, a zero byte, and the id of the
+-- job.
 
 -- Groups the ids of such names by topic.
 local function by_topic(names)

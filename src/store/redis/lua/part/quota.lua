@@ -1,6 +1,6 @@
 -- The limits of adds. Needs: clock, meter.
 
--- How many bytes a record has before the body, without and with a limit of attempts of its own: see records.
+-- How many bytes a record has before the body: if the job has no own limit of attempts, and if it has one. See records.
 local HEAD, HEAD_WITH_LIMIT = 8, 12
 -- After how many ms a client may try again if the topic has too many jobs or bytes.
 local FULL_WAIT = 10000
@@ -38,7 +38,7 @@ local function admit(topic, limits, first, n, step, alike)
     local id, flags = ARGV[at], alike or ARGV[at + 2]
     local old = sizes[id] or call('HSTRLEN', bodies, id)
     local size = #ARGV[at + 1] + (string.find(flags, '^..%d') and HEAD_WITH_LIMIT or HEAD)
-    -- (114: r, replace.) A job that is kept or rejected changes nothing.
+    -- (114 is the letter r: replace.) If the id exists, an add with keep or reject changes nothing.
     local stores, number, wait = old == 0 or string.byte(flags, 2) == 114, nil, FULL_WAIT
     if most and old == 0 and pending >= most then
       number = 1

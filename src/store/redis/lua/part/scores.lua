@@ -5,10 +5,10 @@
 --   l:  the deadline
 --   x:  when the job died
 -- The members of `due` are topics. The score of a topic there is the lowest score in its `d:`, or inf if it has no
--- delayed job. The score may be too low after that job was removed, until the next promotion of the topic.
+-- delayed job. If the job with this score is removed, the score stays too low until the next promotion of the topic.
 -- The rank is 1 (high), 2 (normal) or 3 (low), or 0 for a job whose priority is a number: see numbered.
 
--- Returns a score as text. (Lua's own conversion loses digits from 1e14 on, but is faster.)
+-- Returns a score as text. (Lua's own conversion is faster, but loses digits from 1e14 on.)
 local function text(score)
   return score < 1e14 and score .. '' or string.format('%.0f', score)
 end
