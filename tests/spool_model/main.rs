@@ -74,6 +74,7 @@ fn scenarios() -> Vec<(&'static str, Scenario)> {
     let mut all = vec![
         ("one job", with(one_job(), Budgets { changes: 3, ..both })),
         ("one job, and another host", with(one_job(), Budgets { others: 1, ..both })),
+        ("a job that dies", with(one_job(), Budgets { changes: 3, deaths: 1, ..both })),
         ("two jobs of one home", with(two_jobs(), both)),
         ("two jobs, page by page", Scenario { page: 1, ..with(two_jobs(), outage) }),
         ("two jobs, and a disk that fails", with(two_jobs(), Budgets { disk: 1, ..outage })),
@@ -87,6 +88,8 @@ fn scenarios() -> Vec<(&'static str, Scenario)> {
     if is_thorough() {
         let more = Budgets { others: 1, ..both };
         all.extend([
+            ("a job that dies, more", with(one_job(), Budgets { changes: 4, deaths: 2, others: 1, ..both })),
+            ("a job dies and moves", with(moved_away(), Budgets { deaths: 1, ..both })),
             ("one job, more", with(one_job(), Budgets { changes: 3, crashes: 2, disk: 1, ..both })),
             ("one job, two messages", with(one_job(), Budgets { flying: 2, crashes: 2, ..both })),
             ("two jobs, more", with(two_jobs(), Budgets { changes: 3, ..both })),
@@ -121,7 +124,7 @@ fn no_order_of_events_loses_or_repeats_a_change() {
 
 #[test]
 fn seeded_walks_with_larger_budgets_find_no_fault() {
-    let budgets = Budgets { changes: 12, others: 4, outages: 6, crashes: 6, disk: 3, flying: 4 };
+    let budgets = Budgets { changes: 12, others: 4, deaths: 4, outages: 6, crashes: 6, disk: 3, flying: 4 };
     let walks = if is_thorough() { 20_000 } else { 300 };
     for (name, scenario) in [
         ("two jobs of one home", two_jobs()),
@@ -132,7 +135,9 @@ fn seeded_walks_with_larger_budgets_find_no_fault() {
         ("forgotten", Scenario { ids: 2, ..forgotten() }),
     ] {
         for seed in 0..walks {
-            let scenario = Scenario { page: 1 + seed as usize % 2, ..with(scenario, budgets) };
+            let mut scenario = Scenario { page: 1 + seed as usize % 2, ..with(scenario, budgets) };
+            // A node that is forgotten takes its dead letters with it.
+            scenario.budgets.deaths *= u8::from(scenario.change != Change::Forget);
             if let Err(fault) = walk(&scenario, seed) {
                 panic!("{name}, seed {seed}: {fault}");
             }
@@ -157,6 +162,16 @@ fn every_rule_is_needed() {
             "a shard is held up until its entries are noted",
             Rules { held_until_noted: false, ..all },
             with(one_job(), Budgets { outages: 1, disk: 1, ..few }),
+        ),
+        (
+            "an entry removes the dead letters that came while it waited",
+            Rules { late_letters: false, ..all },
+            with(one_job(), Budgets { deaths: 1, ..few }),
+        ),
+        (
+            "an entry waits since the first entry that it has replaced",
+            Rules { since_first: false, ..all },
+            with(one_job(), Budgets { deaths: 1, changes: 3, ..few }),
         ),
     ] {
         let found = explore(&Scenario { rules, ..scenario });

@@ -14,8 +14,14 @@ pub const NOTED: usize = 6;
 /// The maximum number of messages in flight.
 pub const FLYING: usize = 4;
 
+/// The maximum number of changes by the host with the spool, plus one.
+const CHANGES: usize = 16;
+
 /// For each job, the number of the entry in question. 0: none.
 pub type Entries = [u8; IDS];
+
+/// For each job, some of its versions: one bit for the number of each change.
+type Versions = [u16; IDS];
 
 /// The change of a job that waits on the host's disk. `seq` 0: none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -23,6 +29,8 @@ pub struct Entry {
     pub seq: u8,
     /// The batch in which it was sent.
     pub batch: u8,
+    /// The dead letters of the job that are older than the time since which the entry waits.
+    older: u16,
 }
 
 /// A batch that is noted on the host's disk.
@@ -52,6 +60,8 @@ pub struct Shard {
     /// For each job, the change that stored it: a number of the host with the spool, or another host's change. 0: it
     /// does not exist.
     pub jobs: [u8; IDS],
+    /// The versions of each job that became dead letters.
+    letters: Versions,
     /// The last batch of each sender.
     pub memory: [u8; NAMES],
 }
@@ -75,6 +85,12 @@ pub struct State {
     /// For each job, the host's last acknowledged change, and the last one that has come to its home.
     acknowledged: Entries,
     applied: Entries,
+    /// For each change, the dead letters that stay when a shard takes it from the spool.
+    kept: [u16; CHANGES],
+    /// The dead letters that must stay: they died before the host acknowledged a later change.
+    fair: Versions,
+    /// Other dead letters that may stay, because an entry was replaced while its batch had no answer.
+    doubtful: Versions,
     next_seq: u8,
     pub left: Budgets,
 }
@@ -103,6 +119,8 @@ pub enum Event {
     /// By the other host.
     OtherAdd(usize),
     OtherDelete(usize),
+    /// A job at a shard uses up its attempts.
+    Dies(usize, usize),
     Down(usize),
     Up(usize),
     /// The next step of the change of the set.
@@ -124,6 +142,7 @@ impl State {
             is_up: true,
             set: u8::from(scenario.change == Change::Move || scenario.has(1, i)),
             jobs: [0; IDS],
+            letters: [0; IDS],
             memory: [0; NAMES],
         };
         State {
@@ -138,6 +157,9 @@ impl State {
             excused: 0,
             acknowledged: [0; IDS],
             applied: [0; IDS],
+            kept: [0; CHANGES],
+            fair: [0; IDS],
+            doubtful: [0; IDS],
             next_seq: 1,
             left: scenario.budgets,
         }
@@ -151,6 +173,9 @@ impl State {
             }
             if self.left.others > 0 {
                 events.extend([Event::OtherAdd(id), Event::OtherDelete(id)]);
+            }
+            if self.left.deaths > 0 {
+                events.extend((0..SHARDS).map(|shard| Event::Dies(shard, id)));
             }
         }
         for shard in 0..SHARDS {
@@ -179,6 +204,7 @@ impl State {
             Event::Keep(id) => next.keep(id, scenario),
             Event::OtherAdd(id) => next.other(id, true, scenario),
             Event::OtherDelete(id) => next.other(id, false, scenario),
+            Event::Dies(shard, id) => next.die(shard, id),
             Event::Down(shard) => next.down(shard, scenario),
             Event::Up(shard) => next.up(shard, scenario),
             Event::Change => next.change(scenario),
@@ -242,6 +268,14 @@ impl State {
                 return Err(format!("change {last} of job {id} is lost; {applied} is the last at its home"));
             }
             let home = scenario.home(self.newest(), id);
+            let (letters, fair) = (self.shards[home].letters[id], self.fair[id]);
+            if fair & !letters != 0 {
+                return Err(format!("dead letters of job {id} are lost: {:b}", fair & !letters));
+            }
+            let stale = letters & !fair & !self.doubtful[id];
+            if stale != 0 {
+                return Err(format!("dead letters of job {id} are left although it was changed: {stale:b}"));
+            }
             if let Some(shard) = (0..SHARDS).find(|s| *s != home && self.shards[*s].jobs[id] != 0) {
                 return Err(format!("job {id} is at {shard}, and its home is {home}"));
             }
@@ -285,8 +319,37 @@ impl State {
 
     fn at_home(&mut self, id: usize, home: usize, is_add: bool) {
         let seq = self.next_change(id, is_add);
+        if !is_add && self.shards[home].jobs[id] == 0 {
+            self.remove_letters(id, home);
+        }
         self.shards[home].jobs[id] = if is_add { seq } else { 0 };
         self.applied[id] = seq;
+    }
+
+    /// Removes all dead letters of a job, as a deletion does if there is no job.
+    fn remove_letters(&mut self, id: usize, home: usize) {
+        self.fair[id] &= !std::mem::take(&mut self.shards[home].letters[id]);
+    }
+
+    fn letters(&self, id: usize) -> u16 {
+        self.shards.iter().fold(0, |all, shard| all | shard.letters[id])
+    }
+
+    /// Puts a change into the spool.
+    fn spool(&mut self, id: usize, is_add: bool, scenario: &Scenario) {
+        let before = self.entries[id];
+        let is_sent = before.batch > 0;
+        let older = if before.seq == 0 || is_add && is_sent { self.letters(id) } else { before.older };
+        if is_add && is_sent {
+            self.doubtful[id] |= self.letters(id) & !self.fair[id];
+        }
+        if !is_add {
+            self.fair[id] &= older;
+        }
+        let older = if scenario.rules.since_first || before.seq == 0 { older } else { self.letters(id) };
+        let seq = self.next_change(id, is_add);
+        self.kept[usize::from(seq)] = older;
+        self.entries[id] = Entry { seq, batch: 0, older };
     }
 
     fn is_behind(&self, id: usize, scenario: &Scenario) -> bool {
@@ -296,7 +359,7 @@ impl State {
     fn add(&mut self, id: usize, scenario: &Scenario) -> bool {
         match self.home_now(id, scenario) {
             Some(home) if !self.is_behind(id, scenario) => self.at_home(id, home, true),
-            _ => self.entries[id] = Entry { seq: self.next_change(id, true), batch: 0 },
+            _ => self.spool(id, true, scenario),
         }
         spend(&mut self.left.changes)
     }
@@ -306,7 +369,7 @@ impl State {
             if !self.is_add(self.entries[id].seq) {
                 return false;
             }
-            self.entries[id] = Entry { seq: self.next_change(id, false), batch: 0 };
+            self.spool(id, false, scenario);
         } else {
             let Some(home) = self.home_now(id, scenario) else { return false };
             self.at_home(id, home, false);
@@ -327,8 +390,26 @@ impl State {
 
     fn other(&mut self, id: usize, is_add: bool, scenario: &Scenario) -> bool {
         let Some(home) = self.home_now(id, scenario) else { return false };
+        if !is_add && self.shards[home].jobs[id] == 0 {
+            self.remove_letters(id, home);
+        }
         self.shards[home].jobs[id] = if is_add { OTHER | self.left.others } else { 0 };
         spend(&mut self.left.others)
+    }
+
+    /// Makes a dead letter of a version of the host with the spool. (The dead letters of the other host are left out.)
+    fn die(&mut self, shard: usize, id: usize) -> bool {
+        let there = &mut self.shards[shard];
+        let version = there.jobs[id];
+        if version == 0 || version & OTHER != 0 || !there.is_up {
+            return false;
+        }
+        there.jobs[id] = 0;
+        there.letters[id] |= 1 << version;
+        if self.acknowledged[id] == version {
+            self.fair[id] |= 1 << version;
+        }
+        spend(&mut self.left.deaths)
     }
 
     fn down(&mut self, shard: usize, scenario: &Scenario) -> bool {
@@ -362,6 +443,7 @@ impl State {
             2 => {
                 for id in 0..IDS {
                     if scenario.home(fence + 1, id) == 1 {
+                        b.letters[id] |= std::mem::take(&mut a.letters[id]);
                         let from_a = std::mem::take(&mut a.jobs[id]);
                         // An adopted job does not replace a live one.
                         b.jobs[id] = if b.jobs[id] == 0 { from_a } else { b.jobs[id] };
@@ -409,7 +491,12 @@ impl State {
             if !is_home && scenario.change != Change::Forget {
                 return Err(format!("change {seq} of job {id} is taken at {shard}, which is not its home"));
             }
+            // A version that is taken twice lives again, in the place of its dead letter.
+            self.fair[id] &= !(self.taken & 1 << seq);
             self.taken |= 1 << seq;
+            if scenario.rules.late_letters {
+                self.shards[shard].letters[id] &= self.kept[usize::from(seq)];
+            }
             self.shards[shard].jobs[id] = if self.is_add(seq) { seq } else { 0 };
             self.applied[id] = self.applied[id].max(seq);
         }

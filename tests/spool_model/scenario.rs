@@ -20,6 +20,8 @@ pub struct Budgets {
     pub changes: u8,
     /// Changes by the other host.
     pub others: u8,
+    /// Jobs that become dead letters.
+    pub deaths: u8,
     pub outages: u8,
     /// Crashes of the sender.
     pub crashes: u8,
@@ -49,6 +51,10 @@ pub struct Rules {
     pub send_empty: bool,
     /// A shard stays held up until the outcome of the tried entries is noted.
     pub held_until_noted: bool,
+    /// With an entry, a shard removes the dead letters that came while the entry waited.
+    pub late_letters: bool,
+    /// An entry waits since the first of the entries that it has replaced, if they were not sent.
+    pub since_first: bool,
 }
 
 impl Rules {
@@ -62,6 +68,8 @@ impl Rules {
         still_there: true,
         send_empty: true,
         held_until_noted: true,
+        late_letters: true,
+        since_first: true,
     };
 }
 

@@ -84,8 +84,7 @@ pub(super) fn await_jobs(stage: &mut BenchDaemon, path: &str, count: u64) -> Res
     }
 }
 
-/// How many times dq and its floor are measured by turns. They are measured by turns, so that other load on the machine
-/// affects both.
+/// How many times dq and its floor are measured, by turns, so that other load on the machine affects both.
 pub(super) const ROUNDS: u32 = 5;
 
 /// Returns the median.

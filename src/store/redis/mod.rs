@@ -35,6 +35,7 @@ mod script;
 mod script_text;
 mod set;
 mod settle;
+mod shard_clock;
 mod spool_sender;
 mod states;
 mod table_change;

@@ -371,8 +371,7 @@ impl Nodes {
         ))
     }
 
-    /// If a node answers and has missed pauses or resumes, sends these to the node. The other nodes report these pauses
-    /// and resumes.
+    /// If a node answers and has missed pauses or resumes that other nodes report, sends these to the node.
     fn agree_on_pauses(&self, reports: &[Result<NodeReport>]) {
         let known = {
             let mut known = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,9 @@
 //!
 //! A server defines all functions of a script anew in each call, which can take as long as the work itself. So lines
 //! that begin with `--@ first` may name the functions of the parts that most calls need. Then only these functions are
-//! defined at once. The script must call `define_others()` before it uses any other function of its parts. Constants
+//! defined at once. Or a line that begins with `--@ later` names the parts that few calls need. Then only the functions
+//! of the other parts are defined at once. The script must call `define_others()` before it uses any other function of
+//! its parts. Constants
 //! are written in capital letters: a server gets their values in place of their names. `script_text.rs` changes the
 //! texts in these two ways.
 
@@ -123,7 +125,7 @@ const SOURCES: [(&str, &str); 48] = sources!(
     "take_back"
 );
 
-const PARTS: [(&str, &str); 23] = sources!(
+const PARTS: [(&str, &str); 25] = sources!(
     "lua/part/",
     "batch",
     "bells",
@@ -133,6 +135,8 @@ const PARTS: [(&str, &str); 23] = sources!(
     "fence",
     "dead_letters",
     "history",
+    "late_letters",
+    "latest_letters",
     "leases",
     "unsettled",
     "meter",
@@ -161,8 +165,8 @@ static ASSEMBLED: LazyLock<[AssembledScript; SOURCES.len()]> = LazyLock::new(|| 
     SOURCES.map(|(_, source)| {
         let first = source.lines().next().unwrap_or_default();
         let parts = first.strip_prefix("--@ use ").unwrap_or_default().split(' ');
-        let part = |name: &str| PARTS.iter().find(|(n, _)| *n == name).map(|(_, text)| *text);
-        let parts: String = parts.filter_map(part).collect();
+        let part = |name: &str| PARTS.iter().find(|(n, _)| *n == name).copied();
+        let parts: Vec<(&str, &str)> = parts.filter_map(part).collect();
         let text = assemble(&parts, source);
         let hash = redis::Script::new(&text).get_hash().to_owned();
         AssembledScript { text, hash, is_fenced: first.contains(" fence") }
@@ -223,9 +227,8 @@ mod tests {
     fn the_first_functions_of_a_script_are_functions_of_parts() {
         for (name, source) in SOURCES {
             let is_function = |function: &str| PARTS.iter().any(|(_, part)| defines(part, function));
-            first_functions(source)
-                .iter()
-                .for_each(|function| assert!(is_function(function), "{name}: {function}"));
+            let first = first_functions(&PARTS, source).unwrap_or_default();
+            first.iter().for_each(|function| assert!(is_function(function), "{name}: {function}"));
         }
     }
 

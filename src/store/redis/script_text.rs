@@ -3,13 +3,15 @@
 
 use std::collections::HashMap;
 
-/// Returns the text of a script.
-pub(super) fn assemble(parts: &str, source: &str) -> String {
-    let constants: HashMap<&str, &str> = parts.lines().chain(source.lines()).flat_map(constants_of).collect();
-    let (parts, source) = (with_values(parts, &constants), with_values(source, &constants));
-    match first_functions(&source) {
-        first if first.is_empty() => parts + &source,
-        first => with_others_deferred(&parts, &first, &source),
+/// Returns the text of a script. `parts` are the names and texts of its parts.
+pub(super) fn assemble(parts: &[(&str, &str)], source: &str) -> String {
+    let text: String = parts.iter().map(|(_, text)| *text).collect();
+    let constants: HashMap<&str, &str> = text.lines().chain(source.lines()).flat_map(constants_of).collect();
+    let first = first_functions(parts, source);
+    let (text, source) = (with_values(&text, &constants), with_values(source, &constants));
+    match first {
+        None => text + &source,
+        Some(first) => with_others_deferred(&text, &first, &source),
     }
 }
 
@@ -58,13 +60,22 @@ fn with_values(text: &str, constants: &HashMap<&str, &str>) -> String {
     out
 }
 
-/// Returns the functions that most calls of a script need, if the script names them.
-pub(super) fn first_functions(source: &str) -> Vec<&str> {
-    source
-        .lines()
-        .filter_map(|line| line.strip_prefix("--@ first "))
-        .flat_map(|names| names.split(' '))
-        .collect()
+/// Returns the functions that most calls of a script need. None: the script needs all functions in most calls.
+pub(super) fn first_functions<'a>(parts: &[(&'a str, &'a str)], source: &'a str) -> Option<Vec<&'a str>> {
+    let after = |mark: &'static str| -> Vec<&'a str> {
+        source.lines().filter_map(|line| line.strip_prefix(mark)).flat_map(|names| names.split(' ')).collect()
+    };
+    let (first, later) = (after("--@ first "), after("--@ later "));
+    if later.is_empty() {
+        return (!first.is_empty()).then_some(first);
+    }
+    let at_once = parts.iter().filter(|(name, _)| !later.contains(name)).flat_map(|(_, text)| text.lines());
+    Some(at_once.filter_map(function_of).map(|(name, _)| name).collect())
+}
+
+/// Returns the name of the function that a line begins to define, and the rest of the line after the bracket.
+fn function_of(line: &str) -> Option<(&str, &str)> {
+    line.strip_prefix("local function ")?.split_once('(')
 }
 
 /// Returns the text of a script where only these functions of its parts are defined at once. `define_others()` defines
@@ -75,8 +86,7 @@ fn with_others_deferred(parts: &str, first: &[&str], source: &str) -> String {
     let (mut at_once, mut deferred, mut names) = (String::new(), String::new(), Vec::new());
     let mut is_in_deferred = false;
     for line in parts.lines() {
-        let function = line.strip_prefix("local function ").and_then(|rest| rest.split_once('('));
-        match function.filter(|(name, _)| !first.contains(name)) {
+        match function_of(line).filter(|(name, _)| !first.contains(name)) {
             Some((name, rest)) => {
                 is_in_deferred = true;
                 names.push(name);
@@ -129,8 +139,17 @@ mod tests {
     fn constants_are_replaced_by_their_values() {
         let text = "local MOST, NAME = 1e15, 'a b'\nlocal LATE = f()\n-- MOST\n  return MOST, x.MOST, MOSTLY, (NAME), 1.5\n";
         let expected = "\nlocal LATE = f()\n-- MOST\n  return 1e15, x.MOST, MOSTLY, ('a b'), 1.5\n";
-        assert_eq!(assemble("", text), expected);
-        assert_eq!(assemble("local A, B = 1, 2\n", "return A + B .. A"), "\nreturn 1 + 2 .. 1\n");
-        assert_eq!(assemble("local A = 'x' .. 'y'\n", "return A"), "local A = 'x' .. 'y'\nreturn A\n");
+        assert_eq!(assemble(&[], text), expected);
+        let with = |part: &str, source: &str| assemble(&[("part", part)], source);
+        assert_eq!(with("local A, B = 1, 2\n", "return A + B .. A"), "\nreturn 1 + 2 .. 1\n");
+        assert_eq!(with("local A = 'x' .. 'y'\n", "return A"), "local A = 'x' .. 'y'\nreturn A\n");
+    }
+
+    #[test]
+    fn a_script_may_name_the_parts_that_few_calls_need() {
+        let parts = [("p", "local function f()\nend\n"), ("q", "local function g()\nend\n")];
+        assert_eq!(first_functions(&parts, "--@ use p q\n--@ later q\n"), Some(vec!["f"]));
+        assert_eq!(first_functions(&parts, "--@ use p q\n--@ first g\n"), Some(vec!["g"]));
+        assert_eq!(first_functions(&parts, "--@ use p q\n"), None);
     }
 }

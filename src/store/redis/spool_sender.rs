@@ -15,6 +15,7 @@ use super::node::{BATCH, Call, Failure};
 use super::nodes::Place;
 use super::script::Script;
 use super::set::SET;
+use super::shard_clock::ShardClock;
 use super::{CHUNK, RedisStore};
 use crate::spool::{BATCH_BYTES, Entry, SentBatch};
 use crate::{Result, Spool, StoreError};
@@ -30,6 +31,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// homes.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
+/// How long a reading of the clock of a shard is used.
+const CLOCK: Duration = Duration::from_secs(10);
+
 /// Sends the entries of the spool. Only one process of a host has a sender at a time.
 pub struct SpoolSender {
     store: RedisStore,
@@ -43,6 +47,8 @@ pub struct SpoolSender {
     held_up: BTreeMap<Place, SpoolBackoff>,
     /// For each batch, by its number: since when no server has answered for it.
     silent: HashMap<i64, Instant>,
+    /// The clocks of shards, and when each was read.
+    clocks: BTreeMap<Place, (Instant, ShardClock)>,
 }
 
 /// A shard that took nothing. Nothing is sent to it for a while.
@@ -66,6 +72,7 @@ impl SpoolSender {
             done_to: 0,
             held_up: BTreeMap::new(),
             silent: HashMap::new(),
+            clocks: BTreeMap::new(),
         }))
     }
 
@@ -133,8 +140,15 @@ impl SpoolSender {
     /// Sends a batch once more to the same shard. The shard takes the batch now, or has taken it before. If later
     /// changes have replaced all entries of the batch, the batch is sent without entries. After its answer, the shard
     /// refuses the copy that was sent first, even if that copy arrives much later. None: the result is not known yet.
-    fn send_again(&self, homes: &Homes, place: Place, batch: &SentBatch, entries: &[Entry]) -> Option<bool> {
-        let calls = self.calls(homes, &[(place, batch, entries)]);
+    fn send_again(
+        &mut self,
+        homes: &Homes,
+        place: Place,
+        batch: &SentBatch,
+        entries: &[Entry],
+    ) -> Option<bool> {
+        let clock = self.clock(place).ok()?;
+        let calls = self.calls(homes, &[(place, batch, entries, clock)]);
         let answer = self.store.ask_all_by(calls).pop()?.1;
         answer.is_ok().then_some(true)
     }
@@ -195,6 +209,17 @@ impl SpoolSender {
         Ok(sum)
     }
 
+    fn clock(&mut self, place: Place) -> Result<ShardClock> {
+        if let Some((read_at, clock)) = self.clocks.get(&place)
+            && read_at.elapsed() < CLOCK
+        {
+            return Ok(*clock);
+        }
+        let clock = ShardClock::read(&self.store, place)?;
+        self.clocks.insert(place, (Instant::now(), clock));
+        Ok(clock)
+    }
+
     fn place_of(&self, homes: &Homes, key: &JobKey) -> Place {
         // If the configuration does not name the node, nothing can be sent there.
         let nowhere = Place { node: usize::MAX, shard: 0 };
@@ -220,7 +245,7 @@ impl SpoolSender {
             let mut batches = Vec::new();
             let mut places = Vec::new();
             for (place, entries) in by_place {
-                let Some(node) = self.store.nodes.names.get(place.node) else {
+                let Some(node) = self.store.nodes.names.get(place.node).cloned() else {
                     self.block_shard(place, &entries);
                     continue;
                 };
@@ -228,14 +253,22 @@ impl SpoolSender {
                     self.block_shard(place, &entries);
                     continue;
                 }
+                let clock = match self.clock(place) {
+                    Ok(clock) => clock,
+                    Err(e) => {
+                        log::debug!("{node}: its part of the spool waits: {e}");
+                        self.block_shard(place, &entries);
+                        continue;
+                    }
+                };
                 let sent = SentBatch {
                     number: 0,
                     sender: self.name.clone(),
-                    node: node.clone(),
+                    node,
                     shard: place.shard,
                     set: homes.set.text().to_owned(),
                 };
-                places.push(place);
+                places.push((place, clock));
                 batches.push((sent, entries));
             }
             if batches.is_empty() {
@@ -245,12 +278,12 @@ impl SpoolSender {
             let all = places
                 .iter()
                 .zip(&batches)
-                .map(|(place, (batch, entries))| (*place, batch, entries.as_slice()));
-            let all: Vec<_> = all.filter(|(.., entries)| !entries.is_empty()).collect();
+                .map(|((place, clock), (batch, entries))| (*place, batch, entries.as_slice(), *clock));
+            let all: Vec<_> = all.filter(|(_, _, entries, _)| !entries.is_empty()).collect();
             let answers: BTreeMap<Place, _> =
                 self.store.ask_all_by(self.calls(homes, &all)).into_iter().collect();
             let (mut taken, mut not_taken) = (Vec::new(), Vec::new());
-            for (place, (batch, entries)) in places.iter().zip(&batches) {
+            for ((place, _), (batch, entries)) in places.iter().zip(&batches) {
                 match answers.get(place) {
                     // All entries of this batch were replaced after they were read, so the batch was not sent.
                     None => taken.push(batch.number),
@@ -281,14 +314,20 @@ impl SpoolSender {
     }
 
     /// Makes the calls that send batches.
-    fn calls(&self, homes: &Homes, batches: &[(Place, &SentBatch, &[Entry])]) -> Vec<(Place, Call)> {
+    fn calls(
+        &self,
+        homes: &Homes,
+        batches: &[(Place, &SentBatch, &[Entry], ShardClock)],
+    ) -> Vec<(Place, Call)> {
         let store = &self.store;
-        let call = |(place, batch, entries): &(Place, &SentBatch, &[Entry])| {
+        let call = |(place, batch, entries, clock): &(Place, &SentBatch, &[Entry], ShardClock)| {
             let places = |count| std::iter::repeat_n(Ok(*place), count).collect();
             let node = &store.nodes.nodes[place.node];
             let Some(first) = entries.first() else {
                 let empty = store.nodes.call(Script::Add, *place, homes);
-                return Some((*place, node.as_batch(&empty, &batch.sender, batch.number)));
+                let mut empty = node.as_batch(&empty, &batch.sender, batch.number);
+                add_waits(entries, *clock, &mut empty);
+                return Some((*place, empty));
             };
             let mut calls = if first.job.is_none() {
                 let keys: Vec<&JobKey> = entries.iter().map(|entry| &entry.key).collect();
@@ -314,8 +353,19 @@ impl SpoolSender {
             };
             let (place, mut call) = calls.pop()?;
             call.durability = store.nodes.level(&first.key.topic);
-            Some((place, node.as_batch(&call, &batch.sender, batch.number)))
+            let mut call = node.as_batch(&call, &batch.sender, batch.number);
+            add_waits(entries, *clock, &mut call);
+            Some((place, call))
         };
         batches.iter().filter_map(call).collect()
     }
+}
+
+/// Adds the last arguments of a batch: since when the changes of each job have waited, by the clock of the shard. See
+/// `lua/part/late_letters.lua`.
+fn add_waits(entries: &[Entry], clock: ShardClock, call: &mut Call) {
+    for entry in entries {
+        call.cmd.arg(entry.key.topic.as_str()).arg(entry.key.id.as_str()).arg(clock.at(entry.since_ms));
+    }
+    call.cmd.arg(entries.len());
 }

@@ -21,9 +21,7 @@ impl Moment {
     /// Returns the present moment. `boot` is the result of [`boot_id`].
     pub(super) fn now(boot: &str) -> Moment {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let since_boot = clock_gettime(ClockId::CLOCK_BOOTTIME)
-            .map_or(0, |t| t.tv_sec().saturating_mul(1000).saturating_add(t.tv_nsec() / 1_000_000));
-        Moment { unix_us: unix.as_micros() as i64, boot: boot.to_owned(), boot_ms: since_boot }
+        Moment { unix_us: unix.as_micros() as i64, boot: boot.to_owned(), boot_ms: since_boot_ms() }
     }
 
     /// Returns how much of a delay is left at this moment. The delay began at `since`. After a reboot it is not known
@@ -34,6 +32,12 @@ impl Moment {
         let passed = Duration::from_millis(u64::try_from(passed_ms - 1).unwrap_or(0));
         Due::In(delay.saturating_sub(passed))
     }
+}
+
+/// Returns how long ago the host was booted, in milliseconds, including the time in which it slept.
+pub(crate) fn since_boot_ms() -> i64 {
+    clock_gettime(ClockId::CLOCK_BOOTTIME)
+        .map_or(0, |t| t.tv_sec().saturating_mul(1000).saturating_add(t.tv_nsec() / 1_000_000))
 }
 
 /// Returns the id of the host's present boot.

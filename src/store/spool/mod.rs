@@ -18,6 +18,7 @@ use rusqlite::Error::FromSqlConversionFailure;
 use rusqlite::types::Type;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
+pub(super) use self::clock::since_boot_ms;
 use self::clock::{Moment, boot_id};
 pub(super) use self::room::BATCH_BYTES;
 pub use self::room::SpoolState;
@@ -67,6 +68,8 @@ pub(super) struct Entry {
     pub key: JobKey,
     /// The job to store. None: the job is deleted.
     pub job: Option<NewJob>,
+    /// Since when changes of the job wait here, in milliseconds since the boot of the host. 0: since an earlier boot.
+    pub since_ms: i64,
 }
 
 /// What the spool knows about a job.
@@ -176,8 +179,12 @@ impl Spool {
         let now = Moment::now(&self.boot);
         self.write(|tx| {
             let mut insert = tx.prepare_cached(
+                // If the entry before was sent, the shard may have taken it. So its time does not count.
                 "INSERT OR REPLACE INTO entry (topic, id, added_us, boot, boot_ms, body, due_ms, delay_ms, priority,
-                 max_attempts, attempts, headers) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                 max_attempts, attempts, headers, since_boot, since_boot_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,
+                  (SELECT ifnull(since_boot, boot) FROM entry WHERE topic = ?1 AND id = ?2 AND batch IS NULL),
+                  (SELECT ifnull(since_boot_ms, boot_ms) FROM entry WHERE topic = ?1 AND id = ?2 AND batch IS NULL))",
             )?;
             for job in jobs {
                 let (due_ms, delay_ms) = match job.due {
@@ -214,7 +221,11 @@ impl Spool {
             let mut find =
                 tx.prepare_cached("SELECT body IS NOT NULL FROM entry WHERE topic = ? AND id = ?")?;
             let mut insert = tx.prepare_cached(
-                "INSERT OR REPLACE INTO entry (topic, id, added_us, boot, boot_ms) VALUES (?, ?, ?, ?, ?)",
+                // The shard may have taken the add before, and the deletion also concerns the dead letter of this job.
+                "INSERT OR REPLACE INTO entry (topic, id, added_us, boot, boot_ms, since_boot, since_boot_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5,
+                  (SELECT ifnull(since_boot, boot) FROM entry WHERE topic = ?1 AND id = ?2),
+                  (SELECT ifnull(since_boot_ms, boot_ms) FROM entry WHERE topic = ?1 AND id = ?2))",
             )?;
             let delete = |key: &&JobKey| {
                 let (topic, id) = (key.topic.as_str(), key.id.as_str());
@@ -300,7 +311,8 @@ fn files_at(path: &Path) -> std::io::Result<[(u64, u64); 2]> {
 
 /// The columns that `entry` reads.
 const COLUMNS: &str =
-    "seq, topic, id, boot, boot_ms, body, due_ms, delay_ms, priority, max_attempts, attempts, headers";
+    "seq, topic, id, boot, boot_ms, body, due_ms, delay_ms, priority, max_attempts, attempts, headers,
+    ifnull(since_boot, boot) AS since_boot, ifnull(since_boot_ms, boot_ms) AS since_boot_ms";
 
 fn entry(r: &Row<'_>, now: &Moment) -> rusqlite::Result<Entry> {
     let invalid = |e: model::job::InvalidJobPart| FromSqlConversionFailure(0, Type::Text, e.into());
@@ -308,8 +320,10 @@ fn entry(r: &Row<'_>, now: &Moment) -> rusqlite::Result<Entry> {
         topic: TopicName::new(&r.get::<_, String>("topic")?).map_err(invalid)?,
         id: JobId::new(r.get::<_, String>("id")?).map_err(invalid)?,
     };
+    let since_boot: String = r.get("since_boot")?;
+    let since_ms = if since_boot == now.boot { r.get("since_boot_ms")? } else { 0 };
     let Some(body) = r.get::<_, Option<String>>("body")? else {
-        return Ok(Entry { seq: r.get("seq")?, key, job: None });
+        return Ok(Entry { seq: r.get("seq")?, key, job: None, since_ms });
     };
     let since = Moment { unix_us: 0, boot: r.get("boot")?, boot_ms: r.get("boot_ms")? };
     let due = match r.get("due_ms")? {
@@ -328,7 +342,7 @@ fn entry(r: &Row<'_>, now: &Moment) -> rusqlite::Result<Entry> {
         // The change is acknowledged already, so no limit applies to it.
         quota: None,
     };
-    Ok(Entry { seq: r.get("seq")?, key, job: Some(job) })
+    Ok(Entry { seq: r.get("seq")?, key, job: Some(job), since_ms })
 }
 
 /// Converts an error of a read. In this case dq cannot answer requests, because a change of their jobs may wait in the

@@ -20,8 +20,7 @@ use model::topic::{Failure, HostPattern, Rate, Topic, Topics};
 /// The time in which jobs come, and in which stores and receivers fail.
 pub(super) const TROUBLE: Duration = Duration::from_secs(8);
 
-/// How long a job may wait while a consumer that serves it is idle. It is more than a second, because a ring may be
-/// passed on again only after a second.
+/// How long a job may wait while a consumer that serves it is idle. A ring may be passed on only after a second.
 const PROMPT: Duration = Duration::from_millis(1500);
 
 pub(super) const MS: Duration = Duration::from_millis(1);

@@ -1,8 +1,8 @@
---@ use clock fence batch bells scores numbered places meter quota leases history unsettled
+--@ use clock fence batch bells scores numbered places meter quota leases history unsettled latest_letters late_letters
 --@ first moment ring lower text keeping_of
 -- Stores new jobs.
 --
--- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch of the spool only: see batch
+-- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch only: see batch
 -- ARGV  for each topic: topic, n, limits, flags, due, and n times: id, body
 --       where flags or due differ: topic, n, limits, '', '', and n times: id, body, flags, due
 --         limits the limits that the adds must keep, or '' for none: see quota
@@ -11,6 +11,7 @@
 --                were made before the job came here, if there were any; 'p' and its number, if the rank is 0; 'h' and
 --                its headers, if it has some: '2r', '1k7', '2k+3', '0rp5', '2r7h{"a":"b"}'
 --         due    '+span_ms' or 'moment_ms'
+--       at the end, for a batch only: see late_letters
 -- Returns eight bytes for each job, in the order of the jobs: a letter (n new, r replaced, k kept, x rejected), and 7
 -- bytes, big-endian: the due time in ms of the job that is stored now; 0 if the add was rejected. Or q: a limit does
 -- not allow the add. Then the 7 bytes are the number of the limit (1), and in how many ms to try again (6)
@@ -28,6 +29,10 @@ local REPLACE, KEEP = 114, 107
 local argv, byte, pack = ARGV, string.byte, struct.pack
 local out = ''
 
+if KEYS[3] then
+  define_others()
+  remove_late_letters()
+end
 local i = 1
 while argv[i] do
   local topic, n, limits, shared_flags, shared_due = argv[i], tonumber(argv[i + 1]), argv[i + 2], argv[i + 3], argv[i + 4]

@@ -1,10 +1,13 @@
---@ use clock fence batch bells scores places meter numbered moves leases history unsettled
--- Removes jobs in any state. If there is no job of an id, removes its dead letters. (A batch of the spool does not
--- remove dead letters. In the spool, a deletion takes the place of an add of the same host. So the deletion is for the
--- job of that add, and not for dead letters of this id. If the shard has a live job of this id, that job is removed.)
+--@ use clock fence batch bells scores places meter numbered moves leases history unsettled latest_letters late_letters
+--@ later latest_letters late_letters
+-- Removes jobs in any state. If there is no job of an id, removes its dead letters. (A batch of the spool removes only
+-- late dead letters: see late_letters. In the spool, a deletion takes the place of an add of the same host. So the
+-- deletion is for the job of that add, and not for older dead letters of this id. If the shard has a live job of this
+-- id, that job is removed.)
 --
--- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch of the spool only: see batch
+-- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch only: see batch
 -- ARGV  1 why the jobs are removed, for their records; '' for nothing. Then for each topic: topic, n, and n ids
+--       at the end, for a batch only: see late_letters
 -- Returns one digit for each id, in their order: 1 it was there, 0 it was not there, 2 there were so many dead letters
 -- that some are left
 --
@@ -37,6 +40,10 @@ local function take_latest_letter(topic, id)
   return 1
 end
 
+if KEYS[3] then
+  define_others()
+  remove_late_letters()
+end
 local digits, sum = {}, 0
 local i = 2
 while ARGV[i] do

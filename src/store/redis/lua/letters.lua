@@ -1,4 +1,4 @@
---@ use shard fence seek meter dead_letters
+--@ use shard fence seek meter latest_letters dead_letters
 -- Counts or removes the dead letters of some ids. If an id has a live job again, that job stays.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence

@@ -1,4 +1,4 @@
---@ use shard fence seek meter dead_letters
+--@ use shard fence seek meter latest_letters dead_letters
 -- Takes over dead letters of an id from another shard. A letter that is already here is not added again.
 --
 -- KEYS  1 the base of the id's home shard   2 the base, followed by the set: see fence

@@ -1,4 +1,4 @@
---@ use shard fence seek meter dead_letters
+--@ use shard fence seek meter latest_letters dead_letters
 -- Returns the dead letters of an id, the oldest first, some at a time.
 --
 -- KEYS  1 the shard's base   2 the base, followed by the set: see fence

@@ -1,4 +1,4 @@
---@ use shard fence seek meter dead_letters
+--@ use shard fence seek meter latest_letters dead_letters
 -- Removes dead letters, each named by its id and the time of its death. Other letters of these ids stay.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence

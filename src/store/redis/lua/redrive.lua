@@ -1,4 +1,4 @@
---@ use clock fence bells scores places leases meter numbered moves views seek dead_letters
+--@ use clock fence bells scores places leases meter numbered moves views seek latest_letters dead_letters
 -- Makes dead letters ready, or delayed, with their attempts reset. A letter whose id has a live job stays. Of several
 -- letters of one id, only one is redriven.
 --

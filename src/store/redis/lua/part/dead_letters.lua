@@ -1,14 +1,9 @@
 -- Single dead letters. endings.lua says how they are numbered. An id may have very many dead letters. If letters are
 -- removed that have older and newer letters of the same id, a caller may need several calls. Each call moves a limited
--- number of the other letters. Needs: `call`, seek, meter.
+-- number of the other letters. Needs: `call`, seek, meter, latest_letters.
 
-local ZERO = '\0\0\0\0'
 -- How much this call may still move: one unit for each letter that is moved, and one more for each 4 KiB of the letter.
 local room = 400
-
-local function numbered(id, number)
-  return id .. struct.pack('>I4', number)
-end
 
 -- Returns the name of the letter of `id` whose job died at the time `died` (ms as text), or nothing if there is none.
 local function letter_of(letters, id, died)
@@ -32,32 +27,6 @@ local function lowest(letter_hash, id, top)
     if call('HEXISTS', letter_hash, numbered(id, middle)) == 1 then high = middle else low = middle + 1 end
   end
   return low
-end
-
-local function drop(letter_hash, letters, names)
-  call('ZREM', letters, unpack(names))
-  call('HDEL', letter_hash, unpack(names))
-end
-
--- Returns the topic of a key of dead letters.
-local function topic_of(letter_hash)
-  return string.sub(letter_hash, #base + 3)
-end
-
--- Drops the latest letter, and all letters from number `from` on. If older letters are left, the newest of them becomes
--- the latest letter.
-local function drop_latest(letter_hash, letters, id, from, top)
-  local names = { id .. ZERO }
-  for number = from, top - 1 do names[#names + 1] = numbered(id, number) end
-  drop(letter_hash, letters, names)
-  local before = numbered(id, from - 1)
-  local letter = from > 1 and call('HGET', letter_hash, before)
-  if not letter then return end
-  local died = call('ZSCORE', letters, before)
-  drop(letter_hash, letters, { before })
-  local number = struct.pack('>I4', from - 2)
-  call('HSET', letter_hash, id .. ZERO, string.sub(letter, 1, 6) .. number .. string.sub(letter, 11))
-  call('ZADD', letters, died, id .. ZERO)
 end
 
 -- Takes out letters that have older and newer letters of the same id. Goes from number `from` in the direction of

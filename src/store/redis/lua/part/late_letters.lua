@@ -1,0 +1,30 @@
+-- Late dead letters: while a change of a job waits in a spool, the job that it replaces or deletes may become a dead
+-- letter. Without the wait there would be no such letter. Needs: clock, meter, latest_letters.
+
+-- At most how many letters of an id are removed, and how far a letter may be ahead of the clock, in ms.
+local LATE_LETTERS, AHEAD = 256, 1000
+
+-- Takes the last arguments of a batch away: topic, id and a moment (in ms) for each entry of a spool, and the number of
+-- these entries. Removes the dead letters of each id that died at the moment or later.
+local function remove_late_letters()
+  for _ = 1, tonumber(table.remove(ARGV)) do
+    local from = tonumber(table.remove(ARGV))
+    local id = table.remove(ARGV)
+    local topic = table.remove(ARGV)
+    local letter_hash, letters = base .. 'X:' .. topic, base .. 'x:' .. topic
+    local names = { id .. ZERO }
+    local died = tonumber(call('ZSCORE', letters, names[1]) or 0)
+    if died >= from and died <= now + AHEAD then
+      local top = struct.unpack('>I4', call('HGET', letter_hash, names[1]), 7) + 1
+      local first = top
+      while first > 1 and #names < LATE_LETTERS do
+        local name = numbered(id, first - 1)
+        if tonumber(call('ZSCORE', letters, name) or 0) < from then break end
+        names[#names + 1], first = name, first - 1
+      end
+      local bytes = bytes_of('X:', topic, names)
+      drop_latest(letter_hash, letters, id, first, top)
+      meter(topic, -bytes)
+    end
+  end
+end
