@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use cli::{Call, CannedAnswer, Receiver};
+use cli::{CallbackReceiver, CannedAnswer, ReceivedRequest};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use support::http::Http;
@@ -69,7 +69,7 @@ impl Meter {
             }
         }
         let meter = Arc::clone(self);
-        let handler = move |call: Call| {
+        let handler = move |call: ReceivedRequest| {
             let now = meter.now.fetch_add(1, Ordering::SeqCst) + 1;
             meter.most.fetch_max(now, Ordering::SeqCst);
             let (there, id) = (There(Arc::clone(&meter)), call.header("dq-job-id").to_owned());
@@ -80,7 +80,7 @@ impl Meter {
             };
             CannedAnswer { then: Some(Arc::new(then)), ..CannedAnswer::new(200, "ok").after(takes) }
         };
-        let receiver = Receiver::start((Ipv4Addr::LOCALHOST, 0).into(), Arc::new(handler)).unwrap();
+        let receiver = CallbackReceiver::start((Ipv4Addr::LOCALHOST, 0).into(), Arc::new(handler)).unwrap();
         format!("http://{}/hook", receiver.address)
     }
 }
@@ -115,7 +115,7 @@ fn beside_others() -> RwLockReadGuard<'static, ()> {
 
 /// Returns how late the jobs of a round came to a sink: the 99th percentile in ms.
 fn p99(sink: &Sink, round: u32) -> i64 {
-    let of_round = |call: &Call| call.header("dq-job-id").starts_with(&format!("{round}-"));
+    let of_round = |call: &ReceivedRequest| call.header("dq-job-id").starts_with(&format!("{round}-"));
     let calls = sink.calls();
     let mut late: Vec<i64> = calls.iter().filter(|c| of_round(c)).map(|c| c.late_ms().unwrap()).collect();
     late.sort_unstable();

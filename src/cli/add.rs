@@ -104,7 +104,7 @@ pub(super) struct AddArguments {
 
 /// The daemon's answer to an add.
 #[derive(Debug, Deserialize)]
-struct Outcome {
+struct AddAnswer {
     id: String,
     outcome: String,
     due: String,
@@ -125,7 +125,7 @@ pub(super) fn run(arguments: &AddArguments) -> Result<bool> {
         println!("{}", answer.raw()?.get());
         return Ok(true);
     }
-    let Outcome { id, outcome, due } = answer.json()?;
+    let AddAnswer { id, outcome, due } = answer.json()?;
     println!("{outcome}: {}:{}, due {}", arguments.topic, plain(&id), plain(&due));
     Ok(true)
 }

@@ -57,7 +57,7 @@ struct JobResult {
 }
 
 #[derive(Debug, Deserialize)]
-struct Results {
+struct BatchAnswer {
     results: Vec<JobResult>,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn run(at: &TargetOptions, topic: &str, file: &str, defaults: &Fields
             (Box::new(BufReader::new(file)), bytes)
         }
     };
-    let mut batch = Batch {
+    let mut batch = BatchAdd {
         api: Api::from_options(at)?,
         path: format!("/v1/topics/{}/jobs/batch", part(topic)),
         counts: BatchCounts::default(),
@@ -92,7 +92,7 @@ pub(super) fn run(at: &TargetOptions, topic: &str, file: &str, defaults: &Fields
     Ok(failed == 0)
 }
 
-struct Batch {
+struct BatchAdd {
     api: Api,
     path: String,
     counts: BatchCounts,
@@ -100,7 +100,7 @@ struct Batch {
     as_json: bool,
 }
 
-impl Batch {
+impl BatchAdd {
     fn take(&mut self, mut source: Box<dyn BufRead>, defaults: &Fields) -> Result<()> {
         let (mut lines, mut bytes, mut number) = (Vec::new(), 0, 0);
         let mut text = Vec::new();
@@ -160,7 +160,7 @@ impl Batch {
                 None => return Err(e),
             },
         };
-        let Results { results } = answer.json()?;
+        let BatchAnswer { results } = answer.json()?;
         let mut results = results.into_iter();
         for (number, _) in lines {
             match results.next() {

@@ -10,19 +10,19 @@ use protocol::dq::{Framing, HEADER};
 
 /// A connection to dq-server.
 #[derive(Debug)]
-pub struct Client {
+pub struct TcpClient {
     /// The socket.
     pub stream: TcpStream,
     framing: Framing,
 }
 
-impl Client {
+impl TcpClient {
     /// Connects to dq-server.
-    pub fn connect(address: SocketAddr, framing: Framing) -> io::Result<Client> {
+    pub fn connect(address: SocketAddr, framing: Framing) -> io::Result<TcpClient> {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
         stream.set_nodelay(true)?;
-        Ok(Client { stream, framing })
+        Ok(TcpClient { stream, framing })
     }
 
     /// Sends requests without waiting for their answers.

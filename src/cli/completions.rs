@@ -12,12 +12,12 @@ use clap_complete::{Generator, Shell, generate};
 pub(super) struct CompletionsArguments {
     /// The shell
     #[arg(value_enum)]
-    shell: Kind,
+    shell: ShellKind,
 }
 
 /// A shell.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Kind {
+enum ShellKind {
     Bash,
     Zsh,
     Fish,
@@ -26,9 +26,9 @@ enum Kind {
 /// Runs `dq completions`.
 pub(super) fn run(arguments: &CompletionsArguments) -> Result<()> {
     write(match arguments.shell {
-        Kind::Bash => Shell::Bash,
-        Kind::Zsh => Shell::Zsh,
-        Kind::Fish => Shell::Fish,
+        ShellKind::Bash => Shell::Bash,
+        ShellKind::Zsh => Shell::Zsh,
+        ShellKind::Fish => Shell::Fish,
     });
     Ok(())
 }

@@ -10,14 +10,14 @@ use model::settings::{Settings, StoreSettings};
 
 /// Check a configuration file
 #[derive(Debug, clap::Args)]
-pub(super) struct ConfigCheckArguments {
+pub(super) struct ConfigArguments {
     #[command(subcommand)]
     command: ConfigCheckCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum ConfigCheckCommand {
-    Check(Check),
+    Check(ConfigCheckArguments),
 }
 
 /// Check a configuration file, as `dq-master --check` does, and show the main settings of a daemon that uses it
@@ -26,7 +26,7 @@ enum ConfigCheckCommand {
 /// the configuration is good, and 1 if it is not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq config check /etc/dq/dq.toml\n  dq config check dq.toml --json")]
-struct Check {
+struct ConfigCheckArguments {
     /// The configuration file
     file: PathBuf,
 
@@ -36,7 +36,7 @@ struct Check {
 }
 
 /// Runs `dq config check`. Returns whether the file is good.
-pub(super) fn run(arguments: &ConfigCheckArguments) -> Result<bool> {
+pub(super) fn run(arguments: &ConfigArguments) -> Result<bool> {
     let ConfigCheckCommand::Check(check) = &arguments.command;
     match super::settings(&check.file) {
         Ok(settings) if check.json => println!("{}", object(&settings)),

@@ -9,10 +9,10 @@ use anyhow::{Result, anyhow};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::api::Api;
-use super::exposition::{self, Sample};
+use super::exposition::{self, MetricSample};
 use super::failure::Failure;
 use super::spool::SpoolFill;
-use super::target::DaemonTarget;
+use super::target::DaemonEndpoint;
 use host::{state_of, whole_status};
 use model::metrics::Lateness;
 use model::status::{DaemonStatus, Finding, ProcessState};
@@ -42,7 +42,7 @@ pub(super) struct DaemonSnapshot {
     pub lateness: BTreeMap<String, Lateness>,
     /// The samples of `/metrics`. Empty: the daemon has not reported them.
     #[serde(skip)]
-    pub samples: Vec<Sample>,
+    pub samples: Vec<MetricSample>,
 }
 
 /// A topic: how many of its jobs are in each state, and how late its deliveries were.
@@ -137,7 +137,7 @@ impl Node {
 }
 
 #[derive(Deserialize)]
-struct Topics {
+struct TopicSnapshotList {
     topics: Vec<TopicSnapshot>,
 }
 
@@ -150,7 +150,7 @@ pub(super) struct Nodes {
 }
 
 #[derive(Deserialize)]
-struct Alerts {
+struct OpenAlerts {
     alerts: Vec<Finding>,
 }
 
@@ -169,7 +169,7 @@ impl DaemonSnapshot {
     }
 
     /// Reads the state of a daemon. A daemon on this host does not need an HTTP server for this.
-    pub(super) fn take(target: &DaemonTarget) -> Result<DaemonSnapshot> {
+    pub(super) fn take(target: &DaemonEndpoint) -> Result<DaemonSnapshot> {
         let Some(run_dir) = &target.run_dir else { return DaemonSnapshot::far(target) };
         let status = master(run_dir)?;
         let mut snapshot = DaemonSnapshot::new(status);
@@ -186,11 +186,11 @@ impl DaemonSnapshot {
     }
 
     /// Reads the state of a daemon that was chosen by its URL. Everything then comes from the API.
-    fn far(target: &DaemonTarget) -> Result<DaemonSnapshot> {
+    fn far(target: &DaemonEndpoint) -> Result<DaemonSnapshot> {
         let api = Api::new(target, PATIENCE)?;
         let status: DaemonStatus = api.get("/v1/processes")?.json()?;
         let mut snapshot = DaemonSnapshot::new(status);
-        if let Ok(Alerts { alerts }) = api.get("/v1/alerts").and_then(|answer| answer.json()) {
+        if let Ok(OpenAlerts { alerts }) = api.get("/v1/alerts").and_then(|answer| answer.json()) {
             snapshot.status.findings = alerts;
         }
         snapshot.missing = snapshot.complete(&api).err().map(|e| format!("{e:#}"));
@@ -214,7 +214,7 @@ impl DaemonSnapshot {
             Err(e) if matches!(e.downcast_ref(), Some(Failure::Refused(_))) => api.get("/v1/stats"),
             other => other,
         };
-        let Topics { mut topics } = topics?.json()?;
+        let TopicSnapshotList { mut topics } = topics?.json()?;
         self.samples = api.get("/metrics").map(|answer| exposition::read(&answer.text())).unwrap_or_default();
         for topic in &mut topics {
             let ranges = std::mem::take(&mut topic.lateness);
@@ -237,7 +237,7 @@ pub(super) fn master(run_dir: &Path) -> Result<DaemonStatus> {
 
 /// Returns the topics and their counts, as the daemon reports them.
 pub(super) fn topics(api: &Api) -> Result<Vec<TopicSnapshot>> {
-    let Topics { topics } = api.get("/v1/stats")?.json()?;
+    let TopicSnapshotList { topics } = api.get("/v1/stats")?.json()?;
     Ok(topics)
 }
 

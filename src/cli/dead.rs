@@ -13,7 +13,7 @@ use super::list::{self, PageOptions};
 use super::progress::Progress;
 use super::show::json_line;
 use super::target::TargetOptions;
-use model::letters::Pace;
+use model::letters::RedrivePace;
 use model::topic::Rate;
 
 /// The most dead letters that one request handles.
@@ -53,7 +53,7 @@ struct ListDeadLetters {
     topic: String,
 
     #[command(flatten)]
-    filter: Filter,
+    filter: DeadLetterFilter,
 
     #[command(flatten)]
     how_many: PageOptions,
@@ -61,7 +61,7 @@ struct ListDeadLetters {
 
 /// The conditions that select dead letters. A dead letter must meet all given conditions.
 #[derive(Debug, Clone, Default, clap::Args)]
-struct Filter {
+struct DeadLetterFilter {
     /// Only dead letters whose id begins with this text
     #[arg(long, value_name = "TEXT")]
     id_prefix: Option<String>,
@@ -92,7 +92,7 @@ struct Filter {
     tag: Option<String>,
 }
 
-impl Filter {
+impl DeadLetterFilter {
     /// Returns the conditions with the API's names.
     fn fields(&self) -> Map<String, Value> {
         let text = |value: &Option<String>| value.as_ref().map(|value| json!(value));
@@ -141,11 +141,11 @@ struct DeadSelection {
     topic: String,
 
     /// Only the dead letter with this id; may be given several times
-    #[arg(long = "id", value_name = "ID", conflicts_with_all = ["Filter", "limit"])]
+    #[arg(long = "id", value_name = "ID", conflicts_with_all = ["DeadLetterFilter", "limit"])]
     ids: Vec<String>,
 
     #[command(flatten)]
-    filter: Filter,
+    filter: DeadLetterFilter,
 
     /// The maximum number of dead letters; default: all
     #[arg(long, value_name = "NUMBER")]
@@ -236,7 +236,7 @@ fn run_operation(
     }
     let mut progress = Progress::begin(wanted, "dead letters");
     let mut done = 0;
-    let (pace, begun) = (Pace::new(rate, Duration::ZERO), Instant::now());
+    let (pace, begun) = (RedrivePace::new(rate, Duration::ZERO), Instant::now());
     let step = |ids: &[String], limit: u64, done: u64| -> Result<u64> {
         let mut how = Map::new();
         if let Some(rate) = rate {
@@ -339,14 +339,14 @@ fn print_result(
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use super::super::receiver::{Call, CannedAnswer, Receiver};
+    use super::super::receiver::{CallbackReceiver, CannedAnswer, ReceivedRequest};
     use super::*;
 
     /// A stand-in for the daemon: a topic with `dead` dead letters, of which `stay` cannot be redriven.
     fn stand_in(dead: u64, stay: u64) -> (TargetOptions, Arc<Mutex<Vec<Value>>>) {
         let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
         let (kept, left) = (Arc::clone(&asked), Mutex::new(dead));
-        let answer = move |call: Call| {
+        let answer = move |call: ReceivedRequest| {
             let body: Value = serde_json::from_str(&call.body).unwrap();
             kept.lock().unwrap().push(body.clone());
             let mut left = left.lock().unwrap();
@@ -358,7 +358,7 @@ mod tests {
             *left -= take;
             CannedAnswer::new(200, &json!({"matched": matched, "redriven": take}).to_string())
         };
-        let receiver = Receiver::start(([127, 0, 0, 1], 0).into(), Arc::new(answer)).unwrap();
+        let receiver = CallbackReceiver::start(([127, 0, 0, 1], 0).into(), Arc::new(answer)).unwrap();
         (
             TargetOptions { url: Some(format!("http://{}", receiver.address)), ..TargetOptions::default() },
             asked,
@@ -367,7 +367,14 @@ mod tests {
 
     fn which(limit: Option<u64>, ids: &[&str], dry_run: bool) -> DeadSelection {
         let ids = ids.iter().map(|id| (*id).to_owned()).collect();
-        DeadSelection { topic: "t".into(), ids, filter: Filter::default(), limit, dry_run, yes: true }
+        DeadSelection {
+            topic: "t".into(),
+            ids,
+            filter: DeadLetterFilter::default(),
+            limit,
+            dry_run,
+            yes: true,
+        }
     }
 
     #[test]
@@ -387,7 +394,11 @@ mod tests {
     #[test]
     fn a_filter_is_said_and_a_rate_goes_on_from_request_to_request() {
         let (at, asked) = stand_in(1500, 0);
-        let filter = Filter { status: Some(503), died_after: Some("2h".into()), ..Filter::default() };
+        let filter = DeadLetterFilter {
+            status: Some(503),
+            died_after: Some("2h".into()),
+            ..DeadLetterFilter::default()
+        };
         let some = DeadSelection { filter, ..which(None, &[], false) };
         assert!(run_operation(&at, &some, REDRIVE, Some("100/s".parse().unwrap())).unwrap());
         let asked = asked.lock().unwrap();

@@ -12,10 +12,10 @@ use clap::Args;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::Client;
+use super::TcpClient;
 use super::api::Api;
-use super::own_daemon::{Daemon, TemporaryFolder, free_port, local};
-use super::receiver::{Call, CannedAnswer, Receiver};
+use super::own_daemon::{DaemonProcess, TemporaryFolder, free_port, local};
+use super::receiver::{CallbackReceiver, CannedAnswer, ReceivedRequest};
 use super::show::short_span;
 use super::target::TargetOptions;
 use host::{Signals, random_name, wait_readable};
@@ -51,13 +51,14 @@ pub fn run(arguments: &DemoArguments) -> Result<()> {
         Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]).context("cannot catch signals")?;
     let folder = TemporaryFolder::fresh("demo", None)?;
     let (tell, answers) = channel();
-    let receiver = Receiver::start(local(0), Arc::new(receive(tell))).context("cannot start the receiver")?;
+    let receiver =
+        CallbackReceiver::start(local(0), Arc::new(receive(tell))).context("cannot start the receiver")?;
     let port = free_port()?;
     // Without --once, a person watches. This person may also want to open the console.
     let console = if arguments.once { None } else { Some(free_port()?) };
     std::fs::write(folder.0.join("dq.toml"), configuration(port, console, receiver.address))?;
     println!("a fresh folder: {}", folder.0.display());
-    let mut daemon = Daemon::start(&folder)?;
+    let mut daemon = DaemonProcess::start(&folder)?;
     println!("dq-master runs as process {}", daemon.pid().unwrap_or_default());
     hand_in(port, &mut daemon)?;
     if let Some(port) = console {
@@ -83,7 +84,7 @@ fn configuration(port: u16, console: Option<u16>, receiver: SocketAddr) -> Strin
 }
 
 /// Returns the receiver's handler. It accepts every job except the stubborn one, which it refuses at first.
-fn receive(tell: Sender<ReceiverAnswer>) -> impl Fn(Call) -> CannedAnswer {
+fn receive(tell: Sender<ReceiverAnswer>) -> impl Fn(ReceivedRequest) -> CannedAnswer {
     let refused: Mutex<HashMap<String, u32>> = Mutex::default();
     move |call| {
         let id = call.header("dq-job-id").to_owned();
@@ -104,7 +105,7 @@ fn receive(tell: Sender<ReceiverAnswer>) -> impl Fn(Call) -> CannedAnswer {
 }
 
 /// Gives the console's account `admin` a random password, and returns it.
-fn open_console(folder: &TemporaryFolder, daemon: &mut Daemon) -> Result<String> {
+fn open_console(folder: &TemporaryFolder, daemon: &mut DaemonProcess) -> Result<String> {
     let at = TargetOptions { run_dir: Some(folder.0.join("var/run")), ..TargetOptions::default() };
     let password = random_name()?;
     let account = json!({ "role": "admin", "password": password });
@@ -120,10 +121,10 @@ fn open_console(folder: &TemporaryFolder, daemon: &mut Daemon) -> Result<String>
 }
 
 /// Adds the jobs over TCP, as a business system would.
-fn hand_in(port: u16, daemon: &mut Daemon) -> Result<()> {
+fn hand_in(port: u16, daemon: &mut DaemonProcess) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(30);
     let mut client = loop {
-        match Client::connect(local(port), Framing::Digits) {
+        match TcpClient::connect(local(port), Framing::Digits) {
             Ok(client) => break client,
             Err(e) if Instant::now() > until => return Err(e).context("dq-server does not answer"),
             Err(_) if daemon.has_ended()? => bail!("dq-master has ended; RUST_LOG=info tells more"),
@@ -148,7 +149,7 @@ fn hand_in(port: u16, daemon: &mut Daemon) -> Result<()> {
 fn watch(
     answers: &Events<ReceiverAnswer>,
     signals: &mut Signals,
-    daemon: &mut Daemon,
+    daemon: &mut DaemonProcess,
     once: bool,
     port: u16,
 ) -> Result<Option<Vec<String>>> {

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 /// A line of the page.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Sample {
+pub(super) struct MetricSample {
     pub name: String,
     pub labels: BTreeMap<String, String>,
     pub value: f64,
 }
 
 /// Returns the samples of a page. Lines that are not samples are left out.
-pub(super) fn read(page: &str) -> Vec<Sample> {
+pub(super) fn read(page: &str) -> Vec<MetricSample> {
     page.lines().filter(|line| !line.starts_with('#')).filter_map(sample).collect()
 }
 
-fn sample(line: &str) -> Option<Sample> {
+fn sample(line: &str) -> Option<MetricSample> {
     let line = line.trim();
     let end = line.find(|c: char| c == '{' || c.is_whitespace())?;
     let (name, mut rest) = line.split_at(end);
@@ -31,7 +31,7 @@ fn sample(line: &str) -> Option<Sample> {
         rest = &rest[1..];
     }
     let value = rest.split_whitespace().next()?.parse().ok()?;
-    Some(Sample { name: name.to_owned(), labels, value })
+    Some(MetricSample { name: name.to_owned(), labels, value })
 }
 
 /// Returns the text before the next quote, unescaped, and the rest after the quote.
@@ -52,8 +52,8 @@ fn quoted(text: &str) -> Option<(String, &str)> {
 }
 
 /// Returns the sum of all samples with this name and this topic. `None`: there is no such sample.
-pub(super) fn sum(samples: &[Sample], name: &str, topic: &str) -> Option<f64> {
-    let of = |s: &&Sample| s.name == name && s.labels.get("topic").is_some_and(|t| t == topic);
+pub(super) fn sum(samples: &[MetricSample], name: &str, topic: &str) -> Option<f64> {
+    let of = |s: &&MetricSample| s.name == name && s.labels.get("topic").is_some_and(|t| t == topic);
     let mut values = samples.iter().filter(of).map(|s| s.value).peekable();
     values.peek()?;
     Some(values.sum())

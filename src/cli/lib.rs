@@ -66,8 +66,8 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use self::failure::Failure;
 use model::settings::Settings;
 
-pub use client::Client;
-pub use receiver::{Call, CannedAnswer, Receiver};
+pub use client::TcpClient;
+pub use receiver::{CallbackReceiver, CannedAnswer, ReceivedRequest};
 
 /// The command line of dq, the delay queue
 ///
@@ -106,7 +106,7 @@ enum Command {
     Alerts(alerts::AlertsArguments),
     Token(tokens::TokensArguments),
     Console(console::ConsoleArguments),
-    Config(config_check::ConfigCheckArguments),
+    Config(config_check::ConfigArguments),
     Import(import::ImportArguments),
     Export(export::ExportArguments),
     Backup(backup::BackupArguments),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use super::receiver::{Call, CannedAnswer, Receiver};
+use super::receiver::{CallbackReceiver, CannedAnswer, ReceivedRequest};
 use super::show::{plain, short_span};
 use delivery::callback::signatures;
 use model::topic::signing_key;
@@ -48,11 +48,11 @@ fn secret(text: &str) -> Result<String, String> {
 /// Runs until it is interrupted.
 pub fn run(arguments: &ListenArguments) -> Result<()> {
     let (status, secrets) = (arguments.status, arguments.secrets.clone());
-    let show = move |call: Call| {
+    let show = move |call: ReceivedRequest| {
         print!("{}", page(&call, &secrets));
         CannedAnswer::new(status, "ok\n")
     };
-    let receiver = Receiver::start(arguments.listen, Arc::new(show))
+    let receiver = CallbackReceiver::start(arguments.listen, Arc::new(show))
         .with_context(|| format!("cannot listen on {}", arguments.listen))?;
     println!("listening: http://{}/", receiver.address);
     loop {
@@ -61,7 +61,7 @@ pub fn run(arguments: &ListenArguments) -> Result<()> {
 }
 
 /// Returns what is printed about a callback: a line with its body, its headers, and whether it is signed.
-fn page(call: &Call, secrets: &[String]) -> String {
+fn page(call: &ReceivedRequest, secrets: &[String]) -> String {
     let late = call.late_ms().map_or(String::new(), |ms| format!(" {} late", short_span(ms as f64)));
     let query = if call.query.is_empty() { String::new() } else { format!("?{}", call.query) };
     let job = format!(
@@ -99,7 +99,7 @@ enum SignatureCheck {
 }
 
 impl SignatureCheck {
-    fn new(call: &Call, secrets: &[String]) -> SignatureCheck {
+    fn new(call: &ReceivedRequest, secrets: &[String]) -> SignatureCheck {
         let names = ["webhook-signature", "webhook-id", "webhook-timestamp"];
         if let Some(missing) = names.into_iter().find(|name| call.header(name).is_empty()) {
             return SignatureCheck::Missing(missing);
@@ -150,7 +150,7 @@ mod tests {
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
     /// Returns a call with the example of the specification. `changed` has the headers that are different.
-    fn call(changed: &[(&str, &str)], at_s: i64) -> Call {
+    fn call(changed: &[(&str, &str)], at_s: i64) -> ReceivedRequest {
         let mut headers: std::collections::HashMap<String, String> = [
             ("webhook-id", "msg_p5jXN8AQM9LWM0D4loKWxJek"),
             ("webhook-timestamp", "1614265330"),
@@ -163,7 +163,7 @@ mod tests {
             headers.insert((*name).to_owned(), (*value).to_owned());
         }
         let body = "{\"test\": 2432232314}".to_owned();
-        Call {
+        ReceivedRequest {
             method: "POST".into(),
             path: "/".into(),
             query: String::new(),
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_signature_is_valid_invalid_or_missing() {
         const NOW: i64 = 1_614_265_330;
-        let check = |call: &Call, secrets: &[&str]| {
+        let check = |call: &ReceivedRequest, secrets: &[&str]| {
             let secrets: Vec<String> = secrets.iter().map(|secret| (*secret).to_owned()).collect();
             SignatureCheck::new(call, &secrets).to_string()
         };
@@ -189,7 +189,7 @@ mod tests {
         let with_two =
             call(&[("webhook-signature", "v1,AAAA v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=")], NOW);
         assert_eq!(check(&with_two, &[SECRET]), "valid");
-        let altered = Call { bytes: b"{}".to_vec(), ..call(&[], NOW) };
+        let altered = ReceivedRequest { bytes: b"{}".to_vec(), ..call(&[], NOW) };
         assert!(check(&altered, &[SECRET]).starts_with("invalid (it was not made"));
         assert!(check(&call(&[], NOW + 301), &[SECRET]).starts_with("invalid (its timestamp is 301 s"));
         assert!(check(&call(&[], NOW - 301), &[SECRET]).starts_with("invalid (its timestamp is 301 s"));

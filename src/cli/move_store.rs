@@ -1,8 +1,8 @@
 //! `dq move`: moves all jobs from one store to another, for example from the embedded store to Redis. A mark in each of
-//! the two stores keeps daemons away until the move has ended. The module of `store::TakeOver` describes these marks.
-//! It also has a table that shows what a new run does after an earlier run has died. The registry is copied before the
-//! marks are set. If the run dies, the next run copies the contents of the registry again. The old registry is not
-//! changed.
+//! the two stores keeps daemons away until the move has ended. The module of `store::MovableStore` describes these
+//! marks. It also has a table that shows what a new run does after an earlier run has died. The registry is copied
+//! before the marks are set. If the run dies, the next run copies the contents of the registry again. The old registry
+//! is not changed.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use super::show::{counted, json_line};
 use model::job::{State, TopicName};
 use model::settings::{RegistrySettings, Settings, StoreSettings};
 use registry::CopySummary;
-use store::{Counts, MoveMark, TakeOver, open_to_move};
+use store::{Counts, MovableStore, StoreMoveMark, open_to_move};
 
 /// How many jobs are copied at a time.
 const PAGE: usize = 500;
@@ -61,8 +61,8 @@ pub(crate) struct MoveStoreArguments {
 }
 
 /// One of the two stores, and its description.
-struct MovedStore {
-    store: Box<dyn TakeOver>,
+struct NamedStore {
+    store: Box<dyn MovableStore>,
     name: String,
 }
 
@@ -75,19 +75,19 @@ struct Contents {
     records: u64,
 }
 
-impl MovedStore {
-    fn open(settings: &Settings) -> Result<MovedStore> {
+impl NamedStore {
+    fn open(settings: &Settings) -> Result<NamedStore> {
         let name = settings.store.to_string();
         let store = open_to_move(&settings.store, &settings.run_dir)
             .with_context(|| format!("cannot open the store {name}"))?;
-        Ok(MovedStore { store, name })
+        Ok(NamedStore { store, name })
     }
 
-    fn mark(&mut self) -> Result<Option<MoveMark>> {
+    fn mark(&mut self) -> Result<Option<StoreMoveMark>> {
         self.store.move_mark().with_context(|| format!("the store {}", self.name))
     }
 
-    fn set_mark(&mut self, mark: Option<&MoveMark>) -> Result<()> {
+    fn set_mark(&mut self, mark: Option<&StoreMoveMark>) -> Result<()> {
         self.store.set_move_mark(mark).with_context(|| format!("cannot mark the store {}", self.name))
     }
 
@@ -116,7 +116,7 @@ impl MovedStore {
     fn each_page_of_records(
         &mut self,
         topic: &TopicName,
-        mut work: impl FnMut(&mut dyn TakeOver, &[model::job::JobKey]) -> Result<()>,
+        mut work: impl FnMut(&mut dyn MovableStore, &[model::job::JobKey]) -> Result<()>,
     ) -> Result<()> {
         let mut cursor: Option<String> = None;
         loop {
@@ -172,14 +172,14 @@ pub(crate) fn run(arguments: &MoveStoreArguments) -> Result<()> {
         bail!("there is no store at {} (store.path of {})", file.display(), arguments.from.display());
     }
     check_spool(&old)?;
-    let mut from = MovedStore::open(&old)?;
+    let mut from = NamedStore::open(&old)?;
     if arguments.dry_run {
         let contents = from.contents()?;
         return print_summary(arguments, &contents, None, &new.store.to_string());
     }
     make_folder_of(new.store.file())?;
     make_folder_of(new.registry.as_ref().and_then(RegistrySettings::file))?;
-    let mut to = MovedStore::open(&new)?;
+    let mut to = NamedStore::open(&new)?;
     if arguments.give_up {
         return give_up(&mut from, &mut to);
     }
@@ -220,16 +220,16 @@ fn check_spool(settings: &Settings) -> Result<()> {
 }
 
 /// What was moved from each topic, and what was copied from the registry.
-type Moved = (Vec<(TopicName, Contents)>, Option<CopySummary>);
+type MoveTotals = (Vec<(TopicName, Contents)>, Option<CopySummary>);
 
 /// Moves what is not moved yet. Returns what was moved, or `None` if an earlier run has moved everything.
 fn move_jobs(
-    from: &mut MovedStore,
-    to: &mut MovedStore,
+    from: &mut NamedStore,
+    to: &mut NamedStore,
     copy_registry: impl Fn() -> Result<Option<CopySummary>>,
-) -> Result<Option<Moved>> {
-    let (leaves, left) = (MoveMark::Leaves(to.name.clone()), MoveMark::Left(to.name.clone()));
-    let takes = MoveMark::Takes(from.name.clone());
+) -> Result<Option<MoveTotals>> {
+    let (leaves, left) = (StoreMoveMark::Leaves(to.name.clone()), StoreMoveMark::Left(to.name.clone()));
+    let takes = StoreMoveMark::Takes(from.name.clone());
     let marks = (from.mark()?, to.mark()?);
     match &marks {
         (Some(mark), None) if *mark == left => {
@@ -261,7 +261,7 @@ fn move_jobs(
     Ok(Some((contents, copied)))
 }
 
-fn check_empty(to: &mut MovedStore) -> Result<()> {
+fn check_empty(to: &mut NamedStore) -> Result<()> {
     let contents = to.contents()?;
     if let Some((topic, some)) = contents.first() {
         let Contents { pending, dead, records } = some;
@@ -274,7 +274,7 @@ fn check_empty(to: &mut MovedStore) -> Result<()> {
     Ok(())
 }
 
-fn copy(from: &mut MovedStore, to: &mut MovedStore) -> Result<()> {
+fn copy(from: &mut NamedStore, to: &mut NamedStore) -> Result<()> {
     let counts = from.counts()?;
     let total = counts.iter().map(|counts| counts.pending() + counts.dead).sum();
     let mut progress = Progress::begin(total, "jobs");
@@ -327,11 +327,11 @@ fn compare(old: &[(TopicName, Contents)], new: &[(TopicName, Contents)]) -> Resu
     );
 }
 
-fn give_up(from: &mut MovedStore, to: &mut MovedStore) -> Result<()> {
-    let leaves = MoveMark::Leaves(to.name.clone());
+fn give_up(from: &mut NamedStore, to: &mut NamedStore) -> Result<()> {
+    let leaves = StoreMoveMark::Leaves(to.name.clone());
     match (from.mark()?, to.mark()?) {
         (Some(mark), other) if mark == leaves => {
-            let given_up = MoveMark::GivenUp(from.name.clone());
+            let given_up = StoreMoveMark::GivenUp(from.name.clone());
             if other.is_some() {
                 to.set_mark(Some(&given_up))?;
             }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::daemon_snapshot::Node;
-use super::show::{Colour, Table, paint};
+use super::show::{Table, TerminalColour, paint};
 use super::spool::SpoolFill;
 
 /// A node, as a row of the table and as JSON.
@@ -75,7 +75,7 @@ pub(super) fn table_with_spool(nodes: &[Node], spool: Option<SpoolFill>) -> Stri
 /// Returns the line about what waits for the nodes. Empty: nothing waits.
 pub(super) fn waiting(spool: Option<SpoolFill>) -> String {
     let line = spool.and_then(|spool| spool.line());
-    line.map_or_else(String::new, |line| paint(&line, Colour::Yellow) + "\n")
+    line.map_or_else(String::new, |line| paint(&line, TerminalColour::Yellow) + "\n")
 }
 
 pub(super) fn table(rows: &[NodeRow]) -> String {

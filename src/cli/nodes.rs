@@ -17,7 +17,7 @@ use super::show::plain;
 use super::spool::SpoolFill;
 use super::target::TargetOptions;
 use model::settings::Settings;
-use store::{self, Lanes, MoveProgress, MoveRequest, MoveSummary, Probe, Store, StoreError};
+use store::{self, Lanes, MoveProgress, MoveRequest, MoveSummary, ServerQuery, Store, StoreError};
 
 /// How often the progress of a move is printed if stderr is not a terminal.
 const LINE_EACH: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub(super) struct NodesArguments {
 enum NodesCommand {
     List(ListNodes),
     Move(Move),
-    Forget(Forget),
+    Forget(ForgetNode),
 }
 
 /// Show the nodes: whether each answers and how many jobs it has; and what waits in the spool
@@ -94,7 +94,7 @@ struct Move {
 /// --empty empties it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq nodes forget r2 --config /etc/dq/dq.toml")]
-struct Forget {
+struct ForgetNode {
     /// The name of the node in the configuration
     name: String,
 
@@ -141,7 +141,7 @@ fn jobs(store: &mut dyn Store) -> store::Result<JobCounts> {
 
 /// Returns why a node does not answer. `None`: it answers.
 fn why_down(lanes: &Lanes, lane: usize) -> Option<String> {
-    let mut why = lanes.probe(lane, Probe::Time).into_iter().filter_map(|probed| probed.values.err());
+    let mut why = lanes.probe(lane, ServerQuery::Time).into_iter().filter_map(|probed| probed.values.err());
     why.next().map(|e| match e {
         StoreError::NodeDown(why) => why,
         e => e.to_string(),
@@ -339,7 +339,7 @@ fn print_moved(done: &MoveSummary) {
     }
 }
 
-fn forget(arguments: &Forget, lanes: &Lanes) -> Result<()> {
+fn forget(arguments: &ForgetNode, lanes: &Lanes) -> Result<()> {
     let Some(nodes) = lanes.redis() else { bail!("store.backend is \"embedded\", which has no nodes") };
     let name = &arguments.name;
     is_known(lanes, name)?;

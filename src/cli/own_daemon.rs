@@ -46,11 +46,11 @@ impl Drop for TemporaryFolder {
 
 /// A dq-master with the configuration `dq.toml` of a folder.
 #[derive(Debug)]
-pub(super) struct Daemon(Option<Child>);
+pub(super) struct DaemonProcess(Option<Child>);
 
-impl Daemon {
+impl DaemonProcess {
     /// Starts this executable as dq-master.
-    pub(super) fn start(folder: &TemporaryFolder) -> Result<Daemon> {
+    pub(super) fn start(folder: &TemporaryFolder) -> Result<DaemonProcess> {
         let program = std::env::current_exe()?;
         let mut command = Command::new(&program);
         command.arg0(MASTER);
@@ -66,7 +66,7 @@ impl Daemon {
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
-        Ok(Daemon(Some(child)))
+        Ok(DaemonProcess(Some(child)))
     }
 
     /// Returns the process id of the master. `None`: it has been stopped.
@@ -93,7 +93,7 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
+impl Drop for DaemonProcess {
     fn drop(&mut self) {
         if let Err(e) = self.stop() {
             eprintln!("{e:#}");

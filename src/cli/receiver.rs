@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 /// A request that has come in.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub struct ReceivedRequest {
     /// `GET` or `POST`.
     pub method: String,
     /// The path.
@@ -30,7 +30,7 @@ pub struct Call {
     pub at_ms: i64,
 }
 
-impl Call {
+impl ReceivedRequest {
     /// Returns a header. Empty: there is none.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
@@ -77,17 +77,17 @@ impl CannedAnswer {
 
 /// A running receiver; it ends with the process.
 #[derive(Debug)]
-pub struct Receiver {
+pub struct CallbackReceiver {
     /// Where it listens.
     pub address: SocketAddr,
 }
 
 /// How a receiver answers a call.
-pub type Handler = Arc<dyn Fn(Call) -> CannedAnswer + Send + Sync>;
+pub type Handler = Arc<dyn Fn(ReceivedRequest) -> CannedAnswer + Send + Sync>;
 
-impl Receiver {
+impl CallbackReceiver {
     /// Starts a receiver on its own thread. Port 0 means any free port.
-    pub fn start(address: SocketAddr, handler: Handler) -> io::Result<Receiver> {
+    pub fn start(address: SocketAddr, handler: Handler) -> io::Result<CallbackReceiver> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -102,7 +102,7 @@ impl Receiver {
                 log::error!("the receiver has ended: {e}");
             }
         })?;
-        Ok(Receiver { address })
+        Ok(CallbackReceiver { address })
     }
 }
 
@@ -110,7 +110,7 @@ async fn answer(handler: Handler, request: Request) -> (StatusCode, HeaderMap, S
     let (head, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 64 << 20).await.unwrap_or_else(|_| Bytes::new());
     let text = |v: &axum::http::HeaderValue| String::from_utf8_lossy(v.as_bytes()).into_owned();
-    let call = Call {
+    let call = ReceivedRequest {
         method: head.method.to_string(),
         path: head.uri.path().to_owned(),
         query: head.uri.query().unwrap_or_default().to_owned(),

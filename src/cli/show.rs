@@ -157,14 +157,14 @@ pub(super) fn raw_lines(all: &[Box<RawValue>]) {
 
 /// Colours of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Colour {
+pub(super) enum TerminalColour {
     Red = 31,
     Green = 32,
     Yellow = 33,
 }
 
 /// Returns a text in a colour, if stdout is a terminal and `NO_COLOR` is unset or empty.
-pub(super) fn paint(text: &str, colour: Colour) -> String {
+pub(super) fn paint(text: &str, colour: TerminalColour) -> String {
     let asked = std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     match asked && std::io::stdout().is_terminal() {
         true => format!("\x1b[{}m{text}\x1b[0m", colour as u8),

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use anyhow::Result;
 
 use super::daemon_snapshot::{DaemonSnapshot, TopicSnapshot};
-use super::show::{Colour, NOTHING, Table, counted, paint, plain, short_span, span};
+use super::show::{NOTHING, Table, TerminalColour, counted, paint, plain, short_span, span};
 use super::target::TargetOptions;
 use host::now_ms;
-use model::status::{DaemonStatus, Phase, Process, ProcessState};
+use model::status::{DaemonStatus, MasterPhase, Process, ProcessState};
 
 /// Show the state of the daemon: its processes, topics and nodes, and what is wrong now
 ///
@@ -33,7 +33,7 @@ pub(super) fn run(arguments: &StatusArguments) -> Result<bool> {
         print!("{}{}", table(&snapshot.status, now_ms()), stored(&snapshot));
     }
     let status = &snapshot.status;
-    Ok(status.phase != Phase::Stopping && status.processes.iter().all(|p| is_well(p, status)))
+    Ok(status.phase != MasterPhase::Stopping && status.processes.iter().all(|p| is_well(p, status)))
 }
 
 /// Returns whether a process is as it should be: up or draining, and not stuck. A process that does not belong to the
@@ -64,7 +64,7 @@ fn table(status: &DaemonStatus, now_ms: i64) -> String {
         let line = |outcome: &str| format!("last restart ({what}), {ago} ago: {outcome}");
         let line = match &renewal.refused {
             None => line("done"),
-            Some(why) => paint(&plain(&line(&format!("refused: {why}"))), Colour::Yellow),
+            Some(why) => paint(&plain(&line(&format!("refused: {why}"))), TerminalColour::Yellow),
         };
         let _ = writeln!(text, "  {line}");
     }
@@ -72,7 +72,7 @@ fn table(status: &DaemonStatus, now_ms: i64) -> String {
         let risk = if finding.loses_jobs { ", and jobs may be lost" } else { "" };
         let since = span(now_ms - finding.since_ms);
         let message = plain(&format!("{}{risk}, for {since}: {}", finding.what, finding.detail));
-        let colour = if finding.loses_jobs { Colour::Red } else { Colour::Yellow };
+        let colour = if finding.loses_jobs { TerminalColour::Red } else { TerminalColour::Yellow };
         let _ = writeln!(text, "  {}", paint(&message, colour));
     }
     let dash = || NOTHING.to_owned();
@@ -121,7 +121,8 @@ fn stored(snapshot: &DaemonSnapshot) -> String {
             let _ = writeln!(text, "and {} without jobs", counted(topics.len() - used.len(), "topic"));
         }
         for pause in topics.iter().filter_map(TopicSnapshot::pause) {
-            let _ = writeln!(text, "{}", paint(&plain(&format!("paused topic {pause}")), Colour::Yellow));
+            let _ =
+                writeln!(text, "{}", paint(&plain(&format!("paused topic {pause}")), TerminalColour::Yellow));
         }
     }
     if let Some(nodes) = snapshot.nodes.as_ref().filter(|nodes| nodes.iter().any(|n| n.name != "embedded")) {
@@ -133,7 +134,7 @@ fn stored(snapshot: &DaemonSnapshot) -> String {
         let _ = writeln!(
             text,
             "\n{}",
-            paint(&format!("cannot read the jobs: {}", plain(missing)), Colour::Yellow)
+            paint(&format!("cannot read the jobs: {}", plain(missing)), TerminalColour::Yellow)
         );
     }
     text
@@ -149,7 +150,7 @@ mod tests {
     use super::super::daemon_snapshot::Node;
     use super::super::spool::SpoolFill;
     use super::*;
-    use model::status::{End, Finding, Renewal};
+    use model::status::{Finding, Renewal, UnexpectedEnd};
 
     #[test]
     fn the_table_tells_what_an_operator_looks_for() {
@@ -161,7 +162,7 @@ mod tests {
             started_ms: Some(4_000),
             overdue_ms: 0,
             restarts: 2,
-            last_end: Some(End { at_ms: 5_000, reason: "was ended by SIGKILL".into() }),
+            last_end: Some(UnexpectedEnd { at_ms: 5_000, reason: "was ended by SIGKILL".into() }),
             memory_bytes: Some(3 << 20),
             cpu_ms: Some(120),
         };
@@ -170,7 +171,7 @@ mod tests {
             instance: "host-a".into(),
             pid: 7,
             started_ms: 0,
-            phase: Phase::Steady,
+            phase: MasterPhase::Steady,
             generation: 3,
             renewal: Some(Renewal {
                 at_ms: 9_000,

@@ -60,7 +60,7 @@ impl fmt::Display for DaemonAddress {
 
 /// A daemon, and the token for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct DaemonTarget {
+pub(super) struct DaemonEndpoint {
     /// The address of its HTTP API.
     pub address: DaemonAddress,
     /// The run_dir of the daemon. `None`: the daemon was chosen by a URL.
@@ -69,10 +69,10 @@ pub(super) struct DaemonTarget {
     token: Option<TokenSource>,
 }
 
-impl DaemonTarget {
+impl DaemonEndpoint {
     /// Returns the daemon at this URL. The requests to it have no token.
-    pub(super) fn at_url(url: String) -> DaemonTarget {
-        DaemonTarget { address: DaemonAddress::Url(url), run_dir: None, token: None }
+    pub(super) fn at_url(url: String) -> DaemonEndpoint {
+        DaemonEndpoint { address: DaemonAddress::Url(url), run_dir: None, token: None }
     }
 }
 
@@ -85,14 +85,14 @@ enum TokenSource {
 /// The user's file. It names the daemon that is used if no flag and no environment variable names a daemon.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct UserFile {
+struct UserConfig {
     url: Option<String>,
     token_file: Option<PathBuf>,
 }
 
 impl TargetOptions {
     /// Chooses the daemon.
-    pub(super) fn target(&self) -> Result<DaemonTarget> {
+    pub(super) fn target(&self) -> Result<DaemonEndpoint> {
         let run_dir = match &self.config {
             Some(file) => Some(super::settings(file)?.run_dir),
             None => self.run_dir.clone(),
@@ -104,7 +104,7 @@ impl TargetOptions {
         let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let here = std::env::current_dir().context("cannot find the working directory")?.join("var/run");
         let here = control_socket(&here).exists().then_some(here);
-        let user = UserFile::read(&env)?;
+        let user = UserConfig::read(&env)?;
         self.choose(run_dir, env, user, here)
     }
 
@@ -114,9 +114,9 @@ impl TargetOptions {
         &self,
         run_dir: Option<PathBuf>,
         env: impl Fn(&str) -> Option<String>,
-        user: UserFile,
+        user: UserConfig,
         here: Option<PathBuf>,
-    ) -> Result<DaemonTarget> {
+    ) -> Result<DaemonEndpoint> {
         let flags = run_dir.map(DaemonLocation::Dir).or(self.url.clone().map(DaemonLocation::Url));
         let set = || {
             env("DQ_URL")
@@ -144,9 +144,9 @@ impl TargetOptions {
         Ok(match at {
             DaemonLocation::Dir(dir) => {
                 let address = DaemonAddress::Unix(dir.join("http.sock"));
-                DaemonTarget { address, run_dir: Some(dir), token }
+                DaemonEndpoint { address, run_dir: Some(dir), token }
             }
-            DaemonLocation::Url(url) => DaemonTarget { address: address(&url)?, run_dir: None, token },
+            DaemonLocation::Url(url) => DaemonEndpoint { address: address(&url)?, run_dir: None, token },
         })
     }
 }
@@ -173,7 +173,7 @@ fn address(url: &str) -> Result<DaemonAddress, Failure> {
     Ok(DaemonAddress::Url(url.trim_end_matches('/').to_owned()))
 }
 
-impl DaemonTarget {
+impl DaemonEndpoint {
     /// Returns the token, if there is one.
     pub(super) fn token(&self) -> Result<Option<String>> {
         let text = match &self.token {
@@ -192,23 +192,23 @@ impl DaemonTarget {
     }
 }
 
-impl UserFile {
-    fn read(env: &impl Fn(&str) -> Option<String>) -> Result<UserFile> {
+impl UserConfig {
+    fn read(env: &impl Fn(&str) -> Option<String>) -> Result<UserConfig> {
         let home = || env("HOME").map(|home| Path::new(&home).join(".config"));
         let folder = env("XDG_CONFIG_HOME").map(PathBuf::from).or_else(home);
         let Some(path) = folder.map(|folder| folder.join("dq/cli.toml")) else {
-            return Ok(UserFile::default());
+            return Ok(UserConfig::default());
         };
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(UserFile::default()),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(UserConfig::default()),
             Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
         };
-        let file: UserFile = toml::from_str(&text).map_err(|e| {
+        let file: UserConfig = toml::from_str(&text).map_err(|e| {
             Failure::Usage(format!("{}: {}", path.display(), e.to_string().trim_end().replace('\n', "\n  ")))
         })?;
         let token_file = file.token_file.map(|token| path.parent().unwrap_or(Path::new("/")).join(token));
-        Ok(UserFile { token_file, ..file })
+        Ok(UserConfig { token_file, ..file })
     }
 }
 
@@ -219,15 +219,15 @@ mod tests {
     fn choose(
         flags: &TargetOptions,
         env: &[(&str, &str)],
-        user: UserFile,
+        user: UserConfig,
         here: Option<&str>,
-    ) -> DaemonTarget {
+    ) -> DaemonEndpoint {
         let env = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
         flags.choose(flags.run_dir.clone(), env, user, here.map(PathBuf::from)).unwrap()
     }
 
-    fn user() -> UserFile {
-        UserFile { url: Some("https://q.example/".into()), token_file: Some("/home/u/token".into()) }
+    fn user() -> UserConfig {
+        UserConfig { url: Some("https://q.example/".into()), token_file: Some("/home/u/token".into()) }
     }
 
     #[test]
@@ -243,8 +243,8 @@ mod tests {
         assert_eq!(address(&url, &env, user(), Some("/h")), DaemonAddress::Url("http://h:1".into()));
         assert_eq!(address(&none, &env, user(), Some("/h")), socket("/e"));
         assert_eq!(address(&none, &[], user(), Some("/h")), DaemonAddress::Url("https://q.example".into()));
-        assert_eq!(address(&none, &[], UserFile::default(), Some("/h")), socket("/h"));
-        assert_eq!(address(&none, &[], UserFile::default(), None), socket("/run/dq"));
+        assert_eq!(address(&none, &[], UserConfig::default(), Some("/h")), socket("/h"));
+        assert_eq!(address(&none, &[], UserConfig::default(), None), socket("/run/dq"));
         assert_eq!(address(&none, &[("DQ_URL", "unix:/s")], user(), None), DaemonAddress::Unix("/s".into()));
     }
 

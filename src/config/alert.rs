@@ -13,7 +13,7 @@ use super::ConfigError;
 use super::bounds::{HOUR, within};
 use super::raw;
 use model::job::TopicName;
-use model::notice::{KINDS, Template};
+use model::notice::{AlertTemplate, KINDS};
 use model::settings::{AlertSettings, AlertWebhook, SmtpSettings, SmtpTls};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -191,7 +191,7 @@ fn webhook(at: &str, raw: raw::AlertWebhook, base: &Path) -> Result<AlertWebhook
     if let Some(text) = &template {
         let named =
             |e: String| ConfigError::key(key("template_file"), format!("{:?}: {e}", raw.template_file));
-        let template = Template::parse(text).map_err(named)?;
+        let template = AlertTemplate::parse(text).map_err(named)?;
         let kind = raw.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
         if kind.is_none_or(|(_, value)| value.contains("json")) {
             template.makes_json().map_err(named)?;

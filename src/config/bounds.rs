@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::ConfigError;
-use super::units::{ByteCount, Span};
+use super::units::{ByteCount, ConfigDuration};
 
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
@@ -37,7 +37,7 @@ pub(super) fn count<N: PartialOrd + std::fmt::Display>(
 /// Checks a duration.
 pub(super) fn within(
     key: &str,
-    value: Span,
+    value: ConfigDuration,
     least: Duration,
     most: Duration,
 ) -> Result<Duration, ConfigError> {

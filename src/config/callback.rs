@@ -8,7 +8,7 @@ use rustls::pki_types::pem::PemObject;
 
 use super::certificate::{ConfiguredFile, certificate};
 use super::{ConfigError, ports, raw};
-use model::settings::{CallbackSettings, HostLimit, TlsSettings};
+use model::settings::{CallbackSettings, HostLimit, TlsClientSettings};
 use model::topic::HostPattern;
 
 /// The greatest value of a limit.
@@ -24,7 +24,7 @@ pub(super) fn callback(raw: &raw::Callback, base: &Path) -> Result<CallbackSetti
     Ok(CallbackSettings {
         guard: raw.guard,
         allow: ports::networks("callback.allow", &raw.allow)?,
-        tls: TlsSettings { ca: ca(&raw.ca_file, base)?, own: own.map(|own| (own.chain, own.key)) },
+        tls: TlsClientSettings { ca: ca(&raw.ca_file, base)?, own: own.map(|own| (own.chain, own.key)) },
     })
 }
 

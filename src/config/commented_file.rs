@@ -3,7 +3,7 @@
 use toml::{Table, Value};
 
 /// A key in `conf/dq.toml`.
-pub(super) struct Key {
+pub(super) struct DocumentedKey {
     /// The key without its table.
     pub name: String,
     /// The value in the file: the default, or an example.
@@ -20,7 +20,7 @@ pub(super) struct Section {
     pub is_list: bool,
     /// The lines of its comments.
     pub about: Vec<String>,
-    pub keys: Vec<Key>,
+    pub keys: Vec<DocumentedKey>,
 }
 
 /// Splits `value  # comment`.
@@ -71,7 +71,7 @@ pub(super) fn sections() -> Vec<Section> {
             let keys = &mut all[at].keys;
             match keys.iter_mut().find(|key| key.name == name) {
                 Some(known) => known.about.extend(about),
-                None => keys.push(Key { name: name.to_owned(), value, about }),
+                None => keys.push(DocumentedKey { name: name.to_owned(), value, about }),
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::ConfigError;
 use super::bounds::within;
 use super::raw;
-use model::settings::{Safety, StoreSettings};
+use model::settings::{DurabilitySettings, StoreSettings};
 use model::topic::{Durability, Topic};
 
 /// The limits of `store.durability_timeout`. dq answers a request with `unknown` when its store has not answered for
@@ -19,8 +19,8 @@ fn level(raw: &raw::Store) -> Result<Option<Durability>, ConfigError> {
 }
 
 /// Checks how safe jobs are on Redis.
-pub(super) fn of_redis(raw: &raw::Store) -> Result<Safety, ConfigError> {
-    Ok(Safety {
+pub(super) fn of_redis(raw: &raw::Store) -> Result<DurabilitySettings, ConfigError> {
+    Ok(DurabilitySettings {
         durability: level(raw)?.unwrap_or_default(),
         timeout: within("store.durability_timeout", raw.durability_timeout, TIMEOUT.0, TIMEOUT.1)?,
         allow_snapshots: raw.allow_snapshots,

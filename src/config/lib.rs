@@ -430,7 +430,7 @@ mod tests {
             StoreSettings::Redis(redis) => redis.safety,
             other => panic!("{other}"),
         };
-        assert_eq!(safety(""), model::settings::Safety::default());
+        assert_eq!(safety(""), model::settings::DurabilitySettings::default());
         assert_eq!(safety("durability = \"replicas:2\"").durability, Durability::Replicas(2));
         assert!(safety("durability = \"memory\"\nallow_snapshots = true").allow_snapshots);
         assert!(parse("[store]\ndurability = \"fsync\"").is_ok());

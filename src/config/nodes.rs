@@ -14,7 +14,7 @@ use super::raw;
 use super::units::ByteCount;
 use model::php_node::{self, PhpNode};
 use model::settings::{
-    NodeAddress, NodeSettings, RedisSettings, RegistrySettings, SpoolSettings, TlsSettings,
+    NodeAddress, NodeSettings, RedisSettings, RegistrySettings, SpoolSettings, TlsClientSettings,
 };
 
 /// The number of shards of a Cluster if the file does not set this number. It is large enough to spread the shards over
@@ -318,7 +318,7 @@ impl NodeEntry<'_> {
         read.map(Some).map_err(|e| self.wrong(key, format!("cannot read {:?}: {e}", self.base.join(name))))
     }
 
-    fn tls(&self, is_used: bool) -> Result<TlsSettings, ConfigError> {
+    fn tls(&self, is_used: bool) -> Result<TlsClientSettings, ConfigError> {
         let raw = &self.raw;
         let names = [("ca_file", &raw.ca_file), ("cert_file", &raw.cert_file), ("key_file", &raw.key_file)];
         if let Some((key, name)) = names.iter().find(|(_, name)| !name.is_empty() && !is_used) {
@@ -348,7 +348,7 @@ impl NodeEntry<'_> {
                 "the file holds no key; keys begin with \"-----BEGIN PRIVATE KEY-----\"",
             ));
         }
-        Ok(TlsSettings { ca, own })
+        Ok(TlsClientSettings { ca, own })
     }
 }
 

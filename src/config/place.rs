@@ -36,14 +36,14 @@ pub fn with_place(
 }
 
 /// The place of a key. If the key is missing, this is the place of the table that lacks the key.
-struct Found {
+struct KeyPlace {
     /// The number of bytes before this place.
     offset: usize,
     /// The topic that this place belongs to.
     topic: Option<String>,
 }
 
-fn find(root: &DeTable<'_>, key: &str) -> Option<Found> {
+fn find(root: &DeTable<'_>, key: &str) -> Option<KeyPlace> {
     let (mut table, mut found) = (root, None);
     for part in key.split('.') {
         let (name, index) = match part.strip_suffix(']').and_then(|part| part.split_once('[')) {
@@ -54,11 +54,11 @@ fn find(root: &DeTable<'_>, key: &str) -> Option<Found> {
         let element = index.and_then(|index| value.get_ref().as_array()?.get(index));
         let offset = element.map_or(written.span(), Spanned::span).start;
         let Some(inner) = element.unwrap_or(value).get_ref().as_table() else {
-            return Some(Found { offset, topic: found.and_then(|found: Found| found.topic) });
+            return Some(KeyPlace { offset, topic: found.and_then(|found: KeyPlace| found.topic) });
         };
         table = inner;
         let topic = (name == "topic").then(|| inner.get("name").and_then(|name| text_of(name.get_ref())));
-        found = Some(Found { offset, topic: topic.flatten() });
+        found = Some(KeyPlace { offset, topic: topic.flatten() });
     }
     found
 }

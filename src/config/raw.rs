@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 pub(super) use super::raw_foreign::{Beanstalk, Gmq};
-use super::units::{ByteCount, Span};
+use super::units::{ByteCount, ConfigDuration};
 use model::record::RECORDS_MAX;
 use model::settings::Guard;
 use model::settings::{LogFormat, LogSettings};
@@ -24,9 +24,9 @@ pub struct Raw {
     pub(super) log_max_size: ByteCount,
     pub(super) log_keep: usize,
     pub(super) timezone: String,
-    pub(super) drain_timeout: Span,
-    pub(super) start_timeout: Span,
-    pub(super) watchdog: Span,
+    pub(super) drain_timeout: ConfigDuration,
+    pub(super) start_timeout: ConfigDuration,
+    pub(super) watchdog: ConfigDuration,
     pub(super) watch_config: bool,
     pub(super) server: Server,
     pub(super) http: Http,
@@ -59,7 +59,7 @@ pub(super) struct Server {
     pub max_connections: usize,
     pub max_connections_per_source: usize,
     pub max_frame: ByteCount,
-    pub idle_timeout: Span,
+    pub idle_timeout: ConfigDuration,
     pub tls: PortTls,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Http {
     pub max_connections_per_source: usize,
     pub max_requests: usize,
     pub max_reserves: usize,
-    pub idle_timeout: Span,
+    pub idle_timeout: ConfigDuration,
     pub console: bool,
     pub session_key_file: String,
     pub public_url: String,
@@ -108,14 +108,14 @@ pub(super) struct Store {
     pub min_free: ByteCount,
     pub records_max: ByteCount,
     pub prefix: String,
-    pub timeout: Span,
+    pub timeout: ConfigDuration,
     pub pool: u32,
     pub shards_per_node: u32,
     pub nodes_from_registry: bool,
     pub spool: ByteCount,
     pub spool_path: String,
     pub durability: String,
-    pub durability_timeout: Span,
+    pub durability_timeout: ConfigDuration,
     pub allow_snapshots: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node: Vec<Node>,
@@ -131,7 +131,7 @@ pub(super) struct Node {
     pub cluster: bool,
     pub seeds: Vec<String>,
     pub shards: Option<u32>,
-    pub timeout: Option<Span>,
+    pub timeout: Option<ConfigDuration>,
     pub pool: Option<u32>,
     pub password_file: String,
     pub ca_file: String,
@@ -173,10 +173,10 @@ pub(super) struct CallbackHost {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Alert {
     pub to: Vec<String>,
-    pub gather: Span,
-    pub interval: Span,
-    pub late_after: Span,
-    pub restarts_within: Span,
+    pub gather: ConfigDuration,
+    pub interval: ConfigDuration,
+    pub late_after: ConfigDuration,
+    pub restarts_within: ConfigDuration,
     pub smtp: Smtp,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub webhook: Vec<AlertWebhook>,
@@ -192,7 +192,7 @@ pub(super) struct Smtp {
     pub password: String,
     pub password_file: String,
     pub from: String,
-    pub timeout: Span,
+    pub timeout: ConfigDuration,
     pub ca_file: String,
 }
 
@@ -207,8 +207,8 @@ pub(super) struct AlertWebhook {
     pub topics: Vec<String>,
 }
 
-fn seconds(n: u64) -> Span {
-    Span(std::time::Duration::from_secs(n))
+fn seconds(n: u64) -> ConfigDuration {
+    ConfigDuration(std::time::Duration::from_secs(n))
 }
 
 impl Default for Raw {

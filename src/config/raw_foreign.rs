@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::units::{ByteCount, Span};
+use super::units::{ByteCount, ConfigDuration};
 use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -13,7 +13,7 @@ pub(super) struct Gmq {
     pub scopes: Vec<String>,
     pub max_connections: usize,
     pub max_connections_per_source: usize,
-    pub idle_timeout: Span,
+    pub idle_timeout: ConfigDuration,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub(super) struct Beanstalk {
     pub create: bool,
     pub max_connections: usize,
     pub max_connections_per_source: usize,
-    pub idle_timeout: Span,
+    pub idle_timeout: ConfigDuration,
     pub max_job_size: ByteCount,
 }
 
@@ -37,7 +37,7 @@ impl Default for Gmq {
             scopes: vec!["produce:*".into(), "consume:*".into()],
             max_connections: 1000,
             max_connections_per_source: 0,
-            idle_timeout: Span(Duration::from_secs(600)),
+            idle_timeout: ConfigDuration(Duration::from_secs(600)),
         }
     }
 }
@@ -51,7 +51,7 @@ impl Default for Beanstalk {
             create: false,
             max_connections: 1000,
             max_connections_per_source: 0,
-            idle_timeout: Span(Duration::from_secs(3600)),
+            idle_timeout: ConfigDuration(Duration::from_secs(3600)),
             max_job_size: ByteCount(65_535),
         }
     }

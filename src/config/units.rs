@@ -9,41 +9,41 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// A span of time: `"90s"`, `"1h30m"`, `"3days"`, or a number of seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span(pub Duration);
+pub struct ConfigDuration(pub Duration);
 
 /// A number of bytes: `"1MiB"`, `"64kB"`, or a plain number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteCount(pub usize);
 
-impl Serialize for Span {
+impl Serialize for ConfigDuration {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(&humantime::format_duration(self.0))
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
+impl<'de> Deserialize<'de> for ConfigDuration {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ConfigDuration, D::Error> {
         struct DurationVisitor;
         impl Visitor<'_> for DurationVisitor {
-            type Value = Span;
+            type Value = ConfigDuration;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a duration such as \"30s\", \"1h30m\" or a number of seconds")
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ConfigDuration, E> {
                 let refused = |_| E::invalid_value(de::Unexpected::Str(text), &self);
                 // A value from the environment is always text, even if it is a number.
                 match text.parse() {
-                    Ok(seconds) => Ok(Span(Duration::from_secs(seconds))),
-                    Err(_) => humantime::parse_duration(text).map(Span).map_err(refused),
+                    Ok(seconds) => Ok(ConfigDuration(Duration::from_secs(seconds))),
+                    Err(_) => humantime::parse_duration(text).map(ConfigDuration).map_err(refused),
                 }
             }
-            fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<Span, E> {
+            fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<ConfigDuration, E> {
                 let refused = |_| E::invalid_value(de::Unexpected::Signed(seconds), &self);
-                u64::try_from(seconds).map(|s| Span(Duration::from_secs(s))).map_err(refused)
+                u64::try_from(seconds).map(|s| ConfigDuration(Duration::from_secs(s))).map_err(refused)
             }
-            fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Span, E> {
+            fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<ConfigDuration, E> {
                 let refused = |_| E::invalid_value(de::Unexpected::Float(seconds), &self);
-                Duration::try_from_secs_f64(seconds).map(Span).map_err(refused)
+                Duration::try_from_secs_f64(seconds).map(ConfigDuration).map_err(refused)
             }
         }
         from.deserialize_any(DurationVisitor)

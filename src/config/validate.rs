@@ -17,7 +17,7 @@ use super::units::ByteCount;
 use super::unknown_key::with_suggestion;
 use super::{ConfigError, NodeLookup};
 use super::{alert, callback};
-use model::guard::Rules;
+use model::guard::GuardRules;
 use model::job::TopicName;
 use model::settings::{ConsumeSettings, LogSettings, Settings, StoreSettings, TimerSettings};
 use model::topic::{InvalidTopic, Setting, Topic};
@@ -106,7 +106,7 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: NodeLookup<'_>) -> Result<Sett
         records_max,
         registry,
         alert: alert::alert(raw.alert, base)?,
-        topics: topics(raw.topic, max_attempts, &Rules::new(&callback))?,
+        topics: topics(raw.topic, max_attempts, &GuardRules::new(&callback))?,
         callback,
     };
     durability::check_topics(&settings.store, &settings.topics)?;
@@ -162,7 +162,7 @@ fn host_name() -> String {
 fn topics(
     written: Vec<Map<String, Value>>,
     max_attempts: Option<u32>,
-    rules: &Rules,
+    rules: &GuardRules,
 ) -> Result<Vec<Topic>, ConfigError> {
     let mut names = HashSet::new();
     let mut topics = Vec::new();

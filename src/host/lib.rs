@@ -30,7 +30,7 @@ pub use changes::Changes;
 pub use exec::{HandOverMemory, in_place as exec_in_place, unblock_signals};
 pub use inherit::Inherited;
 pub use link::{Link, Received, ToChild, ToMaster};
-pub use lock::{RunDir, RunDirError, has_lock, is_run_dir_taken, make_folder_in_run_dir};
+pub use lock::{RunDirError, RunDirLock, has_lock, is_run_dir_taken, make_folder_in_run_dir};
 pub use logs::{reopen as reopen_logs, start as start_logs};
 pub use owner::{DeadOwner, Owner, Owners, random_name};
 pub use pass::{PASSED_MAX, PassListener, PassSocket};
@@ -82,7 +82,7 @@ pub fn set_process_name(name: &str) -> io::Result<()> {
 /// Makes this process, and the processes that it starts, use only small memory pages. With huge pages, each process of
 /// the daemon occupies 15 MB because of the allocator, but uses only 2 MB.
 pub fn use_small_pages() {
-    // A kernel without huge pages refuses this call. This does no harm.
+    // A kernel that does not know this call refuses it. This does no harm.
     let _ = nix::sys::prctl::set_thp_disable(true);
 }
 

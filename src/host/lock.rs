@@ -42,19 +42,19 @@ pub enum RunDirError {
 
 /// A folder in which no other master runs until this process ends.
 #[derive(Debug)]
-pub struct RunDir {
+pub struct RunDirLock {
     /// The file with the lock. Children do not inherit it.
     lock: File,
 }
 
-impl RunDir {
+impl RunDirLock {
     /// Makes the folder if it is missing, and locks it. If the master that wrote the lock's file is dead or is ending,
     /// the lock is tried again for `patience`. This master, or a child that it was just starting, may still hold the
     /// lock for a moment.
-    pub fn take(path: &Path, patience: Duration) -> Result<RunDir, RunDirError> {
+    pub fn take(path: &Path, patience: Duration) -> Result<RunDirLock, RunDirError> {
         let until = Instant::now() + patience;
         loop {
-            match RunDir::try_take(path) {
+            match RunDirLock::try_take(path) {
                 Err(RunDirError::Taken { dead: true, .. }) if Instant::now() < until => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
@@ -63,7 +63,7 @@ impl RunDir {
         }
     }
 
-    fn try_take(path: &Path) -> Result<RunDir, RunDirError> {
+    fn try_take(path: &Path) -> Result<RunDirLock, RunDirError> {
         let unusable = |source| RunDirError::Unusable { path: path.to_owned(), source };
         std::fs::create_dir_all(path).map_err(unusable)?;
         let file = path.join(FILE);
@@ -98,7 +98,7 @@ impl RunDir {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unusable(e)),
             _ => {}
         }
-        Ok(RunDir { lock })
+        Ok(RunDirLock { lock })
     }
 
     /// Empties the lock's file, at the end of the master. Another process may soon have the pid that is in the file.
@@ -107,8 +107,8 @@ impl RunDir {
     }
 
     /// Takes the lock that the previous image of this process handed over.
-    pub fn handed_over(lock: OwnedFd) -> RunDir {
-        RunDir { lock: lock.into() }
+    pub fn handed_over(lock: OwnedFd) -> RunDirLock {
+        RunDirLock { lock: lock.into() }
     }
 }
 
@@ -130,7 +130,7 @@ pub fn is_run_dir_taken(path: &Path) -> bool {
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
-impl AsFd for RunDir {
+impl AsFd for RunDirLock {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.lock.as_fd()
     }
@@ -145,26 +145,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("var/run");
         assert!(!is_run_dir_taken(&path));
-        let first = RunDir::take(&path, Duration::ZERO).unwrap();
+        let first = RunDirLock::take(&path, Duration::ZERO).unwrap();
         assert!(is_run_dir_taken(&path));
-        let message = RunDir::take(&path, Duration::from_secs(60)).unwrap_err().to_string();
+        let message = RunDirLock::take(&path, Duration::from_secs(60)).unwrap_err().to_string();
         assert!(message.contains(&format!("pid {}", std::process::id())), "{message}");
         first.remove_pid().unwrap();
         assert_eq!(std::fs::read_to_string(path.join(FILE)).unwrap(), "");
-        let message = RunDir::take(&path, Duration::ZERO).unwrap_err().to_string();
+        let message = RunDirLock::take(&path, Duration::ZERO).unwrap_err().to_string();
         assert!(message.contains("(it ends)"), "{message}");
         drop(first);
         assert!(!is_run_dir_taken(&path));
-        drop(RunDir::take(&path, Duration::ZERO).unwrap());
+        drop(RunDirLock::take(&path, Duration::ZERO).unwrap());
         // A process that a dead master left behind holds the lock. No process has the pid in the file.
         let left = File::open(path.join("dq-master.pid")).unwrap();
         left.lock().unwrap();
         std::fs::write(path.join("dq-master.pid"), "2147483647\n").unwrap();
         let soon = std::thread::spawn({
             let path = path.clone();
-            move || RunDir::take(&path, Duration::from_secs(60)).is_ok()
+            move || RunDirLock::take(&path, Duration::from_secs(60)).is_ok()
         });
-        assert!(RunDir::take(&path, Duration::ZERO).is_err());
+        assert!(RunDirLock::take(&path, Duration::ZERO).is_err());
         drop(left);
         assert!(soon.join().unwrap());
     }

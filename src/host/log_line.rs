@@ -19,7 +19,7 @@ const LONGEST: usize = 2000;
 
 /// How the lines of this process are written.
 #[derive(Debug, Clone)]
-pub(super) struct Lines {
+pub(super) struct LogLineFormatter {
     /// The name of the process.
     pub name: String,
     pub pid: u32,
@@ -29,7 +29,7 @@ pub(super) struct Lines {
     pub to_journal: bool,
 }
 
-impl Lines {
+impl LogLineFormatter {
     /// Returns the line of a record, with its end.
     pub fn line(&self, record: &Record<'_>) -> String {
         let mut fields = Fields::default();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     fn line(format: LogFormat, to_journal: bool) -> String {
-        let lines = Lines { name: "dq-consume-1".into(), pid: 7, format, to_journal };
+        let lines = LogLineFormatter { name: "dq-consume-1".into(), pid: 7, format, to_journal };
         let fields = [("topic", "orders".into()), ("id", "4 2\"\n".into()), ("attempt", Value::from(3))];
         let args = format_args!("failed: \u{7}a=b");
         let record =

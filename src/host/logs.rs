@@ -13,7 +13,7 @@ use jiff::Zoned;
 use log::{Level, Log, Metadata, Record};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::log_line::{Lines, is_journal};
+use super::log_line::{LogLineFormatter, is_journal};
 use model::settings::LogSettings;
 
 /// What is logged if RUST_LOG is not set: from libraries, only warnings and errors.
@@ -25,7 +25,12 @@ pub fn start(name: &str, folder: Option<&Path>, settings: LogSettings) -> io::Re
     let mut builder =
         env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(DEFAULT_FILTER));
     let to_journal = folder.is_none() && is_journal(io::stderr());
-    let lines = Lines { name: name.to_owned(), pid: std::process::id(), format: settings.format, to_journal };
+    let lines = LogLineFormatter {
+        name: name.to_owned(),
+        pid: std::process::id(),
+        format: settings.format,
+        to_journal,
+    };
     match folder {
         None => {
             let out = NonBlockingWriter { out: io::stderr(), lost: 0 };
@@ -37,7 +42,8 @@ pub fn start(name: &str, folder: Option<&Path>, settings: LogSettings) -> io::Re
             std::fs::create_dir_all(folder)?;
             let filter = builder.build();
             log::set_max_level(filter.filter());
-            let files = Files { lines, filter, folder: folder.to_owned(), settings, open: Mutex::default() };
+            let files =
+                FileLogger { lines, filter, folder: folder.to_owned(), settings, open: Mutex::default() };
             log::set_boxed_logger(Box::new(files)).map_err(io::Error::other)?;
         }
     }
@@ -92,17 +98,17 @@ pub fn reopen() {
 
 static REOPEN: AtomicBool = AtomicBool::new(false);
 
-struct Files {
-    lines: Lines,
+struct FileLogger {
+    lines: LogLineFormatter,
     filter: env_logger::Logger,
     folder: PathBuf,
     settings: LogSettings,
     /// The open file of each kind.
-    open: Mutex<HashMap<&'static str, OpenFile>>,
+    open: Mutex<HashMap<&'static str, OpenLogFile>>,
 }
 
 /// A log file that is written to.
-struct OpenFile {
+struct OpenLogFile {
     date: String,
     /// 1 for the first file of a day.
     part: u32,
@@ -131,7 +137,7 @@ fn date_and_part<'a>(name: &'a str, kind: &str) -> Option<(&'a str, u32)> {
     (date.len() == 8 && date.bytes().all(|b| b.is_ascii_digit())).then_some((date, part))
 }
 
-impl Files {
+impl FileLogger {
     fn write(&self, record: &Record<'_>) -> io::Result<()> {
         let kind = kind(record);
         let date = Zoned::now().strftime("%Y%m%d").to_string();
@@ -164,13 +170,13 @@ impl Files {
 
     /// Opens the first file of a day that is not full. A day has several files, and `part` is the number of a file. The
     /// search begins with the file that has this number. Removes old files.
-    fn open(&self, kind: &'static str, date: String, mut part: u32) -> io::Result<OpenFile> {
+    fn open(&self, kind: &'static str, date: String, mut part: u32) -> io::Result<OpenLogFile> {
         loop {
             let path = self.folder.join(file_name(kind, &date, part));
             let file = OpenOptions::new().create(true).append(true).open(path)?;
             if file.metadata()?.len() < self.settings.max_size {
                 self.remove_old(kind);
-                return Ok(OpenFile { date, part, file, unchecked: CHECK_AFTER });
+                return Ok(OpenLogFile { date, part, file, unchecked: CHECK_AFTER });
             }
             part += 1;
         }
@@ -193,7 +199,7 @@ impl Files {
     }
 }
 
-impl Log for Files {
+impl Log for FileLogger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         self.filter.enabled(metadata)
     }
@@ -220,8 +226,13 @@ mod tests {
     #[test]
     fn log_files_are_bounded_in_length_and_number() {
         let folder = tempfile::tempdir().unwrap();
-        let files = Files {
-            lines: Lines { name: "dq-test".into(), pid: 1, format: LogFormat::Text, to_journal: false },
+        let files = FileLogger {
+            lines: LogLineFormatter {
+                name: "dq-test".into(),
+                pid: 1,
+                format: LogFormat::Text,
+                to_journal: false,
+            },
             filter: env_logger::Builder::new().parse_filters("info").build(),
             folder: folder.path().to_owned(),
             settings: LogSettings { max_size: 64 << 10, keep: 3, ..LogSettings::default() },

@@ -73,7 +73,7 @@ pub fn use_file(run_dir: &Path, (dev, ino): FileId) -> io::Result<FileId> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::lock::RunDir;
+    use super::super::lock::RunDirLock;
     use super::*;
 
     #[test]
@@ -81,14 +81,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(use_file(dir.path(), (1, 1)).unwrap(), (1, 1));
         assert_eq!(used_file(dir.path()).unwrap(), None, "no daemon runs");
-        let taken = RunDir::take(dir.path(), Duration::ZERO).unwrap();
+        let taken = RunDirLock::take(dir.path(), Duration::ZERO).unwrap();
         assert_eq!(use_file(dir.path(), (1, 2)).unwrap(), (1, 2));
         assert_eq!(use_file(dir.path(), (1, 3)).unwrap(), (1, 2));
         assert_eq!(used_file(dir.path()).unwrap(), Some((1, 2)));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "drafts are removed");
         drop(taken);
         assert_eq!(used_file(dir.path()).unwrap(), Some((1, 2)), "its processes may outlive a dq-master");
-        let _taken = RunDir::take(dir.path(), Duration::ZERO).unwrap();
+        let _taken = RunDirLock::take(dir.path(), Duration::ZERO).unwrap();
         assert_eq!(use_file(dir.path(), (1, 3)).unwrap(), (1, 3));
     }
 }

@@ -13,7 +13,7 @@ pub const LONGEST: usize = 400;
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct AuditEntry {
     /// When it was made, in Unix milliseconds.
     pub at_ms: i64,
     /// Who made it: `root`, `account ann`, `token shop`. Empty: anybody who can reach a port that needs no token.
@@ -28,14 +28,14 @@ pub struct Entry {
     pub jobs: Option<u64>,
 }
 
-impl Entry {
+impl AuditEntry {
     /// Returns the entry with its texts cut to [`LONGEST`].
-    pub fn cut(self) -> Entry {
+    pub fn cut(self) -> AuditEntry {
         let cut = |text: String| match text.char_indices().nth(LONGEST - 1) {
             Some((at, _)) if text.chars().count() > LONGEST => text[..at].to_owned() + "…",
             _ => text,
         };
-        Entry { who: cut(self.who), target: cut(self.target), detail: cut(self.detail), ..self }
+        AuditEntry { who: cut(self.who), target: cut(self.target), detail: cut(self.detail), ..self }
     }
 }
 
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut_between_characters() {
-        let entry = |text: String| Entry {
+        let entry = |text: String| AuditEntry {
             at_ms: 1,
             who: "root".into(),
             action: "job.delete".into(),

@@ -37,7 +37,9 @@ impl BodyFields {
     pub fn from_body(body: &Body) -> BodyFields {
         let text = body.as_str();
         let members = match text.as_bytes().first() {
-            Some(b'{' | b'[') => serde_json::Deserializer::from_str(text).deserialize_any(Members).ok(),
+            Some(b'{' | b'[') => {
+                serde_json::Deserializer::from_str(text).deserialize_any(MembersVisitor).ok()
+            }
             _ => None,
         };
         // An object that cannot be read also becomes the one field `body`. For example, JSON escapes in a name can make
@@ -124,9 +126,9 @@ fn escape(text: &str, out: &mut String) {
     }
 }
 
-struct Members;
+struct MembersVisitor;
 
-impl<'de> Visitor<'de> for Members {
+impl<'de> Visitor<'de> for MembersVisitor {
     type Value = Vec<(String, String)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -58,7 +58,7 @@ impl fmt::Display for LimitName {
 /// A rate limit as a bucket of tokens. The bucket holds as many tokens as the rate gives in a tenth of a second, but at
 /// least one token.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RateSteps {
+pub struct TokenBucket {
     /// The time from one token to the next, in microseconds.
     pub step_us: f64,
     /// How many tokens the bucket holds.
@@ -67,7 +67,7 @@ pub struct RateSteps {
 
 /// The result of taking tokens from a bucket.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TokenGrant {
+pub struct RateGrant {
     /// How many tokens were taken.
     pub granted: u32,
     /// The time after which the caller asks again, if there were too few tokens.
@@ -76,18 +76,18 @@ pub struct TokenGrant {
     pub spent_us: f64,
 }
 
-impl From<Rate> for RateSteps {
-    fn from(rate: Rate) -> RateSteps {
+impl From<Rate> for TokenBucket {
+    fn from(rate: Rate) -> TokenBucket {
         let step_us = rate.per.as_micros() as f64 / f64::from(rate.jobs.max(1));
-        RateSteps { step_us, burst: (100_000.0 / step_us).max(1.0) as u32 }
+        TokenBucket { step_us, burst: (100_000.0 / step_us).max(1.0) as u32 }
     }
 }
 
-impl RateSteps {
+impl TokenBucket {
     /// Gives `unused` tokens back, and takes `want` tokens, or all tokens if there are fewer.
     /// (src/store/redis/lua/permits.lua does the same.)
-    pub fn take(self, spent_us: f64, now_us: f64, unused: u32, want: u32) -> TokenGrant {
-        let RateSteps { step_us, burst } = self;
+    pub fn take(self, spent_us: f64, now_us: f64, unused: u32, want: u32) -> RateGrant {
+        let TokenBucket { step_us, burst } = self;
         let full = f64::from(burst) * step_us;
         // No wait is longer than the time in which a bucket fills. This is also true after a change of the rate, and
         // after a clock that was ahead was set back.
@@ -100,7 +100,7 @@ impl RateSteps {
         let next = (want - granted).min((burst / 2).max(1));
         let wait_us = (spent_us + f64::from(next) * step_us - now_us - full).max(1000.0);
         let again = (granted < want).then(|| Duration::from_micros(wait_us.ceil() as u64));
-        TokenGrant { granted, again, spent_us }
+        RateGrant { granted, again, spent_us }
     }
 
     /// Returns the time until there is a token. None: there is a token now.
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_kept_whoever_asks_and_whenever() {
-        let pace = RateSteps::from(Rate::per_second(100));
+        let pace = TokenBucket::from(Rate::per_second(100));
         assert_eq!((pace.step_us, pace.burst), (10_000.0, 10));
         let first = pace.take(0.0, 1e15, 0, 64);
         assert_eq!((first.granted, first.again), (10, Some(Duration::from_millis(50))));
@@ -224,15 +224,15 @@ mod tests {
         assert_eq!((back.granted, back.again), (4, None), "what is given back is there");
         assert_eq!(pace.wait(first.spent_us, 1e15), Some(Duration::from_millis(10)));
         assert_eq!(pace.wait(first.spent_us, 1e15 + 10_000.0), None);
-        assert_eq!(RateSteps::from(Rate { jobs: 1, per: Duration::from_secs(3600) }).burst, 1);
+        assert_eq!(TokenBucket::from(Rate { jobs: 1, per: Duration::from_secs(3600) }).burst, 1);
     }
 
     #[test]
     fn a_rate_that_was_lower_before_is_not_waited_for() {
-        let slow = RateSteps::from(Rate { jobs: 1, per: Duration::from_secs(3600) });
+        let slow = TokenBucket::from(Rate { jobs: 1, per: Duration::from_secs(3600) });
         let taken = slow.take(0.0, 1e15, 0, 5);
         assert_eq!((taken.granted, taken.again), (1, Some(Duration::from_secs(3600))));
-        let fast = RateSteps::from(Rate::per_second(1000));
+        let fast = TokenBucket::from(Rate::per_second(1000));
         let again = fast.take(taken.spent_us, 1e15, 0, 5).again.unwrap();
         assert!(again <= Duration::from_millis(100), "{again:?}");
     }
@@ -242,7 +242,7 @@ mod tests {
         /// allows, plus the tokens of one bucket. A caller that asks again after the time in `again` gets a token.
         #[test]
         fn no_more_comes_than_the_rate_allows(jobs in 1_u32..5000, waits in prop::collection::vec((0_u64..300_000, 1_u32..200), 1..100)) {
-            let pace = RateSteps::from(Rate::per_second(jobs));
+            let pace = TokenBucket::from(Rate::per_second(jobs));
             let (start, mut now, mut spent, mut sum) = (1.7e15, 1.7e15, 0.0, 0);
             for (wait, want) in waits {
                 now += wait as f64;

@@ -13,7 +13,7 @@ use crate::settings::{CallbackSettings, Guard};
 
 /// The rules of the guard: which addresses are denied.
 #[derive(Debug, Clone)]
-pub struct Rules {
+pub struct GuardRules {
     guard: Guard,
     allow: Vec<IpNet>,
 }
@@ -22,10 +22,10 @@ const METADATA: &str = "the metadata server of a cloud";
 const NAME_OF_LOOPBACK: &str = "loopback, which a name other than localhost does not reach";
 const LINK_LOCAL: &str = "link-local, where clouds keep their metadata";
 
-impl Rules {
+impl GuardRules {
     /// Makes the rules from the settings.
-    pub fn new(callback: &CallbackSettings) -> Rules {
-        Rules { guard: callback.guard, allow: callback.allow.clone() }
+    pub fn new(callback: &CallbackSettings) -> GuardRules {
+        GuardRules { guard: callback.guard, allow: callback.allow.clone() }
     }
 
     /// Returns why an address must not be called. None: it may be called.
@@ -198,7 +198,7 @@ mod tests {
 
     fn denied(guard: Guard, allow: &[&str], address: &str) -> bool {
         let allow = allow.iter().map(|a| a.parse().unwrap()).collect();
-        Rules { guard, allow }.denies(address.parse().unwrap()).is_some()
+        GuardRules { guard, allow }.denies(address.parse().unwrap()).is_some()
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_name_does_not_lead_to_loopback() {
-        let rules = |allow: &[&str]| Rules {
+        let rules = |allow: &[&str]| GuardRules {
             guard: Guard::Metadata,
             allow: allow.iter().map(|a| a.parse().unwrap()).collect(),
         };
@@ -348,7 +348,7 @@ mod tests {
             // Some resolvers read a bare 0x as zero.
             assert!(literal(name).is_none_or(|a| a.is_unspecified()), "{name}");
         }
-        let rules = Rules { guard: Guard::Metadata, allow: Vec::new() };
+        let rules = GuardRules { guard: Guard::Metadata, allow: Vec::new() };
         assert!(rules.denies_literal("http://u@2852039166:80/x").unwrap().contains("169.254.169.254"));
         assert!(rules.denies_literal("http://[::ffff:a9fe:a9fe]/").is_some());
         for url in [

@@ -42,24 +42,24 @@ impl Filter {
 
 /// When the jobs of one redrive are due, counted from the store's current time. By default, all jobs are due at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pace {
+pub struct RedrivePace {
     /// When the first job is due.
     pub after: Duration,
     /// The time from one job to the next.
     pub every: Duration,
 }
 
-impl Pace {
+impl RedrivePace {
     /// Makes a pace. The first job is due when the time `after` has passed. The other jobs follow at the rate. Without
     /// a rate, all jobs are due when the time `after` has passed.
-    pub fn new(rate: Option<Rate>, after: Duration) -> Pace {
-        Pace { after, every: rate.map_or(Duration::ZERO, |rate| rate.per / rate.jobs.max(1)) }
+    pub fn new(rate: Option<Rate>, after: Duration) -> RedrivePace {
+        RedrivePace { after, every: rate.map_or(Duration::ZERO, |rate| rate.per / rate.jobs.max(1)) }
     }
 
     /// Returns the pace for the jobs after the first `count` jobs. The returned pace begins to count `elapsed` later
     /// than this pace.
-    pub fn behind(self, count: usize, elapsed: Duration) -> Pace {
-        Pace { after: self.due(count).saturating_sub(elapsed), ..self }
+    pub fn behind(self, count: usize, elapsed: Duration) -> RedrivePace {
+        RedrivePace { after: self.due(count).saturating_sub(elapsed), ..self }
     }
 
     /// Returns when a job is due that has `count` jobs before it.
@@ -108,11 +108,11 @@ mod tests {
     #[test]
     fn a_pace_goes_on_where_it_was() {
         let [second, tenth] = [1000, 100].map(Duration::from_millis);
-        let pace = Pace::new(Some(Rate::per_second(10)), second);
+        let pace = RedrivePace::new(Some(Rate::per_second(10)), second);
         assert_eq!((pace.every, pace.due(5)), (tenth, second + 5 * tenth));
         assert_eq!(pace.behind(5, second).after, 5 * tenth);
         assert_eq!(pace.behind(0, 9 * second).after, Duration::ZERO);
-        assert_eq!(Pace::new(None, Duration::ZERO), Pace::default());
-        assert_eq!(Pace::default().behind(7, second), Pace::default());
+        assert_eq!(RedrivePace::new(None, Duration::ZERO), RedrivePace::default());
+        assert_eq!(RedrivePace::default().behind(7, second), RedrivePace::default());
     }
 }

@@ -15,7 +15,7 @@ pub const LENGTHS: [usize; 2] = [8, 256];
 /// The error for a password of the wrong length. Holds its number of characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it has {0} characters, and not {min} to {max}", min = LENGTHS[0], max = LENGTHS[1])]
-pub struct WrongLength(usize);
+pub struct PasswordLengthError(usize);
 
 /// The hash of a password, which is what dq stores.
 #[derive(Clone, PartialEq, Eq)]
@@ -23,10 +23,10 @@ pub struct StoredPassword(Arc<str>);
 
 impl StoredPassword {
     /// Hashes a new password. The salt must be random.
-    pub fn new(password: &str, salt: [u8; 16]) -> Result<StoredPassword, WrongLength> {
+    pub fn new(password: &str, salt: [u8; 16]) -> Result<StoredPassword, PasswordLengthError> {
         let length = password.chars().count();
         if !(LENGTHS[0]..=LENGTHS[1]).contains(&length) {
-            return Err(WrongLength(length));
+            return Err(PasswordLengthError(length));
         }
         let hash = Argon2::default()
             .hash_password_with_salt(password.as_bytes(), &salt)
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn a_password_has_8_to_256_characters_of_any_script() {
-        assert_eq!(StoredPassword::new("seven77", [0; 16]), Err(WrongLength(7)));
-        assert_eq!(StoredPassword::new(&"x".repeat(257), [0; 16]), Err(WrongLength(257)));
+        assert_eq!(StoredPassword::new("seven77", [0; 16]), Err(PasswordLengthError(7)));
+        assert_eq!(StoredPassword::new(&"x".repeat(257), [0; 16]), Err(PasswordLengthError(257)));
         assert!(StoredPassword::new("正确的马电池订书钉", [0; 16]).unwrap().is_of("正确的马电池订书钉"));
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::flow::RateSteps;
+use crate::flow::TokenBucket;
 use crate::token::Token;
 use crate::topic::{Rate, Topic};
 
@@ -78,10 +78,10 @@ impl AddRate {
     /// Returns the bucket of tokens of one shard, if the rate is divided among `shards` shards. All buckets together
     /// hold as many tokens as the rate gives in its period. The size of each bucket is rounded up, so the sum can be
     /// greater.
-    pub fn steps(&self, shards: u32) -> RateSteps {
+    pub fn steps(&self, shards: u32) -> TokenBucket {
         let shards = shards.max(1);
         let step_us = self.rate.per.as_micros() as f64 / f64::from(self.rate.jobs.max(1)) * f64::from(shards);
-        RateSteps { step_us, burst: self.rate.jobs.div_ceil(shards).max(1) }
+        TokenBucket { step_us, burst: self.rate.jobs.div_ceil(shards).max(1) }
     }
 }
 

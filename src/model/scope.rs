@@ -44,15 +44,15 @@ pub enum Scope {
     "scope {0:?} is none of \"admin\", \"metrics\", \"read\", \"read:<topic>\", \"manage:<topic>\", \"produce:<topic>\", \
      \"consume:<topic>\"; instead of a topic, there may be \"*\" (all topics) or \"shop7.*\" (all that begin with \"shop7.\")"
 )]
-pub struct NoScope(String);
+pub struct InvalidScope(String);
 
 /// How many characters of a wrong scope the error message shows.
 const SHOWN: usize = 160;
 
 impl FromStr for Scope {
-    type Err = NoScope;
-    fn from_str(text: &str) -> Result<Scope, NoScope> {
-        let no_scope = || NoScope(text.chars().take(SHOWN).collect());
+    type Err = InvalidScope;
+    fn from_str(text: &str) -> Result<Scope, InvalidScope> {
+        let no_scope = || InvalidScope(text.chars().take(SHOWN).collect());
         let range = |of: &str| match of {
             "*" => Ok(ScopeTopics::All),
             pattern if pattern.ends_with(".*") => {
@@ -76,8 +76,8 @@ impl FromStr for Scope {
 }
 
 impl TryFrom<String> for Scope {
-    type Error = NoScope;
-    fn try_from(text: String) -> Result<Scope, NoScope> {
+    type Error = InvalidScope;
+    fn try_from(text: String) -> Result<Scope, InvalidScope> {
         text.parse()
     }
 }

@@ -13,7 +13,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::token::{Token, TokenName, TokenProof, Tokens};
+use crate::token::{Token, TokenCredential, TokenName, Tokens};
 
 /// The secret that signs all sessions. It is not in the registry.
 #[derive(Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ const CSRF: &[u8] = b"dq console csrf\0";
 /// Signs `what` and `of` with `key`, for the account `token`. None: the token is not an account, because it has no
 /// password.
 fn signed(key: &SessionKey, token: &Token, what: &[u8], of: &[u8]) -> Option<Hmac<Sha256>> {
-    let TokenProof::Password(hashed) = &token.proof else { return None };
+    let TokenCredential::Password(hashed) = &token.proof else { return None };
     let hash = Sha256::new().chain_update(PURPOSE).chain_update(hashed.as_str()).finalize();
     let mut mac = Hmac::<Sha256>::new_from_slice(&key.0).ok()?;
     mac.update(&hash);
@@ -107,7 +107,7 @@ pub fn is_csrf(key: &SessionKey, token: &Token, value: &str, shown: &str) -> boo
 mod tests {
     use super::*;
     use crate::password::StoredPassword;
-    use crate::token::Secret;
+    use crate::token::TokenSecret;
 
     fn key() -> SessionKey {
         SessionKey::new(vec![7; 32]).unwrap()
@@ -116,7 +116,7 @@ mod tests {
     fn account(name: &str, password: &str) -> Token {
         Token {
             name: TokenName::of_account(name).unwrap(),
-            proof: TokenProof::Password(StoredPassword::new(password, [3; 16]).unwrap()),
+            proof: TokenCredential::Password(StoredPassword::new(password, [3; 16]).unwrap()),
             scopes: vec!["admin".parse().unwrap()],
             created_ms: 1,
             expires_ms: None,
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn a_token_without_a_password_has_no_session() {
         let token = Token {
-            proof: TokenProof::Secret(Secret::new([1; 32]).digest()),
+            proof: TokenCredential::Secret(TokenSecret::new([1; 32]).digest()),
             ..account("a", "password of a")
         };
         assert_eq!(begin(&key(), &token, 0), None);

@@ -54,7 +54,7 @@ pub struct DaemonStatus {
     /// When the master was started. A hand-over to another executable does not change it.
     pub started_ms: i64,
     /// What the master is doing.
-    pub phase: Phase,
+    pub phase: MasterPhase,
     /// The number of the generation that serves.
     pub generation: GenerationNumber,
     /// The last rolling restart that ended. None: there was none.
@@ -75,7 +75,7 @@ pub struct DaemonStatus {
 /// What a master is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum MasterPhase {
     /// The daemon was started, and some child processes have not been ready yet.
     Starting,
     /// The daemon serves.
@@ -118,7 +118,7 @@ pub struct Process {
     /// How often the process of the slot ended unexpectedly and was started again, over all generations.
     pub restarts: u32,
     /// The last unexpected end.
-    pub last_end: Option<End>,
+    pub last_end: Option<UnexpectedEnd>,
     /// The share of the memory that this process has, in bytes: the memory that no other process uses, and its part of
     /// the shared memory. The program that asks for the status fills in this field.
     #[serde(default)]
@@ -149,7 +149,7 @@ pub enum ProcessState {
 
 /// An unexpected end of a child process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct End {
+pub struct UnexpectedEnd {
     /// When it ended, in Unix milliseconds.
     pub at_ms: i64,
     /// How the process ended, and why, as far as this is known.

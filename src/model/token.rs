@@ -26,11 +26,11 @@ const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const LENGTH: usize = 52;
 
 /// The secret of a new token. It is never stored and never logged.
-pub struct Secret(String);
+pub struct TokenSecret(String);
 
-impl Secret {
+impl TokenSecret {
     /// Makes the secret from random bytes.
-    pub fn new(random: [u8; 32]) -> Secret {
+    pub fn new(random: [u8; 32]) -> TokenSecret {
         let mut text = String::with_capacity(PREFIX.len() + LENGTH);
         text.push_str(PREFIX);
         let (mut bits, mut count) = (0_u32, 0);
@@ -41,7 +41,7 @@ impl Secret {
                 text.push(LETTERS[(bits >> count & 31) as usize].into());
             }
         }
-        Secret(text)
+        TokenSecret(text)
     }
 
     /// Returns the secret as text. It is shown once, to the person who created the token.
@@ -140,27 +140,27 @@ impl<'de> Deserialize<'de> for Digest {
 /// How somebody proves to be the holder of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum TokenProof {
+pub enum TokenCredential {
     /// A client presents a secret that dq made.
     Secret(Digest),
     /// A person enters a password to sign in to the console. The password is used only there.
     Password(StoredPassword),
 }
 
-impl TryFrom<String> for TokenProof {
+impl TryFrom<String> for TokenCredential {
     type Error = &'static str;
-    fn try_from(text: String) -> Result<TokenProof, &'static str> {
+    fn try_from(text: String) -> Result<TokenCredential, &'static str> {
         StoredPassword::parse(&text)
-            .map(TokenProof::Password)
-            .map_or_else(|| text.try_into().map(TokenProof::Secret), Ok)
+            .map(TokenCredential::Password)
+            .map_or_else(|| text.try_into().map(TokenCredential::Secret), Ok)
     }
 }
 
-impl From<TokenProof> for String {
-    fn from(proof: TokenProof) -> String {
+impl From<TokenCredential> for String {
+    fn from(proof: TokenCredential) -> String {
         match proof {
-            TokenProof::Secret(digest) => digest.into(),
-            TokenProof::Password(hashed) => hashed.as_str().to_owned(),
+            TokenCredential::Secret(digest) => digest.into(),
+            TokenCredential::Password(hashed) => hashed.as_str().to_owned(),
         }
     }
 }
@@ -239,7 +239,7 @@ pub struct Token {
     /// How somebody proves to be the holder of the token. (Older releases know only secrets. So the field is called
     /// `digest` where it is stored.)
     #[serde(rename = "digest")]
-    pub proof: TokenProof,
+    pub proof: TokenCredential,
     /// What the token allows.
     pub scopes: Vec<Scope>,
     /// When the token was created, in Unix milliseconds.
@@ -261,7 +261,7 @@ impl Token {
 
     /// Returns whether the token is an account of a person, who signs in with a password.
     pub fn is_account(&self) -> bool {
-        matches!(self.proof, TokenProof::Password(_))
+        matches!(self.proof, TokenCredential::Password(_))
     }
 
     /// Returns whether one of the scopes allows the request.
@@ -275,7 +275,7 @@ impl Token {
 pub struct VerifiedToken {
     name: TokenName,
     #[serde(rename = "digest")]
-    proof: TokenProof,
+    proof: TokenCredential,
 }
 
 /// All tokens at one time, sorted by name. Cheap to clone.
@@ -309,8 +309,8 @@ impl Tokens {
         let (mut found, mut at) = (Choice::from(0), 0_u64);
         for (n, token) in (0_u64..).zip(self.0.iter()) {
             let same = match &token.proof {
-                TokenProof::Secret(kept) => kept.0.ct_eq(&digest.0),
-                TokenProof::Password(_) => Choice::from(0),
+                TokenCredential::Secret(kept) => kept.0.ct_eq(&digest.0),
+                TokenCredential::Password(_) => Choice::from(0),
             };
             at.conditional_assign(&n, same);
             found |= same;
@@ -338,7 +338,7 @@ mod tests {
     fn token(name: &str, random: u8, expires_ms: Option<i64>) -> Token {
         Token {
             name: TokenName::new(name).unwrap(),
-            proof: TokenProof::Secret(Secret::new([random; 32]).digest()),
+            proof: TokenCredential::Secret(TokenSecret::new([random; 32]).digest()),
             scopes: vec![Scope::Read(crate::scope::ScopeTopics::All)],
             created_ms: 1,
             expires_ms,
@@ -349,12 +349,12 @@ mod tests {
 
     #[test]
     fn a_secret_is_known_by_its_look_and_kept_by_its_digest_alone() {
-        assert_eq!(Secret::new([0; 32]).reveal(), format!("dq_{}", "a".repeat(52)));
-        assert_eq!(Secret::new([255; 32]).reveal(), format!("dq_{}q", "7".repeat(51)));
+        assert_eq!(TokenSecret::new([0; 32]).reveal(), format!("dq_{}", "a".repeat(52)));
+        assert_eq!(TokenSecret::new([255; 32]).reveal(), format!("dq_{}q", "7".repeat(51)));
         let mut one = [0; 32];
         one[0] = 0b0000_1000;
-        assert!(Secret::new(one).reveal().starts_with("dq_ba"));
-        let secret = Secret::new([7; 32]);
+        assert!(TokenSecret::new(one).reveal().starts_with("dq_ba"));
+        let secret = TokenSecret::new([7; 32]);
         assert_eq!(Digest::from_secret(secret.reveal()).unwrap(), secret.digest());
         assert_eq!(Digest::from_hex(&secret.digest().to_string()).unwrap(), secret.digest());
         for wrong in ["", "dq_", "dq_A", &secret.reveal()[1..], &secret.reveal().to_uppercase(), "Bearer x"] {
@@ -381,7 +381,7 @@ mod tests {
     fn a_token_is_found_by_its_secret_until_it_expires_or_goes() {
         let tokens: Tokens =
             [token("b", 2, Some(100)), token("a", 1, None), token("c", 3, None)].into_iter().collect();
-        let secret = |n| Secret::new([n; 32]);
+        let secret = |n| TokenSecret::new([n; 32]);
         for (random, name) in [(1, "a"), (2, "b"), (3, "c")] {
             assert_eq!(tokens.find_by_secret(secret(random).reveal(), 99).unwrap().name.as_str(), name);
         }

@@ -3,15 +3,15 @@
 
 /// Bytes that wait for the rest of their request.
 #[derive(Debug)]
-pub(crate) struct BoundedBuffer {
+pub(crate) struct RequestBuffer {
     bytes: Vec<u8>,
     limit: usize,
 }
 
-impl BoundedBuffer {
+impl RequestBuffer {
     /// Makes an empty buffer. It allocates nothing yet.
-    pub(crate) fn new(limit: usize) -> BoundedBuffer {
-        BoundedBuffer { bytes: Vec::new(), limit }
+    pub(crate) fn new(limit: usize) -> RequestBuffer {
+        RequestBuffer { bytes: Vec::new(), limit }
     }
 
     /// Moves bytes from `input` until the buffer has `length` bytes, or `input` is empty. Returns true if the buffer
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn memory_grows_with_the_bytes_and_ends_at_the_limit() {
-        let mut buffer = BoundedBuffer::new(1000);
+        let mut buffer = RequestBuffer::new(1000);
         let mut input: &[u8] = b"abc";
         assert!(!buffer.fill(&mut input, 1000));
         assert!(input.is_empty() && buffer.capacity() < 10);

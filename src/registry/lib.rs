@@ -33,12 +33,12 @@ pub use self::copy::{CopySummary, copy};
 pub use self::expected::Expected;
 pub use self::mysql::{MysqlRegistry, newest_migration as newest_mysql_migration};
 pub use self::nudge::{nudge, nudge_file};
-pub use self::open::{Reading, open, open_existing, open_known, php_nodes, php_smtp, read_as_it_is};
+pub use self::open::{UnmigratedTables, open, open_existing, open_known, php_nodes, php_smtp, read_as_it_is};
 pub use self::php_alert::PhpAlert;
 pub use self::redis::RedisRegistry;
 pub use self::snapshot::{Snapshot, SnapshotError, folder as snapshot_folder};
 pub use self::sqlite::{SqliteRegistry, newest_migration as newest_sqlite_migration};
-use model::audit::Entry;
+use model::audit::AuditEntry;
 use model::bulk::{BulkEnd, BulkProgress, BulkRequest, BulkRow};
 use model::job::TopicName;
 use model::metrics::{PageSums, Statistics};
@@ -172,7 +172,7 @@ pub struct BulkSave<'a> {
     /// Whether the runner gives the operation up. This or another process may then continue it at `until_ms`.
     pub gives_up: bool,
     /// How the operation ended, and the entry of the audit log about this end. Both are written in one step.
-    pub ended: Option<(BulkEnd, &'a Entry)>,
+    pub ended: Option<(BulkEnd, &'a AuditEntry)>,
 }
 
 /// A database with topics. In SQLite each change is one transaction. In MySQL the changes of topics and tokens hold a
@@ -218,11 +218,11 @@ pub trait Registry: Send + fmt::Debug {
     fn delete_token(&mut self, name: &TokenName) -> Result<()>;
 
     /// Adds an entry to the audit log, and removes entries that are older than [`model::audit::KEPT`].
-    fn note(&mut self, entry: &Entry) -> Result<()>;
+    fn note(&mut self, entry: &AuditEntry) -> Result<()>;
 
     /// Returns entries of the audit log, each with its number, the latest first. With `before`, only entries before
     /// that number are returned.
-    fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>>;
+    fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, AuditEntry)>>;
 
     /// Begins an operation on many jobs. Returns its number, or none if [`model::bulk::RUNNING_MAX`] operations have
     /// not ended. Removes operations that have ended and are not among the last [`model::bulk::KEPT`].

@@ -13,7 +13,7 @@ use super::{RegistryError, Result};
 const HISTORY: &str = "dq_schema_history";
 
 /// A connection that keeps all other processes from migrating at the same time.
-pub(super) trait Session {
+pub(super) trait MigrationSession {
     /// Runs all statements of a text, up to the first that fails.
     fn run(&mut self, sql: &str) -> Result<()>;
 
@@ -22,7 +22,7 @@ pub(super) trait Session {
 }
 
 /// Runs the migrations that were not run yet.
-pub(super) fn migrate(session: impl Session, migrations: &[Migration]) -> Result<()> {
+pub(super) fn migrate(session: impl MigrationSession, migrations: &[Migration]) -> Result<()> {
     // An older release may run after a newer one. So it is not an error if the table has a migration that this release
     // does not know.
     let mut runner = Runner::new(migrations).set_abort_missing(false);
@@ -38,7 +38,7 @@ pub(super) fn newest<F: rust_embed::Embed>() -> i64 {
 
 struct Migrating<S>(S);
 
-impl<S: Session> Transaction for Migrating<S> {
+impl<S: MigrationSession> Transaction for Migrating<S> {
     type Error = RegistryError;
 
     fn execute<'a, T: Iterator<Item = &'a str>>(&mut self, queries: T) -> Result<usize> {
@@ -51,7 +51,7 @@ impl<S: Session> Transaction for Migrating<S> {
     }
 }
 
-impl<S: Session> Query<Vec<Migration>> for Migrating<S> {
+impl<S: MigrationSession> Query<Vec<Migration>> for Migrating<S> {
     fn query(&mut self, query: &str) -> Result<Vec<Migration>> {
         let migration = |(version, name, checksum): (i64, String, String)| {
             let damaged = || RegistryError::Away(format!("{HISTORY} is damaged at version {version}"));
@@ -64,7 +64,7 @@ impl<S: Session> Query<Vec<Migration>> for Migrating<S> {
     }
 }
 
-impl<S: Session> Migrate for Migrating<S> {
+impl<S: MigrationSession> Migrate for Migrating<S> {
     /// Makes the table only if it is missing. The statement needs the right to create tables even if the table exists,
     /// and not every daemon has that right.
     fn assert_migrations_table(&mut self, table: &str) -> std::result::Result<usize, refinery_core::Error> {

@@ -22,7 +22,7 @@ pub fn php_nodes(settings: &RegistrySettings) -> Result<Vec<PhpNode>> {
 /// The topics of a registry in MySQL, and the nodes of a PHP daemon that used its database. The tables were read, and
 /// not brought up to date.
 #[derive(Debug, Default)]
-pub struct Reading {
+pub struct UnmigratedTables {
     /// The topics, even if their table was never brought up to date.
     pub topics: Vec<Registered>,
     /// The rows that are not topics.
@@ -35,7 +35,7 @@ pub struct Reading {
 
 /// Reads a registry in MySQL, and changes nothing there, not even the form of its tables. None: the registry is not in
 /// MySQL.
-pub fn read_as_it_is(settings: &RegistrySettings) -> Result<Option<Reading>> {
+pub fn read_as_it_is(settings: &RegistrySettings) -> Result<Option<UnmigratedTables>> {
     match settings {
         RegistrySettings::Mysql(server) => Ok(Some(MysqlRegistry::connect(server)?.read_as_it_is()?)),
         RegistrySettings::Sqlite { .. } | RegistrySettings::Store(_) => Ok(None),

@@ -17,7 +17,7 @@ use model::topic::{InvalidTopic, Setting, SettingKind, Topic};
 /// A retry policy, as it is stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "policy")]
-enum RetryRecord {
+enum StoredRetry {
     #[serde(rename = "2n+1")]
     TwoNPlusOne { base_ms: u64 },
     #[serde(rename = "exponential")]
@@ -94,29 +94,29 @@ pub(super) fn apply(record: &Map<String, Value>, topic: &mut Topic) -> Result<()
     topic.assign(&written)
 }
 
-fn retry_record(topic: &Topic) -> RetryRecord {
+fn retry_record(topic: &Topic) -> StoredRetry {
     let (base_ms, cap_ms) = (ms(topic.retry_base), ms(topic.retry_cap));
     match &topic.retry {
-        Retry::TwoNPlusOne => RetryRecord::TwoNPlusOne { base_ms },
-        Retry::Exponential => RetryRecord::Exponential { base_ms, cap_ms },
-        Retry::List(delays) => RetryRecord::List { delays_ms: delays.iter().copied().map(ms).collect() },
+        Retry::TwoNPlusOne => StoredRetry::TwoNPlusOne { base_ms },
+        Retry::Exponential => StoredRetry::Exponential { base_ms, cap_ms },
+        Retry::List(delays) => StoredRetry::List { delays_ms: delays.iter().copied().map(ms).collect() },
     }
 }
 
-fn retry_settings(record: RetryRecord) -> Map<String, Value> {
+fn retry_settings(record: StoredRetry) -> Map<String, Value> {
     let named = |settings: &[(&str, Value)]| {
         settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
     };
     match record {
-        RetryRecord::TwoNPlusOne { base_ms } => {
+        StoredRetry::TwoNPlusOne { base_ms } => {
             named(&[("retry", json!("2n+1")), ("retry_base", span(base_ms))])
         }
-        RetryRecord::Exponential { base_ms, cap_ms } => named(&[
+        StoredRetry::Exponential { base_ms, cap_ms } => named(&[
             ("retry", json!("exponential")),
             ("retry_base", span(base_ms)),
             ("retry_cap", span(cap_ms)),
         ]),
-        RetryRecord::List { delays_ms } => named(&[("retry", delays_ms.into_iter().map(span).collect())]),
+        StoredRetry::List { delays_ms } => named(&[("retry", delays_ms.into_iter().map(span).collect())]),
     }
 }
 

@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
     use model::password::StoredPassword;
-    use model::token::{Secret, TokenName, TokenProof};
+    use model::token::{TokenCredential, TokenName, TokenSecret};
     use model::topic::Method;
 
     #[test]
@@ -184,22 +184,22 @@ mod tests {
         assert!(read.topics.iter().all(|topic| topic.held().is_some()));
         // An old release knows two methods, and leaves out a topic that it cannot read.
         #[derive(Deserialize)]
-        enum MethodBefore {
+        enum LegacyMethod {
             #[serde(rename = "GET")]
             Get,
             #[serde(rename = "POST")]
             Post,
         }
         #[derive(Deserialize)]
-        struct Before {
+        struct LegacyTopic {
             name: String,
-            method: MethodBefore,
+            method: LegacyMethod,
         }
         let file: File = serde_json::from_slice(&std::fs::read(Snapshot::file(dir.path())).unwrap()).unwrap();
-        let read = |text: &RawValue| serde_json::from_str::<Before>(text.get());
+        let read = |text: &RawValue| serde_json::from_str::<LegacyTopic>(text.get());
         assert!(read(&file.topics[0]).is_err());
         let flag = read(&file.topics[1]).unwrap();
-        assert!(flag.name == "flag" && !matches!(flag.method, MethodBefore::Get));
+        assert!(flag.name == "flag" && !matches!(flag.method, LegacyMethod::Get));
     }
 
     #[test]
@@ -207,8 +207,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder(dir.path())).unwrap();
         let settings = model::settings::RegistrySettings::Sqlite { path: dir.path().join("registry.db") };
-        let secret = || TokenProof::Secret(Secret::new([1; 32]).digest());
-        let password = || TokenProof::Password(StoredPassword::new("a long password", [1; 16]).unwrap());
+        let secret = || TokenCredential::Secret(TokenSecret::new([1; 32]).digest());
+        let password = || TokenCredential::Password(StoredPassword::new("a long password", [1; 16]).unwrap());
         let token = |name: TokenName, proof| Token {
             name,
             proof,
@@ -240,7 +240,7 @@ mod tests {
         let source = "sqlite:/x".to_owned();
         let token = Token {
             name: TokenName::new("ops").unwrap(),
-            proof: TokenProof::Secret(Secret::new([1; 32]).digest()),
+            proof: TokenCredential::Secret(TokenSecret::new([1; 32]).digest()),
             scopes: vec!["produce:a".parse().unwrap()],
             created_ms: 1,
             expires_ms: Some(2),

@@ -52,7 +52,7 @@ impl TokenRow {
                 .filter(|word| !word.starts_with(ADD_RATE))
                 .map(str::parse)
                 .collect::<Result<_, _>>()
-                .map_err(|e: model::scope::NoScope| unusable(e.to_string()))?,
+                .map_err(|e: model::scope::InvalidScope| unusable(e.to_string()))?,
             created_ms: self.created_ms,
             expires_ms: self.expires_ms,
             creator: self.creator.clone(),

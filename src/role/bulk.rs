@@ -1,17 +1,17 @@
-//! One step of an operation on many jobs. [`Bulk::look`] lists a page of jobs and plans what happens to them.
-//! [`Bulk::apply`] carries out the plan. Between these two calls, the caller stores the plan. A plan may be applied
+//! One step of an operation on many jobs. [`BulkRun::look`] lists a page of jobs and plans what happens to them.
+//! [`BulkRun::apply`] carries out the plan. Between these two calls, the caller stores the plan. A plan may be applied
 //! again: a job that the plan has already changed stays as it is.
 
 use std::time::{Duration, Instant};
 
 use model::bulk::{
-    BulkCounts, BulkOperation, BulkProgress, BulkRequest, JobDecision, Leg, PAGE_MAX, PlannedChange,
-    RATE_MAX, RECORDS_LEG, SeenJob, Walk,
+    BulkCounts, BulkDecision, BulkOperation, BulkProgress, BulkRequest, BulkWalk, PAGE_MAX, PlannedJobChange,
+    RATE_MAX, RECORDS_LEG, VisitedJob, WalkLeg,
 };
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, TopicName};
-use model::letters::Pace;
+use model::letters::RedrivePace;
 use store::{
-    Added, ChangeGoal, DeadLetter, DeadLetterSelection, Direction, ListedChange, ListedChangeResult,
+    Added, DeadLetterKey, DeadLetterSelection, Direction, ListedChange, ListedChangeGoal, ListedChangeResult,
     ListedJob, Result, Store, StoreError,
 };
 
@@ -26,22 +26,22 @@ const COUNTS: Duration = Duration::from_millis(100);
 
 /// An operation on many jobs, with what each of its steps needs.
 #[derive(Debug)]
-pub struct Bulk {
+pub struct BulkRun {
     topic: TopicName,
     operation: BulkOperation,
-    walk: Walk,
+    walk: BulkWalk,
 }
 
 /// Where the page of records ended: the time when the job of its last record ended, and the id of this job.
 type RecordPlace = (i64, String);
 
-impl Bulk {
+impl BulkRun {
     /// Makes the operation with this number, which began at `started_ms`.
-    pub fn new(request: &BulkRequest, number: u64, started_ms: i64) -> Bulk {
-        Bulk {
+    pub fn new(request: &BulkRequest, number: u64, started_ms: i64) -> BulkRun {
+        BulkRun {
             topic: request.topic.clone(),
             operation: request.operation,
-            walk: Walk::new(request, number, started_ms),
+            walk: BulkWalk::new(request, number, started_ms),
         }
     }
 
@@ -70,7 +70,7 @@ impl Bulk {
     fn look_at_jobs(
         &self,
         store: &mut dyn Store,
-        leg: Leg,
+        leg: WalkLeg,
         progress: &mut BulkProgress,
         limit: usize,
         now_ms: i64,
@@ -81,20 +81,20 @@ impl Bulk {
         let mut is_over = page.next.is_none();
         for job in &page.jobs {
             let verdict = self.walk.job(leg, &seen(job), now_ms);
-            if verdict == JobDecision::EndOfLeg {
+            if verdict == BulkDecision::EndOfLeg {
                 is_over = true;
                 break;
             }
             progress.counts.looked_at += 1;
             let plan = |to_ms| {
                 let at_ms = job.until_ms.filter(|_| self.operation == BulkOperation::Redrive);
-                PlannedChange(job.id.as_str().to_owned(), job.stamp_us, at_ms.unwrap_or(job.due_ms), to_ms)
+                PlannedJobChange(job.id.as_str().to_owned(), job.stamp_us, at_ms.unwrap_or(job.due_ms), to_ms)
             };
             match verdict {
-                JobDecision::Due(to_ms) => progress.plan.push(plan(Some(to_ms))),
-                JobDecision::Take => progress.plan.push(plan(None)),
-                JobDecision::Skip => progress.counts.skipped += 1,
-                JobDecision::Ignore | JobDecision::EndOfLeg => {}
+                BulkDecision::Due(to_ms) => progress.plan.push(plan(Some(to_ms))),
+                BulkDecision::Take => progress.plan.push(plan(None)),
+                BulkDecision::Skip => progress.counts.skipped += 1,
+                BulkDecision::Ignore | BulkDecision::EndOfLeg => {}
             }
         }
         progress.cursor = page.next;
@@ -132,17 +132,17 @@ impl Bulk {
         for record in &page.records {
             let id = record.key.id.as_str();
             let verdict = self.walk.record(record);
-            if verdict == JobDecision::EndOfLeg {
+            if verdict == BulkDecision::EndOfLeg {
                 is_over = true;
                 break;
             }
             progress.counts.looked_at += 1;
             match verdict {
-                JobDecision::Take => {
+                BulkDecision::Take => {
                     let stamp_us = record.stamp_us.unwrap_or(0);
-                    progress.plan.push(PlannedChange(id.to_owned(), stamp_us, record.ended_ms, None));
+                    progress.plan.push(PlannedJobChange(id.to_owned(), stamp_us, record.ended_ms, None));
                 }
-                JobDecision::Skip => progress.counts.skipped += 1,
+                BulkDecision::Skip => progress.counts.skipped += 1,
                 _ => {}
             }
         }
@@ -178,7 +178,12 @@ impl Bulk {
     }
 
     /// Carries out a plan. `is_again`: the plan may have been carried out already, wholly or in part.
-    pub fn apply(&self, store: &mut dyn Store, plan: &[PlannedChange], is_again: bool) -> Result<BulkCounts> {
+    pub fn apply(
+        &self,
+        store: &mut dyn Store,
+        plan: &[PlannedJobChange],
+        is_again: bool,
+    ) -> Result<BulkCounts> {
         if plan.is_empty() {
             return Ok(BulkCounts::default());
         }
@@ -189,9 +194,9 @@ impl Bulk {
         }
     }
 
-    fn change(&self, store: &mut dyn Store, plan: &[PlannedChange], is_again: bool) -> Result<BulkCounts> {
-        let change = |PlannedChange(id, stamp_us, due_ms, to_ms): &PlannedChange| {
-            let aim = to_ms.map_or(ChangeGoal::Gone, ChangeGoal::Due);
+    fn change(&self, store: &mut dyn Store, plan: &[PlannedJobChange], is_again: bool) -> Result<BulkCounts> {
+        let change = |PlannedJobChange(id, stamp_us, due_ms, to_ms): &PlannedJobChange| {
+            let aim = to_ms.map_or(ListedChangeGoal::Gone, ListedChangeGoal::Due);
             Ok(ListedChange { id: job_id(id)?, stamp_us: *stamp_us, due_ms: *due_ms, aim })
         };
         let changes: Vec<ListedChange> = plan.iter().map(change).collect::<Result<_>>()?;
@@ -206,14 +211,23 @@ impl Bulk {
         Ok(counts)
     }
 
-    fn redrive(&self, store: &mut dyn Store, plan: &[PlannedChange], is_again: bool) -> Result<BulkCounts> {
-        let letter = |PlannedChange(id, _, died_ms, _): &PlannedChange| {
-            Ok(DeadLetter { id: job_id(id)?, died_ms: *died_ms })
+    fn redrive(
+        &self,
+        store: &mut dyn Store,
+        plan: &[PlannedJobChange],
+        is_again: bool,
+    ) -> Result<BulkCounts> {
+        let letter = |PlannedJobChange(id, _, died_ms, _): &PlannedJobChange| {
+            Ok(DeadLetterKey { id: job_id(id)?, died_ms: *died_ms })
         };
-        let letters: Vec<DeadLetter> = plan.iter().map(letter).collect::<Result<_>>()?;
+        let letters: Vec<DeadLetterKey> = plan.iter().map(letter).collect::<Result<_>>()?;
         let all = letters.len();
-        let done =
-            store.redrive(&self.topic, &DeadLetterSelection::Letters(letters), all, Pace::default())?;
+        let done = store.redrive(
+            &self.topic,
+            &DeadLetterSelection::Letters(letters),
+            all,
+            RedrivePace::default(),
+        )?;
         let (changed, left) = (done as u64, all.saturating_sub(done) as u64);
         let (skipped, unclear) = if is_again { (0, left) } else { (left, 0) };
         Ok(BulkCounts { changed, skipped, unclear, looked_at: 0 })
@@ -221,9 +235,9 @@ impl Bulk {
 
     /// Adds the jobs of records again. If a job with the same id exists, it stays as it is. An id that has a newer
     /// record is left out: its job may have been added again, and may have ended since.
-    fn replay(&self, store: &mut dyn Store, plan: &[PlannedChange], is_again: bool) -> Result<BulkCounts> {
+    fn replay(&self, store: &mut dyn Store, plan: &[PlannedJobChange], is_again: bool) -> Result<BulkCounts> {
         let (mut counts, mut jobs, mut left) = (BulkCounts::default(), Vec::new(), 0);
-        for PlannedChange(id, _, ended_ms, _) in plan {
+        for PlannedJobChange(id, _, ended_ms, _) in plan {
             let key = JobKey { topic: self.topic.clone(), id: job_id(id)? };
             let last = store.records(&key)?.into_iter().next().filter(|record| record.ended_ms == *ended_ms);
             match last.and_then(|record| Some((record.body?, record.headers))) {
@@ -247,8 +261,8 @@ impl Bulk {
     }
 }
 
-fn seen(job: &ListedJob) -> SeenJob<'_> {
-    SeenJob {
+fn seen(job: &ListedJob) -> VisitedJob<'_> {
+    VisitedJob {
         id: job.id.as_str(),
         state: job.state,
         due_ms: job.due_ms,

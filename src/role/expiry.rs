@@ -7,16 +7,16 @@
 use host::now_ms;
 use model::job::Attempt;
 use model::json_time;
-use store::Leased;
+use store::LeasedJob;
 
 /// Returns the attempt to record if a leased job has expired. The job then becomes a dead letter. None: the job has not
 /// expired.
-pub fn expired(leased: &Leased) -> Option<Attempt> {
+pub fn expired(leased: &LeasedJob) -> Option<Attempt> {
     expired_at(leased, leased.leased_ms)
 }
 
 /// Does the same as [`expired`], for an attempt that would begin at `begins_ms`, by the shard's clock.
-pub fn expired_at(leased: &Leased, begins_ms: i64) -> Option<Attempt> {
+pub fn expired_at(leased: &LeasedJob, begins_ms: i64) -> Option<Attempt> {
     let expires_ms = leased.headers.expires_ms()?;
     let is_excepted = leased.attempt <= 1 && leased.due_ms > expires_ms;
     if begins_ms <= expires_ms || is_excepted {
@@ -26,7 +26,7 @@ pub fn expired_at(leased: &Leased, begins_ms: i64) -> Option<Attempt> {
 }
 
 /// Returns the attempt to record when a leased job becomes a dead letter, and nobody has got the job.
-pub fn attempt_without_call(leased: &Leased, error: String) -> Attempt {
+pub fn attempt_without_call(leased: &LeasedJob, error: String) -> Attempt {
     Attempt {
         number: leased.attempt,
         at_ms: now_ms(),
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn a_job_expires_unless_it_got_a_later_due_time() {
         let is_expired = |attempt, due_ms, leased_ms, expires_ms| {
-            let leased = Leased {
+            let leased = LeasedJob {
                 key: JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("1").unwrap() },
                 body: Body::trusted("1"),
                 token: Token(Box::from([7])),

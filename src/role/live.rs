@@ -182,7 +182,7 @@ impl RegistryWatch {
 mod tests {
     use super::*;
     use model::job::TopicName;
-    use model::token::{Secret, Token, TokenName, TokenProof};
+    use model::token::{Token, TokenCredential, TokenName, TokenSecret};
     use registry::Revision;
 
     fn topic(name: &str, callback: &str) -> Topic {
@@ -241,10 +241,10 @@ mod tests {
         let source = settings.registry.as_ref().unwrap().to_string();
         settings.run_dir = run_dir.clone();
         let mut live = LiveTopics::begin(&settings).unwrap();
-        let secret = Secret::new([9; 32]);
+        let secret = TokenSecret::new([9; 32]);
         let token = Token {
             name: TokenName::new("ops").unwrap(),
-            proof: TokenProof::Secret(secret.digest()),
+            proof: TokenCredential::Secret(secret.digest()),
             scopes: vec![],
             created_ms: 0,
             expires_ms: None,

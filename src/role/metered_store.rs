@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::job::{Due, JobId, JobKey, NewJob, State, TopicName};
-use model::letters::Pace;
-use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCounters, Operation, PurgeCause};
+use model::letters::RedrivePace;
+use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCounters, PurgeCause, StoreOperation};
 use store::{
-    Added, Batch, Change, Changed, CircuitOpening, CircuitView, Counts, DeadLetter, DeadLetterOperation,
-    DeadLetterSelection, DeadLetters, Deleted, Forecast, Jobs, JobsPage, Lanes, LeaseRequest, Leased, Leases,
-    LimitQuery, LimitUse, Limits, Outcome, OwnerTag, Pauses, Permit, PermitRequest, Promotion,
-    PromotionResult, Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError, View, Views,
+    Added, Change, Changed, CircuitOpening, CircuitView, Counts, DeadLetterKey, DeadLetterOperation,
+    DeadLetterSelection, DeadLetters, Deleted, Forecast, Jobs, JobsPage, Lanes, LeaseRequest, LeaseResult,
+    LeasedJob, Leases, LimitQuery, LimitUse, Limits, Outcome, OwnerTag, Pauses, Permit, PermitRequest,
+    PromotionResult, Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError, StoredJob,
+    TimerWork, Views,
 };
 use telemetry::counters::Counters;
 
@@ -34,12 +35,7 @@ pub(super) struct MeteredStore {
 }
 
 impl MeteredStore {
-    pub(super) fn new(
-        store: Box<dyn Store>,
-        counters: Counters,
-        lanes: Lanes,
-        lane: Option<usize>,
-    ) -> MeteredStore {
+    pub(super) fn new(store: Box<dyn Store>, counters: Counters, lanes: Lanes, lane: Option<usize>) -> Self {
         let names = (0..lanes.count()).map(|lane| lanes.name(lane).unwrap_or(EMBEDDED).to_owned()).collect();
         // With only one lane, a handle to the whole store is a handle to this lane.
         let lane = lane.or((lanes.count() == 1).then_some(0));
@@ -61,14 +57,14 @@ impl MeteredStore {
     }
 
     /// Notes how long a call took.
-    pub(super) fn took(&self, operation: Operation, key: Option<&JobKey>, begun: Instant, failed: bool) {
+    pub(super) fn took(&self, operation: StoreOperation, key: Option<&JobKey>, begun: Instant, failed: bool) {
         self.node(key).answered(operation, begun.elapsed().as_micros() as u64, failed);
     }
 
     /// Makes a call, and notes how long it took.
     pub(super) fn timed<T>(
         &mut self,
-        operation: Operation,
+        operation: StoreOperation,
         key: Option<&JobKey>,
         call: impl FnOnce(&mut dyn Store) -> Result<T>,
     ) -> Result<T> {
@@ -144,7 +140,7 @@ impl MeteredStore {
         begun: Instant,
         all: Vec<Result<Deleted>>,
     ) -> Vec<Result<Deleted>> {
-        self.took(Operation::Delete, keys.first(), begun, all.iter().any(Result::is_err));
+        self.took(StoreOperation::Delete, keys.first(), begun, all.iter().any(Result::is_err));
         for (key, there) in keys.iter().zip(&all) {
             match there {
                 Ok(Deleted::Spooled) => {
@@ -170,7 +166,7 @@ impl Jobs for MeteredStore {
         let begun = Instant::now();
         let all = self.store.add(jobs);
         let first = jobs.first().map(|job| &job.key);
-        self.took(Operation::Add, first, begun, all.iter().any(is_failure));
+        self.took(StoreOperation::Add, first, begun, all.iter().any(is_failure));
         for (job, added) in jobs.iter().zip(&all) {
             let counters = self.counters.topic(job.key.topic.as_str());
             match add_outcome(added) {
@@ -184,8 +180,8 @@ impl Jobs for MeteredStore {
         all
     }
 
-    fn get(&mut self, key: &JobKey) -> Result<Option<View>> {
-        self.timed(Operation::Read, Some(key), |store| store.get(key))
+    fn get(&mut self, key: &JobKey) -> Result<Option<StoredJob>> {
+        self.timed(StoreOperation::Read, Some(key), |store| store.get(key))
     }
 
     fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<Deleted>> {
@@ -201,19 +197,19 @@ impl Jobs for MeteredStore {
     }
 
     fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed> {
-        self.timed(Operation::Change, Some(key), |store| store.change(key, change))
+        self.timed(StoreOperation::Change, Some(key), |store| store.change(key, change))
     }
 
     fn release(&mut self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>> {
         let begun = Instant::now();
         let all = self.store.release(jobs);
         let first = jobs.first().map(|(key, _)| key);
-        self.took(Operation::Change, first, begun, all.iter().any(Result::is_err));
+        self.took(StoreOperation::Change, first, begun, all.iter().any(Result::is_err));
         all
     }
 
     fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize> {
-        let gone = self.timed(Operation::Change, None, |store| store.purge(topic, state, limit));
+        let gone = self.timed(StoreOperation::Change, None, |store| store.purge(topic, state, limit));
         if state == State::Dead {
             self.count_purged(topic, PurgeCause::Asked, &gone);
         }
@@ -222,8 +218,13 @@ impl Jobs for MeteredStore {
 }
 
 impl Leases for MeteredStore {
-    fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
-        self.timed(Operation::Lease, None, |store| store.lease(wanted, limit, owner))
+    fn lease(
+        &mut self,
+        wanted: &[LeaseRequest],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+    ) -> Result<LeaseResult> {
+        self.timed(StoreOperation::Lease, None, |store| store.lease(wanted, limit, owner))
     }
 
     fn lease_job(
@@ -232,8 +233,8 @@ impl Leases for MeteredStore {
         hold: Duration,
         max_attempts: u32,
         owner: Option<&OwnerTag>,
-    ) -> Result<Option<Leased>> {
-        self.timed(Operation::Lease, Some(key), |store| store.lease_job(key, hold, max_attempts, owner))
+    ) -> Result<Option<LeasedJob>> {
+        self.timed(StoreOperation::Lease, Some(key), |store| store.lease_job(key, hold, max_attempts, owner))
     }
 
     fn take_back_unanswered(&mut self) -> Result<()> {
@@ -246,7 +247,7 @@ impl Settlements for MeteredStore {
         let begun = Instant::now();
         let all = self.store.settle(settlements);
         if !settlements.is_empty() {
-            self.took(Operation::Settle, None, begun, all.iter().any(Result::is_err));
+            self.took(StoreOperation::Settle, None, begun, all.iter().any(Result::is_err));
         }
         self.count_settled(settlements, &all);
         all
@@ -258,34 +259,34 @@ impl Settlements for MeteredStore {
         wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
-    ) -> (Vec<Result<Settled>>, Result<Batch>) {
+    ) -> (Vec<Result<Settled>>, Result<LeaseResult>) {
         let begun = Instant::now();
         let (settled, leased) = self.store.exchange(settlements, wanted, limit, owner);
         let waits = matches!(leased, Err(StoreError::Moving(_)));
         let failed = leased.is_err() && !waits || settled.iter().any(Result::is_err);
-        self.took(Operation::Lease, None, begun, failed);
+        self.took(StoreOperation::Lease, None, begun, failed);
         self.count_settled(settlements, &settled);
         (settled, leased)
     }
 }
 
-impl Promotion for MeteredStore {
+impl TimerWork for MeteredStore {
     fn promote_or_spread(
         &mut self,
         limit: usize,
         spread: &[(TopicName, Duration)],
     ) -> Result<(PromotionResult, Rescheduled)> {
-        self.timed(Operation::Promote, None, |store| store.promote_or_spread(limit, spread))
+        self.timed(StoreOperation::Promote, None, |store| store.promote_or_spread(limit, spread))
     }
 
     fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {
-        let handed_back = self.timed(Operation::Expire, None, |store| store.hand_back(owner));
+        let handed_back = self.timed(StoreOperation::Expire, None, |store| store.hand_back(owner));
         self.count_dead();
         handed_back
     }
 
     fn expire(&mut self, limit: usize) -> Result<PromotionResult> {
-        let expired = self.timed(Operation::Expire, None, |store| store.expire(limit));
+        let expired = self.timed(StoreOperation::Expire, None, |store| store.expire(limit));
         self.count_dead();
         expired
     }
@@ -301,15 +302,15 @@ impl DeadLetters for MeteredStore {
         topic: &TopicName,
         which: &DeadLetterSelection,
         limit: usize,
-        pace: Pace,
+        pace: RedrivePace,
     ) -> Result<usize> {
-        self.timed(Operation::Change, None, |store| store.redrive(topic, which, limit, pace))
+        self.timed(StoreOperation::Change, None, |store| store.redrive(topic, which, limit, pace))
     }
 
     fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: DeadLetterOperation) -> Result<usize> {
         let operation = match what {
-            DeadLetterOperation::Count => Operation::Read,
-            DeadLetterOperation::Remove => Operation::Change,
+            DeadLetterOperation::Count => StoreOperation::Read,
+            DeadLetterOperation::Remove => StoreOperation::Change,
         };
         let letters = self.timed(operation, None, |store| store.letters(topic, ids, what));
         if what == DeadLetterOperation::Remove {
@@ -318,14 +319,14 @@ impl DeadLetters for MeteredStore {
         letters
     }
 
-    fn purge_letters(&mut self, topic: &TopicName, letters: &[DeadLetter]) -> Result<usize> {
-        let gone = self.timed(Operation::Change, None, |store| store.purge_letters(topic, letters));
+    fn purge_letters(&mut self, topic: &TopicName, letters: &[DeadLetterKey]) -> Result<usize> {
+        let gone = self.timed(StoreOperation::Change, None, |store| store.purge_letters(topic, letters));
         self.count_purged(topic, PurgeCause::Asked, &gone);
         gone
     }
 
     fn retire(&mut self, topic: &TopicName, age: Duration, limit: usize) -> Result<usize> {
-        let gone = self.timed(Operation::Expire, None, |store| store.retire(topic, age, limit));
+        let gone = self.timed(StoreOperation::Expire, None, |store| store.retire(topic, age, limit));
         self.count_purged(topic, PurgeCause::Retention, &gone);
         gone
     }
@@ -339,33 +340,33 @@ impl Views for MeteredStore {
         cursor: Option<&str>,
         limit: usize,
     ) -> Result<JobsPage> {
-        self.timed(Operation::Read, None, |store| store.list(topic, state, cursor, limit))
+        self.timed(StoreOperation::Read, None, |store| store.list(topic, state, cursor, limit))
     }
 
     fn delayed_from(&mut self, topic: &TopicName, due_ms: i64) -> Result<String> {
         self.store.delayed_from(topic, due_ms)
     }
 
-    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>> {
-        self.timed(Operation::Read, None, |store| store.dead_since(topic, since_ms, limit))
+    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<StoredJob>> {
+        self.timed(StoreOperation::Read, None, |store| store.dead_since(topic, since_ms, limit))
     }
 
     fn counts(&mut self) -> Result<Vec<Counts>> {
-        self.timed(Operation::Read, None, |store| store.counts())
+        self.timed(StoreOperation::Read, None, |store| store.counts())
     }
 
     fn forecast(&mut self, topics: &[TopicName], edges_ms: &[i64]) -> Result<Forecast> {
-        self.timed(Operation::Read, None, |store| store.forecast(topics, edges_ms))
+        self.timed(StoreOperation::Read, None, |store| store.forecast(topics, edges_ms))
     }
 }
 
 impl Pauses for MeteredStore {
     fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()> {
-        self.timed(Operation::Change, None, |store| store.pause(topic, paused))
+        self.timed(StoreOperation::Change, None, |store| store.pause(topic, paused))
     }
 
     fn paused(&mut self) -> Result<Vec<TopicName>> {
-        self.timed(Operation::Read, None, |store| store.paused())
+        self.timed(StoreOperation::Read, None, |store| store.paused())
     }
 }
 
@@ -373,26 +374,26 @@ impl Limits for MeteredStore {
     fn permits(&mut self, owner: &OwnerTag, asks: &[PermitRequest]) -> Vec<Result<Permit>> {
         let begun = Instant::now();
         let all = self.store.permits(owner, asks);
-        self.took(Operation::Lease, None, begun, all.iter().any(Result::is_err));
+        self.took(StoreOperation::Lease, None, begun, all.iter().any(Result::is_err));
         all
     }
 
     fn limit_use(&mut self, queries: &[LimitQuery]) -> Vec<Result<LimitUse>> {
         let begun = Instant::now();
         let all = self.store.limit_use(queries);
-        self.took(Operation::Read, None, begun, all.iter().any(Result::is_err));
+        self.took(StoreOperation::Read, None, begun, all.iter().any(Result::is_err));
         all
     }
 
     fn open_circuit(&mut self, opening: &CircuitOpening) -> Result<bool> {
-        self.timed(Operation::Change, None, |store| store.open_circuit(opening))
+        self.timed(StoreOperation::Change, None, |store| store.open_circuit(opening))
     }
 
     fn close_circuit(&mut self, topic: &TopicName) -> Result<bool> {
-        self.timed(Operation::Change, None, |store| store.close_circuit(topic))
+        self.timed(StoreOperation::Change, None, |store| store.close_circuit(topic))
     }
 
     fn circuits(&mut self) -> Result<Vec<CircuitView>> {
-        self.timed(Operation::Read, None, |store| store.circuits())
+        self.timed(StoreOperation::Read, None, |store| store.circuits())
     }
 }

@@ -4,25 +4,25 @@ use std::time::{Duration, Instant};
 
 use super::metered_store::MeteredStore;
 use model::job::{JobId, JobKey, State, TopicName};
-use model::metrics::{AddOutcome, DeleteOutcome, Operation};
+use model::metrics::{AddOutcome, DeleteOutcome, StoreOperation};
 use model::record::{JobRecord, RecordKeeping};
 use model::ticket::TicketSecret;
 use store::{
-    Bulk, ChangeGoal, Direction, FollowerMaker, ListedChange, ListedChangeResult, ListedPage, Maintenance,
-    Outbox, OutboxState, RecordPage, Records, Result, SentFollowers, TopicRing,
+    Bulk, Direction, FollowerMaker, ListedChange, ListedChangeGoal, ListedChangeResult, ListedPage,
+    Maintenance, Outbox, OutboxState, RecordPage, Records, Result, SentFollowers, TopicRing,
 };
 
 impl Records for MeteredStore {
     fn keep_records(&mut self, topics: &[(TopicName, RecordKeeping)], bytes_max: u64) -> Result<()> {
-        self.timed(Operation::Change, None, |store| store.keep_records(topics, bytes_max))
+        self.timed(StoreOperation::Change, None, |store| store.keep_records(topics, bytes_max))
     }
 
     fn records(&mut self, key: &JobKey) -> Result<Vec<JobRecord>> {
-        self.timed(Operation::Read, Some(key), |store| store.records(key))
+        self.timed(StoreOperation::Read, Some(key), |store| store.records(key))
     }
 
     fn list_records(&mut self, topic: &TopicName, cursor: Option<&str>, limit: usize) -> Result<RecordPage> {
-        self.timed(Operation::Read, None, |store| store.list_records(topic, cursor, limit))
+        self.timed(StoreOperation::Read, None, |store| store.list_records(topic, cursor, limit))
     }
 
     fn records_after(
@@ -31,15 +31,15 @@ impl Records for MeteredStore {
         order_ms: i64,
         id: Option<&JobId>,
     ) -> Result<Option<String>> {
-        self.timed(Operation::Read, None, |store| store.records_after(topic, order_ms, id))
+        self.timed(StoreOperation::Read, None, |store| store.records_after(topic, order_ms, id))
     }
 
     fn forget(&mut self, key: &JobKey) -> Result<usize> {
-        self.timed(Operation::Change, Some(key), |store| store.forget(key))
+        self.timed(StoreOperation::Change, Some(key), |store| store.forget(key))
     }
 
     fn purge_records(&mut self, topic: &TopicName, limit: usize) -> Result<usize> {
-        self.timed(Operation::Change, None, |store| store.purge_records(topic, limit))
+        self.timed(StoreOperation::Change, None, |store| store.purge_records(topic, limit))
     }
 
     fn trim_records(&mut self) -> Result<(usize, Duration)> {
@@ -61,7 +61,7 @@ impl Outbox for MeteredStore {
     }
 
     fn outbox(&mut self) -> Result<OutboxState> {
-        self.timed(Operation::Read, None, |store| store.outbox())
+        self.timed(StoreOperation::Read, None, |store| store.outbox())
     }
 }
 
@@ -74,7 +74,9 @@ impl Bulk for MeteredStore {
         cursor: Option<&str>,
         limit: usize,
     ) -> Result<ListedPage> {
-        self.timed(Operation::Read, None, |store| store.list_in_order(topic, state, direction, cursor, limit))
+        self.timed(StoreOperation::Read, None, |store| {
+            store.list_in_order(topic, state, direction, cursor, limit)
+        })
     }
 
     fn change_listed(
@@ -84,9 +86,9 @@ impl Bulk for MeteredStore {
     ) -> Vec<Result<ListedChangeResult>> {
         let begun = Instant::now();
         let all = self.store.change_listed(topic, changes);
-        self.took(Operation::Change, None, begun, all.iter().any(Result::is_err));
+        self.took(StoreOperation::Change, None, begun, all.iter().any(Result::is_err));
         for (change, done) in changes.iter().zip(&all) {
-            if change.aim == ChangeGoal::Gone && matches!(done, Ok(ListedChangeResult::Done)) {
+            if change.aim == ListedChangeGoal::Gone && matches!(done, Ok(ListedChangeResult::Done)) {
                 self.counters.topic(topic.as_str()).deleted(DeleteOutcome::Deleted);
                 self.node_of(&JobKey { topic: topic.clone(), id: change.id.clone() }).deleted(1);
             }
@@ -97,7 +99,7 @@ impl Bulk for MeteredStore {
 
 impl Maintenance for MeteredStore {
     fn secret(&mut self, lane: usize) -> Result<TicketSecret> {
-        self.timed(Operation::Read, None, |store| store.secret(lane))
+        self.timed(StoreOperation::Read, None, |store| store.secret(lane))
     }
 
     fn health(&mut self) -> Result<()> {

@@ -44,7 +44,7 @@ pub struct Report {
 
 /// What happens to a job if its lease has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SettlingResult {
+pub enum SettlementEffect {
     /// It is done.
     Done,
     /// It is tried again.
@@ -57,18 +57,18 @@ pub enum SettlingResult {
 
 /// What the store is asked to do with a lease, and what happens to the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settling {
+pub struct SettlementPlan {
     /// What the store is asked to do.
     pub settlement: Settlement,
     /// What happens to the job.
-    pub became: SettlingResult,
+    pub became: SettlementEffect,
     /// With `Extended`: how long the lease lasts from now on.
     pub hold: Option<Duration>,
 }
 
-impl Settling {
+impl SettlementPlan {
     /// Returns what a report means. `random` is as in [`model::retry::Retry::delay_after`].
-    pub fn new(ticket: &Ticket, topic: &Topic, report: &Report, random: f64, now_ms: i64) -> Settling {
+    pub fn new(ticket: &Ticket, topic: &Topic, report: &Report, random: f64, now_ms: i64) -> SettlementPlan {
         let text: String = report.text.trim().chars().take(TEXT_KEPT).collect();
         let is_reserved = ticket.is_reserved();
         let attempt = |answer: String, error: String| Attempt {
@@ -81,14 +81,16 @@ impl Settling {
             late: None,
         };
         let (outcome, became, attempt, hold) = match report.verb {
-            ReportVerb::Ack => (Outcome::Ack, SettlingResult::Done, Some(attempt(text, String::new())), None),
+            ReportVerb::Ack => {
+                (Outcome::Ack, SettlementEffect::Done, Some(attempt(text, String::new())), None)
+            }
             ReportVerb::Extend { lease } => {
                 let lease = lease.or(ticket.own_ttr()).unwrap_or(topic.ttr);
                 let hold = match is_reserved {
                     true => lease.clamp(LEASES.0, LEASES.1),
                     false => lease.min(millis(ticket.until_ms.saturating_sub(now_ms))),
                 };
-                (Outcome::Extend(hold), SettlingResult::Extended, None, Some(hold))
+                (Outcome::Extend(hold), SettlementEffect::Extended, None, Some(hold))
             }
             ReportVerb::Nack { delay } => {
                 let reason = match (text.is_empty(), is_reserved) {
@@ -98,20 +100,20 @@ impl Settling {
                 };
                 let attempt = Some(attempt(String::new(), reason));
                 match topic.again_after(ticket.attempt, ticket.limit, random) {
-                    None => (Outcome::DeadLetter, SettlingResult::Dead, attempt, None),
+                    None => (Outcome::DeadLetter, SettlementEffect::Dead, attempt, None),
                     Some(by_topic) => {
                         let due = Due::In(delay.unwrap_or(by_topic));
                         let outcome = match topic.retried_first && is_reserved {
                             true => Outcome::RetryAs(due, JobPriority::from_number(0)),
                             false => Outcome::Retry(due),
                         };
-                        (outcome, SettlingResult::Retried, attempt, None)
+                        (outcome, SettlementEffect::Retried, attempt, None)
                     }
                 }
             }
         };
         let (key, token) = (ticket.key.clone(), Token(ticket.token.clone()));
-        Settling { settlement: Settlement { key, token, outcome, attempt }, became, hold }
+        SettlementPlan { settlement: Settlement { key, token, outcome, attempt }, became, hold }
     }
 }
 
@@ -128,11 +130,11 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn settling(attempt: u32, verb: ReportVerb, text: &str) -> Settling {
+    fn settling(attempt: u32, verb: ReportVerb, text: &str) -> SettlementPlan {
         settling_until(Ticket::RESERVED, attempt, verb, text)
     }
 
-    fn settling_until(until_ms: i64, attempt: u32, verb: ReportVerb, text: &str) -> Settling {
+    fn settling_until(until_ms: i64, attempt: u32, verb: ReportVerb, text: &str) -> SettlementPlan {
         let name = TopicName::new("t").unwrap();
         let topic = Topic { retry: Retry::List(vec![SECOND]), ..Topic::new(name.clone(), "") };
         let ticket = Ticket {
@@ -143,7 +145,7 @@ mod tests {
             began_ms: 1000,
             until_ms,
         };
-        Settling::new(&ticket, &topic, &Report { verb, text: text.to_owned() }, 0.0, 3500)
+        SettlementPlan::new(&ticket, &topic, &Report { verb, text: text.to_owned() }, 0.0, 3500)
     }
 
     #[test]
@@ -160,7 +162,7 @@ mod tests {
             Outcome::Retry(Due::In(9 * SECOND))
         );
         let dead = settling(3, ReportVerb::Nack { delay }, "");
-        assert_eq!((dead.settlement.outcome, dead.became), (Outcome::DeadLetter, SettlingResult::Dead));
+        assert_eq!((dead.settlement.outcome, dead.became), (Outcome::DeadLetter, SettlementEffect::Dead));
         let extended = settling(1, ReportVerb::Extend { lease: None }, "");
         assert_eq!((extended.hold, extended.settlement.attempt), (Some(60 * SECOND), None));
         let own = settling_until(-3000, 1, ReportVerb::Extend { lease: None }, "");
@@ -184,7 +186,7 @@ mod tests {
         };
         let report = Report { verb: ReportVerb::Nack { delay: None }, text: String::new() };
         let settle =
-            |until_ms| Settling::new(&ticket(until_ms), &topic, &report, 0.0, 3500).settlement.outcome;
+            |until_ms| SettlementPlan::new(&ticket(until_ms), &topic, &report, 0.0, 3500).settlement.outcome;
         let first = JobPriority::from_number(0);
         assert_eq!(settle(Ticket::RESERVED), Outcome::RetryAs(Due::In(SECOND), first));
         assert_eq!(settle(5000), Outcome::Retry(Due::In(SECOND)), "a receiver that answers later");
@@ -193,7 +195,7 @@ mod tests {
     #[test]
     fn a_ticket_bounds_what_a_receiver_that_answers_later_gets() {
         let later = |verb, text| settling_until(5000, 1, verb, text);
-        let kept = |settling: Settling| settling.settlement.attempt.unwrap();
+        let kept = |settling: SettlementPlan| settling.settlement.attempt.unwrap();
         let done = kept(later(ReportVerb::Ack, ""));
         assert_eq!((done.status, done.answer.as_str(), done.error.as_str()), (Some(202), "", ""));
         assert_eq!(kept(later(ReportVerb::Nack { delay: None }, "")).error, "refused later");

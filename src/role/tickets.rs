@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::lock;
-use crate::settling::{Report, ReportVerb, Settling, SettlingResult};
+use crate::settling::{Report, ReportVerb, SettlementEffect, SettlementPlan};
 use host::now_ms;
 use model::excerpt::Excerpt;
 use model::job::JobKey;
@@ -54,7 +54,7 @@ pub struct SettledTicket {
     /// The job.
     pub key: JobKey,
     /// What happened to it.
-    pub became: SettlingResult,
+    pub became: SettlementEffect,
     /// The end of the lease in Unix milliseconds, if the job stays leased.
     pub until_ms: Option<i64>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct ProvedReport {
     ticket: Ticket,
     signature: [u8; 32],
     verb: ReportVerb,
-    became: SettlingResult,
+    became: SettlementEffect,
     until_ms: Option<i64>,
     /// How long the attempt took. None: the report does not end the attempt.
     took_ms: Option<u64>,
@@ -188,8 +188,8 @@ impl Tickets {
         }
         let topic = topic.unwrap_or_else(|| Topic::new(ticket.key.topic.clone(), "").into());
         let at_ms = now_ms();
-        let Settling { settlement, became, hold } =
-            Settling::new(&ticket, &topic, &report, fastrand::f64(), at_ms);
+        let SettlementPlan { settlement, became, hold } =
+            SettlementPlan::new(&ticket, &topic, &report, fastrand::f64(), at_ms);
         let took_ms = settlement.attempt.as_ref().map(|attempt| attempt.took_ms);
         let why = settlement.attempt.as_ref().map_or(String::new(), |attempt| attempt.error.clone());
         let until_ms = hold.map(|hold| at_ms.saturating_add(hold.as_millis() as i64));
@@ -216,12 +216,12 @@ impl Tickets {
         }
         log_outcome(&ticket, became, &why);
         if let Some(took_ms) = took_ms.filter(|_| ticket.is_reserved()) {
-            let is_done = became == SettlingResult::Done;
+            let is_done = became == SettlementEffect::Done;
             let outcome = if is_done { AttemptOutcome::Accepted } else { AttemptOutcome::Failed };
             self.counters.topic(ticket.key.topic.as_str()).reported(outcome, took_ms.saturating_mul(1000));
         }
         let settled = SettledTicket { key: ticket.key, became, until_ms };
-        if became != SettlingResult::Extended {
+        if became != SettlementEffect::Extended {
             lock(&self.settled).keep(signature, verb, settled.clone(), Instant::now());
         }
         Ok(settled)
@@ -229,7 +229,7 @@ impl Tickets {
 }
 
 /// Logs what happened to a job.
-fn log_outcome(ticket: &Ticket, became: SettlingResult, why: &str) {
+fn log_outcome(ticket: &Ticket, became: SettlementEffect, why: &str) {
     let (topic, id) = (ticket.key.topic.as_str(), ticket.key.id.as_str());
     let (attempt, why) = (ticket.attempt, Excerpt(why));
     let (done, failed) = match ticket.is_reserved() {
@@ -237,15 +237,15 @@ fn log_outcome(ticket: &Ticket, became: SettlingResult, why: &str) {
         false => ("accepted later", "was reported as failed"),
     };
     match became {
-        SettlingResult::Done => {
+        SettlementEffect::Done => {
             log::debug!(target: "notify", topic, id, attempt; "{done} at attempt {attempt}")
         }
-        SettlingResult::Dead => {
+        SettlementEffect::Dead => {
             log::error!(target: "notify", topic, id, attempt; "is a dead letter after attempt {attempt}: {why}")
         }
-        SettlingResult::Retried => {
+        SettlementEffect::Retried => {
             log::warn!(target: "notify", topic, id, attempt; "{failed} at attempt {attempt}: {why}")
         }
-        SettlingResult::Extended => {}
+        SettlementEffect::Extended => {}
     }
 }

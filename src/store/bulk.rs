@@ -46,7 +46,7 @@ pub struct ListedPage {
 
 /// What happens to a listed job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChangeGoal {
+pub enum ListedChangeGoal {
     /// It gets this due time, Unix milliseconds, and is delayed or ready.
     Due(i64),
     /// It is deleted.
@@ -63,7 +63,7 @@ pub struct ListedChange {
     /// Its due time when it was listed.
     pub due_ms: i64,
     /// What happens to the job.
-    pub aim: ChangeGoal,
+    pub aim: ListedChangeGoal,
 }
 
 /// The result of a [`ListedChange`].

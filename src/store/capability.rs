@@ -11,7 +11,7 @@ const TELLS_OF_DISK: (u32, u32) = (8, 0);
 
 /// What a server can promise about the changes that it makes. A field is `None` if the server does not report it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Capability {
+pub struct ServerDurability {
     /// The release of Redis. If the server is not Redis: the release of Redis that it claims to be compatible with.
     pub version: Option<(u32, u32)>,
     /// Its name, if it is not Redis.
@@ -24,9 +24,9 @@ pub struct Capability {
     pub replicas: Option<u64>,
 }
 
-impl Capability {
+impl ServerDurability {
     /// Reads the answers of INFO and CONFIG GET. Either of them may be empty.
-    pub fn new(info: &BTreeMap<String, String>, config: &BTreeMap<String, String>) -> Capability {
+    pub fn new(info: &BTreeMap<String, String>, config: &BTreeMap<String, String>) -> ServerDurability {
         let is_online = |(key, value): (&String, &String)| {
             key.strip_prefix("slave").is_some_and(|n| n.parse::<u32>().is_ok())
                 && value.contains("state=online")
@@ -39,7 +39,7 @@ impl Capability {
         let is_loading = info.get("loading").is_some_and(|value| value != "0");
         let aof = info.get("aof_enabled").filter(|_| !is_loading).map(|value| value != "0");
         let fork = info.get("server_name").filter(|name| name.as_str() != "redis");
-        Capability {
+        ServerDurability {
             version,
             fork: fork.cloned(),
             aof: aof.or_else(|| config.get("appendonly").map(|value| value == "yes")),
@@ -129,21 +129,21 @@ mod tests {
             ("8.0.0", "1", map(&[]), Durability::Fsync),
             ("8.0.0", "0", fsync("always"), Durability::Memory),
         ] {
-            let capability = Capability::new(&info(version, aof), &sync);
+            let capability = ServerDurability::new(&info(version, aof), &sync);
             assert_eq!(capability.alone(), alone, "{version} {aof} {sync:?}");
             assert_eq!(capability.lacks(Durability::Fsync).is_none(), alone == Durability::Fsync);
             assert_eq!(capability.keeps_snapshots_only(), aof == "0");
         }
         let mut loading = info("7.0.15", "0");
         loading.insert("loading".into(), "1".into());
-        assert!(!Capability::new(&loading, &map(&[])).keeps_snapshots_only());
-        assert!(!Capability::new(&loading, &map(&[("appendonly", "yes")])).keeps_snapshots_only());
-        assert!(Capability::new(&loading, &map(&[("appendonly", "no")])).keeps_snapshots_only());
-        let older = Capability::new(&info("7.0.15", "1"), &fsync("everysec"));
+        assert!(!ServerDurability::new(&loading, &map(&[])).keeps_snapshots_only());
+        assert!(!ServerDurability::new(&loading, &map(&[("appendonly", "yes")])).keeps_snapshots_only());
+        assert!(ServerDurability::new(&loading, &map(&[("appendonly", "no")])).keeps_snapshots_only());
+        let older = ServerDurability::new(&info("7.0.15", "1"), &fsync("everysec"));
         assert!(older.lacks(Durability::Fsync).unwrap().contains("7.0"));
         let mut fork = info("8.0.0", "1");
         fork.insert("server_name".into(), "valkey".into());
-        let fork = |sync| Capability::new(&fork, &fsync(sync));
+        let fork = |sync| ServerDurability::new(&fork, &fsync(sync));
         assert!(fork("everysec").lacks(Durability::Fsync).unwrap().starts_with("it is valkey,"));
         assert_eq!(fork("always").alone(), Durability::Fsync);
     }
@@ -156,7 +156,7 @@ mod tests {
             ("slave1", "ip=h,port=2,state=wait_bgsave,offset=0,lag=0"),
             ("slave_repl_offset", "9"),
         ]);
-        let capability = Capability::new(&info, &map(&[]));
+        let capability = ServerDurability::new(&info, &map(&[]));
         assert_eq!(capability.replicas, Some(1));
         assert_eq!(capability.lacks(Durability::Replicas(1)), None);
         assert!(capability.lacks(Durability::Replicas(2)).unwrap().contains("1 replicas follow it, of 2"));
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_server_that_tells_nothing_promises_no_disk() {
-        let silent = Capability::default();
+        let silent = ServerDurability::default();
         assert!(silent.lacks(Durability::Fsync).unwrap().contains("INFO is forbidden"));
         assert_eq!(silent.lacks(Durability::Replicas(1)), None);
         assert!(!silent.keeps_snapshots_only());

@@ -1,6 +1,6 @@
 //! Counts and lists of jobs.
 
-use crate::{Forecast, JobsPage, Result, View};
+use crate::{Forecast, JobsPage, Result, StoredJob};
 use model::job::{State, TopicName};
 
 /// How many jobs of a topic are in each state.
@@ -54,7 +54,7 @@ pub trait Views {
 
     /// Returns the dead letters of a topic that died at `since_ms` or later, the latest first: up to `limit`, or fewer
     /// if their bodies are big.
-    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>>;
+    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<StoredJob>>;
 
     /// Returns the counts of all topics that ever had a job, sorted by name.
     fn counts(&mut self) -> Result<Vec<Counts>>;

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use model::job::{JobId, TopicName};
-use model::letters::Pace;
+use model::letters::RedrivePace;
 use std::time::Duration;
 
 /// What is done with the dead letters of some ids.
@@ -22,12 +22,12 @@ pub enum DeadLetterSelection {
     /// The dead letters of these ids.
     Ids(Vec<JobId>),
     /// Exactly these dead letters.
-    Letters(Vec<DeadLetter>),
+    Letters(Vec<DeadLetterKey>),
 }
 
 /// One dead letter. Dead letters of the same id died at different times.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadLetter {
+pub struct DeadLetterKey {
     /// The job's id.
     pub id: JobId,
     /// When it died, Unix milliseconds.
@@ -44,7 +44,7 @@ pub trait DeadLetters {
         topic: &TopicName,
         which: &DeadLetterSelection,
         limit: usize,
-        pace: Pace,
+        pace: RedrivePace,
     ) -> Result<usize>;
 
     /// Counts or removes all dead letters of some ids. If a live job has one of the ids, the job stays. Returns how
@@ -52,7 +52,7 @@ pub trait DeadLetters {
     fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: DeadLetterOperation) -> Result<usize>;
 
     /// Removes these dead letters, and no other dead letters with the same ids. Returns how many there were.
-    fn purge_letters(&mut self, topic: &TopicName, letters: &[DeadLetter]) -> Result<usize>;
+    fn purge_letters(&mut self, topic: &TopicName, letters: &[DeadLetterKey]) -> Result<usize>;
 
     /// Removes dead letters that died at least `age` ago, up to about `limit` on each shard. Returns how many. The
     /// caller repeats the call until there are none.

@@ -25,7 +25,7 @@ pub fn lack_of_room(file: &Path, min_free: u64) -> Option<String> {
 
 /// The room that must be left on a disk, so that the jobs on it can still be settled.
 #[derive(Debug)]
-pub(crate) struct Reserve {
+pub(crate) struct DiskReserve {
     file: PathBuf,
     /// In bytes. 0: none.
     min_free: u64,
@@ -33,9 +33,9 @@ pub(crate) struct Reserve {
     checked: Option<(Instant, Option<String>)>,
 }
 
-impl Reserve {
-    pub(crate) fn new(file: &Path, min_free: u64) -> Reserve {
-        Reserve { file: file.to_owned(), min_free, checked: None }
+impl DiskReserve {
+    pub(crate) fn new(file: &Path, min_free: u64) -> DiskReserve {
+        DiskReserve { file: file.to_owned(), min_free, checked: None }
     }
 
     /// Returns what the disk lacks. None: it has enough free space.
@@ -61,10 +61,10 @@ mod tests {
     #[test]
     fn a_lack_of_room_names_what_is_free_and_what_is_needed() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut reserve = Reserve::new(file.path(), 1 << 60);
+        let mut reserve = DiskReserve::new(file.path(), 1 << 60);
         let lack = reserve.lack().unwrap();
         assert!(lack.ends_with(" MiB free, and adds need 1099511627776.0 MiB (store.min_free)"), "{lack}");
-        assert_eq!(Reserve::new(file.path(), 0).lack(), None);
+        assert_eq!(DiskReserve::new(file.path(), 0).lack(), None);
         assert_eq!(lack_of_room(file.path(), 1), None);
     }
 }

@@ -12,7 +12,7 @@ pub type ReadyCounts = Vec<(TopicName, u64)>;
 
 /// Topics that have ready jobs, but whose circuit lets no job through now. Each has the time until its circuit may let
 /// one job through.
-pub type WaitingTopics = Vec<(TopicName, Duration)>;
+pub type CircuitWaits = Vec<(TopicName, Duration)>;
 
 /// A process reports how many callbacks it holds. The store remembers the number for this long. Then it forgets the
 /// number, unless the process has reported it again.
@@ -133,7 +133,7 @@ pub trait Limits {
     /// Grants permits to begin callbacks of topics and hosts with limits, at their homes. Returns one answer for each
     /// of `asks`, in their order. The store forgets how many callbacks a process holds in two cases: if the process
     /// does not report the number again within [`PERMIT_HOLDS`], or if
-    /// [`Promotion::hand_back`](crate::Promotion::hand_back) is called for the process.
+    /// [`TimerWork::hand_back`](crate::TimerWork::hand_back) is called for the process.
     fn permits(&mut self, owner: &OwnerTag, asks: &[PermitRequest]) -> Vec<Result<Permit>>;
 
     /// Returns how far the limits of topics and hosts are used, according to their homes. Changes nothing. Returns one

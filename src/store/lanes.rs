@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Bell, BellKind, RedisStore, Result, SqliteStore, Store, TakeOver, Token, redis, sqlite};
+use super::{Bell, BellKind, MovableStore, RedisStore, Result, SqliteStore, Store, Token, redis, sqlite};
 use model::job::JobKey;
 use model::settings;
 use model::topic::{Durability, Topics};
@@ -23,7 +23,7 @@ pub fn open(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dy
 
 /// Opens the old or the new store of a move. It also opens a store that has the mark of a move. So a daemon must not
 /// call this function, and calls [`open`] or [`open_lane`], which refuse such a store.
-pub fn open_to_move(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dyn TakeOver>> {
+pub fn open_to_move(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dyn MovableStore>> {
     match settings {
         settings::StoreSettings::Embedded { path, min_free } => {
             Ok(Box::new(SqliteStore::open_marked(path, run_dir, *min_free)?))
@@ -50,7 +50,7 @@ pub fn hang_bell(
 ) -> io::Result<Box<dyn Bell>> {
     match settings {
         settings::StoreSettings::Embedded { .. } => {
-            Ok(Box::new(sqlite::HungBell::hang(run_dir, kind, name)?))
+            Ok(Box::new(sqlite::SocketBell::hang(run_dir, kind, name)?))
         }
         settings::StoreSettings::Redis(settings) => {
             let nodes = redis::Nodes::from_settings(settings).map_err(io::Error::other)?;
@@ -72,7 +72,7 @@ pub fn unhang(bell: Box<dyn Bell>, store: &mut dyn Store) {
 
 /// A question to the servers of a node about themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Probe {
+pub enum ServerQuery {
     /// Its clock: `us`, Unix microseconds.
     Time,
     /// Its state: the answer of INFO, and `dq_node`, the name of the node for which dq first used the server.
@@ -83,7 +83,7 @@ pub enum Probe {
     Cluster,
 }
 
-/// The answer of one server of a node to a [`Probe`].
+/// The answer of one server of a node to a [`ServerQuery`].
 #[derive(Debug, Clone)]
 pub struct ProbeAnswer {
     /// Its address. Empty if it is not known.
@@ -127,7 +127,7 @@ impl Lanes {
 
     /// Asks the servers of a lane's node about themselves, even if they count as down. In a Cluster, each master is
     /// asked. In any other node, one server is asked.
-    pub fn probe(&self, lane: usize, probe: Probe) -> Vec<ProbeAnswer> {
+    pub fn probe(&self, lane: usize, probe: ServerQuery) -> Vec<ProbeAnswer> {
         self.0.as_ref().map_or_else(Vec::new, |nodes| nodes.probe(lane, probe))
     }
 
@@ -147,7 +147,7 @@ impl Lanes {
     }
 
     /// Returns which nodes hold jobs, as far as this process knows. None: it does not know, or the store is embedded.
-    pub fn set(&self) -> Option<redis::SetState> {
+    pub fn set(&self) -> Option<redis::NodeSetView> {
         self.0.as_ref().and_then(|nodes| nodes.set_state())
     }
 

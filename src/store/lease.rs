@@ -3,7 +3,7 @@
 use crate::{PromotionResult, Rescheduled};
 use std::time::Duration;
 
-use super::{ReadyCounts, Reserver, Result, Store, WaitingTopics};
+use super::{CircuitWaits, ReadyCounts, Reserver, Result, Store};
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobKey, TopicName};
 use model::job_priority::JobPriority;
@@ -38,7 +38,7 @@ pub struct Token(pub Box<[u8]>);
 
 /// A job under a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leased {
+pub struct LeasedJob {
     /// Topic and id.
     pub key: JobKey,
     /// Its body.
@@ -65,7 +65,7 @@ pub struct Leased {
     pub headers: Headers,
 }
 
-impl Leased {
+impl LeasedJob {
     /// Returns how long the job had been due when it was leased. Both moments are by the shard's clock, which may
     /// differ from this host's clock.
     pub fn late(&self) -> Duration {
@@ -75,9 +75,9 @@ impl Leased {
 
 /// The result of a lease call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Batch {
+pub struct LeaseResult {
     /// The leased jobs. The jobs of a topic are sorted by priority and due time.
-    pub jobs: Vec<Leased>,
+    pub jobs: Vec<LeasedJob>,
     /// The topics that still have ready jobs, with the number of these jobs. Paused topics are left out. Topics whose
     /// circuit lets no job through now are also left out. If the circuit of a topic lets one job through, the number is
     /// one. All topics of the request are included, but only some of the other topics. If the call is repeated, each of
@@ -85,7 +85,7 @@ pub struct Batch {
     pub left: ReadyCounts,
     /// The topics that have ready jobs, but whose circuit lets no job through now. Each has the time until its circuit
     /// may let one job through. No bell rings when that time is over. Topics are included as in `left`.
-    pub waiting: WaitingTopics,
+    pub waiting: CircuitWaits,
 }
 
 /// The outcome of a leased job.
@@ -143,7 +143,7 @@ pub(super) fn exchange_apart(
     wanted: &[LeaseRequest],
     limit: usize,
     owner: Option<&OwnerTag>,
-) -> (Vec<Result<Settled>>, Result<Batch>) {
+) -> (Vec<Result<Settled>>, Result<LeaseResult>) {
     let settled = store.settle(settlements);
     let failed = settled.iter().find_map(|settled| settled.as_ref().err().cloned());
     let leased = failed.map_or_else(|| store.lease(wanted, limit, owner), Err);
@@ -154,7 +154,12 @@ pub(super) fn exchange_apart(
 pub trait Leases {
     /// Leases up to `limit` ready jobs in all, topic by topic in the given order. No job of a paused topic is leased.
     /// The circuit of a topic may also limit how many of its jobs are leased. Never waits for work.
-    fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch>;
+    fn lease(
+        &mut self,
+        wanted: &[LeaseRequest],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+    ) -> Result<LeaseResult>;
 
     /// Leases this delayed or ready job, even if other jobs come before it, or its topic is paused. A delayed job is
     /// due from now on. `max_attempts` is as in [`LeaseRequest`]. None: there is no such job, or it is leased.
@@ -164,7 +169,7 @@ pub trait Leases {
         hold: Duration,
         max_attempts: u32,
         owner: Option<&OwnerTag>,
-    ) -> Result<Option<Leased>>;
+    ) -> Result<Option<LeasedJob>>;
 
     /// Takes back the leases of this handle's lease calls whose answers never came. Those jobs were never delivered, so
     /// the attempts do not count. An error means that some leases are not taken back yet. Each lease call tries this
@@ -187,17 +192,17 @@ pub trait Settlements {
         wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
-    ) -> (Vec<Result<Settled>>, Result<Batch>);
+    ) -> (Vec<Result<Settled>>, Result<LeaseResult>);
 }
 
 /// The work of timers: they promote jobs whose due time has passed, and end leases that were not settled.
-pub trait Promotion {
+pub trait TimerWork {
     /// Promotes up to `limit` due jobs on each shard. `next_ms` is the next due time.
     fn promote(&mut self, limit: usize) -> Result<PromotionResult> {
         self.promote_or_spread(limit, &[]).map(|(moved, _)| moved)
     }
 
-    /// Does the same as [`Promotion::promote`], with one exception. Some jobs of the topics in `spread` get a new due
+    /// Does the same as [`TimerWork::promote`], with one exception. Some jobs of the topics in `spread` get a new due
     /// time instead, at random within the given span from now. These are the jobs that have been due for more than
     /// [`OUTAGE`](crate::OUTAGE), because no timer promoted them. Returns how many jobs of each topic got a new due
     /// time. (These jobs also count in `jobs`.)
@@ -216,7 +221,7 @@ pub trait Promotion {
     /// attempts are used up. `next_ms` is the next deadline.
     fn expire(&mut self, limit: usize) -> Result<PromotionResult>;
 
-    /// Returns the topics of the dead letters that [`Promotion::hand_back`] and [`Promotion::expire`] of this handle
+    /// Returns the topics of the dead letters that [`TimerWork::hand_back`] and [`TimerWork::expire`] of this handle
     /// have made since the last call: one entry for each dead letter.
     fn take_dead_letter_topics(&mut self) -> Vec<TopicName>;
 }

@@ -32,33 +32,33 @@ mod take_over;
 use std::time::Duration;
 
 pub use bell::{Bell, BellKind, Ring, TopicRing};
-pub use bulk::{Bulk, ChangeGoal, Direction, ListedChange, ListedChangeResult, ListedJob, ListedPage};
-pub use capability::Capability;
+pub use bulk::{Bulk, Direction, ListedChange, ListedChangeGoal, ListedChangeResult, ListedJob, ListedPage};
+pub use capability::ServerDurability;
 pub use counts::{Counts, Views};
-pub use dead::{DeadLetter, DeadLetterOperation, DeadLetterSelection, DeadLetters};
+pub use dead::{DeadLetterKey, DeadLetterOperation, DeadLetterSelection, DeadLetters};
 pub use disk::lack_of_room;
 pub use flow::{
-    CircuitOpening, CircuitState, CircuitView, LimitQuery, LimitUse, Limits, PERMIT_HOLDS, Pauses, Permit,
-    PermitRequest, ReadyCounts, WaitingTopics,
+    CircuitOpening, CircuitState, CircuitView, CircuitWaits, LimitQuery, LimitUse, Limits, PERMIT_HOLDS,
+    Pauses, Permit, PermitRequest, ReadyCounts,
 };
-pub use lanes::{Lanes, Probe, ProbeAnswer, hang_bell, open, open_lane, open_to_move, unhang};
+pub use lanes::{Lanes, ProbeAnswer, ServerQuery, hang_bell, open, open_lane, open_to_move, unhang};
 use lease::exchange_apart;
 pub use lease::{
-    Batch, LeaseRequest, Leased, Leases, Outcome, OwnerTag, Promotion, Settled, Settlement, Settlements,
-    Token,
+    LeaseRequest, LeaseResult, LeasedJob, Leases, Outcome, OwnerTag, Settled, Settlement, Settlements,
+    TimerWork, Token,
 };
 pub use migrations::migrations;
 pub use outbox::{FollowerMaker, Outbox, OutboxCause, OutboxEntry, OutboxState, SentFollowers};
 pub use outcome::{Added, Changed, Deleted, Jobs};
 pub use records::{RecordPage, Records};
 pub use redis::{
-    MoveProgress, MoveRequest, MoveSummary, NodeState, Part, RedisStore, SetState, SharedTables, SpoolSender,
-    TableChange,
+    MoveProgress, MoveRequest, MoveSummary, NodeRole, NodeSetView, NodeState, RedisStore, RedisTables,
+    SpoolSender, TableFieldChange,
 };
 pub use reserver::{RESERVER_NAME_MAX, Reserver};
 pub use spool::{Spool, SpoolState};
 pub use sqlite::{HeldTurn, SqliteStore, unfinished_replacement};
-pub use take_over::{MoveMark, TakeOver};
+pub use take_over::{MovableStore, StoreMoveMark};
 
 use model::destination::Destination;
 use model::headers::Headers;
@@ -204,7 +204,7 @@ impl Change {
 
 /// A job as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct View {
+pub struct StoredJob {
     /// Topic and id.
     pub key: JobKey,
     /// Its state.
@@ -258,7 +258,7 @@ pub type Rescheduled = Vec<(TopicName, usize)>;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobsPage {
     /// The jobs.
-    pub jobs: Vec<View>,
+    pub jobs: Vec<StoredJob>,
     /// The cursor of the next page. None: this was the last page.
     pub next: Option<String>,
     /// The nodes that could not be asked. Their jobs are missing from the page.
@@ -273,7 +273,7 @@ pub trait Store:
     Jobs
     + Leases
     + Settlements
-    + Promotion
+    + TimerWork
     + DeadLetters
     + Records
     + Outbox
@@ -290,7 +290,7 @@ impl<
     T: Jobs
         + Leases
         + Settlements
-        + Promotion
+        + TimerWork
         + DeadLetters
         + Records
         + Outbox

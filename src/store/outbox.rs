@@ -59,7 +59,7 @@ pub struct OutboxState {
 /// The outbox of a store. Each entry leads to one add (`keep`), even if processes die or several send at once.
 pub trait Outbox {
     /// Returns whether there are entries, as far as this is known without a call to a server. On Redis: whether
-    /// [`Promotion`](crate::Promotion) calls of this handle have seen entries since the last call of this method.
+    /// [`TimerWork`](crate::TimerWork) calls of this handle have seen entries since the last call of this method.
     fn has_followers(&mut self) -> Result<bool>;
 
     /// Adds the jobs that follow from the entries, some entries at a time. Entries that cannot be sent now wait. This

@@ -1,6 +1,6 @@
 //! What clients do to jobs, and the results.
 
-use crate::{Change, Result, View};
+use crate::{Change, Result, StoredJob};
 use model::job::{Due, JobKey, NewJob, State, TopicName};
 use std::time::Duration;
 /// The result of adding one job, with the due time of the job that is stored now, by the shard's clock.
@@ -81,7 +81,7 @@ pub trait Jobs {
     fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>>;
 
     /// Returns the job with this key, or its latest dead letter if there is no live job.
-    fn get(&mut self, key: &JobKey) -> Result<Option<View>>;
+    fn get(&mut self, key: &JobKey) -> Result<Option<StoredJob>>;
 
     /// Removes jobs durably, in any state. If there is no live job with a key, its dead letters are removed. Returns
     /// one answer for each key, in their order.

@@ -18,12 +18,12 @@
 
 use std::fmt;
 
-use super::{Result, Store, View};
+use super::{Result, Store, StoredJob};
 use model::record::JobRecord;
 
 /// What a store does in a move, and the name of the other store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MoveMark {
+pub enum StoreMoveMark {
     /// The jobs of this store are being copied to the other store.
     Leaves(String),
     /// The jobs of this store were moved to the other store. The jobs that this store still has are old.
@@ -34,26 +34,26 @@ pub enum MoveMark {
     GivenUp(String),
 }
 
-impl MoveMark {
+impl StoreMoveMark {
     /// Returns the text of the mark, as a store keeps it.
     pub(crate) fn to_text(&self) -> String {
         let (word, other) = match self {
-            MoveMark::Leaves(other) => ("leaves", other),
-            MoveMark::Left(other) => ("left", other),
-            MoveMark::Takes(other) => ("takes", other),
-            MoveMark::GivenUp(other) => ("given-up", other),
+            StoreMoveMark::Leaves(other) => ("leaves", other),
+            StoreMoveMark::Left(other) => ("left", other),
+            StoreMoveMark::Takes(other) => ("takes", other),
+            StoreMoveMark::GivenUp(other) => ("given-up", other),
         };
         format!("{word} {other}")
     }
 
     /// Reads the text. None: it is not the text of a mark.
-    pub(crate) fn from_text(text: &str) -> Option<MoveMark> {
+    pub(crate) fn from_text(text: &str) -> Option<StoreMoveMark> {
         let (word, other) = text.trim_end().split_once(' ')?;
         let mark = match word {
-            "leaves" => MoveMark::Leaves,
-            "left" => MoveMark::Left,
-            "takes" => MoveMark::Takes,
-            "given-up" => MoveMark::GivenUp,
+            "leaves" => StoreMoveMark::Leaves,
+            "left" => StoreMoveMark::Left,
+            "takes" => StoreMoveMark::Takes,
+            "given-up" => StoreMoveMark::GivenUp,
             _ => return None,
         };
         Some(mark(other.to_owned()))
@@ -61,14 +61,14 @@ impl MoveMark {
 }
 
 /// Why a daemon may not use the store.
-impl fmt::Display for MoveMark {
+impl fmt::Display for StoreMoveMark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let again = "run the same dq move again, or give it up with --give-up";
         match self {
-            MoveMark::Leaves(other) => write!(f, "its jobs are being moved to {other}: {again}"),
-            MoveMark::Left(other) => write!(f, "its jobs were moved to {other}: use that store"),
-            MoveMark::Takes(other) => write!(f, "it does not have all jobs of {other} yet: {again}"),
-            MoveMark::GivenUp(other) => {
+            StoreMoveMark::Leaves(other) => write!(f, "its jobs are being moved to {other}: {again}"),
+            StoreMoveMark::Left(other) => write!(f, "its jobs were moved to {other}: use that store"),
+            StoreMoveMark::Takes(other) => write!(f, "it does not have all jobs of {other} yet: {again}"),
+            StoreMoveMark::GivenUp(other) => {
                 write!(
                     f,
                     "it has some jobs of {other}, from a move that was given up: empty it (docs/MOVE.md)"
@@ -79,19 +79,19 @@ impl fmt::Display for MoveMark {
 }
 
 /// A store that can take over what another store had. Such a store may be opened even if it has a mark.
-pub trait TakeOver: Store {
+pub trait MovableStore: Store {
     /// Returns the mark of the store.
-    fn move_mark(&mut self) -> Result<Option<MoveMark>>;
+    fn move_mark(&mut self) -> Result<Option<StoreMoveMark>>;
 
     /// Sets the mark of the store, or removes the mark. The mark is as safe as a job when this returns.
-    fn set_move_mark(&mut self, mark: Option<&MoveMark>) -> Result<()>;
+    fn set_move_mark(&mut self, mark: Option<&StoreMoveMark>) -> Result<()>;
 
     /// Takes over jobs in any state. A job that was leased waits until its lease would have ended, and the attempt does
     /// not count. Jobs that are here already are left out.
-    fn take_over(&mut self, jobs: &[View]) -> Result<()>;
+    fn take_over(&mut self, jobs: &[StoredJob]) -> Result<()>;
 
-    /// Takes over records. Records that are here already are left out. Call [`TakeOver::end_take_over`] after the last
-    /// records.
+    /// Takes over records. Records that are here already are left out. Call [`MovableStore::end_take_over`] after the
+    /// last records.
     fn take_over_records(&mut self, records: &[JobRecord]) -> Result<()>;
 
     /// Must be called after everything was taken over. When this returns, all that was taken over is as safe as an
@@ -101,10 +101,10 @@ pub trait TakeOver: Store {
 
 /// Returns a leased job in the form in which another store gets it: as a job that waits until its lease would have
 /// ended.
-pub(crate) fn without_lease(job: &View) -> View {
+pub(crate) fn without_lease(job: &StoredJob) -> StoredJob {
     let due_ms = job.until_ms.map_or(job.due_ms, |until_ms| until_ms.max(job.due_ms));
     let attempts = job.attempts.saturating_sub(1);
-    View {
+    StoredJob {
         state: model::job::State::Delayed,
         due_ms,
         until_ms: None,
@@ -120,10 +120,11 @@ mod tests {
 
     #[test]
     fn a_mark_is_read_as_it_was_written() {
-        let marks = [MoveMark::Leaves, MoveMark::Left, MoveMark::Takes, MoveMark::GivenUp];
+        let marks =
+            [StoreMoveMark::Leaves, StoreMoveMark::Left, StoreMoveMark::Takes, StoreMoveMark::GivenUp];
         for mark in marks.map(|mark| mark("a b".to_owned())) {
-            assert_eq!(MoveMark::from_text(&format!("{}\n", mark.to_text())), Some(mark));
+            assert_eq!(StoreMoveMark::from_text(&format!("{}\n", mark.to_text())), Some(mark));
         }
-        assert_eq!(MoveMark::from_text("goes a"), None);
+        assert_eq!(StoreMoveMark::from_text("goes a"), None);
     }
 }

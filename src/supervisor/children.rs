@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use super::child::{self, EXIT_CONFIG, State};
 use super::running_child::RunningChild;
-use super::{DRAIN_GRACE, Master, Place, restart};
+use super::{DRAIN_GRACE, GenerationSlot, Master, restart};
 use host::{self, Exit, Inherited, Link, Received, Spawn, ToChild, ToMaster};
 use model::slot;
 
@@ -39,7 +39,7 @@ impl Master {
         }
     }
 
-    fn handle_message(&mut self, place: Place, message: ToMaster) {
+    fn handle_message(&mut self, place: GenerationSlot, message: ToMaster) {
         let Some(filled) = self.children.get_mut(&place) else { return };
         filled.silence.broken();
         match message {
@@ -49,7 +49,7 @@ impl Master {
         }
     }
 
-    fn drop_link(&mut self, place: Place) {
+    fn drop_link(&mut self, place: GenerationSlot) {
         if let Some(filled) = self.children.get_mut(&place) {
             filled.link = None;
         }
@@ -73,7 +73,7 @@ impl Master {
         Ok(())
     }
 
-    fn note_end(&mut self, place: Place, pid: Pid, exit: Exit) {
+    fn note_end(&mut self, place: GenerationSlot, pid: Pid, exit: Exit) {
         let (generation, slot) = place;
         let Some(filled) = self.children.get_mut(&place) else { return };
         let asked = matches!(
@@ -117,7 +117,7 @@ impl Master {
         }
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<GenerationSlot> {
         self.children.keys().copied().collect()
     }
 
@@ -136,7 +136,7 @@ impl Master {
     }
 
     /// Gives an event to the state machine of a child, and does what it decides.
-    pub(super) fn step(&mut self, place: Place, event: child::ChildEvent) {
+    pub(super) fn step(&mut self, place: GenerationSlot, event: child::ChildEvent) {
         let now = Instant::now();
         let Some(filled) = self.children.get_mut(&place) else { return };
         let before = filled.child.state;
@@ -176,7 +176,7 @@ impl Master {
         }
     }
 
-    fn order_drain(&self, place: Place, now: Instant) {
+    fn order_drain(&self, place: GenerationSlot, now: Instant) {
         let Some(filled) = self.children.get(&place) else { return };
         let kill_at = filled.child.deadline();
         let within = kill_at.map(|at| at.saturating_duration_since(now).saturating_sub(DRAIN_GRACE));
@@ -193,7 +193,7 @@ impl Master {
         }
     }
 
-    fn spawn(&mut self, place: Place) -> Result<Pid> {
+    fn spawn(&mut self, place: GenerationSlot) -> Result<Pid> {
         let Some(generation) = self.generations.get(&place.0) else { bail!("its generation is gone") };
         let (link, theirs) = Link::pair().context("cannot make a link")?;
         let own = Inherited::own(generation.sealed.as_fd(), theirs.as_fd()).into_iter();

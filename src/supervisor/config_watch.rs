@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::restart::{RestartEvent, RestartKind};
 use super::{Master, generation};
 use host::Changes;
-use model::status::Phase;
+use model::status::MasterPhase;
 
 /// How long a file must be unchanged before it is read. Before that, somebody may still be writing the file.
 const QUIET: Duration = Duration::from_millis(200);
@@ -63,7 +63,7 @@ impl Master {
 
     /// Checks the file when it has been unchanged for a moment after a change.
     pub(super) fn look_at_config(&mut self) {
-        let (now, checking) = (Instant::now(), self.phase() == Phase::Checking);
+        let (now, checking) = (Instant::now(), self.phase() == MasterPhase::Checking);
         let Some(watch) = &mut self.config_watch else { return };
         match watch.changes.take() {
             Ok(true) => watch.look_at = Some(now + QUIET),

@@ -13,7 +13,7 @@ use super::Master;
 use super::child::State;
 use super::plan::Plan;
 use super::restart::RestartState;
-use model::status::{self, DaemonStatus, Phase, Process, ProcessState};
+use model::status::{self, DaemonStatus, MasterPhase, Process, ProcessState};
 
 /// How many clients are answered before the master does other work.
 const TURN: usize = 16;
@@ -101,13 +101,13 @@ impl Master {
     }
 
     /// Returns the phase of the master.
-    pub(super) fn phase(&self) -> Phase {
+    pub(super) fn phase(&self) -> MasterPhase {
         match self.restart {
-            RestartState::Stopping => Phase::Stopping,
-            RestartState::Checking { .. } => Phase::Checking,
-            RestartState::Rolling { .. } => Phase::Rolling,
-            RestartState::Steady if self.started_by.is_some() => Phase::Starting,
-            RestartState::Steady => Phase::Steady,
+            RestartState::Stopping => MasterPhase::Stopping,
+            RestartState::Checking { .. } => MasterPhase::Checking,
+            RestartState::Rolling { .. } => MasterPhase::Rolling,
+            RestartState::Steady if self.started_by.is_some() => MasterPhase::Starting,
+            RestartState::Steady => MasterPhase::Steady,
         }
     }
 
@@ -116,22 +116,22 @@ impl Master {
         let (current, processes) =
             (self.current, self.children.values().filter(|f| f.child.pid().is_some()).count());
         match (self.phase(), &self.history.renewal) {
-            (Phase::Starting, _) => format!("starting {processes} processes"),
-            (Phase::Checking, _) => format!("generation {current} serves; a new executable is tried"),
-            (Phase::Rolling, _) => {
+            (MasterPhase::Starting, _) => format!("starting {processes} processes"),
+            (MasterPhase::Checking, _) => format!("generation {current} serves; a new executable is tried"),
+            (MasterPhase::Rolling, _) => {
                 format!("generation {current} serves; generation {} is started", self.latest)
             }
-            (Phase::Stopping, _) => format!("ending: {processes} processes are left"),
-            (Phase::Steady, Some(status::Renewal { refused: Some(reason), .. })) => {
+            (MasterPhase::Stopping, _) => format!("ending: {processes} processes are left"),
+            (MasterPhase::Steady, Some(status::Renewal { refused: Some(reason), .. })) => {
                 format!("generation {current} serves; the last restart was refused: {reason}")
             }
-            (Phase::Steady, _) => format!("generation {current} serves"),
+            (MasterPhase::Steady, _) => format!("generation {current} serves"),
         }
     }
 
     /// Returns the status of the master and its children.
     pub(super) fn status(&self) -> DaemonStatus {
-        let process = |((generation, slot), filled): (&super::Place, &super::RunningChild)| {
+        let process = |((generation, slot), filled): (&super::GenerationSlot, &super::RunningChild)| {
             let (state, pid) = (state_of(filled.child.state), filled.child.pid().map(|p| p.as_raw()));
             let ends = self.history.ends(*slot);
             Process {

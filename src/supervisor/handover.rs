@@ -22,8 +22,8 @@ use super::restart::{RestartKind, RestartState};
 use super::running_child::RunningChild;
 use super::service::Service;
 use super::sockets::{Socket, Sockets};
-use super::{Master, Place};
-use host::{HandOverMemory, Link, RunDir, Signals};
+use super::{GenerationSlot, Master};
+use host::{HandOverMemory, Link, RunDirLock, Signals};
 use model::slot::{self, Slot};
 
 /// The version of the layout of [`HandOver`]. It grows with each change that an image of the previous release could not
@@ -130,7 +130,7 @@ impl HandOver {
             sealed: g.sealed.as_raw_fd(),
             executable: g.executable.as_raw_fd(),
         };
-        let child = |((generation, slot), filled): (&Place, &RunningChild)| ChildData {
+        let child = |((generation, slot), filled): (&GenerationSlot, &RunningChild)| ChildData {
             generation: *generation,
             slot: *slot,
             failures: filled.child.failures(),
@@ -257,7 +257,7 @@ impl HandOver {
             control: Control::handed_over(from.adopt(self.control)?, &run_dir),
             service: Service::resumed(),
             config_watch: None,
-            run_dir: RunDir::handed_over(from.adopt(self.run_dir)?),
+            run_dir: RunDirLock::handed_over(from.adopt(self.run_dir)?),
         })
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::restart::RestartKind;
 use host::now_ms;
 use model::slot::Slot;
-use model::status::{End, Renewal};
+use model::status::{Renewal, UnexpectedEnd};
 
 /// What has happened so far. Times are Unix milliseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub struct UnexpectedEnds {
     /// How often another process was started in the place of a process that ended.
     pub restarts: u32,
     /// The last end.
-    pub last: Option<End>,
+    pub last: Option<UnexpectedEnd>,
 }
 
 impl History {
@@ -41,7 +41,7 @@ impl History {
     pub fn ended(&mut self, slot: Slot, reason: String, again: bool) {
         let ends = self.slots.entry(slot.to_string()).or_default();
         ends.restarts += u32::from(again);
-        ends.last = Some(End { at_ms: now_ms(), reason });
+        ends.last = Some(UnexpectedEnd { at_ms: now_ms(), reason });
     }
 
     /// Returns what is known of a slot.

@@ -53,7 +53,7 @@ use self::restart::{RestartKind, RestartState};
 use self::running_child::RunningChild;
 use self::service::Service;
 use self::sockets::Sockets;
-use host::{self, RunDir, Signals, ToChild};
+use host::{self, RunDirLock, Signals, ToChild};
 use model::settings::{RegistrySettings, Settings};
 use model::slot::{self, MASTER, Slot};
 
@@ -136,7 +136,7 @@ fn close_old_files(settings: &Settings) {
 }
 
 /// A slot of one generation. During a restart, two processes can have the same slot; their generations differ.
-type Place = (slot::GenerationNumber, Slot);
+type GenerationSlot = (slot::GenerationNumber, Slot);
 
 struct Master {
     arguments: MasterArguments,
@@ -148,7 +148,7 @@ struct Master {
     current: slot::GenerationNumber,
     /// The number of the newest generation. It counts up.
     latest: slot::GenerationNumber,
-    children: BTreeMap<Place, RunningChild>,
+    children: BTreeMap<GenerationSlot, RunningChild>,
     restart: RestartState,
     /// What the current restart renews. If no restart is under way, this is what the last restart renewed.
     renewing: RestartKind,
@@ -173,7 +173,7 @@ struct Master {
     service: Service,
     config_watch: Option<ConfigWatch>,
     /// The lock of `run_dir`, held as long as the master lives.
-    run_dir: RunDir,
+    run_dir: RunDirLock,
 }
 
 impl Master {
@@ -186,7 +186,7 @@ impl Master {
         // The signals are caught first, so that a HUP that arrives during the start is handled later and does not end
         // the process.
         let signals = Signals::catch(&SIGNALS).context("cannot catch signals")?;
-        let run_dir = RunDir::take(&settings.run_dir, PORT_PATIENCE)?;
+        let run_dir = RunDirLock::take(&settings.run_dir, PORT_PATIENCE)?;
         let descriptors = host::raise_descriptor_limit().context("cannot raise the limit of descriptors")?;
         let program = std::fs::read_link("/proc/self/exe").context("cannot find the running executable")?;
         let executable = host::own_executable().context("cannot open the running executable")?;

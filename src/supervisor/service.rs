@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use host::{self, NotifyState};
-use model::status::Phase;
+use model::status::MasterPhase;
 
 /// The last report to the service manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,14 +58,14 @@ impl Service {
 
     /// Reports what has changed, and that the master's loop works. `may_take` is how long the daemon may take to end.
     /// It is reported only when the daemon begins to end.
-    pub fn update(&mut self, phase: Phase, status: String, may_take: Duration) {
+    pub fn update(&mut self, phase: MasterPhase, status: String, may_take: Duration) {
         let mut states = Vec::new();
         match (phase, self.last_report) {
-            (Phase::Stopping, last_report) if last_report != LastNotification::Stopping => {
+            (MasterPhase::Stopping, last_report) if last_report != LastNotification::Stopping => {
                 states.extend([NotifyState::Stopping, extend(may_take)]);
                 self.last_report = LastNotification::Stopping;
             }
-            (Phase::Steady, LastNotification::Nothing | LastNotification::Reloading) => {
+            (MasterPhase::Steady, LastNotification::Nothing | LastNotification::Reloading) => {
                 states.push(NotifyState::Ready);
                 self.last_report = LastNotification::Ready;
             }

@@ -131,7 +131,7 @@ mod tests {
         note(b"0");
         take(&spool, &other).unwrap();
         // The other daemon runs.
-        let runs = host::RunDir::take(&other, std::time::Duration::ZERO).unwrap();
+        let runs = host::RunDirLock::take(&other, std::time::Duration::ZERO).unwrap();
         assert!(take(&spool, &one).unwrap_err().to_string().contains("that runs in"));
         drop(runs);
         take(&spool, &one).unwrap();

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::child::State;
-use super::{DRAIN_GRACE, Master, Place, child};
+use super::{DRAIN_GRACE, GenerationSlot, Master, child};
 use host::{self, ToChild};
 
 /// How many rounds make up the time that a child may be silent.
@@ -68,7 +68,7 @@ impl Master {
         }
     }
 
-    fn end_because(&mut self, place: Place, reason: String, event: child::ChildEvent) {
+    fn end_because(&mut self, place: GenerationSlot, reason: String, event: child::ChildEvent) {
         let Some(filled) = self.children.get_mut(&place) else { return };
         let stuck = matches!(event, child::ChildEvent::Stuck { .. });
         let unlimited = |state| matches!(state, State::Up { .. } | State::Draining { kill_at: None, .. });
@@ -87,7 +87,7 @@ impl Master {
 }
 
 /// Returns which of several silent children is ended first.
-fn one_of<T: Ord>(silent: Vec<(u8, Place, T)>) -> Option<(u8, Place, T)> {
+fn one_of<T: Ord>(silent: Vec<(u8, GenerationSlot, T)>) -> Option<(u8, GenerationSlot, T)> {
     silent.into_iter().min()
 }
 

@@ -10,7 +10,7 @@ use delivery::callback::{Caller, Delivery, Verdict};
 use jiff::tz::TimeZone;
 use model::expression::{Answer as ExpressionAnswer, Expression};
 use model::job::{Body, Due, JobId, JobKey, LATEST_MS, TopicName};
-use model::settings::{CallbackSettings, Guard, TlsSettings};
+use model::settings::{CallbackSettings, Guard, TlsClientSettings};
 use model::topic::{Success, Topic};
 use protocol::LocalClock;
 use protocol::dq::{Command as Request, parse};
@@ -304,7 +304,7 @@ fn a_body_is_empty_where_php_says_so() {
     let answer = Arc::clone(&next);
     let sink = Sink::answering(move |_| CannedAnswer::new(200, answer.lock().unwrap().as_str()));
     let settings =
-        CallbackSettings { guard: Guard::Metadata, allow: Vec::new(), tls: TlsSettings::default() };
+        CallbackSettings { guard: Guard::Metadata, allow: Vec::new(), tls: TlsClientSettings::default() };
     let caller = Caller::new(1, &settings, TimeZone::UTC).unwrap();
     let name = TopicName::new("t").unwrap();
     let topic = Topic { success: Success::NonEmpty, ..Topic::new(name.clone(), sink.url()) };

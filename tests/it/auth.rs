@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::support;
 use crate::support::{Daemon, SECOND, Sink, add, all_new, eventually, free_port, on_redis, topic};
-use cli::Client;
+use cli::TcpClient;
 use model::settings;
 use model::token::TokenName;
 use nix::sys::signal::Signal;
@@ -304,7 +304,7 @@ fn each_route_lets_in_who_has_its_scope_and_nobody_else() {
     }
 }
 
-fn let_in(daemon: &Daemon, token: Option<&str>) -> Client {
+fn let_in(daemon: &Daemon, token: Option<&str>) -> TcpClient {
     let mut client = daemon.client();
     if let Some(token) = token {
         client.ask(&json!({"cmd": "auth", "token": token})).unwrap();

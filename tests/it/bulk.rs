@@ -24,7 +24,7 @@ fn key(id: &str) -> JobKey {
     JobKey { topic: t(), id: JobId::new(id).unwrap() }
 }
 
-/// Returns the sections of a daemon on this server, with a registry in MySQL.
+/// Returns the sections of the configuration of a daemon. Its store is on this server, and its registry is in MariaDB.
 fn on(server: &RedisServer) -> String {
     let node = format!("[[store.node]]\nname = \"r0\"\nurl = \"{}\"\n", server.url());
     let registry = MariaDb::shared().database().url().to_owned();

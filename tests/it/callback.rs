@@ -11,7 +11,7 @@ use crate::support::raw::{Line, Raw, read_request};
 use delivery::callback::{Caller, Delivery, Verdict};
 use jiff::tz::TimeZone;
 use model::job::{Body, JobId, JobKey, TopicName};
-use model::settings::{CallbackSettings, Guard, TlsSettings};
+use model::settings::{CallbackSettings, Guard, TlsClientSettings};
 use model::topic::{Failure, Method, Payload, Success, Topic};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -21,13 +21,13 @@ use serde_json::json;
 const DUE_MS: i64 = 1_795_219_101_000;
 const ADDED_US: i64 = 1_795_219_100_999_000;
 
-fn caller_with(tls: TlsSettings) -> Caller {
+fn caller_with(tls: TlsClientSettings) -> Caller {
     let settings = CallbackSettings { guard: Guard::Metadata, allow: Vec::new(), tls };
     Caller::new(4, &settings, TimeZone::UTC).unwrap()
 }
 
 fn caller() -> Caller {
-    caller_with(TlsSettings::default())
+    caller_with(TlsClientSettings::default())
 }
 
 fn topic(url: &str) -> Topic {
@@ -427,7 +427,7 @@ fn https_accepts_a_private_ca_and_sends_a_client_certificate() {
     certificates(dir.path());
     let pem = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
     let own = || Some((pem("client.pem"), pem("client.key")));
-    let call = |tls: TlsSettings, sink: &Raw| {
+    let call = |tls: TlsClientSettings, sink: &Raw| {
         let caller = caller_with(tls);
         let topic = topic(&sink.url().replace("http:", "https:"));
         let first = caller.call(&topic, &delivery("1"));
@@ -439,14 +439,14 @@ fn https_accepts_a_private_ca_and_sends_a_client_certificate() {
         other => panic!("{other:?}"),
     };
     let plain = secure(dir.path(), false);
-    let trusts = |ca: &str| TlsSettings { ca: Some(pem(ca)), own: None };
+    let trusts = |ca: &str| TlsClientSettings { ca: Some(pem(ca)), own: None };
     assert_eq!(call(trusts("ca.pem"), &plain), (Verdict::Accepted, "0".to_owned()));
     assert_eq!(plain.connections(), 1, "connections within TLS are kept as well");
     refused(&call(trusts("other.pem"), &plain).0, "certificate");
-    refused(&call(TlsSettings::default(), &plain).0, "TLS: ");
+    refused(&call(TlsClientSettings::default(), &plain).0, "TLS: ");
     let mutual = secure(dir.path(), true);
     assert_eq!(
-        call(TlsSettings { own: own(), ..trusts("ca.pem") }, &mutual),
+        call(TlsClientSettings { own: own(), ..trusts("ca.pem") }, &mutual),
         (Verdict::Accepted, "1".to_owned())
     );
     refused(&call(trusts("ca.pem"), &mutual).0, "CertificateRequired");
@@ -474,7 +474,7 @@ fn a_named_self_signed_certificate_is_accepted_and_no_other() {
     let pem = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
     let trusting = |names: &[&str]| {
         let ca: String = names.iter().map(|name| pem(name)).collect();
-        caller_with(TlsSettings { ca: Some(ca), own: None })
+        caller_with(TlsClientSettings { ca: Some(ca), own: None })
     };
     let all = trusting(&["ca.pem", "self.pem", "elsewhere.pem", "expired.pem"]);
     let [own, elsewhere, expired] =
@@ -491,7 +491,7 @@ fn a_topic_may_accept_any_certificate_on_its_own_connections() {
     let dir = tempfile::tempdir().unwrap();
     certificates(dir.path());
     self_signed(dir.path());
-    let caller = caller_with(TlsSettings::default());
+    let caller = caller_with(TlsClientSettings::default());
     for name in ["server", "self", "elsewhere", "expired"] {
         let sink = secure_as(dir.path(), name, false);
         assert_eq!(call_https(&caller, &sink, false), Verdict::Accepted, "{name}");
@@ -503,7 +503,7 @@ fn a_topic_may_accept_any_certificate_on_its_own_connections() {
     // dq still presents its own certificate.
     let pem = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
     let own = Some((pem("client.pem"), pem("client.key")));
-    let caller = caller_with(TlsSettings { ca: None, own });
+    let caller = caller_with(TlsClientSettings { ca: None, own });
     assert_eq!(call_https(&caller, &secure(dir.path(), true), false), Verdict::Accepted);
 }
 

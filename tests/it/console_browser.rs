@@ -51,7 +51,7 @@ fn without_a_registry_the_page_says_that_nobody_can_sign_in() {
 fn an_operator_registers_a_topic_and_redrives_its_dead_letters() {
     let is_well = Arc::new(AtomicBool::new(true));
     let well = Arc::clone(&is_well);
-    let answer = move |_: &cli::Call| match well.load(Ordering::Relaxed) {
+    let answer = move |_: &cli::ReceivedRequest| match well.load(Ordering::Relaxed) {
         true => CannedAnswer::new(200, "ok"),
         false => CannedAnswer::new(503, "closed for <b>today</b>"),
     };

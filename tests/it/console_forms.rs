@@ -182,7 +182,8 @@ fn a_half_filled_form_survives_the_sessions_end() {
     browser.run("location.hash = '#/topics/orders'");
     browser.see("h1", "orders");
 
-    // In a dialog, the console asks, too. Another person does not see what the first person entered.
+    // The console also asks before it closes a dialog in which something was entered. Another person does not see what
+    // the first person entered.
     browser.press("Add a job");
     browser.fill("#f-job-id", "half");
     browser.key("\u{e00c}");

@@ -15,7 +15,7 @@ use crate::support::{
     Daemon, SECOND, SLOTS, Sink, add, eventually, free_port, lives, now_ms, on_redis, pending, stats, takes,
     topic, without_due,
 };
-use cli::{CannedAnswer, Client};
+use cli::{CannedAnswer, TcpClient};
 use nix::sys::signal::{Signal, kill};
 use protocol::dq::Framing;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ fn add_from(
             let delay_ms = &delay_ms;
             scope.spawn(move || {
                 let framing = if c % 2 == 0 { Framing::Digits } else { Framing::Binary };
-                let mut client = Client::connect(daemon.address(), framing).unwrap();
+                let mut client = TcpClient::connect(daemon.address(), framing).unwrap();
                 let requests: Vec<Value> = (0..each).map(|i| add("t", &id(c, i), delay_ms(i))).collect();
                 for chunk in requests.chunks(25) {
                     client.send(chunk).unwrap();
@@ -131,7 +131,7 @@ fn every_child_may_be_killed_again_and_again_and_no_job_is_lost() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // A client that reconnects after it was cut off, and repeats what was not answered.
-            let mut client: Option<Client> = None;
+            let mut client: Option<TcpClient> = None;
             while !stop.load(Ordering::Relaxed) {
                 let request = add(
                     "t",
@@ -141,7 +141,7 @@ fn every_child_may_be_killed_again_and_again_and_no_job_is_lost() {
                 let answer = client.as_mut().map(|c| c.ask(&request));
                 match answer {
                     Some(Ok(answer)) if answer["code"] == 1 => drop(added.fetch_add(1, Ordering::Relaxed)),
-                    _ => client = Client::connect(daemon.address(), Framing::Digits).ok(),
+                    _ => client = TcpClient::connect(daemon.address(), Framing::Digits).ok(),
                 }
             }
         });
@@ -454,7 +454,7 @@ fn a_receiver_of_the_php_daemon_gets_what_it_knows() {
         topic("post", &sink, more)
     );
     let daemon = Daemon::start(&config);
-    let mut client = Client::connect(daemon.address(), Framing::Digits).unwrap();
+    let mut client = TcpClient::connect(daemon.address(), Framing::Digits).unwrap();
     let body = json!({"a": 1, "zh": "中 文&=+", "t": true, "f": false, "nul": null, "n": {"x": [1, 2]}});
     for topic in ["get", "post"] {
         succ(&client.ask(&json!({"cmd": "add", "topic": topic, "id": "i", "body": body})).unwrap());
@@ -524,7 +524,7 @@ fn commands_do_what_they_say() {
 fn a_batch_answer_fits_four_digits_or_nothing_is_stored() {
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, "delay = \"1h\""));
-    let mut client = Client::connect(daemon.address(), Framing::Digits).unwrap();
+    let mut client = TcpClient::connect(daemon.address(), Framing::Digits).unwrap();
     let mut madd =
         |jobs: Vec<Value>| client.ask(&json!({"cmd": "madd", "topic": "t", "jobs": jobs})).unwrap();
     let refused = madd((0..201).map(|i| json!({"id": i, "body": 1})).collect());
@@ -539,7 +539,7 @@ fn a_batch_answer_fits_four_digits_or_nothing_is_stored() {
 
 /// Adds a job on a new connection. None: nobody answers at the moment.
 fn try_add(daemon: &Daemon, id: &str) -> Option<Value> {
-    let mut client = Client::connect(daemon.address(), Framing::Binary).ok()?;
+    let mut client = TcpClient::connect(daemon.address(), Framing::Binary).ok()?;
     client.ask(&add("t", id, 0)).ok()
 }
 
@@ -1197,7 +1197,7 @@ fn connections_over_the_limit_are_refused_and_accepted_later() {
     let daemon = Daemon::start("[server]\nmax_connections = 5\n");
     // `Daemon::start` has asked over a connection of its own. This connection counts until the daemon has noticed that
     // it was closed.
-    let mut clients: Vec<Client> = Vec::new();
+    let mut clients: Vec<TcpClient> = Vec::new();
     eventually(5 * SECOND, "five connections", || {
         let mut client = daemon.client();
         if client.ask(&json!({"cmd": "ping"})).is_ok() {

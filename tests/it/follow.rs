@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
-use cli::{Call, CannedAnswer};
+use cli::{CannedAnswer, ReceivedRequest};
 use delivery::callback::signatures;
 use serde_json::{Value, json};
 
@@ -137,7 +137,7 @@ fn what_may_not_follow_is_refused_by_its_field() {
 }
 
 /// Returns whether a call is signed with the secret.
-fn is_signed(call: &Call) -> bool {
+fn is_signed(call: &ReceivedRequest) -> bool {
     let at_s = call.header("webhook-timestamp").parse().unwrap();
     let wanted = signatures(&[SECRET.to_owned()], call.header("webhook-id"), at_s, &call.bytes);
     wanted.as_deref() == Some(call.header("webhook-signature"))
@@ -187,7 +187,7 @@ fn the_end_of_a_job_is_told_with_a_signed_event() {
     http.ask("POST", "/v1/topics/answers/jobs", &json!({"id": "good", "body": 1})).is(201);
     let event_of = |topic: &str, id: &str| {
         eventually(20 * SECOND, "the event", || {
-            let is = |call: &Call| {
+            let is = |call: &ReceivedRequest| {
                 let event: Value = serde_json::from_str(&call.body).unwrap();
                 (event["data"]["topic"] == topic && event["data"]["id"] == id).then(|| (call.clone(), event))
             };

@@ -35,7 +35,7 @@ fn play(daemon: &Daemon, sink: &Sink, open: impl FnOnce(&Path) -> Box<dyn Store>
             eventually(20 * SECOND, "an add", || match client.ask(&add) {
                 Ok(answer) if answer["code"] == 1 => Some(()),
                 _ => {
-                    if let Ok(new) = cli::Client::connect(daemon.address(), Framing::Digits) {
+                    if let Ok(new) = cli::TcpClient::connect(daemon.address(), Framing::Digits) {
                         client = new;
                     }
                     None

@@ -95,7 +95,7 @@ fn accept_all(store: &mut dyn Store, topic: &str) -> usize {
             return sum;
         }
         sum += held.len();
-        let accepted = |job: &store::Leased| Settlement {
+        let accepted = |job: &store::LeasedJob| Settlement {
             key: job.key.clone(),
             token: job.token.clone(),
             outcome: Outcome::Ack,

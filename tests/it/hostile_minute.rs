@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::hostile::{connect_from, is_closed, token};
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
-use cli::{CannedAnswer, Client};
+use cli::{CannedAnswer, TcpClient};
 use nix::unistd::Pid;
 use protocol::dq::Framing;
 use serde_json::{Value, json};
@@ -145,7 +145,7 @@ fn read_nothing(attack: Attack<'_>, token: &str) {
 /// Adds jobs over the limits of a topic, and jobs with headers that a receiver may trust.
 fn add_too_much(attack: Attack<'_>, token: &str) {
     let mut client =
-        Client::connect(SocketAddr::from(([127, 0, 0, 1], attack.port)), Framing::Binary).unwrap();
+        TcpClient::connect(SocketAddr::from(([127, 0, 0, 1], attack.port)), Framing::Binary).unwrap();
     client.ask(&json!({"cmd": "auth", "token": token})).unwrap();
     while !attack.over.load(Ordering::Relaxed) {
         let forged = json!({"cmd": "add", "topic": "evil.limited", "id": "h", "body": 1, "headers": {"X_Forwarded_For": "10.0.0.1"}});
@@ -278,7 +278,7 @@ fn neighbours_do_not_notice_an_attack() {
             scope.spawn(move || repeat(attack("searches", TENANT, http), &search));
         }
         // Jobs for receivers that hang, always more than can be delivered.
-        let mut client = Client::connect(daemon.address(), Framing::Binary).unwrap();
+        let mut client = TcpClient::connect(daemon.address(), Framing::Binary).unwrap();
         client.ask(&json!({"cmd": "auth", "token": evil})).unwrap();
         scope.spawn(move || {
             while !over.load(Ordering::Relaxed) {
@@ -306,7 +306,7 @@ fn neighbours_do_not_notice_an_attack() {
 
         // The other tenant adds jobs, in turn over both ports.
         let begun = Instant::now();
-        let mut client = Client::connect(daemon.address(), Framing::Binary).unwrap();
+        let mut client = TcpClient::connect(daemon.address(), Framing::Binary).unwrap();
         client.ask(&json!({"cmd": "auth", "token": own})).unwrap();
         let mut failed = None;
         while begun.elapsed() < Duration::from_secs(seconds) && failed.is_none() {

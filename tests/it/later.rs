@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::http::Http;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
-use cli::{Call, CannedAnswer};
+use cli::{CannedAnswer, ReceivedRequest};
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn later() -> Sink {
 /// A topic whose receiver may answer later. By default it must not.
 const RETRY: &str = "retry = [\"100ms\"]\nmax_attempts = 2\nanswer_later = \"1h\"";
 
-fn path_of(call: &Call) -> String {
+fn path_of(call: &ReceivedRequest) -> String {
     let url = call.header("dq-ack-url");
     format!("/{}", url.splitn(4, '/').nth(3).unwrap_or_else(|| panic!("{url:?}")))
 }
@@ -31,9 +31,9 @@ fn job(http: &mut Http, topic: &str, id: &str) -> Value {
 }
 
 /// Returns the call of a job's n-th attempt, once its answer has been settled and the lease continues.
-fn answered(http: &mut Http, sink: &Sink, id: &str, attempt: &str) -> Call {
+fn answered(http: &mut Http, sink: &Sink, id: &str, attempt: &str) -> ReceivedRequest {
     let call = eventually(10 * SECOND, &format!("attempt {attempt} at {id}"), || {
-        let is = |c: &Call| c.header("dq-job-id") == id && c.header("dq-attempt") == attempt;
+        let is = |c: &ReceivedRequest| c.header("dq-job-id") == id && c.header("dq-attempt") == attempt;
         sink.calls().into_iter().find(is)
     });
     let topic = call.header("dq-topic").to_owned();
@@ -205,7 +205,7 @@ fn a_later_answer_works_after_restarts_and_needs_no_token() {
     daemon.wait_ready();
     let mut http = Http::tcp(&daemon);
     http.get("/v1/topics").is_problem(401, "unauthorized", None);
-    let path = |call: &Call| path_of(call).replace("/base", "");
+    let path = |call: &ReceivedRequest| path_of(call).replace("/base", "");
     assert_eq!(http.ask("POST", &path(&a), &Value::Null).is(200)["outcome"], "done");
     assert_eq!(
         http.ask("POST", &path(&b), &json!({"outcome": "nack", "delay": 60})).is(200)["outcome"],

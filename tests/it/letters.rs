@@ -5,10 +5,11 @@ use std::process::{Child, Command, Stdio};
 use crate::support::redis::RedisServer;
 use crate::support::{SECOND, eventually, in_memory, new_job};
 use model::job::{Due, JobId, JobKey, State, TopicName};
-use model::letters::Pace;
+use model::letters::RedrivePace;
 use model::settings;
 use store::{
-    DeadLetter, DeadLetterOperation, DeadLetterSelection, Deleted, LeaseRequest, Outcome, Settlement, Store,
+    DeadLetterKey, DeadLetterOperation, DeadLetterSelection, Deleted, LeaseRequest, Outcome, Settlement,
+    Store,
 };
 
 /// No call touches more records than this.
@@ -41,7 +42,7 @@ fn bury(store: &mut dyn Store, ids: &[String], times: usize) {
         store.add(&jobs).into_iter().for_each(|added| assert!(added.is_ok()));
         let leased = store.lease(std::slice::from_ref(&wanted), ids.len(), None).unwrap().jobs;
         assert_eq!(leased.len(), ids.len());
-        let dies = |job: store::Leased| Settlement {
+        let dies = |job: store::LeasedJob| Settlement {
             key: job.key,
             token: job.token,
             outcome: Outcome::DeadLetter,
@@ -57,7 +58,7 @@ fn dead(store: &mut dyn Store) -> Vec<(String, i64)> {
     let (mut all, mut cursor) = (Vec::new(), None);
     loop {
         let page = store.list(&topic(), State::Dead, cursor.as_deref(), 200).unwrap();
-        let view = |view: store::View| (view.key.id.to_string(), view.until_ms.unwrap());
+        let view = |view: store::StoredJob| (view.key.id.to_string(), view.until_ms.unwrap());
         all.extend(page.jobs.into_iter().map(view));
         cursor = page.next;
         if cursor.is_none() {
@@ -66,8 +67,8 @@ fn dead(store: &mut dyn Store) -> Vec<(String, i64)> {
     }
 }
 
-fn named(letters: &[(String, i64)]) -> Vec<DeadLetter> {
-    let letter = |(id, died_ms): &(String, i64)| DeadLetter {
+fn named(letters: &[(String, i64)]) -> Vec<DeadLetterKey> {
+    let letter = |(id, died_ms): &(String, i64)| DeadLetterKey {
         id: JobId::new(id.as_str()).unwrap(),
         died_ms: *died_ms,
     };
@@ -150,7 +151,8 @@ fn letters_in_the_middle_of_many_are_removed_in_small_calls() {
     // If one letter is made ready, the others stay as they are.
     let one = left.remove(900);
     let which = DeadLetterSelection::Letters(named(&[one]));
-    let moved = bounded(&server, "one", || store.redrive(&topic(), &which, 10, Pace::default()).unwrap());
+    let moved =
+        bounded(&server, "one", || store.redrive(&topic(), &which, 10, RedrivePace::default()).unwrap());
     assert_eq!(moved, 1);
     assert_eq!(dead(store.as_mut()), left);
     let key = JobKey { topic: topic(), id: JobId::new("1").unwrap() };

@@ -11,8 +11,8 @@ use crate::support::proxy::Proxy;
 use crate::support::redis::{RedisServer, TcpServer};
 use crate::support::{Daemon, SECOND, Sink, add, eventually, new_job, outcomes, stats, topic};
 use model::job::{Due, JobId, JobKey, OnConflict, State, TopicName};
-use model::letters::Pace;
-use model::settings::{self, NodeSettings, Safety};
+use model::letters::RedrivePace;
+use model::settings::{self, DurabilitySettings, NodeSettings};
 use model::topic::{Durability, Topic};
 use store::{Changed, DeadLetterSelection, Lanes, LeaseRequest, Outcome, Settled, Settlement, Store};
 
@@ -22,7 +22,7 @@ const LIMIT: Duration = SECOND;
 fn on(url: &str, durability: Durability, allow_snapshots: bool) -> settings::StoreSettings {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("dq{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    let safety = Safety { durability, timeout: LIMIT, allow_snapshots };
+    let safety = DurabilitySettings { durability, timeout: LIMIT, allow_snapshots };
     let nodes = vec![NodeSettings::server("r", url, 2)];
     settings::StoreSettings::Redis(settings::RedisSettings {
         prefix,
@@ -106,7 +106,7 @@ fn play_all(store: &mut dyn Store, mut seen: impl FnMut(&str)) {
     let settlement = Settlement { key, token, outcome: Outcome::DeadLetter, attempt: None };
     assert_eq!(store.settle(&[settlement]), [Ok(Settled::Done)]);
     seen("settle");
-    let pace = Pace { after: 600 * SECOND, every: Duration::ZERO };
+    let pace = RedrivePace { after: 600 * SECOND, every: Duration::ZERO };
     assert_eq!(store.redrive(&name("t"), &DeadLetterSelection::All, 10, pace), Ok(1));
     seen("redrive");
     assert_eq!(store.purge(&name("t"), State::Delayed, 1000), Ok(98));

@@ -11,7 +11,7 @@ use crate::support::redis::TcpServer;
 use crate::support::strace::Strace;
 use crate::support::{SECOND, eventually, new_job};
 use model::job::{Due, NewJob, State, TopicName};
-use model::settings::{self, NodeSettings, Safety};
+use model::settings::{self, DurabilitySettings, NodeSettings};
 use model::topic::Durability;
 use store::{Store, StoreError};
 
@@ -35,7 +35,8 @@ struct Loss {
 }
 
 fn open(url: &str, durability: Durability) -> Box<dyn Store> {
-    let safety = Safety { durability, timeout: Duration::from_millis(300), allow_snapshots: false };
+    let safety =
+        DurabilitySettings { durability, timeout: Duration::from_millis(300), allow_snapshots: false };
     let nodes = vec![NodeSettings::server("r", url, 2)];
     let redis =
         settings::RedisSettings { prefix: "dq".into(), timeout: SECOND, pool: 2, nodes, safety, spool: None };

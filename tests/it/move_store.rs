@@ -19,7 +19,7 @@ use model::tags::Tags;
 use model::topic::Topic;
 use registry::Expected;
 use serde_json::json;
-use store::{LeaseRequest, Leased, Outcome, Settlement, Store, View};
+use store::{LeaseRequest, LeasedJob, Outcome, Settlement, Store, StoredJob};
 
 /// A folder with two stores, each with a configuration.
 struct Stage {
@@ -94,7 +94,7 @@ fn words(out: &Output) -> String {
 /// What a store has, in an order that does not depend on the store.
 #[derive(Debug, Default, PartialEq)]
 struct Dump {
-    jobs: BTreeMap<String, View>,
+    jobs: BTreeMap<String, StoredJob>,
     records: BTreeMap<String, Vec<JobRecord>>,
     paused: Vec<TopicName>,
 }
@@ -130,7 +130,7 @@ fn key(topic: &str, id: &str) -> JobKey {
     JobKey { topic: TopicName::new(topic).unwrap(), id: JobId::new(id).unwrap() }
 }
 
-fn lease(store: &mut dyn Store, topic: &str, max: u32, hold: Duration) -> Vec<Leased> {
+fn lease(store: &mut dyn Store, topic: &str, max: u32, hold: Duration) -> Vec<LeasedJob> {
     let wanted = LeaseRequest {
         topic: TopicName::new(topic).unwrap(),
         max,
@@ -142,7 +142,7 @@ fn lease(store: &mut dyn Store, topic: &str, max: u32, hold: Duration) -> Vec<Le
     store.lease(&[wanted], max as usize, None).unwrap().jobs
 }
 
-fn settle(store: &mut dyn Store, job: &Leased, outcome: Outcome) {
+fn settle(store: &mut dyn Store, job: &LeasedJob, outcome: Outcome) {
     let attempt = Attempt {
         number: job.attempt,
         at_ms: job.leased_ms,
@@ -388,7 +388,7 @@ fn a_move_is_refused_where_it_could_mix_or_lose_jobs() {
     let words = refused("old", "redis");
     assert!(words.contains("is not empty: topic a has 1 jobs"), "{words}");
     assert!(refused("old", "old").contains("both configurations name the same store"));
-    let lock = host::RunDir::take(&stage.dir.path().join("run"), Duration::ZERO).unwrap();
+    let lock = host::RunDirLock::take(&stage.dir.path().join("run"), Duration::ZERO).unwrap();
     assert!(refused("old", "new").contains("stop it first"));
     drop(lock);
     assert!(stage.open("old").is_ok() && stage.open("redis").is_ok(), "nothing was marked");

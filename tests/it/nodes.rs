@@ -10,7 +10,7 @@ use crate::support::redis::RedisServer;
 use crate::support::{
     Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, free_port, new_job, pending, topic,
 };
-use cli::Client;
+use cli::TcpClient;
 use model::job::{Due, JobId, JobKey, OnConflict, State, TopicName};
 use model::job_priority::JobPriority;
 use model::settings;
@@ -102,7 +102,7 @@ fn body(store: &mut dyn Store, id: &str) -> Option<String> {
     store.get(&key(id)).unwrap().map(|view| view.body.as_str().to_owned())
 }
 
-fn add_many(client: &mut Client, name: &str, jobs: usize, delay_ms: u64) {
+fn add_many(client: &mut TcpClient, name: &str, jobs: usize, delay_ms: u64) {
     for from in (0..jobs).step_by(50) {
         let batch: Vec<_> =
             (from..jobs.min(from + 50)).map(|n| add("t", &format!("{name}-{n}"), delay_ms)).collect();
@@ -112,7 +112,7 @@ fn add_many(client: &mut Client, name: &str, jobs: usize, delay_ms: u64) {
 }
 
 /// Leases ready jobs of the topic `t`.
-fn lease(store: &mut dyn Store, max: u32) -> Vec<store::Leased> {
+fn lease(store: &mut dyn Store, max: u32) -> Vec<store::LeasedJob> {
     let wanted = LeaseRequest {
         topic: key("0").topic,
         max,
@@ -242,7 +242,7 @@ fn all_that_is_known_of_a_job_moves_with_it() {
     for job in leased.iter().step_by(5) {
         assert!(store.add(&[later(job.key.id.as_str(), "2")])[0].is_ok());
     }
-    let states = |store: &mut dyn Store| -> BTreeMap<String, store::View> {
+    let states = |store: &mut dyn Store| -> BTreeMap<String, store::StoredJob> {
         ids.iter().map(|id| (id.clone(), store.get(&key(id)).unwrap().unwrap())).collect()
     };
     let before = states(store.as_mut());
@@ -271,7 +271,7 @@ fn all_that_is_known_of_a_job_moves_with_it() {
     let refused = store.get(&key(there)).unwrap_err().to_string();
     assert!(refused.contains("r1 is one of the nodes that have jobs"), "{refused}");
     let last = leased.pop().unwrap();
-    let mut settle = |job: &store::Leased, outcome| {
+    let mut settle = |job: &store::LeasedJob, outcome| {
         let settlement =
             Settlement { key: job.key.clone(), token: job.token.clone(), outcome, attempt: None };
         both.settle(&[settlement]).remove(0)
@@ -287,7 +287,7 @@ fn all_that_is_known_of_a_job_moves_with_it() {
         both.letters(&key("0").topic, &[JobId::new("3").unwrap()], store::DeadLetterOperation::Count),
         Ok(3)
     );
-    let pace = model::letters::Pace { after: 600 * SECOND, every: std::time::Duration::ZERO };
+    let pace = model::letters::RedrivePace { after: 600 * SECOND, every: std::time::Duration::ZERO };
     for expected in [10, 0] {
         let redriven = both.redrive(&key("0").topic, &store::DeadLetterSelection::All, 100, pace).unwrap();
         assert_eq!((redriven, letters(both.as_mut()).len()), (expected, 20));
@@ -328,7 +328,7 @@ fn numbers_and_their_order_move_with_the_jobs() {
     assert!(store.add(&jobs).iter().all(Result::is_ok));
     let leased = lease(store.as_mut(), 15);
     assert_eq!(numbered_on(&fleet.nodes[0]), (60, String::new()));
-    let views = |store: &mut dyn Store| -> Vec<store::View> {
+    let views = |store: &mut dyn Store| -> Vec<store::StoredJob> {
         jobs.iter().map(|job| store.get(&job.key).unwrap().unwrap()).collect()
     };
     let before = views(store.as_mut());
@@ -348,7 +348,7 @@ fn numbers_and_their_order_move_with_the_jobs() {
     let rest = lease(both.as_mut(), 100);
     assert!(rest.len() == 60 && rest.is_sorted_by_key(|job| priority(&job.key.id)));
     // The leases have moved too. When a lease ends, its job still has its number.
-    let back = |job: store::Leased| Settlement {
+    let back = |job: store::LeasedJob| Settlement {
         key: job.key,
         token: job.token,
         outcome: Outcome::HandBack,

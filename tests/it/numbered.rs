@@ -178,7 +178,7 @@ fn jobs_with_levels_need_no_further_command() {
         };
         let leased = store.lease(&[wanted], 9, None).unwrap().jobs;
         let outcomes = [Outcome::Ack, Outcome::Retry(Due::In(Duration::ZERO)), Outcome::HandBack];
-        let one = |(n, job): (usize, &store::Leased)| Settlement {
+        let one = |(n, job): (usize, &store::LeasedJob)| Settlement {
             key: job.key.clone(),
             token: job.token.clone(),
             outcome: outcomes[n % 3].clone(),

@@ -528,13 +528,13 @@ impl Worker for HttpWorker {
 }
 
 /// Keeps its connection until a request fails.
-struct TcpWorker<'a>(&'a Daemon, Option<cli::Client>);
+struct TcpWorker<'a>(&'a Daemon, Option<cli::TcpClient>);
 
 impl TcpWorker<'_> {
     /// Returns the answer. `Err`: whether the request was sent.
     fn ask(&mut self, request: &Value) -> Result<Value, bool> {
         if self.1.is_none() {
-            let connected = cli::Client::connect(self.0.address(), protocol::dq::Framing::Binary);
+            let connected = cli::TcpClient::connect(self.0.address(), protocol::dq::Framing::Binary);
             self.1 = Some(connected.map_err(|_| false)?);
         }
         let answer = self.1.as_mut().unwrap().ask(request);
@@ -622,7 +622,7 @@ fn kills_lose_no_job_and_an_acked_job_never_comes_again() {
                 let request = add("t", &id, (n % 4) * 50);
                 let taken = eventually(20 * SECOND, "an add", || {
                     let mut client =
-                        cli::Client::connect(daemon.address(), protocol::dq::Framing::Binary).ok()?;
+                        cli::TcpClient::connect(daemon.address(), protocol::dq::Framing::Binary).ok()?;
                     client.ask(&request).ok()
                 });
                 assert_eq!(taken["code"], 1, "{taken}");

@@ -7,7 +7,7 @@ use crate::pull::{costs_nothing_while_clients_wait, five_thousand};
 use crate::support::http::Http;
 use crate::support::mariadb::MariaDb;
 use crate::support::{Daemon, SECOND, SLOTS, add, all_new, eventually, now_ms, on_redis, stats};
-use cli::Client;
+use cli::TcpClient;
 use nix::sys::signal::Signal;
 use protocol::dq::Framing;
 use serde_json::{Value, json};
@@ -36,14 +36,14 @@ fn ids(answer: &Value) -> Vec<String> {
 }
 
 /// Reserves one job, which must come within some seconds.
-fn one(client: &mut Client, topic: &str) -> Value {
+fn one(client: &mut TcpClient, topic: &str) -> Value {
     let mut jobs = jobs(&client.ask(&reserve(topic, "10s")).unwrap());
     assert_eq!(jobs.len(), 1, "{jobs:?}");
     jobs.remove(0)
 }
 
 /// Reports about a reserved job.
-fn report(client: &mut Client, job: &Value, verb: &str, more: Value) -> Value {
+fn report(client: &mut TcpClient, job: &Value, verb: &str, more: Value) -> Value {
     let mut request = json!({"cmd": verb, "topic": job["topic"], "id": job["id"], "token": job["token"]});
     request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     client.ask(&request).unwrap()
@@ -207,7 +207,7 @@ fn what_cannot_be_reserved_or_reported_is_refused() {
     }
     is_refused(&report(&mut client, &job, "extend", json!({"lease": "25h"})), "bad_field", "1day");
     // A frame with a length of 4 digits could not hold each answer.
-    let mut digits = Client::connect(daemon.address(), Framing::Digits).unwrap();
+    let mut digits = TcpClient::connect(daemon.address(), Framing::Digits).unwrap();
     is_refused(&digits.ask(&reserve("t", "0s")).unwrap(), "bad_frame", "4 bytes");
     assert_eq!(data(&report(&mut digits, &job, "ack", json!({})))["outcome"], "done");
 }
@@ -259,7 +259,7 @@ fn a_tcp_client_that_goes_away_while_it_waits_takes_no_job() {
     let (mut client, mut worker) = (daemon.client(), daemon.client());
     for n in 0..10 {
         // Some have sent a second reserve, so that their connections are not read.
-        let gone: Vec<Client> = (0..6)
+        let gone: Vec<TcpClient> = (0..6)
             .map(|i| {
                 let mut gone = daemon.client();
                 gone.send(&vec![reserve("t", "60s"); 1 + i % 2]).unwrap();
@@ -298,7 +298,7 @@ fn a_tcp_client_that_sent_much_more_and_is_gone_takes_no_job() {
 fn a_rolling_restart_answers_tcp_clients_that_wait() {
     let daemon = Daemon::start(&pulled("t", ""));
     let before = daemon.wait_all_up(SLOTS);
-    let mut waiting: Vec<Client> = (0..20).map(|_| daemon.client()).collect();
+    let mut waiting: Vec<TcpClient> = (0..20).map(|_| daemon.client()).collect();
     // The second reserve of each goes to the next process with its connection.
     for client in &mut waiting {
         client.send(&[reserve("t", "60s"), reserve("t", "20s")]).unwrap();
@@ -328,7 +328,7 @@ fn one_of_five_thousand_clients_gets_the_job_over_tcp() {
     let more = "[http]\nmax_reserves = 12000\n[server]\nmax_connections_per_source = 6000\n";
     let daemon = Daemon::start(&(more.to_owned() + &pulled("t", "")));
     let before = daemon.wait_all_up(SLOTS);
-    let mut waiting: Vec<Client> = (0..clients).map(|_| daemon.client()).collect();
+    let mut waiting: Vec<TcpClient> = (0..clients).map(|_| daemon.client()).collect();
     waiting.iter_mut().for_each(|client| client.send(&[reserve("t", "60s")]).unwrap());
     let mut client = daemon.client();
     // Clients of a topic are served in the order in which they came. So the others wait when this one is answered.
@@ -345,7 +345,7 @@ fn one_of_five_thousand_clients_gets_the_job_over_tcp() {
 #[test]
 fn no_address_takes_all_places_of_tcp_clients_that_reserve() {
     let daemon = Daemon::start(&("[http]\nmax_reserves = 4\n".to_owned() + &pulled("t", "")));
-    let mut waiting: Vec<Client> = (0..2).map(|_| daemon.client()).collect();
+    let mut waiting: Vec<TcpClient> = (0..2).map(|_| daemon.client()).collect();
     waiting.iter_mut().for_each(|client| client.send(&[reserve("t", "60s")]).unwrap());
     let mut client = daemon.client();
     eventually(10 * SECOND, "two that wait", || {

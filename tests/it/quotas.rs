@@ -44,8 +44,8 @@ fn a_use_of_add_rate_is_shown_and_a_person_is_told() {
 
 #[test]
 fn an_add_beyond_a_limit_is_refused_and_a_person_is_told() {
-    // If there are several shards, each has a share of the limit. So many more jobs than the limit are needed to use up
-    // all shares.
+    // If there are several shards, each has a share of the limit. To use up all shares, the test must add many more
+    // jobs than the limit.
     let most = if on_redis() { 64 } else { 20 };
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, &format!("max_pending = {most}\nmax_bytes = \"10KiB\"")));

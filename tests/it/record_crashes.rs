@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cli::{CannedAnswer, Client};
+use cli::{CannedAnswer, TcpClient};
 use protocol::dq::Framing;
 
 use crate::support::redis::RedisServer;
@@ -40,17 +40,17 @@ fn play(daemon: &Daemon, open: impl FnOnce(&Path) -> Box<dyn Store>) {
     let (added, deleted) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut client: Option<Client> = None;
+            let mut client: Option<TcpClient> = None;
             // An id is used once, so that it can end only once.
             for n in 0.. {
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
                 let (id, is_late) = (n.to_string(), n % 10 == 7);
-                let ask = |client: &mut Option<Client>, request: &serde_json::Value| {
+                let ask = |client: &mut Option<TcpClient>, request: &serde_json::Value| {
                     let answer = client.as_mut().and_then(|c| c.ask(request).ok());
                     if answer.is_none() {
-                        *client = Client::connect(daemon.address(), Framing::Digits).ok();
+                        *client = TcpClient::connect(daemon.address(), Framing::Digits).ok();
                     }
                     answer.is_some_and(|answer| answer["code"] == 1)
                 };

@@ -373,7 +373,7 @@ fn a_thousand_jobs_cost_few_round_trips_and_few_commands() {
         }
     });
     counted("settle", (100, 10), &mut |s| {
-        let settle = |j: &store::Leased| store::Settlement {
+        let settle = |j: &store::LeasedJob| store::Settlement {
             key: j.key.clone(),
             token: j.token.clone(),
             outcome: store::Outcome::Ack,

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crate::support::mariadb::{Database, MariaDb};
 use crate::support::redis::RedisServer;
-use model::audit::{self, Entry};
+use model::audit::{self, AuditEntry};
 use model::bulk::{
-    BulkCounts, BulkEnd, BulkFilter, BulkOperation, BulkProgress, BulkRequest, BulkRow, PlannedChange,
+    BulkCounts, BulkEnd, BulkFilter, BulkOperation, BulkProgress, BulkRequest, BulkRow, PlannedJobChange,
     RUNNING_MAX,
 };
 use model::job::{Priority, TopicName};
@@ -18,8 +18,8 @@ use model::password::StoredPassword;
 use model::retry::Retry;
 use model::scope::{Scope, ScopeTopics};
 use model::settings;
-use model::token::{Secret, Token, TokenName, TokenProof};
-use model::topic::{Method, Mode, Payload, Rate, Success, Topic, TopicStatus};
+use model::token::{Token, TokenCredential, TokenName, TokenSecret};
+use model::topic::{DeliveryMode, Method, Payload, Rate, Success, Topic, TopicStatus};
 use mysql::prelude::Queryable;
 use registry::{BulkClaim, BulkSave, CopySummary, Expected, Registry, RegistryError, Revision, open};
 use serde_json::json;
@@ -62,7 +62,7 @@ fn topic(n: &str) -> Topic {
 fn full() -> Topic {
     Topic {
         title: "关闭订单".into(),
-        mode: Mode::Push,
+        mode: DeliveryMode::Push,
         method: Method::Post,
         payload: Payload::Json,
         headers: [("x-shop".to_owned(), "7".to_owned())].into(),
@@ -146,7 +146,7 @@ fn the_revision_changes_with_each_change_and_with_nothing_else() {
 fn token(n: &str, random: u8) -> Token {
     Token {
         name: TokenName::new(n).unwrap(),
-        proof: TokenProof::Secret(Secret::new([random; 32]).digest()),
+        proof: TokenCredential::Secret(TokenSecret::new([random; 32]).digest()),
         scopes: vec![
             Scope::Read(ScopeTopics::All),
             "produce:orders".parse().unwrap(),
@@ -201,7 +201,7 @@ fn a_new_account_replaces_the_old_one_and_leaves_tokens_alone() {
         let mut registry = open(settings).unwrap();
         let account = |name: &str, password: &str| Token {
             name: TokenName::of_account(name).unwrap(),
-            proof: TokenProof::Password(StoredPassword::new(password, [5; 16]).unwrap()),
+            proof: TokenCredential::Password(StoredPassword::new(password, [5; 16]).unwrap()),
             scopes: vec![Scope::Admin],
             ..token(name, 0)
         };
@@ -243,7 +243,7 @@ fn a_copy_has_all_and_replaces_what_differs_only_if_asked() {
         source.put(&topic("both"), Expected::Any).unwrap();
         source.put_token(&token("shop", 1)).unwrap();
         let ann = TokenName::of_account("ann").unwrap();
-        let proof = TokenProof::Password(StoredPassword::new("a password", [5; 16]).unwrap());
+        let proof = TokenCredential::Password(StoredPassword::new("a password", [5; 16]).unwrap());
         source.put_account(&Token { name: ann, proof, ..token("ann", 2) }).unwrap();
         assert!(there(settings).is_some() && there(&file).is_none());
         let mut other = open(&file).unwrap();
@@ -285,7 +285,7 @@ fn the_audit_log_is_paged_from_its_end_and_drops_old_entries() {
         let mut registry = open(settings).unwrap();
         let before = registry.revision().unwrap();
         let kept_ms = audit::KEPT.as_millis() as i64;
-        let entry = |at_ms: i64, target: &str| Entry {
+        let entry = |at_ms: i64, target: &str| AuditEntry {
             at_ms,
             who: "account 安".into(),
             action: "dead.purge".into(),
@@ -296,7 +296,8 @@ fn the_audit_log_is_paged_from_its_end_and_drops_old_entries() {
         for (at_ms, target) in [(1, "a"), (2, "b"), (3, "c"), (4, "d")] {
             registry.note(&entry(at_ms, target)).unwrap();
         }
-        let targets = |page: &[(u64, Entry)]| page.iter().map(|(_, e)| e.target.clone()).collect::<String>();
+        let targets =
+            |page: &[(u64, AuditEntry)]| page.iter().map(|(_, e)| e.target.clone()).collect::<String>();
         let page = registry.audit(None, 3).unwrap();
         assert_eq!((page[0].1.clone(), targets(&page)), (entry(4, "d"), "dcb".to_owned()));
         assert_eq!(page[2].1, entry(2, "b"));
@@ -479,10 +480,10 @@ fn a_topic_that_is_wrong_is_not_written_and_a_pull_topic_is() {
         );
         assert!(registry.get(&name("t")).unwrap().is_none());
         let ttr = Duration::from_secs(7);
-        let pulled = Topic { mode: Mode::Pull, callback: String::new(), ttr, ..topic("t") };
+        let pulled = Topic { mode: DeliveryMode::Pull, callback: String::new(), ttr, ..topic("t") };
         registry.put(&pulled, Expected::Absent).unwrap();
         let read = registry.get(&name("t")).unwrap().unwrap().topic;
-        assert_eq!((read.mode, read.ttr, read.callback.as_str()), (Mode::Pull, ttr, ""));
+        assert_eq!((read.mode, read.ttr, read.callback.as_str()), (DeliveryMode::Pull, ttr, ""));
         assert_eq!(read.problem(), None);
     });
 }
@@ -998,8 +999,10 @@ fn an_operation_on_many_jobs_has_one_runner_at_a_time() {
         // No other runner gets the operation before the claim ends.
         assert_eq!(registry.claim_bulk(&claim("b", 1)).unwrap().unwrap().number, second);
         assert_eq!(registry.claim_bulk(&claim("b", 10)).unwrap(), None);
-        let plan =
-            vec![PlannedChange("id \"安\"".into(), 5, 6, Some(7)), PlannedChange("x".into(), 1, 2, None)];
+        let plan = vec![
+            PlannedJobChange("id \"安\"".into(), 5, 6, Some(7)),
+            PlannedJobChange("x".into(), 1, 2, None),
+        ];
         let counts = BulkCounts { looked_at: 4, changed: 3, skipped: 1, unclear: 0 };
         let progress = BulkProgress { plan, counts, cursor: Some("5.5".into()), ..BulkProgress::default() };
         let save = BulkSave {
@@ -1027,7 +1030,7 @@ fn an_operation_on_many_jobs_has_one_runner_at_a_time() {
         assert_eq!(registry.save_bulk(&save).unwrap(), None);
         assert_eq!(registry.claim_bulk(&claim("d", 28)).unwrap(), None);
         assert!(registry.claim_bulk(&claim("d", 30)).unwrap().unwrap().is_stopping);
-        let entry = Entry {
+        let entry = AuditEntry {
             at_ms: 1_000,
             who: "root".into(),
             action: "bulk.end".into(),

@@ -11,7 +11,7 @@ use crate::support::{
     Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, faulty, free_port, install, lives, on_redis,
     pending, takes, topic,
 };
-use cli::{CannedAnswer, Client};
+use cli::{CannedAnswer, TcpClient};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use protocol::dq::Framing;
@@ -44,7 +44,7 @@ impl Load<'_> {
         for c in 0..Self::CLIENTS {
             scope.spawn(move || {
                 let framing = if c % 2 == 0 { Framing::Digits } else { Framing::Binary };
-                let connect = || Client::connect(self.daemon.address(), framing).expect("a connection");
+                let connect = || TcpClient::connect(self.daemon.address(), framing).expect("a connection");
                 let mut kept = (c >= Self::CLIENTS / 2).then(connect);
                 let (mut n, begun) = (0, Instant::now());
                 while !self.stop.load(Ordering::Relaxed) {
@@ -183,11 +183,11 @@ fn hup_brings_new_topics_and_moves_ports() {
     daemon.signal(Signal::SIGHUP);
     all_new(&daemon, &before);
     let mut client =
-        Client::connect((std::net::Ipv4Addr::LOCALHOST, new_port).into(), Framing::Binary).unwrap();
+        TcpClient::connect((std::net::Ipv4Addr::LOCALHOST, new_port).into(), Framing::Binary).unwrap();
     assert_eq!(client.ask(&add("u", "i", 0)).unwrap()["code"], 1);
     sink.wait_for(1, 5 * SECOND);
     eventually(5 * SECOND, "the end of the old port", || {
-        Client::connect(daemon.address(), Framing::Binary).is_err().then_some(())
+        TcpClient::connect(daemon.address(), Framing::Binary).is_err().then_some(())
     });
 }
 
@@ -253,7 +253,7 @@ fn a_kept_connection_survives_restarts_with_its_pending_data() {
     let mut silent = daemon.client();
     let mut half = daemon.client();
     let bytes = br#"0014{"cmd":"ping"}"#;
-    let mut digits = Client::connect(daemon.address(), Framing::Digits).unwrap();
+    let mut digits = TcpClient::connect(daemon.address(), Framing::Digits).unwrap();
     std::io::Write::write_all(&mut digits.stream, &bytes[..9]).unwrap();
     half.send(&[add("t", "before", 3_600_000)]).unwrap();
     let mut unread = daemon.client();
@@ -275,7 +275,7 @@ fn a_kept_connection_survives_restarts_with_its_pending_data() {
 fn a_connection_with_a_large_frame_in_hand_is_passed_on_as_well() {
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, ""));
-    let mut clients: Vec<Client> = (0..4).map(|_| daemon.client()).collect();
+    let mut clients: Vec<TcpClient> = (0..4).map(|_| daemon.client()).collect();
     let body = "x".repeat(900_000);
     for round in 0..3 {
         // Some bytes have arrived when the next dq-server takes over. The rest comes after that.
@@ -306,7 +306,7 @@ fn a_connection_with_a_large_frame_in_hand_is_passed_on_as_well() {
 fn the_old_server_answers_if_the_new_one_lacks_descriptors() {
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, ""));
-    let mut clients: Vec<Client> = (0..60).map(|_| daemon.client()).collect();
+    let mut clients: Vec<TcpClient> = (0..60).map(|_| daemon.client()).collect();
     for client in &mut clients {
         assert_eq!(client.ask(&serde_json::json!({"cmd": "ping"})).unwrap()["code"], 1);
     }
@@ -342,8 +342,9 @@ fn the_old_server_answers_if_the_new_one_lacks_descriptors() {
     eventually(20 * SECOND, "the end of the old one", || (!lives(old)).then_some(()));
     let log = daemon.log();
     assert!(log.contains("is not taken over: its socket did not arrive"), "{log}");
-    let alive =
-        |client: &mut Client| client.ask(&serde_json::json!({"cmd": "ping"})).is_ok_and(|a| a["code"] == 1);
+    let alive = |client: &mut TcpClient| {
+        client.ask(&serde_json::json!({"cmd": "ping"})).is_ok_and(|a| a["code"] == 1)
+    };
     let kept = clients.iter_mut().filter_map(|c| alive(c).then_some(())).count();
     assert!((1..60).contains(&kept), "{kept} went over, the others were closed after their answers");
     let mut client = daemon.client();
@@ -361,7 +362,7 @@ fn a_moved_port_is_released_while_a_callback_still_runs() {
     Daemon::write_config(daemon.dir.path(), new_port, daemon.http, &topic("t", &sink, "timeout = \"20s\""));
     daemon.signal(Signal::SIGHUP);
     eventually(3 * SECOND, "the end of the old port", || {
-        Client::connect(daemon.address(), Framing::Binary).is_err().then_some(())
+        TcpClient::connect(daemon.address(), Framing::Binary).is_err().then_some(())
     });
     assert_eq!(sink.accepted(), 0, "the callback still runs");
     eventually(10 * SECOND, "its end", || (sink.accepted() == 1).then_some(()));
@@ -371,7 +372,7 @@ fn a_moved_port_is_released_while_a_callback_still_runs() {
 fn a_disabled_port_drains_its_connections_without_delay() {
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, ""));
-    let mut clients: Vec<Client> = (0..100).map(|_| daemon.client()).collect();
+    let mut clients: Vec<TcpClient> = (0..100).map(|_| daemon.client()).collect();
     assert_eq!(clients[0].ask(&add("t", "i", 3_600_000)).unwrap()["code"], 1);
     let server = daemon.child("dq-server");
     let text = std::fs::read_to_string(daemon.dir.path().join("dq.toml")).unwrap();
@@ -460,7 +461,7 @@ fn usr2_runs_the_newest_executable_unless_it_is_broken() {
         all_new(&daemon, &before);
     }
     eventually(5 * SECOND, "as many descriptors as before", || (descriptors() <= count).then_some(()));
-    let held = host::RunDir::take(&dir.path().join("var/run"), Duration::ZERO).unwrap_err().to_string();
+    let held = host::RunDirLock::take(&dir.path().join("var/run"), Duration::ZERO).unwrap_err().to_string();
     assert!(held.contains(&format!("pid {master}")), "{held}");
     assert!(takes(&daemon, "t", "after"));
     sink.wait_for(1, 5 * SECOND);
@@ -669,7 +670,7 @@ fn add_through_it_all(address: std::net::SocketAddr, stop: &AtomicBool) -> usize
     while !stop.load(Ordering::Relaxed) {
         let connection = match &mut client {
             Some(connection) => connection,
-            none => match Client::connect(address, Framing::Binary) {
+            none => match TcpClient::connect(address, Framing::Binary) {
                 Ok(connection) => none.insert(connection),
                 Err(_) => continue,
             },

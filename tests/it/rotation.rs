@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, topic};
-use cli::Call;
+use cli::ReceivedRequest;
 use delivery::callback::signatures;
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn text(bytes: &[u8]) -> String {
 /// Adds a job, and returns which of the secrets have signed its callback, in the order of the signatures.
 fn signers<'a>(daemon: &Daemon, sink: &Sink, id: &str, secrets: &[&'a str]) -> Vec<&'a str> {
     Http::tcp(daemon).ask("POST", "/v1/topics/t/jobs", &json!({"id": id, "body": 1})).is(201);
-    let call: Call = eventually(20 * SECOND, "the call", || {
+    let call: ReceivedRequest = eventually(20 * SECOND, "the call", || {
         sink.calls().into_iter().find(|call| call.header("dq-job-id") == id)
     });
     let at_s = call.header("webhook-timestamp").parse().unwrap();

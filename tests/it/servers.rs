@@ -21,7 +21,7 @@ fn on(node: NodeSettings) -> settings::StoreSettings {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("dq{}", NEXT.fetch_add(1, Ordering::Relaxed));
     let timeout = Duration::from_secs(1);
-    let safety = settings::Safety { allow_snapshots: true, ..Default::default() };
+    let safety = settings::DurabilitySettings { allow_snapshots: true, ..Default::default() };
     settings::StoreSettings::Redis(settings::RedisSettings {
         prefix,
         timeout,
@@ -398,7 +398,7 @@ fn a_tls_server_is_trusted_only_by_its_certificate() {
     };
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
     let with = |ca: Option<String>, own: Option<(String, String)>| {
-        let tls = settings::TlsSettings { ca, own };
+        let tls = settings::TlsClientSettings { ca, own };
         open(&on(NodeSettings { tls, ..NodeSettings::server("r", server.url(), 2) }))
     };
     let own = || Some((read("server.pem"), read("server.key")));

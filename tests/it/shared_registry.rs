@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use model::audit::Entry;
+use model::audit::AuditEntry;
 use model::job::TopicName;
 use model::metrics::{MetricSubject, PageSums, Sums};
 use model::settings::{NodeSettings, RedisSettings, RegistrySettings};
@@ -100,9 +100,9 @@ fn names(registry: &mut dyn Registry) -> Vec<String> {
     registry.list().unwrap().topics.iter().map(|one| one.topic.name.to_string()).collect()
 }
 
-fn entry(target: &str) -> Entry {
+fn entry(target: &str) -> AuditEntry {
     let (who, action) = ("root".to_owned(), "topic.pause".to_owned());
-    Entry { at_ms: 1, who, action, target: target.to_owned(), detail: String::new(), jobs: None }
+    AuditEntry { at_ms: 1, who, action, target: target.to_owned(), detail: String::new(), jobs: None }
 }
 
 fn error(result: Result<Box<dyn Registry>, RegistryError>) -> String {

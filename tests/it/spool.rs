@@ -20,7 +20,8 @@ use model::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
 use model::settings;
 use nix::sys::signal::{Signal, kill};
 use store::{
-    self, Added, Deleted, LeaseRequest, Leased, Outcome, Settled, Settlement, SpoolSender, Store, StoreError,
+    self, Added, Deleted, LeaseRequest, LeasedJob, Outcome, Settled, Settlement, SpoolSender, Store,
+    StoreError,
 };
 
 /// A host with a spool, and nodes.
@@ -55,7 +56,7 @@ impl Host {
             pool,
             nodes,
             spool: Some(spool),
-            safety: settings::Safety::default(),
+            safety: settings::DurabilitySettings::default(),
         }
     }
 
@@ -421,7 +422,7 @@ fn a_full_spool_refuses_and_loses_nothing() {
 }
 
 /// Leases the job `a`, which is ready.
-fn lease_a(store: &mut dyn Store) -> Leased {
+fn lease_a(store: &mut dyn Store) -> LeasedJob {
     let wanted = LeaseRequest {
         topic: key("a").topic,
         max: 1,
@@ -434,8 +435,8 @@ fn lease_a(store: &mut dyn Store) -> Leased {
 }
 
 /// Makes a dead letter of the leased job.
-fn bury(store: &mut dyn Store, leased: Leased) {
-    let Leased { key, token, .. } = leased;
+fn bury(store: &mut dyn Store, leased: LeasedJob) {
+    let LeasedJob { key, token, .. } = leased;
     let bury = Settlement { key, token, outcome: Outcome::DeadLetter, attempt: None };
     assert_eq!(store.settle(&[bury]), [Ok(Settled::Done)]);
 }

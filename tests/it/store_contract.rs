@@ -10,15 +10,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use model::flow::LimitName;
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
-use model::letters::Pace;
+use model::letters::RedrivePace;
 use model::quota::{AddRate, OverQuota, Quota, QuotaLimit};
 use model::settings;
 use model::topic::Rate;
 use store::{
-    Added, Batch, Bell, BellKind, Change, Changed, CircuitOpening, CircuitState, Counts, DeadLetter,
-    DeadLetterOperation, DeadLetterSelection, Deleted, HELD_MS, Lanes, LeaseRequest, Leased, LimitQuery,
-    LimitUse, OUTAGE, Outcome, OwnerTag, PermitRequest, Reserver, Ring, Settled, Settlement, Store,
-    StoreError, Token,
+    Added, Bell, BellKind, Change, Changed, CircuitOpening, CircuitState, Counts, DeadLetterKey,
+    DeadLetterOperation, DeadLetterSelection, Deleted, HELD_MS, Lanes, LeaseRequest, LeaseResult, LeasedJob,
+    LimitQuery, LimitUse, OUTAGE, Outcome, OwnerTag, PermitRequest, Reserver, Ring, Settled, Settlement,
+    Store, StoreError, Token,
 };
 
 mod bulk;
@@ -256,9 +256,9 @@ fn the_bytes_of_a_topic_stay_exact<F: Fixture>(f: &F) {
     let topic = topic("t");
     let dead = store.list(&topic, State::Dead, None, 500).unwrap().jobs;
     assert!(dead.len() > 20, "{}", dead.len());
-    let some = |n: usize| DeadLetter { id: dead[n].key.id.clone(), died_ms: dead[n].until_ms.unwrap() };
+    let some = |n: usize| DeadLetterKey { id: dead[n].key.id.clone(), died_ms: dead[n].until_ms.unwrap() };
     store.purge_letters(&topic, &[some(0), some(dead.len() / 2), some(dead.len() - 1)]).unwrap();
-    store.redrive(&topic, &DeadLetterSelection::All, 5, Pace::default()).unwrap();
+    store.redrive(&topic, &DeadLetterSelection::All, 5, RedrivePace::default()).unwrap();
     for state in [State::Dead, State::Leased, State::Ready] {
         while store.purge(&topic, state, 500).unwrap() > 0 {}
     }
@@ -405,21 +405,21 @@ fn owner(name: &str) -> OwnerTag {
     OwnerTag(name.to_owned())
 }
 
-fn lease(store: &mut dyn Store, t: &str, max: u32) -> Vec<Leased> {
+fn lease(store: &mut dyn Store, t: &str, max: u32) -> Vec<LeasedJob> {
     store.lease(&[want(t, max)], max as usize, Some(&owner("me"))).unwrap().jobs
 }
 
-fn lease_one(store: &mut dyn Store, t: &str) -> Leased {
+fn lease_one(store: &mut dyn Store, t: &str) -> LeasedJob {
     let mut jobs = lease(store, t, 1);
     assert_eq!(jobs.len(), 1, "a ready job in {t}");
     jobs.remove(0)
 }
 
-fn settlement(job: &Leased, outcome: Outcome) -> Settlement {
+fn settlement(job: &LeasedJob, outcome: Outcome) -> Settlement {
     Settlement { key: job.key.clone(), token: job.token.clone(), outcome, attempt: None }
 }
 
-fn settle(store: &mut dyn Store, job: &Leased, outcome: Outcome) -> Settled {
+fn settle(store: &mut dyn Store, job: &LeasedJob, outcome: Outcome) -> Settled {
     store.settle(&[settlement(job, outcome)]).remove(0).unwrap()
 }
 
@@ -697,7 +697,7 @@ fn settling_needs_the_token<F: Fixture>(f: &F) {
     let mut wrong = held.clone();
     *wrong.token.0.first_mut().unwrap() ^= 1;
     for token in [wrong.token.clone(), Token(Box::new([])), Token(Box::new([0; 24]))] {
-        let forged = Leased { token, ..held.clone() };
+        let forged = LeasedJob { token, ..held.clone() };
         for outcome in
             [Outcome::Ack, Outcome::Retry(NOW), Outcome::DeadLetter, Outcome::Extend(HOLD), Outcome::HandBack]
         {
@@ -752,7 +752,7 @@ fn a_buried_job_stays_until_it_is_redriven_or_purged<F: Fixture>(f: &F) {
     assert_eq!(outcomes(&again), ["new"]);
     assert_eq!(state(&mut *s, "t", "a"), Some(State::Delayed), "the live one is seen first");
     assert_eq!(
-        s.redrive(&topic("t"), &DeadLetterSelection::All, 10, Pace::default()).unwrap(),
+        s.redrive(&topic("t"), &DeadLetterSelection::All, 10, RedrivePace::default()).unwrap(),
         2,
         "the id of `a` is taken"
     );
@@ -761,7 +761,7 @@ fn a_buried_job_stays_until_it_is_redriven_or_purged<F: Fixture>(f: &F) {
     all(s.delete(&[key("t", "a")]));
     assert_eq!(state(&mut *s, "t", "a"), Some(State::Dead));
     let which = DeadLetterSelection::Ids(vec![JobId::new("a").unwrap(), JobId::new("nobody").unwrap()]);
-    assert_eq!(s.redrive(&topic("t"), &which, 10, Pace::default()).unwrap(), 1);
+    assert_eq!(s.redrive(&topic("t"), &which, 10, RedrivePace::default()).unwrap(), 1);
     assert_eq!(s.purge(&topic("t"), State::Ready, 1).unwrap(), 1);
     assert_eq!(s.purge(&topic("t"), State::Ready, 10).unwrap(), 1);
     assert_eq!(counts(&mut *s, "t"), [0, 0, 1, 0]);
@@ -780,11 +780,14 @@ fn all_dead_letters_are_redriven_whatever_their_number_and_their_ids<F: Fixture>
     bury_all(&mut *s, &ids);
     bury_all(&mut *s, &ids[..3]);
     assert_eq!(counts(&mut *s, "t"), [0, 0, 0, 603]);
-    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 10_000, Pace::default()).unwrap(), 600);
+    assert_eq!(
+        s.redrive(&topic("t"), &DeadLetterSelection::All, 10_000, RedrivePace::default()).unwrap(),
+        600
+    );
     assert_eq!(counts(&mut *s, "t"), [0, 600, 0, 3], "the second of an id stays until the first is gone");
     assert_eq!(s.purge(&topic("t"), State::Ready, 10_000).unwrap(), 600);
     let twice = DeadLetterSelection::Ids(vec![JobId::new("0").unwrap(), JobId::new("0").unwrap()]);
-    assert_eq!(s.redrive(&topic("t"), &twice, 10, Pace::default()).unwrap(), 1);
+    assert_eq!(s.redrive(&topic("t"), &twice, 10, RedrivePace::default()).unwrap(), 1);
     assert_eq!(counts(&mut *s, "t"), [0, 1, 0, 2]);
 }
 
@@ -843,7 +846,7 @@ fn a_lease_lasts_for_the_own_ttr_of_its_job<F: Fixture>(f: &F) {
     let ttr = |ms| Headers::default().with_ttr(Some(Duration::from_millis(ms)));
     let own = |id, ms| NewJob { headers: ttr(ms), ..job("t", id, NOW) };
     add(&mut *s, &[own("short", 20), job("t", "plain", NOW), own("long", 3_600_000)]);
-    let by_id = |jobs: Vec<Leased>| -> BTreeMap<String, i64> {
+    let by_id = |jobs: Vec<LeasedJob>| -> BTreeMap<String, i64> {
         jobs.iter().map(|job| (job.key.id.to_string(), job.deadline_ms - job.leased_ms)).collect()
     };
     // Without `is_own_ttr`, only the time of the request counts, and not the job's own `ttr`.
@@ -1019,7 +1022,7 @@ fn an_exchange_settles_and_then_leases<F: Fixture>(f: &F) {
     let jobs: Vec<NewJob> =
         (0..4).map(|n| job("t", &format!("j{n}"), NOW)).chain([job("u", "x", NOW)]).collect();
     add(store, &jobs);
-    let mut held: Vec<Leased> = Vec::new();
+    let mut held: Vec<LeasedJob> = Vec::new();
     for _ in 0..4 {
         held.push(lease_one(store, "t"));
     }
@@ -1145,7 +1148,7 @@ fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>
     let dead = view(&mut *s);
     assert_eq!((dead.state, &dead.headers, dead.attempts_log.len()), (State::Dead, &some, 10));
     assert_eq!(s.list(&topic("t"), State::Dead, None, 9).unwrap().jobs, [dead]);
-    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()).unwrap(), 1);
+    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, RedrivePace::default()).unwrap(), 1);
     let redriven = view(&mut *s);
     assert_eq!((redriven.attempts, &redriven.headers, redriven.attempts_log.len()), (0, &some, 10));
     // The headers are changed and removed, and the log of attempts stays.
@@ -1299,25 +1302,25 @@ fn a_letter_is_redriven_or_removed_and_the_others_of_its_id_stay<F: Fixture>(f: 
     let dead = |s: &mut dyn Store| s.list(&topic("t"), State::Dead, None, 99).unwrap().jobs;
     let letters = dead(&mut *s);
     let letter =
-        |n: usize| DeadLetter { id: letters[n].key.id.clone(), died_ms: letters[n].until_ms.unwrap() };
+        |n: usize| DeadLetterKey { id: letters[n].key.id.clone(), died_ms: letters[n].until_ms.unwrap() };
     let bodies = |s: &mut dyn Store| dead(s).iter().map(|v| v.body.as_str().to_owned()).collect::<Vec<_>>();
-    let nobody = DeadLetter { died_ms: 1, ..letter(0) };
+    let nobody = DeadLetterKey { died_ms: 1, ..letter(0) };
     // One in the middle, the oldest, the latest, and one that is named twice.
     let gone = [letter(3), letter(0), letter(6), letter(3), nobody.clone()];
     assert_eq!(s.purge_letters(&t, &gone).unwrap(), 3);
     assert_eq!(bodies(&mut *s), ["1", "2", "4", "5", "7"]);
     assert_eq!(counts(&mut *s, "t"), [0, 0, 0, 5]);
     assert_eq!(s.letters(&t, &[JobId::new("a").unwrap()], DeadLetterOperation::Count).unwrap(), 4);
-    let which = |letters: &[DeadLetter]| DeadLetterSelection::Letters(letters.to_vec());
-    assert_eq!(s.redrive(&t, &which(&[nobody]), 9, Pace::default()).unwrap(), 0);
+    let which = |letters: &[DeadLetterKey]| DeadLetterSelection::Letters(letters.to_vec());
+    assert_eq!(s.redrive(&t, &which(&[nobody]), 9, RedrivePace::default()).unwrap(), 0);
     // For two letters of the same id, the second finds the id live.
-    assert_eq!(s.redrive(&t, &which(&[letter(2), letter(4)]), 9, Pace::default()).unwrap(), 1);
+    assert_eq!(s.redrive(&t, &which(&[letter(2), letter(4)]), 9, RedrivePace::default()).unwrap(), 1);
     assert_eq!(bodies(&mut *s), ["1", "4", "5", "7"]);
     let held = lease_one(&mut *s, "t");
     assert_eq!((held.body.as_str(), held.attempt), ("2", 1));
     settle(&mut *s, &held, Outcome::Ack);
     assert_eq!(s.get(&key("t", "a")).unwrap().unwrap().body.as_str(), "5", "the latest is shown");
-    assert_eq!(s.redrive(&t, &which(&[letter(5), letter(7)]), 9, Pace::default()).unwrap(), 2);
+    assert_eq!(s.redrive(&t, &which(&[letter(5), letter(7)]), 9, RedrivePace::default()).unwrap(), 2);
     assert_eq!(bodies(&mut *s), ["1", "4"]);
     // The remaining letters are numbered without a gap, as always.
     lease(&mut *s, "t", 9)
@@ -1340,13 +1343,13 @@ fn all_letters_that_are_named_are_redriven_however_many<F: Fixture>(f: &F) {
     add(&mut *s, &(0..600).map(|n| job("t", &n.to_string(), NOW)).collect::<Vec<_>>());
     die(&mut *s);
     let dead = s.list(&t, State::Dead, None, 999).unwrap().jobs;
-    let letters = dead.iter().map(|v| DeadLetter { id: v.key.id.clone(), died_ms: v.until_ms.unwrap() });
+    let letters = dead.iter().map(|v| DeadLetterKey { id: v.key.id.clone(), died_ms: v.until_ms.unwrap() });
     let named = DeadLetterSelection::Letters(letters.collect());
-    assert_eq!(s.redrive(&t, &named, 600, Pace::default()).unwrap(), 600);
+    assert_eq!(s.redrive(&t, &named, 600, RedrivePace::default()).unwrap(), 600);
     assert_eq!(counts(&mut *s, "t"), [0, 600, 0, 0]);
     die(&mut *s);
     let named = DeadLetterSelection::Ids(dead.iter().map(|v| v.key.id.clone()).collect());
-    assert_eq!(s.redrive(&t, &named, 500, Pace::default()).unwrap(), 500);
+    assert_eq!(s.redrive(&t, &named, 500, RedrivePace::default()).unwrap(), 500);
     assert_eq!(counts(&mut *s, "t"), [0, 500, 0, 100]);
 }
 
@@ -1358,7 +1361,7 @@ fn redriven_letters_are_due_one_after_the_other_at_their_pace<F: Fixture>(f: &F)
     assert_eq!(leased.len(), 600);
     let bury: Vec<_> = leased.iter().map(|held| settlement(held, Outcome::DeadLetter)).collect();
     assert!(all(s.settle(&bury)).iter().all(|settled| *settled == Settled::Done));
-    let pace = Pace { after: Duration::from_secs(100), every: Duration::from_micros(10_500) };
+    let pace = RedrivePace { after: Duration::from_secs(100), every: Duration::from_micros(10_500) };
     let before = now_ms();
     assert_eq!(s.redrive(&t, &DeadLetterSelection::All, 500, pace).unwrap(), 500);
     assert_eq!(counts(&mut *s, "t"), [500, 0, 0, 100]);
@@ -1415,7 +1418,7 @@ fn a_lease_keeps_to_its_quotas_and_tells_what_is_left<F: Fixture>(f: &F) {
         add(&mut *s, &(0..10).map(|i| job(t, &i.to_string(), NOW)).collect::<Vec<_>>());
     }
     let batch = s.lease(&[want("a", 2), want("b", 4), want("nobody", 4), want("c", 9)], 8, None).unwrap();
-    let of = |batch: &Batch, t: &str| batch.jobs.iter().filter(|j| j.key.topic.as_str() == t).count();
+    let of = |batch: &LeaseResult, t: &str| batch.jobs.iter().filter(|j| j.key.topic.as_str() == t).count();
     assert_eq!([of(&batch, "a"), of(&batch, "b"), of(&batch, "c")], [2, 4, 2]);
     let mut left = batch.left;
     left.sort();
@@ -1560,18 +1563,19 @@ fn a_change_of_body_priority_or_limit_keeps_the_job_and_its_due_time<F: Fixture>
     let view = |s: &mut dyn Store, id: &str| s.get(&key("t", id)).unwrap().unwrap();
     let before = view(&mut *s, "i");
     assert_eq!(s.change(&key("t", "i"), &body("[2]")).unwrap(), Changed::Done);
-    let expected = store::View { body: Body::parse("[2]").unwrap(), ..before };
+    let expected = store::StoredJob { body: Body::parse("[2]").unwrap(), ..before };
     assert_eq!(view(&mut *s, "i"), expected);
     let all_else =
         Change { priority: Some(Priority::High.into()), max_attempts: Some(Some(3)), ..Change::default() };
     assert_eq!(s.change(&key("t", "i"), &all_else).unwrap(), Changed::Done);
-    let expected = store::View { priority: Priority::High.into(), max_attempts: Some(3), ..expected };
+    let expected = store::StoredJob { priority: Priority::High.into(), max_attempts: Some(3), ..expected };
     assert_eq!(view(&mut *s, "i"), expected);
     // The body is changed, and the limit of attempts is removed. The due time stays.
     assert_eq!(s.change(&key("t", "i"), &body("{\"a\":3}")).unwrap(), Changed::Done);
     let none = Change { max_attempts: Some(None), ..Change::default() };
     assert_eq!(s.change(&key("t", "i"), &none).unwrap(), Changed::Done);
-    let expected = store::View { body: Body::parse("{\"a\":3}").unwrap(), max_attempts: None, ..expected };
+    let expected =
+        store::StoredJob { body: Body::parse("{\"a\":3}").unwrap(), max_attempts: None, ..expected };
     assert_eq!(view(&mut *s, "i"), expected);
     assert_eq!(s.promote(9).unwrap().next_ms, Some(at));
 
@@ -1615,7 +1619,7 @@ fn dead_letters_of_some_ids_are_counted_and_removed_and_live_jobs_stay<F: Fixtur
     assert_eq!(state(&mut *s, "t", "a"), Some(State::Delayed));
     assert_eq!(s.letters(&topic("t"), &some, DeadLetterOperation::Count).unwrap(), 0);
     assert_eq!(s.letters(&topic("nobody"), &some, DeadLetterOperation::Remove).unwrap(), 0);
-    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()).unwrap(), 1);
+    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, RedrivePace::default()).unwrap(), 1);
 }
 
 fn the_latest_dead_letters_are_told_with_why_they_died<F: Fixture>(f: &F) {
@@ -1789,7 +1793,7 @@ fn bells_ring_when_there_is_work<F: Fixture>(f: &F) {
     let held = lease_one(&mut *s, "t");
     settle(&mut *s, &held, Outcome::DeadLetter);
     quiet(&push);
-    s.redrive(&topic("t"), &DeadLetterSelection::All, 10, Pace::default()).unwrap();
+    s.redrive(&topic("t"), &DeadLetterSelection::All, 10, RedrivePace::default()).unwrap();
     assert!(rang(&push), "a redrive rings the consumers");
     quiet(&timer);
     s.run(&key("t", "later")).unwrap();
@@ -2018,9 +2022,9 @@ fn a_circuit_and_a_pause_hold_each_by_itself<F: Fixture>(f: &F) {
     assert!(s.open_circuit(&opening("t", 60_000, 1)).unwrap());
     add(&mut *s, &[job("t", "i", NOW)]);
     s.pause(&topic("t"), true).unwrap();
-    assert_eq!(s.lease(&[want("t", 9)], 9, None).unwrap(), Batch::default());
+    assert_eq!(s.lease(&[want("t", 9)], 9, None).unwrap(), LeaseResult::default());
     s.close_circuit(&topic("t")).unwrap();
-    assert_eq!(s.lease(&[want("t", 9)], 9, None).unwrap(), Batch::default());
+    assert_eq!(s.lease(&[want("t", 9)], 9, None).unwrap(), LeaseResult::default());
     s.open_circuit(&opening("t", 60_000, 1)).unwrap();
     s.pause(&topic("t"), false).unwrap();
     assert_eq!((lease(&mut *s, "t", 9), s.circuits().unwrap().len()), (vec![], 1));

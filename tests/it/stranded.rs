@@ -25,7 +25,8 @@ fn alerts_of_kind(hook: &Sink, kind: &str) -> Vec<(String, Value)> {
     alerts.filter(|a| a["kind"] == kind).map(|a| (a["state"].as_str().unwrap().to_owned(), a)).collect()
 }
 
-/// Starts a daemon with a registry in a file. (On Redis the registry needs a database.)
+/// Starts a daemon with a registry in a file. If the store is on Redis, the registry is in MariaDB, because a registry
+/// in a file is not allowed there.
 fn daemon(more: &str) -> Daemon {
     let registry = match on_redis() {
         true => {

@@ -13,7 +13,7 @@ use crate::support::{
     Daemon, SECOND, SLOTS, Sink, add, all_new, children_of, eventually, faulty, free_port, install, now_ms,
     on_redis, pending, takes, topic,
 };
-use cli::{CannedAnswer, Client};
+use cli::{CannedAnswer, TcpClient};
 use nix::sys::signal::{Signal, kill};
 use protocol::dq::Framing;
 use serde_json::Value;
@@ -420,7 +420,7 @@ fn sockets_of_systemd_are_used_and_outlive_the_daemon() {
     daemon.wait_ready();
     daemon.stop();
     // A client that connects now waits, and the next daemon answers it.
-    let mut waiting = Client::connect(daemon.address(), Framing::Digits).unwrap();
+    let mut waiting = TcpClient::connect(daemon.address(), Framing::Digits).unwrap();
     waiting.send(&[serde_json::json!({"cmd": "ping"})]).unwrap();
     let daemon = activated(&dir, ports, &[&server, &http], "server:http");
     assert_eq!(waiting.receive().unwrap()["code"], 1);

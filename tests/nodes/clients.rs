@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cli::Client;
+use cli::TcpClient;
 use protocol::dq::Framing;
 use serde_json::{Value, json};
 
@@ -86,7 +86,7 @@ impl Clients {
 /// A connection to the TCP port. It is opened again when it breaks.
 pub struct Line<'a> {
     clients: &'a Clients,
-    connection: Option<(u64, Client)>,
+    connection: Option<(u64, TcpClient)>,
     number: u64,
     pub noted: Vec<Operation>,
 }
@@ -99,7 +99,7 @@ impl<'a> Line<'a> {
     /// Sends all these requests, and reads the answers. A request that was sent and not answered is unknown.
     pub fn play(&mut self, requests: &[Vec<Ask>]) {
         if self.connection.is_none() {
-            let Ok(client) = Client::connect(self.clients.tcp, Framing::Binary) else {
+            let Ok(client) = TcpClient::connect(self.clients.tcp, Framing::Binary) else {
                 return self.not_sent(requests);
             };
             let _ = client.stream.set_read_timeout(Some(Duration::from_secs(10)));

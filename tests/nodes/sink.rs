@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cli::{Call, CannedAnswer, Receiver};
+use cli::{CallbackReceiver, CannedAnswer, ReceivedRequest};
 use serde_json::{Value, json};
 
 use crate::ledger::{Delivery, Id, Version};
@@ -29,7 +29,7 @@ impl Sink {
         let accepts_all = Arc::new(AtomicBool::new(false));
         let (noted, all, refused) =
             (Arc::clone(&deliveries), Arc::clone(&accepts_all), Mutex::new(HashSet::new()));
-        let handler = move |call: Call| {
+        let handler = move |call: ReceivedRequest| {
             let at = begun.elapsed().as_micros() as u64;
             let Some((id, version, fate)) = read(&call) else {
                 return CannedAnswer::new(400, "no job of a campaign");
@@ -44,7 +44,7 @@ impl Sink {
             let answer = CannedAnswer::new(if is_accepted { 200 } else { 500 }, "");
             if fate == "slowly" { answer.after(Duration::from_millis(400)) } else { answer }
         };
-        let receiver = Receiver::start((Ipv4Addr::LOCALHOST, 0).into(), Arc::new(handler)).unwrap();
+        let receiver = CallbackReceiver::start((Ipv4Addr::LOCALHOST, 0).into(), Arc::new(handler)).unwrap();
         Sink { address: receiver.address, deliveries, accepts_all }
     }
 
@@ -71,7 +71,7 @@ impl Sink {
     }
 }
 
-fn read(call: &Call) -> Option<(Id, Version, String)> {
+fn read(call: &ReceivedRequest) -> Option<(Id, Version, String)> {
     let body: Value = serde_json::from_str(&call.body).ok()?;
     let id = Id::parse(body["id"].as_str()?)?;
     Some((id, body["version"].as_u64()?, body["fate"].as_str()?.to_owned()))

@@ -349,7 +349,7 @@ impl Stage {
 
     /// Returns the store's counts. `None`: the store cannot answer now.
     pub fn reported_count(&self) -> Option<(Count, bool)> {
-        let mut client = cli::Client::connect(self.clients.tcp, protocol::dq::Framing::Binary).ok()?;
+        let mut client = cli::TcpClient::connect(self.clients.tcp, protocol::dq::Framing::Binary).ok()?;
         let (mut count, mut is_quiet) = (Count::default(), true);
         for topic in ["t", "failing", "pulled"] {
             let answer = client.ask(&serde_json::json!({"cmd": "stats", "topic": topic})).ok()?;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cli::Client;
+use cli::TcpClient;
 use protocol::dq::Framing;
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ impl Drop for Workers {
 /// The port that a client uses.
 enum Port {
     /// The connection is kept until it breaks.
-    Tcp(Option<Client>),
+    Tcp(Option<TcpClient>),
     /// Each request has a connection of its own.
     Http,
 }
@@ -157,7 +157,7 @@ impl Worker {
                 }
                 if connection.is_none() {
                     let not_sent = |_| Outcome::Refused("not sent".into());
-                    let client = Client::connect(to, Framing::Binary).map_err(not_sent)?;
+                    let client = TcpClient::connect(to, Framing::Binary).map_err(not_sent)?;
                     let _ = client.stream.set_read_timeout(Some(Duration::from_secs(10)));
                     *connection = Some(client);
                 }

@@ -19,7 +19,7 @@ use ureq::{Agent, Timeout};
 
 use self::early::EarlyAnswerConnector;
 use super::failure::{Failure, Problem};
-use super::target::{DaemonAddress, DaemonTarget, TargetOptions};
+use super::target::{DaemonAddress, DaemonEndpoint, TargetOptions};
 
 /// How long it may take to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -84,7 +84,7 @@ impl Api {
     }
 
     /// Returns a client of a daemon. An answer may take up to `patience`.
-    pub(super) fn new(target: &DaemonTarget, patience: Duration) -> Result<Api> {
+    pub(super) fn new(target: &DaemonEndpoint, patience: Duration) -> Result<Api> {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             // Connections are not kept open. A daemon may close a connection after its answer. The outcome of a further
@@ -98,9 +98,9 @@ impl Api {
             .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build());
         let (agent, base) = match &target.address {
             DaemonAddress::Unix(path) => {
-                let connector = unix::Socket(path.clone()).chain(EarlyAnswerConnector);
+                let connector = unix::UnixConnector(path.clone()).chain(EarlyAnswerConnector);
                 let config = config.proxy(None).build();
-                (Agent::with_parts(config, connector, unix::UnresolvedAddress), "http://localhost".to_owned())
+                (Agent::with_parts(config, connector, unix::FixedResolver), "http://localhost".to_owned())
             }
             DaemonAddress::Url(url) => {
                 // A proxy is used only for other hosts.

@@ -20,9 +20,9 @@ use ureq::unversioned::transport::{
 
 /// Connects to the socket at this path, whatever the URL says.
 #[derive(Debug)]
-pub(super) struct Socket(pub PathBuf);
+pub(super) struct UnixConnector(pub PathBuf);
 
-impl Connector for Socket {
+impl Connector for UnixConnector {
     type Out = UnixConnection;
 
     fn connect(
@@ -30,7 +30,7 @@ impl Connector for Socket {
         details: &ConnectionDetails<'_>,
         _: Option<()>,
     ) -> Result<Option<UnixConnection>, Error> {
-        let stream = Arc::new(Stream(UnixStream::connect(&self.0)?));
+        let stream = Arc::new(UnixShutdownHandle(UnixStream::connect(&self.0)?));
         let handle: Weak<dyn ShutdownHandle> =
             Arc::downgrade(&(Arc::clone(&stream) as Arc<dyn ShutdownHandle>));
         (details.register_shutdown)(handle)?;
@@ -42,9 +42,9 @@ impl Connector for Socket {
 
 /// A resolver that returns a fixed address. Nothing connects to this address.
 #[derive(Debug)]
-pub(super) struct UnresolvedAddress;
+pub(super) struct FixedResolver;
 
-impl Resolver for UnresolvedAddress {
+impl Resolver for FixedResolver {
     fn resolve(&self, _: &Uri, _: &Config, _: NextTimeout) -> Result<ResolvedSocketAddrs, Error> {
         let mut addresses = self.empty();
         addresses.push(SocketAddr::from((Ipv4Addr::LOCALHOST, 80)));
@@ -53,9 +53,9 @@ impl Resolver for UnresolvedAddress {
 }
 
 /// The socket of a connection. The agent can shut down the socket while another thread waits for an answer.
-struct Stream(UnixStream);
+struct UnixShutdownHandle(UnixStream);
 
-impl ShutdownHandle for Stream {
+impl ShutdownHandle for UnixShutdownHandle {
     fn shutdown(&self) {
         // The server then ends the request. The part of the answer that it has already sent can still be read. An error
         // means that the connection has ended already.
@@ -65,7 +65,7 @@ impl ShutdownHandle for Stream {
 
 /// A connection to a Unix socket.
 pub(super) struct UnixConnection {
-    stream: Arc<Stream>,
+    stream: Arc<UnixShutdownHandle>,
     buffers: LazyBuffers,
 }
 

@@ -29,7 +29,7 @@ use self::container::Manifest;
 use self::staging::Staging;
 use super::progress::Progress;
 use super::show::{json_line, moment};
-use host::{RunDir, Signals, is_run_dir_taken, now_ms};
+use host::{RunDirLock, Signals, is_run_dir_taken, now_ms};
 use model::settings::{RegistrySettings, Settings, StoreSettings};
 
 /// How many pages are copied at a time: a megabyte.
@@ -64,14 +64,14 @@ pub(super) struct BackupArguments {
 }
 
 /// Takes the lock of a stopped daemon, so that no daemon starts in its run_dir. None: there is no lock file.
-pub(super) fn stopped_daemon(settings: &Settings) -> Result<Option<RunDir>> {
+pub(super) fn stopped_daemon(settings: &Settings) -> Result<Option<RunDirLock>> {
     let run_dir = &settings.run_dir;
     if is_run_dir_taken(run_dir) {
         bail!("a daemon runs in {}: stop it first", run_dir.display());
     }
     // A lock file that is missing is not made here, because it would then belong to the user of this command.
     match run_dir.join("dq-master.pid").exists() {
-        true => Ok(Some(RunDir::take(run_dir, Duration::ZERO).context("stop the daemon first")?)),
+        true => Ok(Some(RunDirLock::take(run_dir, Duration::ZERO).context("stop the daemon first")?)),
         false => Ok(None),
     }
 }

@@ -8,13 +8,13 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 use super::super::api::Api;
-use super::super::target::DaemonTarget;
-use super::Bulk;
-use super::daemon::{BenchDaemon, Control, Options, Store};
-use super::dialects::Tcp;
+use super::super::target::DaemonEndpoint;
+use super::BenchBulk;
+use super::daemon::{BenchDaemon, BenchDaemonOptions, DaemonControl, Store};
+use super::dialects::TcpDialect;
 use super::load::{LoadTarget, SendMode, StopCondition, fire};
-use super::report::Report;
-use super::works::{WorkOutcome, await_jobs, jobs, store};
+use super::report::BenchReport;
+use super::works::{BenchResult, await_jobs, jobs, store};
 use host::now_ms;
 use model::job::{Body, Due, JobId, JobKey, NewJob, State, TopicName};
 use store::Direction;
@@ -70,7 +70,7 @@ fn count(store: &mut dyn store::Store, first_ms: i64) -> Result<(u64, u64)> {
 
 /// Follows the operation to its end. Kills its process `kills` times, at equal parts of the work (two kills: at each
 /// third). Returns what the API shows at the end, and how often the process was killed.
-fn follow(api: &Api, control: &Control, number: u64, count: u64, kills: u32) -> Result<(Value, u32)> {
+fn follow(api: &Api, control: &DaemonControl, number: u64, count: u64, kills: u32) -> Result<(Value, u32)> {
     let path = format!("/v1/jobs/bulk/{number}");
     let (mut killed, mut before, mut last) = (0, 0, Instant::now());
     loop {
@@ -95,14 +95,20 @@ fn follow(api: &Api, control: &Control, number: u64, count: u64, kills: u32) -> 
 }
 
 /// Adds jobs with quick callbacks at a rate, until `over` is set. Returns how many jobs were added.
-fn serve(stage: &BenchDaemon, options: &Options, rate: f64, run: &str, over: &AtomicBool) -> Result<u64> {
+fn serve(
+    stage: &BenchDaemon,
+    options: &BenchDaemonOptions,
+    rate: f64,
+    run: &str,
+    over: &AtomicBool,
+) -> Result<u64> {
     let mut all = 0;
     // The runs are short, because a run cannot be ended early.
     for part in 0.. {
         let send_mode = SendMode::Open { per_second: rate };
         let until = StopCondition::Count((rate / 2.0).ceil() as u64);
         let work = jobs(&format!("{run}{part}-"), options.topics, 125, (100, 400));
-        let volley = fire(LoadTarget::new(stage.server, 2), send_mode, until, &mut Tcp(work))?;
+        let volley = fire(LoadTarget::new(stage.server, 2), send_mode, until, &mut TcpDialect(work))?;
         all += volley.done;
         if over.load(Ordering::Relaxed) {
             break;
@@ -112,10 +118,11 @@ fn serve(stage: &BenchDaemon, options: &Options, rate: f64, run: &str, over: &At
 }
 
 /// Measures the operation.
-pub(super) fn run(bulk: &Bulk) -> WorkOutcome {
-    let Bulk { jobs: count_of, size, rate, beside, kills, registry, daemon } = bulk;
+pub(super) fn run(bulk: &BenchBulk) -> BenchResult {
+    let BenchBulk { jobs: count_of, size, rate, beside, kills, registry, daemon } = bulk;
     let own = || if daemon.store == Store::Redis { "store" } else { "sqlite:var/registry.db" }.to_owned();
-    let options = Options { registry: Some(registry.clone().unwrap_or_else(own)), ..daemon.clone() };
+    let options =
+        BenchDaemonOptions { registry: Some(registry.clone().unwrap_or_else(own)), ..daemon.clone() };
     let mut stage = BenchDaemon::start(&options)?;
     let settings = super::super::settings(&stage.folder().join("dq.toml"))?;
     let mut handle = store::open(&settings.store, &settings.run_dir)?;
@@ -133,7 +140,7 @@ pub(super) fn run(bulk: &Bulk) -> WorkOutcome {
     let mut missing = await_jobs(&mut stage, "/fast", quick)?;
     let alone = stage.sink.arrived("/fast").late_us;
 
-    let target = DaemonTarget::at_url(format!("http://{}", stage.http));
+    let target = DaemonEndpoint::at_url(format!("http://{}", stage.http));
     let api = Api::new(&target, Duration::from_secs(30))?;
     let body = json!({"topic": TOPIC, "operation": "reschedule", "by": BY_MS / 1000, "rate": rate});
     let begun: Value = api.ask("POST", "/v1/jobs/bulk", &body)?.json()?;
@@ -157,7 +164,7 @@ pub(super) fn run(bulk: &Bulk) -> WorkOutcome {
         "{}, {count_of} jobs of {size} bytes at {rate}/s, killed {killed} times, beside {beside} jobs/s",
         store(daemon)
     );
-    let mut report = Report::new("bulk", settings);
+    let mut report = BenchReport::new("bulk", settings);
     report.figure("shifted", *count_of as f64 / took.as_secs_f64(), "/s");
     report.figure("shifted once", once as f64, "jobs");
     report.figure("not shifted, or twice", others as f64, "jobs");

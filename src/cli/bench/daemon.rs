@@ -12,13 +12,13 @@ use clap::{Args, ValueEnum};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::super::own_daemon::{Daemon, TemporaryFolder, free_port, local};
-use super::NodeFault;
-use super::dialects::PauseRequests;
+use super::super::own_daemon::{DaemonProcess, TemporaryFolder, free_port, local};
+use super::OutageKind;
+use super::dialects::PauseDialect;
 use super::load::{LoadTarget, SendMode, StopCondition, fire};
-use super::sink::{Sink, SinkKind};
+use super::sink::{Sink, SinkImplementation};
 use host::{usage_of, whole_status};
-use model::status::{DaemonStatus, Phase, Renewal};
+use model::status::{DaemonStatus, MasterPhase, Renewal};
 
 /// The topic whose jobs clients reserve. It has the name of beanstalkd's default tube, which clients use if they name
 /// no tube.
@@ -39,7 +39,7 @@ pub(super) enum Store {
 /// The options of the daemon that is measured.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "The daemon")]
-pub(super) struct Options {
+pub(super) struct BenchDaemonOptions {
     /// Where jobs are stored
     #[arg(long, value_enum, default_value = "embedded")]
     pub store: Store,
@@ -62,7 +62,7 @@ pub(super) struct Options {
 
     /// The receiver of callbacks: one that does almost nothing, or an axum handler, as a business would use
     #[arg(long, value_enum, default_value = "bare")]
-    pub receiver: SinkKind,
+    pub receiver: SinkImplementation,
 
     /// Keep no records of ended jobs
     #[arg(long)]
@@ -95,7 +95,7 @@ pub(super) struct BenchDaemon {
     /// The receiver of its callbacks.
     pub sink: Sink,
     // These fields are dropped in this order. The daemon must end before its servers, and the folder is removed last.
-    daemon: Daemon,
+    daemon: DaemonProcess,
     servers: Vec<RedisServer>,
     folder: TemporaryFolder,
 }
@@ -103,7 +103,7 @@ pub(super) struct BenchDaemon {
 impl BenchDaemon {
     /// Starts the receiver, the Redis nodes and the daemon. The topics `t0`, `t1` … call `/fast`. The topics `slow` and
     /// `never` call `/slow` and `/never`.
-    pub(super) fn start(options: &Options) -> Result<BenchDaemon> {
+    pub(super) fn start(options: &BenchDaemonOptions) -> Result<BenchDaemon> {
         let folder = TemporaryFolder::fresh("bench", options.folder.clone())?;
         let sink = Sink::start(options.receiver)?;
         let count = if options.store == Store::Redis { options.nodes } else { 0 };
@@ -114,8 +114,8 @@ impl BenchDaemon {
         let mut text = configuration(options, server, http, &nodes, &sink);
         text += &beanstalk.map_or_else(String::new, pull_configuration);
         std::fs::write(folder.0.join("dq.toml"), text)?;
-        let mut daemon = Daemon::start(&folder)?;
-        let control = Control { run_dir: folder.0.join("var/run") };
+        let mut daemon = DaemonProcess::start(&folder)?;
+        let control = DaemonControl { run_dir: folder.0.join("var/run") };
         // The ports accept connections before a process reads from them. So this waits until the daemon reports that
         // all of its processes are ready.
         await_start("dq-master", || daemon.has_ended(), || control.is_steady())
@@ -124,8 +124,8 @@ impl BenchDaemon {
     }
 
     /// Returns the control of the daemon. It sends its requests to the master.
-    pub(super) fn control(&self) -> Control {
-        Control { run_dir: self.folder.0.join("var/run") }
+    pub(super) fn control(&self) -> DaemonControl {
+        DaemonControl { run_dir: self.folder.0.join("var/run") }
     }
 
     /// Returns the memory (PSS, in bytes) and the processor time of all processes of the daemon together.
@@ -139,7 +139,7 @@ impl BenchDaemon {
         let word = if hold { "pause" } else { "resume" };
         let (send_mode, until) = (SendMode::Closed { depth: 1 }, StopCondition::Count(topics.into()));
         let volley =
-            fire(LoadTarget::new(self.http, topics.min(16)), send_mode, until, &mut PauseRequests(word))?;
+            fire(LoadTarget::new(self.http, topics.min(16)), send_mode, until, &mut PauseDialect(word))?;
         if volley.failed > 0 { bail!("cannot {word} {} topics", volley.failed) } else { Ok(()) }
     }
 
@@ -161,27 +161,27 @@ impl BenchDaemon {
     }
 
     /// Takes a node away from the daemon.
-    pub(super) fn take_node_away(&mut self, node: usize, fault: NodeFault) -> Result<()> {
+    pub(super) fn take_node_away(&mut self, node: usize, fault: OutageKind) -> Result<()> {
         let server = &mut self.servers[node];
         match fault {
-            NodeFault::Killed => {
+            OutageKind::Killed => {
                 server.child.kill()?;
                 server.child.wait()?;
                 Ok(())
             }
-            NodeFault::Hung => server.signal(Signal::SIGSTOP),
+            OutageKind::Hung => server.signal(Signal::SIGSTOP),
         }
     }
 
     /// Brings a node back, with the data that it had.
-    pub(super) fn bring_node_back(&mut self, node: usize, fault: NodeFault) -> Result<()> {
+    pub(super) fn bring_node_back(&mut self, node: usize, fault: OutageKind) -> Result<()> {
         match fault {
-            NodeFault::Killed => {
+            OutageKind::Killed => {
                 let address = self.servers[node].address;
                 self.servers[node] = RedisServer::start_at(&self.folder, node as u32, address)?;
                 Ok(())
             }
-            NodeFault::Hung => self.servers[node].signal(Signal::SIGCONT),
+            OutageKind::Hung => self.servers[node].signal(Signal::SIGCONT),
         }
     }
 
@@ -193,11 +193,11 @@ impl BenchDaemon {
 
 /// A running daemon, which can be asked for its status, killed in part, and restarted.
 #[derive(Debug, Clone)]
-pub(super) struct Control {
+pub(super) struct DaemonControl {
     run_dir: PathBuf,
 }
 
-impl Control {
+impl DaemonControl {
     fn status(&self) -> Result<DaemonStatus> {
         Ok(whole_status(&self.run_dir, PATIENCE)?)
     }
@@ -205,7 +205,7 @@ impl Control {
     /// Fails if a process of the daemon is not ready.
     fn is_steady(&self) -> Result<()> {
         match self.status()?.phase {
-            Phase::Steady => Ok(()),
+            MasterPhase::Steady => Ok(()),
             phase => bail!("its phase is {phase:?}"),
         }
     }
@@ -254,7 +254,7 @@ impl Control {
 }
 
 fn configuration(
-    options: &Options,
+    options: &BenchDaemonOptions,
     server: SocketAddr,
     http: SocketAddr,
     nodes: &[SocketAddr],

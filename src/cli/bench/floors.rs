@@ -1,5 +1,6 @@
 //! What the same work costs without dq: a program that only inserts into SQLite, an HTTP handler that does nothing, a
-//! thread that only sleeps. [`super::dialects::Redis`] and [`super::dialects::Callback`] are floors as well.
+//! thread that only sleeps. [`super::dialects::RedisDialect`] and [`super::dialects::DirectCallDialect`] are floors
+//! as well.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -71,13 +72,13 @@ pub(super) fn serve(name: &'static str, router: Router) -> Result<SocketAddr> {
 
 /// A thread that only sleeps, a millisecond at a time.
 #[derive(Debug)]
-pub(super) struct Sleeper {
+pub(super) struct SleepFloor {
     over: Arc<AtomicBool>,
     thread: JoinHandle<Histogram<u64>>,
 }
 
-impl Sleeper {
-    pub(super) fn start() -> Result<Sleeper> {
+impl SleepFloor {
+    pub(super) fn start() -> Result<SleepFloor> {
         let over = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&over);
         let thread = std::thread::Builder::new().name("sleeper".into()).spawn(move || {
@@ -89,7 +90,7 @@ impl Sleeper {
             }
             late_us
         })?;
-        Ok(Sleeper { over, thread })
+        Ok(SleepFloor { over, thread })
     }
 
     /// Ends the thread. Returns how much later than planned the thread woke up, in microseconds. No program on this

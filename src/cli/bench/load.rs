@@ -119,7 +119,7 @@ struct LoadConnection {
 }
 
 /// Why a connection cannot be used any more.
-enum ConnectionFailure {
+enum LoadConnectionFailure {
     /// It has ended.
     Ended(anyhow::Error),
     /// The bytes that came cannot be understood.
@@ -236,18 +236,18 @@ pub(super) fn fire(
 /// Opens a broken connection again if the target allows it; otherwise returns the error.
 fn mend(
     connection: &mut LoadConnection,
-    came: Result<(), ConnectionFailure>,
+    came: Result<(), LoadConnectionFailure>,
     (poll, target, number): (&Poll, &LoadTarget, usize),
     volley: &mut LoadRun,
 ) -> Result<()> {
     match came {
         Ok(()) => Ok(()),
-        Err(ConnectionFailure::Ended(_)) if target.survives => {
+        Err(LoadConnectionFailure::Ended(_)) if target.survives => {
             volley.unknown.extend(connection.in_flight.drain(..).map(|(number, _)| number));
             *connection = connect(poll, target.address, number)?;
             Ok(())
         }
-        Err(ConnectionFailure::Ended(e) | ConnectionFailure::Unexpected(e)) => Err(e),
+        Err(LoadConnectionFailure::Ended(e) | LoadConnectionFailure::Unexpected(e)) => Err(e),
     }
 }
 
@@ -267,11 +267,11 @@ fn connect(poll: &Poll, address: SocketAddr, number: usize) -> Result<LoadConnec
     })
 }
 
-fn broke(e: std::io::Error) -> ConnectionFailure {
-    ConnectionFailure::Ended(anyhow::Error::new(e).context("a connection broke"))
+fn broke(e: std::io::Error) -> LoadConnectionFailure {
+    LoadConnectionFailure::Ended(anyhow::Error::new(e).context("a connection broke"))
 }
 
-fn flush(connection: &mut LoadConnection) -> Result<(), ConnectionFailure> {
+fn flush(connection: &mut LoadConnection) -> Result<(), LoadConnectionFailure> {
     let mut written = 0;
     while written < connection.out.len() {
         match connection.stream.write(&connection.out[written..]) {
@@ -295,14 +295,14 @@ fn take(
     has_ended: bool,
     dialect: &dyn Dialect,
     volley: &mut LoadRun,
-) -> Result<(), ConnectionFailure> {
+) -> Result<(), LoadConnectionFailure> {
     let mut buffer = [0; 64 << 10];
     let mut end = Ok(());
     loop {
         match connection.stream.read(&mut buffer) {
             Ok(0) => {
                 let left = connection.in_flight.len();
-                end = Err(ConnectionFailure::Ended(anyhow!(
+                end = Err(LoadConnectionFailure::Ended(anyhow!(
                     "a connection was closed with {left} requests in flight"
                 )));
                 break;
@@ -323,11 +323,11 @@ fn take(
     }
     let (mut read, now) = (0, Instant::now());
     while let Some((bytes, is_success)) =
-        dialect.answer(&connection.input[read..]).map_err(ConnectionFailure::Unexpected)?
+        dialect.answer(&connection.input[read..]).map_err(LoadConnectionFailure::Unexpected)?
     {
         read += bytes;
         let Some((_, sent)) = connection.in_flight.pop_front() else {
-            return Err(ConnectionFailure::Unexpected(anyhow!("an answer to no request")));
+            return Err(LoadConnectionFailure::Unexpected(anyhow!("an answer to no request")));
         };
         let took = now.saturating_duration_since(sent).as_micros() as u64;
         volley.latency_us.saturating_record(took.max(1));

@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 
-use self::daemon::Options;
+use self::daemon::BenchDaemonOptions;
 
 /// Measure how fast dq is on this machine, and what the same work costs without dq
 ///
@@ -31,7 +31,7 @@ use self::daemon::Options;
 )]
 pub struct BenchArguments {
     #[command(subcommand)]
-    work: Work,
+    work: BenchCommand,
 
     /// Print one JSON object
     #[arg(long, global = true)]
@@ -39,16 +39,16 @@ pub struct BenchArguments {
 }
 
 #[derive(Debug, Subcommand)]
-enum Work {
+enum BenchCommand {
     /// Measure adds, sent as fast as they are answered; compared with HSET and ZADD straight to Redis, bare inserts
     /// into SQLite, or an HTTP handler that does nothing
-    Add(Add),
+    Add(BenchAdd),
     /// Measure the delivery of a backlog of due jobs; compared with a client that posts to the same receiver directly
     Deliver(Deliver),
     /// Measure the delivery of a backlog of due jobs with records of ended jobs, and without
-    Records(RecordsArguments),
+    Records(BenchRecords),
     /// Measure how long it takes to find the record of one id among many
-    Find(Find),
+    Find(BenchFind),
     /// Measure how late jobs arrive at a constant rate
     Lateness(LatenessOptions),
     /// Measure adds, sent as fast as they are answered, while the added jobs become due and are delivered
@@ -57,14 +57,14 @@ enum Work {
     /// answered
     Isolation(Isolation),
     /// Measure a shift of many jobs while the process that does it is killed, beside a topic with quick callbacks
-    Bulk(Bulk),
+    Bulk(BenchBulk),
     /// Measure clients that reserve jobs and ack them, and how late jobs with a delay of a second come to clients that
     /// wait; compared with beanstalkd
     Pull(Pull),
     /// Measure adds to one of several Redis nodes, with all nodes and while another node is down
-    Outage(Outage),
+    Outage(BenchOutage),
     /// Measure what an idle daemon costs
-    Idle(Idle),
+    Idle(BenchIdle),
     /// Send jobs at a constant rate for a long time, while processes are killed: no job may be lost
     Soak(Soak),
 }
@@ -113,7 +113,7 @@ fn rate(text: &str) -> Result<f64, String> {
 #[command(
     after_help = "Examples:\n  dq bench add --connections 10 --depth 64\n  dq bench add --store redis --pending 1000000"
 )]
-struct Add {
+struct BenchAdd {
     #[command(flatten)]
     clients: LoadOptions,
     /// Requests in flight on each connection
@@ -126,7 +126,7 @@ struct Add {
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     pending: u64,
     #[command(flatten)]
-    daemon: Options,
+    daemon: BenchDaemonOptions,
 }
 
 #[derive(Debug, Args)]
@@ -139,12 +139,12 @@ struct Deliver {
     #[arg(long, default_value_t = 125, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(12..=1_000_000))]
     size: u32,
     #[command(flatten)]
-    daemon: Options,
+    daemon: BenchDaemonOptions,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq bench records --jobs 50000 --store redis")]
-struct RecordsArguments {
+struct BenchRecords {
     /// How many jobs are due
     #[arg(long, default_value_t = 50_000, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     jobs: u64,
@@ -155,12 +155,12 @@ struct RecordsArguments {
     #[arg(long, default_value_t = 3, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     #[command(flatten)]
-    daemon: Options,
+    daemon: BenchDaemonOptions,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq bench find --records 1000000 --store redis")]
-struct Find {
+struct BenchFind {
     /// How many jobs end before the measurement begins
     #[arg(long, default_value_t = 1_000_000, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     records: u64,
@@ -168,7 +168,7 @@ struct Find {
     #[arg(long, default_value_t = 1000, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     requests: u64,
     #[command(flatten)]
-    daemon: Options,
+    daemon: BenchDaemonOptions,
 }
 
 #[derive(Debug, Args)]
@@ -183,7 +183,7 @@ struct LatenessOptions {
     #[arg(long, default_value = "10s", value_parser = span)]
     time: Duration,
     #[command(flatten)]
-    daemon: Options,
+    daemon: BenchDaemonOptions,
 }
 
 #[derive(Debug, Args)]
@@ -198,7 +198,7 @@ struct Mixed {
     #[arg(long, default_value = "10s", value_parser = span)]
     time: Duration,
     #[command(flatten)]
-    daemon: Options,
+    daemon: BenchDaemonOptions,
 }
 
 #[derive(Debug, Args)]
@@ -214,12 +214,12 @@ struct Isolation {
     #[arg(long, default_value = "20s", value_parser = span)]
     time: Duration,
     #[command(flatten)]
-    daemon: Options,
+    daemon: BenchDaemonOptions,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  dq bench bulk --jobs 1000000\n  dq bench bulk --store redis")]
-struct Bulk {
+struct BenchBulk {
     /// How many jobs are shifted
     #[arg(long, default_value_t = 1_000_000, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     jobs: u64,
@@ -239,7 +239,7 @@ struct Bulk {
     #[arg(long, value_name = "URL")]
     registry: Option<String>,
     #[command(flatten)]
-    daemon: Options,
+    daemon: BenchDaemonOptions,
 }
 
 /// The protocol of clients that reserve jobs.
@@ -283,12 +283,12 @@ struct Pull {
     #[arg(long, default_value = "5s", value_parser = span)]
     time: Duration,
     #[command(flatten)]
-    daemon: Options,
+    daemon: BenchDaemonOptions,
 }
 
 /// What happens to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum NodeFault {
+enum OutageKind {
     /// The node is killed, and started again afterwards.
     Killed,
     /// The node is stopped (SIGSTOP), and continues afterwards.
@@ -297,7 +297,7 @@ enum NodeFault {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq bench outage --store redis --nodes 2 --absence hung")]
-struct Outage {
+struct BenchOutage {
     #[command(flatten)]
     clients: LoadOptions,
     /// Requests in flight on each connection
@@ -308,14 +308,14 @@ struct Outage {
     time: Duration,
     /// What happens to the second node
     #[arg(long, value_enum, default_value = "killed")]
-    absence: NodeFault,
+    absence: OutageKind,
     #[command(flatten)]
-    daemon: Options,
+    daemon: BenchDaemonOptions,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq bench idle --pending 1000000 --time 1m")]
-struct Idle {
+struct BenchIdle {
     /// How many jobs are pending
     #[arg(long, default_value_t = 10_000, value_name = "NUMBER")]
     pending: u64,
@@ -323,7 +323,7 @@ struct Idle {
     #[arg(long, default_value = "10s", value_parser = span)]
     time: Duration,
     #[command(flatten)]
-    daemon: Options,
+    daemon: BenchDaemonOptions,
 }
 
 #[derive(Debug, Args)]
@@ -344,7 +344,7 @@ struct Soak {
     #[arg(long, conflicts_with = "kill", value_parser = span)]
     restart: Option<Duration>,
     #[command(flatten)]
-    daemon: Options,
+    daemon: BenchDaemonOptions,
 }
 
 /// Runs a measurement. Returns whether it passed.
@@ -353,18 +353,18 @@ pub fn run(arguments: &BenchArguments) -> Result<bool> {
         eprintln!("this is a debug build: its figures mean nothing (cargo build --release)");
     }
     let (report, is_good) = match &arguments.work {
-        Work::Add(add) => works::add(add)?,
-        Work::Deliver(deliver) => works::deliver(deliver)?,
-        Work::Records(cost) => records::run(cost)?,
-        Work::Find(find) => records::find(find)?,
-        Work::Lateness(lateness) => works::lateness(lateness)?,
-        Work::Mixed(mixed) => works::mixed(mixed)?,
-        Work::Isolation(isolation) => works::isolation(isolation)?,
-        Work::Bulk(bulk) => bulk::run(bulk)?,
-        Work::Pull(pull) => pull::run(pull)?,
-        Work::Outage(outage) => outage::run(outage)?,
-        Work::Idle(idle) => works::idle(idle)?,
-        Work::Soak(soak) => works::soak(soak)?,
+        BenchCommand::Add(add) => works::add(add)?,
+        BenchCommand::Deliver(deliver) => works::deliver(deliver)?,
+        BenchCommand::Records(cost) => records::run(cost)?,
+        BenchCommand::Find(find) => records::find(find)?,
+        BenchCommand::Lateness(lateness) => works::lateness(lateness)?,
+        BenchCommand::Mixed(mixed) => works::mixed(mixed)?,
+        BenchCommand::Isolation(isolation) => works::isolation(isolation)?,
+        BenchCommand::Bulk(bulk) => bulk::run(bulk)?,
+        BenchCommand::Pull(pull) => pull::run(pull)?,
+        BenchCommand::Outage(outage) => outage::run(outage)?,
+        BenchCommand::Idle(idle) => works::idle(idle)?,
+        BenchCommand::Soak(soak) => works::soak(soak)?,
     };
     report.print(arguments.json)?;
     Ok(is_good)

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use super::daemon::{BenchDaemon, Store};
-use super::dialects::Tcp;
+use super::dialects::TcpDialect;
 use super::load::{Dialect, LoadTarget, SendMode, StopCondition, fire};
-use super::report::Report;
-use super::works::{DAY_MS, ROUNDS, WorkOutcome, jobs, median};
-use super::{NodeFault, Outage};
+use super::report::BenchReport;
+use super::works::{BenchResult, DAY_MS, ROUNDS, jobs, median};
+use super::{BenchOutage, OutageKind};
 use model::job::{JobId, JobKey, TopicName};
 use store::Lanes;
 
@@ -17,23 +17,23 @@ use store::Lanes;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Adds of jobs over TCP. All of these jobs have the same home node.
-struct NodeAdds<'a> {
-    adds: Tcp,
+struct NodeAddDialect<'a> {
+    adds: TcpDialect,
     lanes: &'a Lanes,
     node: usize,
     next: u64,
 }
 
-impl NodeAdds<'_> {
+impl NodeAddDialect<'_> {
     fn home(&self, number: u64) -> usize {
-        let Tcp(jobs) = &self.adds;
+        let TcpDialect(jobs) = &self.adds;
         let topic = TopicName::new(&jobs.topic(number)).expect("the measurement's own topic");
         let id = JobId::new(jobs.id(number)).expect("the measurement's own id");
         self.lanes.lane_of(&JobKey { topic, id })
     }
 }
 
-impl Dialect for NodeAdds<'_> {
+impl Dialect for NodeAddDialect<'_> {
     fn ask(&mut self, _: u64, out: &mut Vec<u8>) {
         while self.home(self.next) != self.node {
             self.next += 1;
@@ -50,8 +50,8 @@ impl Dialect for NodeAdds<'_> {
     }
 }
 
-pub(super) fn run(outage: &Outage) -> WorkOutcome {
-    let Outage { clients, depth, time, absence, daemon } = outage;
+pub(super) fn run(outage: &BenchOutage) -> BenchResult {
+    let BenchOutage { clients, depth, time, absence, daemon } = outage;
     if daemon.store != Store::Redis || daemon.nodes < 2 {
         bail!("an outage of a node needs --store redis and --nodes 2 or more");
     }
@@ -62,8 +62,8 @@ pub(super) fn run(outage: &Outage) -> WorkOutcome {
     let (send_mode, until) =
         (SendMode::Closed { depth: *depth as usize }, StopCondition::Time(*time / ROUNDS));
     let to_node = |run: String, node| {
-        let adds = Tcp(jobs(&run, daemon.topics, clients.size, (DAY_MS, DAY_MS)));
-        NodeAdds { adds, lanes: &lanes, node, next: 0 }
+        let adds = TcpDialect(jobs(&run, daemon.topics, clients.size, (DAY_MS, DAY_MS)));
+        NodeAddDialect { adds, lanes: &lanes, node, next: 0 }
     };
     let measure = |stage: &BenchDaemon, run: String| -> Result<f64> {
         let target = LoadTarget::new(stage.server, clients.connections);
@@ -92,14 +92,14 @@ pub(super) fn run(outage: &Outage) -> WorkOutcome {
         "{} nodes, of which one {}, {} connections, {depth} in flight each, {} bytes",
         daemon.nodes,
         match absence {
-            NodeFault::Killed => "is killed",
-            NodeFault::Hung => "hangs",
+            OutageKind::Killed => "is killed",
+            OutageKind::Hung => "hangs",
         },
         clients.connections,
         clients.size
     );
     let ratios = with.iter().zip(&without).map(|(with, without)| without / with).collect();
-    let mut report = Report::new("outage", settings);
+    let mut report = BenchReport::new("outage", settings);
     report.figure("adds with all nodes", median(with), "/s");
     report.figure("adds without one", median(without), "/s");
     report.ratio("ratio", median(ratios), 1.0, "adds with all nodes");

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::daemon::{BenchDaemon, Options, Store};
-use super::dialects::FindRequests;
+use super::daemon::{BenchDaemon, BenchDaemonOptions, Store};
+use super::dialects::FindDialect;
 use super::load::{LoadTarget, SendMode, StopCondition, fire};
-use super::report::Report;
-use super::works::{WorkOutcome, await_jobs, fill, jobs, store};
-use super::{Find, RecordsArguments};
+use super::report::BenchReport;
+use super::works::{BenchResult, await_jobs, fill, jobs, store};
+use super::{BenchFind, BenchRecords};
 
 /// The prefix of the ids.
 const RUN: &str = "r";
@@ -23,7 +23,7 @@ struct DeliveryRun {
     bytes: u64,
 }
 
-fn deliver(options: &Options, count: u64, size: u32) -> Result<(DeliveryRun, BenchDaemon)> {
+fn deliver(options: &BenchDaemonOptions, count: u64, size: u32) -> Result<(DeliveryRun, BenchDaemon)> {
     let mut stage = BenchDaemon::start(options)?;
     stage.hold(options.topics, true)?;
     fill(&stage, jobs(RUN, options.topics, size, (0, 0)), count)?;
@@ -48,10 +48,10 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Delivers the same backlog with records and without, several times in turn.
-pub(super) fn run(cost: &RecordsArguments) -> WorkOutcome {
-    let RecordsArguments { jobs: count, size, rounds, daemon } = cost;
-    let with = Options { no_records: false, ..daemon.clone() };
-    let without = Options { no_records: true, ..daemon.clone() };
+pub(super) fn run(cost: &BenchRecords) -> BenchResult {
+    let BenchRecords { jobs: count, size, rounds, daemon } = cost;
+    let with = BenchDaemonOptions { no_records: false, ..daemon.clone() };
+    let without = BenchDaemonOptions { no_records: true, ..daemon.clone() };
     let (mut kept, mut none) = (Vec::new(), Vec::new());
     for _ in 0..*rounds {
         kept.push(deliver(&with, *count, *size)?.0);
@@ -60,7 +60,7 @@ pub(super) fn run(cost: &RecordsArguments) -> WorkOutcome {
     let rate = |rounds: &[DeliveryRun]| median(rounds.iter().map(|round| round.per_second).collect());
     let (rate_kept, rate_none) = (rate(&kept), rate(&none));
     let settings = format!("{}, {rounds} times {count} due jobs of {size} bytes", store(daemon));
-    let mut report = Report::new("records", settings);
+    let mut report = BenchReport::new("records", settings);
     report.figure("delivered with records", rate_kept, "/s");
     report.figure("delivered without records", rate_none, "/s");
     report.ratio("ratio", rate_kept, rate_none, "the rate without records");
@@ -74,13 +74,13 @@ pub(super) fn run(cost: &RecordsArguments) -> WorkOutcome {
 }
 
 /// Delivers many jobs, and then looks for the records of some of them by their ids.
-pub(super) fn find(find: &Find) -> WorkOutcome {
-    let Find { records: count, requests, daemon } = find;
+pub(super) fn find(find: &BenchFind) -> BenchResult {
+    let BenchFind { records: count, requests, daemon } = find;
     let (round, stage) = deliver(daemon, *count, 12)?;
     let (send_mode, until) = (SendMode::Closed { depth: 1 }, StopCondition::Count(*requests));
-    let mut dialect = FindRequests { run: RUN, count: *count };
+    let mut dialect = FindDialect { run: RUN, count: *count };
     let volley = fire(LoadTarget::new(stage.http, 1), send_mode, until, &mut dialect)?;
-    let mut report = Report::new("find", format!("{}, {count} records", store(daemon)));
+    let mut report = BenchReport::new("find", format!("{}, {count} records", store(daemon)));
     report.figure("records found", volley.done as f64, "");
     report.figure("not found", volley.failed as f64, "");
     report.percentiles("answer", &volley.latency_us);

@@ -19,16 +19,16 @@ struct Figure {
 
 /// The result of one run.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct BenchReport {
     work: &'static str,
     /// The options of the run, as a text.
     settings: String,
     figures: Vec<Figure>,
 }
 
-impl Report {
-    pub(super) fn new(work: &'static str, settings: String) -> Report {
-        Report { work, settings, figures: Vec::new() }
+impl BenchReport {
+    pub(super) fn new(work: &'static str, settings: String) -> BenchReport {
+        BenchReport { work, settings, figures: Vec::new() }
     }
 
     pub(super) fn figure(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {

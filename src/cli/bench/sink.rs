@@ -76,7 +76,7 @@ impl PathArrivals {
 
 /// The kind of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum SinkKind {
+pub(super) enum SinkImplementation {
     /// One thread that does almost nothing.
     Bare,
     /// An axum handler on one thread of tokio.
@@ -93,11 +93,11 @@ pub(super) struct Sink {
 
 impl Sink {
     /// Starts a receiver on a free port. It ends with the process.
-    pub(super) fn start(receiver: SinkKind) -> Result<Sink> {
+    pub(super) fn start(receiver: SinkImplementation) -> Result<Sink> {
         let arrivals = Arrivals::default();
         let address = match receiver {
-            SinkKind::Bare => SinkServer::start(arrivals.clone())?,
-            SinkKind::Axum => floors::serve("sink", handler(arrivals.clone()))?,
+            SinkImplementation::Bare => SinkServer::start(arrivals.clone())?,
+            SinkImplementation::Axum => floors::serve("sink", handler(arrivals.clone()))?,
         };
         Ok(Sink { address, arrivals })
     }

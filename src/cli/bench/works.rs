@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail};
 
 use super::super::progress::Progress;
-use super::daemon::{BenchDaemon, Control, Options, Store};
-use super::dialects::{Callback, Http, JobTemplate, Redis, Tcp};
+use super::daemon::{BenchDaemon, BenchDaemonOptions, DaemonControl, Store};
+use super::dialects::{DirectCallDialect, HttpDialect, JobTemplate, RedisDialect, TcpDialect};
 use super::floors;
 use super::load::{Dialect, LoadRun, LoadTarget, SendMode, StopCondition, fire, histogram};
-use super::report::Report;
-use super::{Add, ClientProtocol, Deliver, Idle, Isolation, LatenessOptions, LoadOptions, Mixed, Soak};
+use super::report::BenchReport;
+use super::{BenchAdd, ClientProtocol, Deliver, Isolation, LatenessOptions, LoadOptions, Mixed, Soak};
 use host::waits_of;
 
 /// If no job arrives for this long, the wait for the missing jobs ends.
@@ -23,9 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(super) const DAY_MS: u64 = 86_400_000;
 
 /// The report of a measurement, and whether the measurement has passed.
-pub(super) type WorkOutcome = Result<(Report, bool)>;
+pub(super) type BenchResult = Result<(BenchReport, bool)>;
 
-pub(super) fn store(options: &Options) -> String {
+pub(super) fn store(options: &BenchDaemonOptions) -> String {
     match options.store {
         Store::Embedded => "embedded".to_owned(),
         Store::Redis => format!("redis, {} nodes", options.nodes),
@@ -45,8 +45,8 @@ fn send(
     until: StopCondition,
 ) -> Result<LoadRun> {
     let (address, mut dialect): (SocketAddr, Box<dyn Dialect>) = match clients.over {
-        ClientProtocol::Tcp => (stage.server, Box::new(Tcp(jobs))),
-        ClientProtocol::Http => (stage.http, Box::new(Http(jobs))),
+        ClientProtocol::Tcp => (stage.server, Box::new(TcpDialect(jobs))),
+        ClientProtocol::Http => (stage.http, Box::new(HttpDialect(jobs))),
     };
     let volley = fire(LoadTarget::new(address, clients.connections), send_mode, until, dialect.as_mut())?;
     if volley.failed > 0 {
@@ -61,7 +61,7 @@ pub(super) fn fill(stage: &BenchDaemon, jobs: JobTemplate, count: u64) -> Result
         return Ok(());
     }
     let (send_mode, until) = (SendMode::Closed { depth: 200 }, StopCondition::Count(count));
-    let volley = fire(LoadTarget::new(stage.server, 10), send_mode, until, &mut Tcp(jobs))?;
+    let volley = fire(LoadTarget::new(stage.server, 10), send_mode, until, &mut TcpDialect(jobs))?;
     if volley.failed > 0 { bail!("{} adds were refused", volley.failed) } else { Ok(()) }
 }
 
@@ -93,8 +93,8 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-pub(super) fn add(add: &Add) -> WorkOutcome {
-    let Add { clients, depth, time, pending, daemon } = add;
+pub(super) fn add(add: &BenchAdd) -> BenchResult {
+    let BenchAdd { clients, depth, time, pending, daemon } = add;
     let stage = BenchDaemon::start(daemon)?;
     let before = jobs("p", daemon.topics, clients.size, (DAY_MS, DAY_MS));
     let empty = stage.redis_bytes()?;
@@ -107,19 +107,19 @@ pub(super) fn add(add: &Add) -> WorkOutcome {
         clients.size,
         daemon.topics
     );
-    let mut report = Report::new("add", settings);
+    let mut report = BenchReport::new("add", settings);
     // The commits of the floor are as large as dq's largest transaction, so that dq has no advantage.
     let commit = (u64::from(clients.connections) * u64::from(*depth)).min(256);
     let (floor, what) = match (clients.over, stage.nodes.first().copied()) {
         (ClientProtocol::Http, _) => (
-            Baseline::Http(floors::serve("handler", floors::handler())?),
+            Floor::Http(floors::serve("handler", floors::handler())?),
             "a handler that does nothing".to_owned(),
         ),
         (ClientProtocol::Tcp, Some(node)) => {
             if *pending > 0 {
                 let filled = stage.redis_bytes()?;
                 let (send_mode, until) = (SendMode::Closed { depth: 200 }, StopCondition::Count(*pending));
-                fire(LoadTarget::new(node, 10), send_mode, until, &mut Redis(before))?;
+                fire(LoadTarget::new(node, 10), send_mode, until, &mut RedisDialect(before))?;
                 let (ours, theirs) =
                     (filled.saturating_sub(empty), stage.redis_bytes()?.saturating_sub(filled));
                 let each = |bytes: u64| bytes as f64 / *pending as f64;
@@ -127,9 +127,9 @@ pub(super) fn add(add: &Add) -> WorkOutcome {
                 report.figure("the same of HSET and ZADD", each(theirs), "bytes");
                 report.ratio("ratio of memory", each(ours), each(theirs), "HSET and ZADD");
             }
-            (Baseline::Redis(node), "HSET and ZADD straight to Redis".to_owned())
+            (Floor::Redis(node), "HSET and ZADD straight to Redis".to_owned())
         }
-        (ClientProtocol::Tcp, None) => (Baseline::Sqlite(commit), format!("bare inserts, {commit} a commit")),
+        (ClientProtocol::Tcp, None) => (Floor::Sqlite(commit), format!("bare inserts, {commit} a commit")),
     };
     let (send_mode, until) =
         (SendMode::Closed { depth: *depth as usize }, StopCondition::Time(*time / ROUNDS));
@@ -147,9 +147,9 @@ pub(super) fn add(add: &Add) -> WorkOutcome {
             fire(LoadTarget::new(at, clients.connections), send_mode, until, work).map(|v| v.per_second())
         };
         theirs.push(match floor {
-            Baseline::Http(address) => straight(address, &mut Http(work))?,
-            Baseline::Redis(address) => straight(address, &mut Redis(work))?,
-            Baseline::Sqlite(commit) => floors::sqlite(stage.folder(), &work, commit, *time / ROUNDS)?,
+            Floor::Http(address) => straight(address, &mut HttpDialect(work))?,
+            Floor::Redis(address) => straight(address, &mut RedisDialect(work))?,
+            Floor::Sqlite(commit) => floors::sqlite(stage.folder(), &work, commit, *time / ROUNDS)?,
         });
     }
     let ratios = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
@@ -163,14 +163,14 @@ pub(super) fn add(add: &Add) -> WorkOutcome {
 
 /// The floor that adds are compared with.
 #[derive(Debug, Clone, Copy)]
-enum Baseline {
+enum Floor {
     Http(SocketAddr),
     Redis(SocketAddr),
     /// The number of inserts in each commit.
     Sqlite(u64),
 }
 
-pub(super) fn deliver(deliver: &Deliver) -> WorkOutcome {
+pub(super) fn deliver(deliver: &Deliver) -> BenchResult {
     let Deliver { jobs: count, size, daemon } = deliver;
     let mut stage = BenchDaemon::start(daemon)?;
     stage.hold(daemon.topics, true)?;
@@ -178,7 +178,7 @@ pub(super) fn deliver(deliver: &Deliver) -> WorkOutcome {
     let (send_mode, until) = (SendMode::Closed { depth: 1 }, StopCondition::Time(Duration::from_secs(2)));
     let body = JobTemplate::body(*size as usize);
     let floor = |stage: &BenchDaemon| {
-        fire(LoadTarget::new(stage.sink.address, 64), send_mode, until, &mut Callback(body.clone()))
+        fire(LoadTarget::new(stage.sink.address, 64), send_mode, until, &mut DirectCallDialect(body.clone()))
             .map(|volley| volley.per_second())
     };
     let floor_before = floor(&stage)?;
@@ -197,7 +197,7 @@ pub(super) fn deliver(deliver: &Deliver) -> WorkOutcome {
         daemon.concurrency,
         daemon.receiver
     );
-    let mut report = Report::new("deliver", settings);
+    let mut report = BenchReport::new("deliver", settings);
     report.figure("delivered", per_second, "/s");
     report.figure("missing", missing as f64, "jobs");
     report.figure("repeated", (arrived.calls - arrived.jobs) as f64, "calls");
@@ -210,19 +210,19 @@ pub(super) fn deliver(deliver: &Deliver) -> WorkOutcome {
     Ok((report, missing == 0))
 }
 
-pub(super) fn lateness(lateness: &LatenessOptions) -> WorkOutcome {
+pub(super) fn lateness(lateness: &LatenessOptions) -> BenchResult {
     let LatenessOptions { clients, rate, time, daemon } = lateness;
     let mut stage = BenchDaemon::start(daemon)?;
     let count = (rate * time.as_secs_f64()) as u64;
     let (send_mode, until) = (SendMode::Open { per_second: *rate }, StopCondition::Count(count));
     let work = jobs("l", daemon.topics, clients.size, (1000, 1000));
-    let sleeper = floors::Sleeper::start()?;
+    let sleeper = floors::SleepFloor::start()?;
     let volley = send(&stage, clients, work, send_mode, until)?;
     let missing = await_jobs(&mut stage, "/fast", count)?;
     let asleep = sleeper.end()?;
     let arrived = stage.sink.arrived("/fast");
     let settings = format!("{}, {rate} jobs/s for {time:?}, due 1 to 2 s later", store(daemon));
-    let mut report = Report::new("lateness", settings);
+    let mut report = BenchReport::new("lateness", settings);
     report.percentiles("late", &arrived.late_us);
     report.figure("early", arrived.early as f64, "jobs");
     report.figure("missing", missing as f64, "jobs");
@@ -231,7 +231,7 @@ pub(super) fn lateness(lateness: &LatenessOptions) -> WorkOutcome {
     Ok((report, missing == 0 && arrived.early == 0))
 }
 
-pub(super) fn mixed(mixed: &Mixed) -> WorkOutcome {
+pub(super) fn mixed(mixed: &Mixed) -> BenchResult {
     let Mixed { clients, depth, time, daemon } = mixed;
     let mut stage = BenchDaemon::start(daemon)?;
     let (send_mode, until) = (SendMode::Closed { depth: *depth as usize }, StopCondition::Time(*time));
@@ -241,7 +241,7 @@ pub(super) fn mixed(mixed: &Mixed) -> WorkOutcome {
     let missing = await_jobs(&mut stage, "/fast", volley.done)?;
     let arrived = stage.sink.arrived("/fast");
     let settings = format!("{}, {} connections, {depth} in flight each", store(daemon), clients.connections);
-    let mut report = Report::new("mixed", settings);
+    let mut report = BenchReport::new("mixed", settings);
     report.figure("adds", volley.per_second(), "/s");
     report.figure("delivered meanwhile", meanwhile as f64 / volley.took.as_secs_f64(), "/s");
     if let Some((first, last)) = arrived.between {
@@ -252,7 +252,7 @@ pub(super) fn mixed(mixed: &Mixed) -> WorkOutcome {
     Ok((report, missing == 0 && arrived.early == 0))
 }
 
-pub(super) fn isolation(isolation: &Isolation) -> WorkOutcome {
+pub(super) fn isolation(isolation: &Isolation) -> BenchResult {
     let Isolation { slow, rate, time, daemon } = isolation;
     let mut stage = BenchDaemon::start(daemon)?;
     for topic in ["slow", "never"] {
@@ -261,7 +261,7 @@ pub(super) fn isolation(isolation: &Isolation) -> WorkOutcome {
     let count = (rate * time.as_secs_f64()) as u64;
     let (send_mode, until) = (SendMode::Open { per_second: *rate }, StopCondition::Count(count));
     let work = jobs("f", daemon.topics, 125, (100, 400));
-    fire(LoadTarget::new(stage.server, 2), send_mode, until, &mut Tcp(work))?;
+    fire(LoadTarget::new(stage.server, 2), send_mode, until, &mut TcpDialect(work))?;
     let missing = await_jobs(&mut stage, "/fast", count)?;
     let arrived = stage.sink.arrived("/fast");
     let settings = format!(
@@ -270,7 +270,7 @@ pub(super) fn isolation(isolation: &Isolation) -> WorkOutcome {
         daemon.consumers,
         daemon.concurrency
     );
-    let mut report = Report::new("isolation", settings);
+    let mut report = BenchReport::new("isolation", settings);
     report.percentiles("late", &arrived.late_us);
     report.figure("missing", missing as f64, "jobs");
     report.figure("slow ones begun meanwhile", stage.sink.arrived("/slow").calls as f64, "calls");
@@ -279,8 +279,8 @@ pub(super) fn isolation(isolation: &Isolation) -> WorkOutcome {
 
 /// Adds ready jobs to one topic, given by its name.
 fn add_ready(stage: &BenchDaemon, topic: &str, count: u64) -> Result<()> {
-    struct TopicAdds<'a>(&'a str);
-    impl Dialect for TopicAdds<'_> {
+    struct TopicAddDialect<'a>(&'a str);
+    impl Dialect for TopicAddDialect<'_> {
         fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
             let json =
                 format!(r#"{{"cmd":"add","topic":"{}","id":"{number}","delay_ms":0,"body":1}}"#, self.0);
@@ -288,19 +288,19 @@ fn add_ready(stage: &BenchDaemon, topic: &str, count: u64) -> Result<()> {
             debug_assert!(framed);
         }
         fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
-            Tcp(jobs("", 1, 12, (0, 0))).answer(bytes)
+            TcpDialect(jobs("", 1, 12, (0, 0))).answer(bytes)
         }
     }
     if count == 0 {
         return Ok(());
     }
     let (send_mode, until) = (SendMode::Closed { depth: 100 }, StopCondition::Count(count));
-    fire(LoadTarget::new(stage.server, 1), send_mode, until, &mut TopicAdds(topic))?;
+    fire(LoadTarget::new(stage.server, 1), send_mode, until, &mut TopicAddDialect(topic))?;
     Ok(())
 }
 
-pub(super) fn idle(idle: &Idle) -> WorkOutcome {
-    let Idle { pending, time, daemon } = idle;
+pub(super) fn idle(idle: &super::BenchIdle) -> BenchResult {
+    let super::BenchIdle { pending, time, daemon } = idle;
     let stage = BenchDaemon::start(daemon)?;
     let empty = stage.redis_bytes()?;
     fill(&stage, jobs("i", daemon.topics, 125, (DAY_MS, DAY_MS)), *pending)?;
@@ -315,7 +315,7 @@ pub(super) fn idle(idle: &Idle) -> WorkOutcome {
     let seconds = began.elapsed().as_secs_f64();
     let share = (after - before).as_secs_f64() / seconds * 100.0;
     let settings = format!("{}, {pending} pending, for {time:?}", store(daemon));
-    let mut report = Report::new("idle", settings);
+    let mut report = BenchReport::new("idle", settings);
     report.figure("processor", share, "% of one core");
     report.figure("wake-ups", waits_after.saturating_sub(waits_before) as f64 / seconds, "/s");
     report.figure("memory (PSS), all processes", memory as f64 / f64::from(1 << 20), "MiB");
@@ -333,7 +333,7 @@ pub(super) fn idle(idle: &Idle) -> WorkOutcome {
     Ok((report, true))
 }
 
-pub(super) fn soak(soak: &Soak) -> WorkOutcome {
+pub(super) fn soak(soak: &Soak) -> BenchResult {
     let Soak { rate, time, kill, restart, daemon } = soak;
     let mut stage = BenchDaemon::start(daemon)?;
     let control = stage.control();
@@ -344,7 +344,7 @@ pub(super) fn soak(soak: &Soak) -> WorkOutcome {
     let target = LoadTarget { survives: restart.is_none(), ..LoadTarget::new(stage.server, 10) };
     let (volley, disturbed) = std::thread::scope(|scope| {
         let disturb = scope.spawn(|| kill_repeatedly(&control, *kill, *restart, &over));
-        let volley = fire(target, send_mode, until, &mut Tcp(work.clone()));
+        let volley = fire(target, send_mode, until, &mut TcpDialect(work.clone()));
         over.store(true, Ordering::Relaxed);
         let disturbed = disturb.join().map_err(|_| anyhow!("the thread that disturbs has panicked"));
         anyhow::Ok((volley?, disturbed??))
@@ -360,7 +360,7 @@ pub(super) fn soak(soak: &Soak) -> WorkOutcome {
     let missing = missing.saturating_sub(volley.failed);
     let (pause, what) = restart.map_or((*kill, "a kill"), |pause| (pause, "a restart"));
     let settings = format!("{}, {rate} jobs/s for {time:?}, {what} each {pause:?}", store(daemon));
-    let mut report = Report::new("soak", settings);
+    let mut report = BenchReport::new("soak", settings);
     report.figure("acknowledged", volley.done as f64, "jobs");
     report.figure("refused", volley.failed as f64, "jobs");
     report.figure("connection broke before the answer", volley.unknown.len() as f64, "jobs");
@@ -377,7 +377,7 @@ pub(super) fn soak(soak: &Soak) -> WorkOutcome {
 
 /// Kills a child process or restarts the daemon after each pause, until `over` is set. Returns how many times.
 fn kill_repeatedly(
-    control: &Control,
+    control: &DaemonControl,
     kill: Duration,
     restart: Option<Duration>,
     over: &AtomicBool,

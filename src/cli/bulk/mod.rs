@@ -55,10 +55,10 @@ enum BulkCommand {
     List(ListOperations),
     /// Show an operation
     #[command(after_help = "Example:\n  dq bulk show 12 --json")]
-    Show(Number),
+    Show(OperationNumber),
     /// Stop an operation; what it has changed stays changed
     #[command(after_help = "Example:\n  dq bulk stop 12")]
-    Stop(Number),
+    Stop(OperationNumber),
 }
 
 /// How an operation runs.
@@ -144,7 +144,7 @@ struct ListOperations {
 }
 
 #[derive(Debug, clap::Args)]
-struct Number {
+struct OperationNumber {
     /// The number of the operation
     number: u64,
 }
@@ -196,11 +196,11 @@ pub(super) fn run(arguments: &BulkArguments) -> Result<bool> {
             }
             Ok(true)
         }
-        BulkCommand::Show(Number { number }) => {
+        BulkCommand::Show(OperationNumber { number }) => {
             let api = Api::from_options(at)?;
             show(at, &api.get(&path(*number))?.json()?)
         }
-        BulkCommand::Stop(Number { number }) => {
+        BulkCommand::Stop(OperationNumber { number }) => {
             let api = Api::from_options(at)?;
             show(at, &api.ask("POST", &format!("{}/stop", path(*number)), &Map::new())?.json()?)
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{getegid, geteuid, getgroups};
 
-use super::judge::{self, CheckResult, User, WrittenPath};
+use super::judge::{self, CheckResult, DaemonPath, User};
 use model::settings::{RegistrySettings, Settings, StoreSettings, files};
 use model::status::DaemonStatus;
 use registry::Snapshot;
@@ -49,7 +49,7 @@ fn line(what: &str, path: &Path, user: &User, secret: bool) -> CheckResult {
 }
 
 /// Returns what is at a path. If nothing is there, returns the nearest folder above it that exists.
-fn place(path: &Path) -> std::io::Result<WrittenPath> {
+fn place(path: &Path) -> std::io::Result<DaemonPath> {
     let (mut at, mut stands_for) = (path, None);
     let meta = loop {
         match fs::metadata(at) {
@@ -60,7 +60,7 @@ fn place(path: &Path) -> std::io::Result<WrittenPath> {
             other => break other?,
         }
     };
-    Ok(WrittenPath {
+    Ok(DaemonPath {
         path: at.display().to_string(),
         uid: meta.uid(),
         gid: meta.gid(),

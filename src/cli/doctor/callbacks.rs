@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use ureq::http::Uri;
 
 use super::judge::{self, CheckResult, ConnectResult};
-use delivery::callback::Rules;
+use delivery::callback::GuardRules;
 use model::settings::Settings;
-use model::topic::{Mode, Topic};
+use model::topic::{DeliveryMode, Topic};
 use registry::Snapshot;
 
 /// How long it may take to connect.
@@ -28,7 +28,7 @@ const AT_ONCE: usize = 16;
 pub(super) fn check(settings: &Settings) -> Vec<CheckResult> {
     let snapshot = Snapshot::read(&settings.run_dir).ok().flatten().map(|(snapshot, _)| snapshot.topics);
     let places = places(settings.topics.iter().chain(snapshot.iter().flatten()));
-    let reached = reach_all(places.keys().cloned().collect(), &Rules::new(&settings.callback));
+    let reached = reach_all(places.keys().cloned().collect(), &GuardRules::new(&settings.callback));
     let late = || ConnectResult::No(format!("no answer within {} s", PATIENCE.as_secs()));
     let line = |(place, topics): (&(String, u16), &Vec<String>)| {
         let name = format!("{}:{}", place.0, place.1);
@@ -40,7 +40,7 @@ pub(super) fn check(settings: &Settings) -> Vec<CheckResult> {
 /// Returns the hosts and ports of callbacks, each with the topics that use it.
 fn places<'a>(topics: impl Iterator<Item = &'a Topic>) -> BTreeMap<(String, u16), Vec<String>> {
     let mut places: BTreeMap<(String, u16), Vec<String>> = BTreeMap::new();
-    for topic in topics.filter(|topic| topic.mode == Mode::Push) {
+    for topic in topics.filter(|topic| topic.mode == DeliveryMode::Push) {
         let Ok(uri) = topic.callback.parse::<Uri>() else { continue };
         let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 });
         if let Some(host) = uri.host() {
@@ -55,7 +55,7 @@ fn places<'a>(topics: impl Iterator<Item = &'a Topic>) -> BTreeMap<(String, u16)
 }
 
 /// Tries all places. A place without a result in time is left out.
-fn reach_all(places: Vec<(String, u16)>, rules: &Rules) -> BTreeMap<(String, u16), ConnectResult> {
+fn reach_all(places: Vec<(String, u16)>, rules: &GuardRules) -> BTreeMap<(String, u16), ConnectResult> {
     let (tell, results) = channel();
     let (count, queue) = (places.len(), Arc::new(Mutex::new(places)));
     for _ in 0..AT_ONCE.min(count) {
@@ -81,7 +81,7 @@ fn reach_all(places: Vec<(String, u16)>, rules: &Rules) -> BTreeMap<(String, u16
     reached
 }
 
-fn reach((host, port): &(String, u16), rules: &Rules) -> ConnectResult {
+fn reach((host, port): &(String, u16), rules: &GuardRules) -> ConnectResult {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let addresses: Vec<SocketAddr> = match (bare, *port).to_socket_addrs() {
         Ok(addresses) => addresses.collect(),
@@ -107,12 +107,12 @@ mod tests {
 
     use super::*;
     use model::job::TopicName;
-    use model::settings::{CallbackSettings, Guard, TlsSettings};
+    use model::settings::{CallbackSettings, Guard, TlsClientSettings};
 
     #[test]
     fn a_place_is_tried_once_for_all_of_its_topics() {
         let topic = |name: &str, url: &str| Topic::new(TopicName::new(name).unwrap(), url);
-        let pull = Topic { mode: Mode::Pull, ..topic("pull", "") };
+        let pull = Topic { mode: DeliveryMode::Pull, ..topic("pull", "") };
         let topics = [
             topic("a", "http://h/x"),
             topic("b", "http://h:80/y"),
@@ -129,10 +129,10 @@ mod tests {
 
     #[test]
     fn a_place_is_reached_or_it_is_told_why_not() {
-        let rules = Rules::new(&CallbackSettings {
+        let rules = GuardRules::new(&CallbackSettings {
             guard: Guard::Metadata,
             allow: Vec::new(),
-            tls: TlsSettings::default(),
+            tls: TlsClientSettings::default(),
         });
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -140,10 +140,10 @@ mod tests {
         drop(listener);
         assert!(matches!(reach(&("127.0.0.1".into(), port), &rules), ConnectResult::No(_)));
         assert!(matches!(reach(&("169.254.169.254".into(), 80), &rules), ConnectResult::Denied(_)));
-        let strict = Rules::new(&CallbackSettings {
+        let strict = GuardRules::new(&CallbackSettings {
             guard: Guard::Strict,
             allow: Vec::new(),
-            tls: TlsSettings::default(),
+            tls: TlsClientSettings::default(),
         });
         assert!(matches!(reach(&("[::1]".into(), port), &strict), ConnectResult::Denied(_)));
         let all = reach_all(vec![("127.0.0.1".into(), port), ("[::1]".into(), port)], &strict);

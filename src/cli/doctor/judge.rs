@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::super::daemon_snapshot::TopicSnapshot;
 use super::super::failure::Failure;
-use model::status::{DaemonStatus, Finding, Phase, ProcessState};
+use model::status::{DaemonStatus, Finding, MasterPhase, ProcessState};
 use model::topic::Topic;
 
 /// A check fails if a disk has less free space than the largest of three limits. The first limit is in bytes, but at
@@ -110,12 +110,12 @@ pub(super) fn daemon(status: &Result<DaemonStatus>) -> CheckResult {
     let of_now: Vec<_> = status.processes.iter().filter(|p| p.generation == *generation).collect();
     let not: Vec<&str> = of_now.iter().filter(|p| !is_up(p)).map(|p| p.name.as_str()).collect();
     match phase {
-        Phase::Stopping => CheckResult::fail("daemon", format!("{who} is ending")),
+        MasterPhase::Stopping => CheckResult::fail("daemon", format!("{who} is ending")),
         _ if !not.is_empty() => {
             CheckResult::fail("daemon", format!("{who}: {} of its processes are not up", not.join(", ")))
                 .advise("`dq status` and the log say why")
         }
-        Phase::Steady => match status.renewal.as_ref().and_then(|renewal| renewal.refused.as_ref()) {
+        MasterPhase::Steady => match status.renewal.as_ref().and_then(|renewal| renewal.refused.as_ref()) {
             Some(why) => CheckResult::warn(
                 "daemon",
                 format!("{who} runs as before: the last restart was refused: {why}"),
@@ -158,7 +158,7 @@ pub(super) fn finding(finding: &Finding) -> CheckResult {
 
 /// Which process uses a port of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Port {
+pub(super) enum PortUse {
     Free,
     /// The daemon that is checked.
     Ours,
@@ -169,19 +169,21 @@ pub(super) enum Port {
 }
 
 /// Judges a port of the configuration. `runs`: the daemon runs.
-pub(super) fn port(key: &str, address: &str, port: &Port, runs: bool) -> CheckResult {
+pub(super) fn port(key: &str, address: &str, port: &PortUse, runs: bool) -> CheckResult {
     let check = format!("port {key}");
     match (port, runs) {
-        (Port::Ours, _) => CheckResult::ok(&check, format!("{address} is held by this daemon")),
-        (Port::Free, false) => CheckResult::ok(&check, format!("{address} is free")),
-        (Port::Free, true) => CheckResult::warn(&check, format!("the daemon does not listen on {address}"))
-            .advise("it takes a changed configuration at HUP (systemctl reload dq)"),
-        (Port::Taken(who), _) => {
+        (PortUse::Ours, _) => CheckResult::ok(&check, format!("{address} is held by this daemon")),
+        (PortUse::Free, false) => CheckResult::ok(&check, format!("{address} is free")),
+        (PortUse::Free, true) => {
+            CheckResult::warn(&check, format!("the daemon does not listen on {address}"))
+                .advise("it takes a changed configuration at HUP (systemctl reload dq)")
+        }
+        (PortUse::Taken(who), _) => {
             let who = who.as_deref().unwrap_or("somebody (root can see who)");
             CheckResult::fail(&check, format!("{address} is held by {who}"))
                 .advise(format!("end that, or give {key} another address"))
         }
-        (Port::Unusable(why), _) => {
+        (PortUse::Unusable(why), _) => {
             CheckResult::fail(&check, format!("{address} cannot be listened on: {why}"))
         }
     }
@@ -196,7 +198,7 @@ pub(super) struct User {
 
 /// A file or folder that the daemon writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct WrittenPath {
+pub(super) struct DaemonPath {
     pub path: String,
     pub uid: u32,
     pub gid: u32,
@@ -208,8 +210,8 @@ pub(super) struct WrittenPath {
 }
 
 /// Judges whether a daemon may write to a file or folder. `secret`: other users should not read its content.
-pub(super) fn access(what: &str, place: &WrittenPath, user: &User, secret: bool) -> CheckResult {
-    let WrittenPath { path, uid, gid, mode, is_folder, stands_for } = place;
+pub(super) fn access(what: &str, place: &DaemonPath, user: &User, secret: bool) -> CheckResult {
+    let DaemonPath { path, uid, gid, mode, is_folder, stands_for } = place;
     let check = format!("access {what}");
     let bits = match () {
         () if user.uid == 0 => 7,
@@ -463,19 +465,19 @@ mod tests {
 
     #[test]
     fn a_port_is_judged_by_who_has_it() {
-        let line = |which: Port, runs| port("server.listen", "127.0.0.1:6789", &which, runs);
-        assert_eq!(line(Port::Free, false).verdict, Verdict::Ok);
-        assert_eq!(line(Port::Free, true).verdict, Verdict::Warn);
-        assert_eq!(line(Port::Ours, true).verdict, Verdict::Ok);
-        let taken = line(Port::Taken(Some("nginx (pid 7)".into())), false);
+        let line = |which: PortUse, runs| port("server.listen", "127.0.0.1:6789", &which, runs);
+        assert_eq!(line(PortUse::Free, false).verdict, Verdict::Ok);
+        assert_eq!(line(PortUse::Free, true).verdict, Verdict::Warn);
+        assert_eq!(line(PortUse::Ours, true).verdict, Verdict::Ok);
+        let taken = line(PortUse::Taken(Some("nginx (pid 7)".into())), false);
         assert!(taken.verdict == Verdict::Fail && taken.detail.contains("nginx (pid 7)"), "{taken:?}");
-        assert_eq!(line(Port::Unusable("no such address".into()), false).verdict, Verdict::Fail);
+        assert_eq!(line(PortUse::Unusable("no such address".into()), false).verdict, Verdict::Fail);
     }
 
     #[test]
     fn the_daemons_user_needs_to_write_what_it_writes() {
         let user = User { uid: 5, gids: vec![50] };
-        let place = |uid, gid, mode, is_folder| WrittenPath {
+        let place = |uid, gid, mode, is_folder| DaemonPath {
             path: "/var/lib/dq".into(),
             uid,
             gid,
@@ -500,7 +502,7 @@ mod tests {
         assert_eq!(access("store", &place(1, 1, 0o700, true), &root, false).verdict, Verdict::Ok);
         assert_eq!(access("registry", &place(5, 1, 0o644, false), &user, true).verdict, Verdict::Warn);
         assert_eq!(access("registry", &place(5, 1, 0o640, false), &user, true).verdict, Verdict::Ok);
-        let missing = WrittenPath { stands_for: Some("/var/lib/dq/run".into()), ..place(1, 1, 0o755, true) };
+        let missing = DaemonPath { stands_for: Some("/var/lib/dq/run".into()), ..place(1, 1, 0o755, true) };
         assert!(
             access("run_dir", &missing, &user, false).detail.starts_with("/var/lib/dq/run cannot be made")
         );

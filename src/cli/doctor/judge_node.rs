@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::judge::CheckResult;
 use model::topic::Durability;
-use store::Capability;
+use store::ServerDurability;
 
 /// A larger difference between two clocks is reported.
 const CLOCK_MAX: Duration = Duration::from_millis(50);
 
 /// What a server of a node has answered.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Server {
+pub(super) struct RedisServerReport {
     /// Why it does not answer.
     pub down: Option<String>,
     pub info: BTreeMap<String, String>,
@@ -25,13 +25,17 @@ pub(super) struct Server {
 
 /// What the configuration and the topics require of nodes.
 #[derive(Debug, Default, Clone)]
-pub(super) struct NodeRequirements {
+pub(super) struct DurabilityRequirements {
     pub levels: Vec<Durability>,
     pub allows_snapshots: bool,
 }
 
 /// Judges a server of a node.
-pub(super) fn node(name: &str, server: &Server, asked: &NodeRequirements) -> Vec<CheckResult> {
+pub(super) fn node(
+    name: &str,
+    server: &RedisServerReport,
+    asked: &DurabilityRequirements,
+) -> Vec<CheckResult> {
     let check = format!("node {name}");
     if let Some(why) = &server.down {
         let advice = "its jobs wait until it is back; adds for it wait in the spool, or are refused if store.spool is 0";
@@ -72,7 +76,7 @@ pub(super) fn node(name: &str, server: &Server, asked: &NodeRequirements) -> Vec
         // The server refuses to show its configuration.
         _ => lines.push(CheckResult::warn(&check, "its settings cannot be read (is CONFIG forbidden?)")),
     }
-    let capability = Capability::new(&server.info, &server.config);
+    let capability = ServerDurability::new(&server.info, &server.config);
     let lacks = asked.levels.iter().filter_map(|level| Some((level, capability.lacks(*level)?)));
     lines.extend(lacks.map(|(level, why)| {
         CheckResult::fail(&check, format!("durability \"{level}\" cannot be had there, as {why}"))
@@ -122,8 +126,9 @@ mod tests {
     fn a_node_has_to_keep_its_jobs() {
         let info = [("redis_version", "7.0.15"), ("role", "master")];
         let config = [("maxmemory-policy", "noeviction"), ("appendonly", "yes"), ("save", "")];
-        let good = Server { info: map(&info), config: map(&config), ..Server::default() };
-        let asked = NodeRequirements::default();
+        let good =
+            RedisServerReport { info: map(&info), config: map(&config), ..RedisServerReport::default() };
+        let asked = DurabilityRequirements::default();
         assert_eq!(verdicts(&node("r1", &good, &asked)), [Verdict::Ok]);
         let with = |key: &str, value: &str| {
             let mut server = good.clone();
@@ -137,18 +142,19 @@ mod tests {
         assert_eq!(verdicts(&with("maxmemory-policy", "allkeys-lru")), [Verdict::Fail]);
         assert_eq!(verdicts(&with("appendonly", "no")), [Verdict::Fail]);
         let snapshots = [("maxmemory-policy", "noeviction"), ("appendonly", "no"), ("save", "3600 1")];
-        let snapshots = Server { config: map(&snapshots), ..good.clone() };
-        let allowed = NodeRequirements { allows_snapshots: true, ..NodeRequirements::default() };
+        let snapshots = RedisServerReport { config: map(&snapshots), ..good.clone() };
+        let allowed = DurabilityRequirements { allows_snapshots: true, ..DurabilityRequirements::default() };
         assert_eq!(verdicts(&node("r1", &snapshots, &allowed)), [Verdict::Warn]);
         assert_eq!(verdicts(&node("r1", &snapshots, &asked)), [Verdict::Fail]);
-        let silent = Server { config: map(&[]), ..good.clone() };
+        let silent = RedisServerReport { config: map(&[]), ..good.clone() };
         assert_eq!(verdicts(&node("r1", &silent, &asked)), [Verdict::Warn]);
-        let wants = |level| NodeRequirements { levels: vec![level], ..NodeRequirements::default() };
+        let wants =
+            |level| DurabilityRequirements { levels: vec![level], ..DurabilityRequirements::default() };
         let lines = node("r1", &good, &wants(Durability::Fsync));
         assert_eq!(verdicts(&lines), [Verdict::Fail]);
         assert!(lines[0].detail.contains("Redis 7.0"), "{}", lines[0].detail);
         assert_eq!(verdicts(&node("r1", &good, &wants(Durability::Replicas(1)))), [Verdict::Fail]);
-        let down = Server { down: Some("refused".into()), ..Server::default() };
+        let down = RedisServerReport { down: Some("refused".into()), ..RedisServerReport::default() };
         assert!(node("r1", &down, &asked)[0].detail.contains("refused"));
     }
 

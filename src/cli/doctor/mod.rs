@@ -21,7 +21,7 @@ use serde_json::json;
 use self::judge::{CheckResult, Verdict};
 use super::api::Api;
 use super::daemon_snapshot;
-use super::show::{Colour, Table, paint};
+use super::show::{Table, TerminalColour, paint};
 use super::target::TargetOptions;
 use model::settings::{Settings, StoreSettings};
 use model::status::DaemonStatus;
@@ -160,9 +160,9 @@ fn page(lines: &[CheckResult]) -> String {
     let count = |verdict| lines.iter().filter(|line| line.verdict == verdict).count();
     let [ok, warn, fail] = [Verdict::Ok, Verdict::Warn, Verdict::Fail].map(count);
     let painted = |line: &str| match line.split_once(' ').map(|(word, rest)| (word, rest.to_owned())) {
-        Some(("ok", rest)) => paint("ok", Colour::Green) + " " + &rest,
-        Some(("warn", rest)) => paint("warn", Colour::Yellow) + " " + &rest,
-        Some(("FAIL", rest)) => paint("FAIL", Colour::Red) + " " + &rest,
+        Some(("ok", rest)) => paint("ok", TerminalColour::Green) + " " + &rest,
+        Some(("warn", rest)) => paint("warn", TerminalColour::Yellow) + " " + &rest,
+        Some(("FAIL", rest)) => paint("FAIL", TerminalColour::Red) + " " + &rest,
         _ => line.to_owned(),
     };
     let text: Vec<String> = table.text().lines().skip(1).map(painted).collect();

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::judge::CheckResult;
-use super::judge_node::{self, NodeRequirements, Server};
+use super::judge_node::{self, DurabilityRequirements, RedisServerReport};
 use model::settings::Settings;
-use store::{Lanes, Probe, StoreError};
+use store::{Lanes, ServerQuery, StoreError};
 
 /// Checks the nodes of the store, if it is Redis.
 pub(super) fn check(settings: &Settings) -> Vec<CheckResult> {
@@ -15,7 +15,8 @@ pub(super) fn check(settings: &Settings) -> Vec<CheckResult> {
         Err(e) => return vec![CheckResult::fail("nodes", e.to_string())],
     };
     lanes.set_topics(&super::topics::known(settings));
-    let asked = NodeRequirements { levels: lanes.asked_levels(), allows_snapshots: lanes.allows_snapshots() };
+    let asked =
+        DurabilityRequirements { levels: lanes.asked_levels(), allows_snapshots: lanes.allows_snapshots() };
     // Each node has its own thread, so that a node that hangs does not delay the others.
     let looks: Vec<_> = (0..lanes.count())
         .map(|lane| {
@@ -26,11 +27,11 @@ pub(super) fn check(settings: &Settings) -> Vec<CheckResult> {
     looks.into_iter().flat_map(|look| look.join().unwrap_or_default()).collect()
 }
 
-fn of(lanes: &Lanes, lane: usize, asked: &NodeRequirements) -> Vec<CheckResult> {
+fn of(lanes: &Lanes, lane: usize, asked: &DurabilityRequirements) -> Vec<CheckResult> {
     let name = lanes.name(lane).unwrap_or_default();
-    let mut servers: BTreeMap<String, Server> = BTreeMap::new();
+    let mut servers: BTreeMap<String, RedisServerReport> = BTreeMap::new();
     let (asked_at, begun) = (SystemTime::now(), Instant::now());
-    for probed in lanes.probe(lane, Probe::Time) {
+    for probed in lanes.probe(lane, ServerQuery::Time) {
         let server = servers.entry(probed.server).or_default();
         match probed.values {
             Ok(values) => {
@@ -42,7 +43,7 @@ fn of(lanes: &Lanes, lane: usize, asked: &NodeRequirements) -> Vec<CheckResult> 
             Err(e) => server.down = Some(e.to_string()),
         }
     }
-    for (probe, is_info) in [(Probe::Info, true), (Probe::Config, false)] {
+    for (probe, is_info) in [(ServerQuery::Info, true), (ServerQuery::Config, false)] {
         for probed in lanes.probe(lane, probe) {
             if let (Some(server), Ok(values)) = (servers.get_mut(&probed.server), probed.values) {
                 *(if is_info { &mut server.info } else { &mut server.config }) = values;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 
-use super::judge::{self, CheckResult, Port};
+use super::judge::{self, CheckResult, PortUse};
 use model::settings::Settings;
 use model::status::DaemonStatus;
 
@@ -21,18 +21,18 @@ pub(super) fn check(settings: &Settings, status: Option<&DaemonStatus>) -> Vec<C
         let ours = status.is_some_and(|status| {
             status.listening.iter().any(|(n, at)| n == name && at.parse() == Ok(address))
         });
-        let port = if ours { Port::Ours } else { holder(address) };
+        let port = if ours { PortUse::Ours } else { holder(address) };
         Some(judge::port(&format!("{name}.listen"), &address.to_string(), &port, status.is_some()))
     };
     all.into_iter().filter_map(line).collect()
 }
 
 /// Returns which process listens on an address.
-fn holder(address: SocketAddr) -> Port {
+fn holder(address: SocketAddr) -> PortUse {
     match TcpListener::bind(address) {
-        Ok(_) => Port::Free,
-        Err(e) if e.kind() == ErrorKind::AddrInUse => Port::Taken(owner(address.port())),
-        Err(e) => Port::Unusable(e.to_string()),
+        Ok(_) => PortUse::Free,
+        Err(e) if e.kind() == ErrorKind::AddrInUse => PortUse::Taken(owner(address.port())),
+        Err(e) => PortUse::Unusable(e.to_string()),
     }
 }
 
@@ -83,10 +83,10 @@ mod tests {
     fn a_port_is_free_or_its_holder_is_named() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let Port::Taken(Some(who)) = holder(address) else { panic!("it is taken, and by whom is seen") };
+        let PortUse::Taken(Some(who)) = holder(address) else { panic!("it is taken, and by whom is seen") };
         assert!(who.contains(&format!("pid {}", std::process::id())), "{who}");
         drop(listener);
-        assert_eq!(holder(address), Port::Free);
-        assert!(matches!(holder("192.0.2.1:1".parse().unwrap()), Port::Unusable(_)));
+        assert_eq!(holder(address), PortUse::Free);
+        assert!(matches!(holder("192.0.2.1:1".parse().unwrap()), PortUse::Unusable(_)));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use anyhow::{Context as _, Result};
 
-use super::super::import::pending::Entry;
+use super::super::import::pending::PhpJobInfo;
 use super::super::import::source::Source;
 use model::job::Priority;
 
@@ -25,7 +25,7 @@ pub struct ReturnedJob {
 pub fn give_back(
     node: &mut Source,
     jobs: &[ReturnedJob],
-    is_other: impl Fn(&Entry) -> bool,
+    is_other: impl Fn(&PhpJobInfo) -> bool,
 ) -> Result<HashSet<Vec<u8>>> {
     if jobs.is_empty() {
         return Ok(HashSet::new());
@@ -35,7 +35,7 @@ pub fn give_back(
     let ready = node.ready(|name| wanted.contains(name))?;
     // An entry with the same body was written by an export that was killed.
     let own: HashSet<(&[u8], &[u8])> = jobs.iter().map(|job| (&*job.name, job.body.as_bytes())).collect();
-    let is_own = |entry: &Entry| own.contains(&(&*entry.name, &*entry.body));
+    let is_own = |entry: &PhpJobInfo| own.contains(&(&*entry.name, &*entry.body));
     let entries = entries(node, &names, &ready)?;
     let others = entries.into_iter().filter(|entry| !is_own(entry) && is_other(entry));
     let left: HashSet<Vec<u8>> = others.map(|entry| entry.name).collect();
@@ -64,7 +64,7 @@ pub fn remove(
     node: &mut Source,
     names: &[Vec<u8>],
     ready: &HashMap<Vec<u8>, Priority>,
-    gone: impl Fn(&Entry) -> bool,
+    gone: impl Fn(&PhpJobInfo) -> bool,
 ) -> Result<()> {
     if names.is_empty() {
         return Ok(());
@@ -73,7 +73,7 @@ pub fn remove(
     let (bodies, notes, lists) = (node.bodies_key(), node.notes(), node.ready_lists());
     let mut pipe = redis::pipe();
     pipe.atomic();
-    for Entry { name, list, .. } in entries.iter().filter(|entry| gone(entry)) {
+    for PhpJobInfo { name, list, .. } in entries.iter().filter(|entry| gone(entry)) {
         pipe.hdel(&bodies, name).ignore();
         node.buckets().iter().for_each(|bucket| _ = pipe.zrem(bucket, name).ignore());
         if list.is_some() {
@@ -87,7 +87,11 @@ pub fn remove(
 }
 
 /// Returns the entries with these names.
-fn entries(node: &mut Source, names: &[Vec<u8>], ready: &HashMap<Vec<u8>, Priority>) -> Result<Vec<Entry>> {
+fn entries(
+    node: &mut Source,
+    names: &[Vec<u8>],
+    ready: &HashMap<Vec<u8>, Priority>,
+) -> Result<Vec<PhpJobInfo>> {
     let found: Vec<Option<Vec<u8>>> = node
         .query(redis::cmd("HMGET").arg(node.bodies_key()).arg(names))
         .with_context(|| format!("cannot read the jobs of {}", node.shown))?;

@@ -1,24 +1,24 @@
 //! Says which jobs the PHP daemon can deliver as dq does. Pure.
 
-use super::super::import::known::KnownSources;
+use super::super::import::known::RegistryContents;
 use model::job::TopicName;
-use model::topic::{Method, Mode, Payload};
-use store::View;
+use model::topic::{DeliveryMode, Method, Payload};
+use store::StoredJob;
 
 /// The topics that the PHP daemon knows, and whether jobs may lose data.
-pub struct Fit {
-    known: KnownSources,
+pub struct PhpCompatibility {
+    known: RegistryContents,
     /// Whether jobs may lose the data that the PHP daemon cannot store.
     may_reduce: bool,
 }
 
-impl Fit {
-    pub fn new(known: KnownSources, may_reduce: bool) -> Fit {
-        Fit { known, may_reduce }
+impl PhpCompatibility {
+    pub fn new(known: RegistryContents, may_reduce: bool) -> PhpCompatibility {
+        PhpCompatibility { known, may_reduce }
     }
 
     /// Fails with the reason if a job has to stay in dq.
-    pub fn check(&self, job: &View) -> Result<(), &'static str> {
+    pub fn check(&self, job: &StoredJob) -> Result<(), &'static str> {
         self.check_topic(&job.key.topic)?;
         let headers = &job.headers;
         if headers.destination().is_some() {
@@ -49,7 +49,7 @@ impl Fit {
             return Err("its topic is in no row of dq_topic, so the PHP daemon would drop it");
         }
         let Some(topic) = self.known.topics.get(name) else { return Ok(()) };
-        if topic.mode == Mode::Pull {
+        if topic.mode == DeliveryMode::Pull {
             return Err("its topic is a pull topic, and the PHP daemon has no such topics");
         }
         if topic.callback.is_empty() {
@@ -62,14 +62,14 @@ impl Fit {
     pub fn note(&self, name: &TopicName) -> Option<String> {
         let topic = self.known.topics.get(name)?;
         let is_form = topic.payload == Payload::Form || matches!(topic.method, Method::Get);
-        (!is_form && topic.mode == Mode::Push).then(|| {
+        (!is_form && topic.mode == DeliveryMode::Push).then(|| {
             format!("topic {name}: its receiver gets JSON from dq, and will get the fields of a form from the PHP daemon")
         })
     }
 }
 
 /// Returns whether a job loses something when it is moved.
-pub fn is_reduced(job: &View) -> bool {
+pub fn is_reduced(job: &StoredJob) -> bool {
     !job.headers.is_empty() || job.max_attempts.is_some() || job.priority.level().is_none()
 }
 
@@ -85,8 +85,8 @@ mod tests {
     use model::job_priority::JobPriority;
     use model::topic::Topic;
 
-    fn job(topic: &str) -> View {
-        View {
+    fn job(topic: &str) -> StoredJob {
+        StoredJob {
             key: JobKey { topic: TopicName::new(topic).unwrap(), id: JobId::new("1").unwrap() },
             state: State::Delayed,
             body: Body::trusted("{}"),
@@ -103,28 +103,28 @@ mod tests {
         }
     }
 
-    fn known() -> KnownSources {
+    fn known() -> RegistryContents {
         let name = |name: &str| TopicName::new(name).unwrap();
         let push = Topic::new(name("push"), "http://h/");
-        let pull = Topic { mode: Mode::Pull, ..Topic::new(name("pull"), "") };
+        let pull = Topic { mode: DeliveryMode::Pull, ..Topic::new(name("pull"), "") };
         let topics = [push, pull, Topic::new(name("bare"), "")];
-        KnownSources {
+        RegistryContents {
             topics: topics.into_iter().map(|topic| (topic.name.clone(), topic)).collect(),
-            ..KnownSources::default()
+            ..RegistryContents::default()
         }
     }
 
     #[test]
     fn jobs_that_php_cannot_deliver_stay() {
-        let fit = Fit::new(known(), true);
+        let fit = PhpCompatibility::new(known(), true);
         let reason = |topic: &str| fit.check(&job(topic)).err().unwrap_or_default();
         assert_eq!((reason("push"), reason("unknown")), ("", ""));
         assert!(reason("pull").contains("pull topic") && reason("bare").contains("no callback"));
         let path = Destination::from_path("/a").unwrap();
-        let own = View { headers: Headers::default().with_destination(Some(path)), ..job("push") };
+        let own = StoredJob { headers: Headers::default().with_destination(Some(path)), ..job("push") };
         assert!(fit.check(&own).unwrap_err().contains("path or URL"));
         let php_topics = Some(HashSet::from(["push".to_owned(), "unusable for dq".to_owned()]));
-        let fit = Fit::new(KnownSources { php_topics, ..known() }, false);
+        let fit = PhpCompatibility::new(RegistryContents { php_topics, ..known() }, false);
         assert_eq!(fit.check(&job("push")), Ok(()));
         assert!(fit.check(&job("unknown")).unwrap_err().contains("dq_topic"));
     }
@@ -134,16 +134,19 @@ mod tests {
         let headers = Headers::new([("x-a".to_owned(), "1".to_owned())]).unwrap();
         let expires = Headers::default().with_expires_ms(Some(5));
         let jobs = [
-            View { headers, ..job("push") },
-            View { headers: expires, ..job("push") },
-            View { priority: JobPriority::from_number(7), ..job("push") },
+            StoredJob { headers, ..job("push") },
+            StoredJob { headers: expires, ..job("push") },
+            StoredJob { priority: JobPriority::from_number(7), ..job("push") },
         ];
         for (one, lost) in jobs.iter().zip(["headers", "end of life", "priority"]) {
-            let why = Fit::new(known(), false).check(one).unwrap_err();
+            let why = PhpCompatibility::new(known(), false).check(one).unwrap_err();
             assert!(why.contains(lost) && is_reduced(one), "{why}");
-            assert_eq!(Fit::new(known(), true).check(one), Ok(()));
+            assert_eq!(PhpCompatibility::new(known(), true).check(one), Ok(()));
         }
         let ttr = Headers::default().with_ttr(Some(Duration::from_secs(1)));
-        assert_eq!(Fit::new(known(), false).check(&View { headers: ttr, ..job("push") }), Ok(()));
+        assert_eq!(
+            PhpCompatibility::new(known(), false).check(&StoredJob { headers: ttr, ..job("push") }),
+            Ok(())
+        );
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | step | if killed after it: in the store | in the PHP daemon's Redis | the next run |
 //! |---|---|---|---|
-//! | 0 read | the job | nothing, or what the import has noted | moves the job |
+//! | 0 read | the job | nothing, or the job that the import has taken over, with the import's note | moves the job |
 //! | 1 write the job and remove its note, in one transaction | the job | the job | writes it once more, and goes on |
 //! | 2 remove it from each other Redis where it is noted as taken over | the job | the job | the same as after step 1 |
 //! | 3 remove the job from the store | nothing | the job | has nothing to do |
@@ -17,14 +17,14 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 
-use super::super::import::pending::{Clock, Entry, EntryNote, display_name, split};
+use super::super::import::pending::{ImportNote, PhpJobInfo, PhpTimeContext, display_name, split};
 use super::super::import::source::Source;
 use super::super::progress::Progress;
 use super::destination::{self, ReturnedJob};
-use super::fit::{self, Fit};
+use super::fit::{self, PhpCompatibility};
 use model::fields::{BodyFields, DaemonFields};
 use model::job::{JobId, JobKey, State, TopicName};
-use store::{Deleted, HELD_MS, Store, View};
+use store::{Deleted, HELD_MS, Store, StoredJob};
 
 /// How many jobs are read and written at once.
 const BATCH: usize = 256;
@@ -55,7 +55,7 @@ pub struct ExportSummary {
     /// How many jobs stay in dq for each reason.
     pub reasons: BTreeMap<String, u64>,
     /// The first jobs that stay in dq, with the reasons.
-    pub named: Vec<UnmovedJob>,
+    pub named: Vec<UnexportedJob>,
     /// Where the addresses differ from the PHP daemon's table `dq_redis`, or why this is not known.
     pub differences: Vec<String>,
     /// What else the user should look at.
@@ -64,7 +64,7 @@ pub struct ExportSummary {
 
 /// A job that was not moved.
 #[derive(Debug, Serialize)]
-pub struct UnmovedJob {
+pub struct UnexportedJob {
     /// Topic and id.
     pub job: String,
     /// Why it stays in dq.
@@ -81,7 +81,7 @@ impl ExportSummary {
         self.left += 1;
         *self.reasons.entry(reason.to_owned()).or_default() += 1;
         if self.named.len() < NAMED {
-            self.named.push(UnmovedJob { job, reason: reason.to_owned() });
+            self.named.push(UnexportedJob { job, reason: reason.to_owned() });
         }
     }
 
@@ -98,7 +98,7 @@ impl ExportSummary {
         for (name, count) in rows {
             let _ = writeln!(text, "{name:<45} {count:>9}");
         }
-        for UnmovedJob { job, reason } in &self.named {
+        for UnexportedJob { job, reason } in &self.named {
             let _ = writeln!(text, "left in dq: {job}: {reason}");
         }
         let more = self.left - self.named.len() as u64;
@@ -124,8 +124,8 @@ pub struct Export {
     /// The PHP daemon's nodes, in the order of its table dq_redis.
     nodes: Vec<Source>,
     buckets: u32,
-    clock: Clock,
-    fit: Fit,
+    clock: PhpTimeContext,
+    fit: PhpCompatibility,
     progress: Progress,
     /// The result so far.
     pub summary: ExportSummary,
@@ -136,8 +136,8 @@ impl Export {
         store: Box<dyn Store>,
         nodes: Vec<Source>,
         buckets: u32,
-        clock: Clock,
-        fit: Fit,
+        clock: PhpTimeContext,
+        fit: PhpCompatibility,
         dry_run: bool,
         progress: Progress,
     ) -> Export {
@@ -184,7 +184,7 @@ impl Export {
         }
     }
 
-    fn move_page(&mut self, jobs: &[View]) -> Result<()> {
+    fn move_page(&mut self, jobs: &[StoredJob]) -> Result<()> {
         let mut by_node: Vec<Vec<ReturnedJob>> = self.nodes.iter().map(|_| Vec::new()).collect();
         let mut keys = Vec::new();
         for job in jobs {
@@ -206,7 +206,7 @@ impl Export {
         let clock = self.clock.clone();
         // An entry without a note, or one that has changed since its note, was added by the PHP daemon.
         let is_other =
-            |entry: &Entry| matches!(note(entry, &clock), EntryNote::Nothing | EntryNote::Otherwise);
+            |entry: &PhpJobInfo| matches!(note(entry, &clock), ImportNote::Nothing | ImportNote::Otherwise);
         for (node, jobs) in self.nodes.iter_mut().zip(&by_node) {
             for name in destination::give_back(node, jobs, is_other)? {
                 self.summary.moved -= 1;
@@ -243,7 +243,7 @@ impl Export {
             let noted = node.noted_of(elsewhere)?;
             if !noted.is_empty() {
                 let ready = node.ready(|name| noted.iter().any(|noted| noted == name))?;
-                let is_taken = |entry: &Entry| note(entry, &clock) != EntryNote::Otherwise;
+                let is_taken = |entry: &PhpJobInfo| note(entry, &clock) != ImportNote::Otherwise;
                 destination::remove(node, &noted, &ready, is_taken)?;
             }
         }
@@ -251,7 +251,7 @@ impl Export {
     }
 
     /// Returns a job in the PHP daemon's form, or the reason why the PHP daemon cannot keep it.
-    fn returned(&self, job: &View) -> Result<ReturnedJob, &'static str> {
+    fn returned(&self, job: &StoredJob) -> Result<ReturnedJob, &'static str> {
         if job.due_ms == HELD_MS {
             return Err("an import was interrupted: run `dq import php-dq` again first");
         }
@@ -282,7 +282,7 @@ impl Export {
         let ready = self.nodes[node].ready(|_| true)?;
         let clock = self.clock.clone();
         // An entry that has changed since it was noted is another job, which the PHP daemon has added.
-        let gone = |entry: &Entry| note(entry, &clock) != EntryNote::Otherwise;
+        let gone = |entry: &PhpJobInfo| note(entry, &clock) != ImportNote::Otherwise;
         let mut cursor = 0;
         loop {
             let page = self.nodes[node].noted_names(cursor)?;
@@ -334,6 +334,6 @@ fn job_key(name: &[u8]) -> Result<JobKey> {
 }
 
 /// Returns what is noted about an entry.
-fn note(entry: &Entry, clock: &Clock) -> EntryNote {
+fn note(entry: &PhpJobInfo, clock: &PhpTimeContext) -> ImportNote {
     entry.noted(entry.parse(clock).ok().and_then(|parsed| parsed.notify_ms))
 }

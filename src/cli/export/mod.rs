@@ -13,13 +13,13 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 
-use self::fit::Fit;
+use self::fit::PhpCompatibility;
 use self::give_back::Export;
 use super::backup::stopped_daemon;
 use super::file_owner::refuse_root;
 use super::import::activity;
 use super::import::address::addresses;
-use super::import::known::KnownSources;
+use super::import::known::RegistryContents;
 use super::import::source::Source;
 use super::import::{clock, describe};
 use super::progress::Progress;
@@ -30,11 +30,11 @@ use model::settings::RegistrySettings;
 #[derive(Debug, clap::Args)]
 pub struct ExportArguments {
     #[command(subcommand)]
-    to: Destination,
+    to: ExportCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Destination {
+enum ExportCommand {
     PhpDq(ExportPhpDq),
 }
 
@@ -79,8 +79,8 @@ struct ExportPhpDq {
     anyway: bool,
 
     /// Also move jobs with headers, a priority number, followers, or an end of life (expire_after of the job or its
-    /// topic). These are lost, because the PHP daemon has no place for them. (Jobs with their own path or URL stay in
-    /// dq)
+    /// topic). The jobs lose these properties, because the PHP daemon has no place for them. (Jobs with their own path
+    /// or URL stay in dq)
     #[arg(long)]
     reduce: bool,
 
@@ -91,7 +91,7 @@ struct ExportPhpDq {
 
 /// Runs `dq export`. Returns whether all jobs could be written.
 pub fn run(arguments: &ExportArguments) -> Result<bool> {
-    let Destination::PhpDq(arguments) = &arguments.to;
+    let ExportCommand::PhpDq(arguments) = &arguments.to;
     host::keep_new_files_private();
     let settings = super::settings(&arguments.config)?;
     refuse_root(&settings, "dq export php-dq")?;
@@ -112,7 +112,7 @@ pub fn run(arguments: &ExportArguments) -> Result<bool> {
     }
     // If the registry does not exist, opening it would create it.
     let is_missing = matches!(&settings.registry, Some(RegistrySettings::Sqlite { path }) if !path.exists());
-    let known = KnownSources::read(&settings, is_missing);
+    let known = RegistryContents::read(&settings, is_missing);
     let mut doubts = known.differences(&addresses);
     doubts.extend(known.unread.iter().map(|why| format!("the registry could not be read: {why}")));
     if !arguments.dry_run && !arguments.anyway && !doubts.is_empty() {
@@ -127,7 +127,7 @@ pub fn run(arguments: &ExportArguments) -> Result<bool> {
     let total = store.counts()?.iter().map(|topic| topic.delayed + topic.ready + topic.leased).sum();
     let progress = Progress::begin(total, "jobs");
     let (clock, dry_run) = (clock(&settings)?, arguments.dry_run);
-    let fit = Fit::new(known, arguments.reduce);
+    let fit = PhpCompatibility::new(known, arguments.reduce);
     let mut export = Export::new(store, nodes, arguments.buckets, clock, fit, dry_run, progress);
     export.summary.notes = activity.signs.into_iter().chain(activity.blind).collect();
     export.summary.differences = doubts;

@@ -12,7 +12,7 @@ const EXAMPLE: &str =
 
 /// The address of a Redis.
 #[derive(Debug, Clone)]
-pub struct Address {
+pub struct RedisAddress {
     /// Its URL, without secrets.
     pub shown: String,
     /// The address, with its secrets.
@@ -20,10 +20,10 @@ pub struct Address {
 }
 
 /// Parses the addresses that were given with an option. Each address may be given only once.
-pub fn addresses(option: &str, texts: &[String]) -> Result<Vec<Address>> {
-    let mut addresses: Vec<Address> = Vec::new();
+pub fn addresses(option: &str, texts: &[String]) -> Result<Vec<RedisAddress>> {
+    let mut addresses: Vec<RedisAddress> = Vec::new();
     for text in texts {
-        let address = Address::parse(text).map_err(|problem| anyhow::anyhow!("{option} {problem}"))?;
+        let address = RedisAddress::parse(text).map_err(|problem| anyhow::anyhow!("{option} {problem}"))?;
         if addresses.iter().any(|a| a.shown == address.shown) {
             bail!("{option} {}: it is given twice", address.shown);
         }
@@ -32,10 +32,10 @@ pub fn addresses(option: &str, texts: &[String]) -> Result<Vec<Address>> {
     Ok(addresses)
 }
 
-impl Address {
+impl RedisAddress {
     /// Parses a URL, or `host:port`, `host:port:password`, or two of these with a comma between them. If there are two,
     /// the first is the master, and only the master is used.
-    pub fn parse(text: &str) -> Result<Address> {
+    pub fn parse(text: &str) -> Result<RedisAddress> {
         match text.split_once("://") {
             Some((scheme, _)) => url(text, scheme),
             None => row(text),
@@ -51,7 +51,7 @@ pub fn without_secrets(url: &str) -> String {
     format!("{scheme}://{}", place.split('?').next().unwrap_or_default())
 }
 
-fn url(text: &str, scheme: &str) -> Result<Address> {
+fn url(text: &str, scheme: &str) -> Result<RedisAddress> {
     let shown = without_secrets(text);
     if scheme == "rediss" {
         bail!("{shown}: TLS is not supported; use redis:// or redis+unix://");
@@ -60,12 +60,12 @@ fn url(text: &str, scheme: &str) -> Result<Address> {
         bail!("{shown}: {scheme:?} is not a scheme of Redis; give a url {EXAMPLE}");
     }
     match text.into_connection_info() {
-        Ok(info) => Ok(Address { shown, info }),
+        Ok(info) => Ok(RedisAddress { shown, info }),
         Err(e) => bail!("{shown}: {e}; give a url {EXAMPLE}"),
     }
 }
 
-fn row(text: &str) -> Result<Address> {
+fn row(text: &str) -> Result<RedisAddress> {
     let Some((host, port, password)) = php_node::master(text) else {
         let host = text.split(':').next().unwrap_or_default();
         bail!("{host}…: neither a url nor host:port:password; give one {EXAMPLE}");
@@ -73,9 +73,10 @@ fn row(text: &str) -> Result<Address> {
     let secret = RedisConnectionInfo::default();
     let secret = if password.is_empty() { secret } else { secret.set_password(password) };
     match ConnectionAddr::Tcp(host.to_owned(), port).into_connection_info() {
-        Ok(info) => {
-            Ok(Address { shown: format!("redis://{host}:{port}"), info: info.set_redis_settings(secret) })
-        }
+        Ok(info) => Ok(RedisAddress {
+            shown: format!("redis://{host}:{port}"),
+            info: info.set_redis_settings(secret),
+        }),
         Err(e) => bail!("--from redis://{host}:{port}: {e}"),
     }
 }
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     fn understood(text: &str) -> (String, String, Option<String>, i64) {
-        let Address { shown, info } = Address::parse(text).unwrap();
+        let RedisAddress { shown, info } = RedisAddress::parse(text).unwrap();
         let redis = info.redis_settings();
         (shown, info.addr().to_string(), redis.password().map(str::to_owned), redis.db())
     }
@@ -140,7 +141,7 @@ mod tests {
             ("redis://u:sec/ret@h:6379", "redis://h:6379"),
             ("redis://u:secret@h:6379/first", "redis://h:6379/first"),
         ] {
-            let message = Address::parse(text).unwrap_err().to_string();
+            let message = RedisAddress::parse(text).unwrap_err().to_string();
             assert!(message.contains(named), "{text}: {message}");
             assert!(!message.contains("ret"), "{text}: {message}");
         }

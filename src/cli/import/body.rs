@@ -13,8 +13,8 @@ const FAILURES_MAX: u32 = 1_000_000;
 
 /// A body without the daemon's members, and the values of these members.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlainBody {
-    /// The members of the business, exactly as they were.
+pub struct PhpBody {
+    /// The body without the members that the PHP daemon has added. The text of the other members is unchanged.
     pub body: Body,
     /// `exp_notify_nums`: how often the delivery had failed.
     pub failures: u32,
@@ -23,12 +23,12 @@ pub struct PlainBody {
 }
 
 /// Takes the daemon's members out of a body.
-pub fn unmarked(body: Body) -> PlainBody {
+pub fn unmarked(body: Body) -> PhpBody {
     let members = match body.as_str().as_bytes().first() {
-        Some(b'{') => serde_json::Deserializer::from_str(body.as_str()).deserialize_map(Members).ok(),
+        Some(b'{') => serde_json::Deserializer::from_str(body.as_str()).deserialize_map(MembersVisitor).ok(),
         _ => None,
     };
-    let Some(members) = members else { return PlainBody { body, failures: 0, notify_time: None } };
+    let Some(members) = members else { return PhpBody { body, failures: 0, notify_time: None } };
     let (mut failures, mut notify_time) = (0, None);
     let (mut text, mut found) = ("{".to_owned(), false);
     for (name, value) in &members {
@@ -51,7 +51,7 @@ pub fn unmarked(body: Body) -> PlainBody {
     }
     text.push('}');
     let body = if found { Body::trusted(text) } else { body };
-    PlainBody { body, failures, notify_time }
+    PhpBody { body, failures, notify_time }
 }
 
 /// Reads a moment as the daemon writes it: `date('Y-m-d H:i:s')`.
@@ -65,9 +65,9 @@ fn count(value: &RawValue) -> Option<u32> {
     value.get().trim_matches('"').parse().ok().filter(|n| *n <= FAILURES_MAX)
 }
 
-struct Members;
+struct MembersVisitor;
 
-impl<'de> Visitor<'de> for Members {
+impl<'de> Visitor<'de> for MembersVisitor {
     type Value = Vec<(&'de RawValue, &'de RawValue)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     fn body(text: &str) -> (String, u32) {
-        let PlainBody { body, failures, .. } = unmarked(Body::parse(text).unwrap());
+        let PhpBody { body, failures, .. } = unmarked(Body::parse(text).unwrap());
         (body.as_str().to_owned(), failures)
     }
 

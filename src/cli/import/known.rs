@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 
 use redis::ConnectionAddr;
 
-use super::address::Address;
+use super::address::RedisAddress;
 use super::pending::display_name;
 use model::job::TopicName;
 use model::php_node::{self, PhpNode};
@@ -15,7 +15,7 @@ use registry::{self, RegistryError, Snapshot};
 
 /// The known topics and nodes.
 #[derive(Debug, Default)]
-pub struct KnownSources {
+pub struct RegistryContents {
     /// The topics that dq has, or will have when it runs.
     pub topics: HashMap<TopicName, Topic>,
     /// The rows of the PHP daemon's table `dq_redis`, if its database is the registry.
@@ -28,11 +28,11 @@ pub struct KnownSources {
     pub unread: Option<String>,
 }
 
-impl KnownSources {
+impl RegistryContents {
     /// Reads the topics and nodes. A registry in MySQL is only read. A registry in another database is not opened in a
     /// dry run, because opening it would run its migrations.
-    pub fn read(settings: &Settings, is_trial: bool) -> KnownSources {
-        let mut known = KnownSources::default();
+    pub fn read(settings: &Settings, is_trial: bool) -> RegistryContents {
+        let mut known = RegistryContents::default();
         if let Some(at) = &settings.registry {
             known.read_registry(at, settings, is_trial);
         }
@@ -71,7 +71,7 @@ impl KnownSources {
     }
 
     /// Returns the nodes that have none of these addresses, as texts for people.
-    pub fn nodes_without(&self, addresses: &[Address]) -> Vec<String> {
+    pub fn nodes_without(&self, addresses: &[RedisAddress]) -> Vec<String> {
         let named: Vec<NetworkAddress> = addresses.iter().filter_map(NetworkAddress::from_address).collect();
         let is_named = |node: &&PhpNode| {
             let master = php_node::master(&node.content);
@@ -82,7 +82,7 @@ impl KnownSources {
 
     /// Returns where these addresses differ from the rows of `dq_redis`, as texts for people. The PHP daemon finds the
     /// Redis of a job by the order of the rows. So the address of each row must be at the same position.
-    pub fn differences(&self, addresses: &[Address]) -> Vec<String> {
+    pub fn differences(&self, addresses: &[RedisAddress]) -> Vec<String> {
         if self.php_topics.is_none() {
             return Vec::new();
         }
@@ -110,7 +110,7 @@ impl KnownSources {
 }
 
 /// Returns whether an address is the address of a node.
-fn leads_to(address: &Address, node: &PhpNode) -> bool {
+fn leads_to(address: &RedisAddress, node: &PhpNode) -> bool {
     let place = NetworkAddress::from_address(address);
     place.zip(php_node::master(&node.content)).is_some_and(|(place, (host, port, _))| place.is(host, port))
 }
@@ -132,7 +132,7 @@ struct NetworkAddress {
 
 impl NetworkAddress {
     /// Returns the address of a source. `None`: it is a Unix socket, which a row of `dq_redis` never names.
-    fn from_address(address: &Address) -> Option<NetworkAddress> {
+    fn from_address(address: &RedisAddress) -> Option<NetworkAddress> {
         let ConnectionAddr::Tcp(host, port) = address.info.addr() else { return None };
         Some(NetworkAddress { host: host.clone(), port: *port, found: resolve(host, *port) })
     }
@@ -167,9 +167,10 @@ mod tests {
             "nonsense secret",
         ];
         let nodes = (1..).zip(contents).map(|(id, content)| node(id, content)).collect();
-        let known = KnownSources { nodes, ..KnownSources::default() };
+        let known = RegistryContents { nodes, ..RegistryContents::default() };
         let without = |from: &[&str]| {
-            let addresses: Vec<Address> = from.iter().map(|text| Address::parse(text).unwrap()).collect();
+            let addresses: Vec<RedisAddress> =
+                from.iter().map(|text| RedisAddress::parse(text).unwrap()).collect();
             known.nodes_without(&addresses)
         };
         let [first, second, third, unlike] = [
@@ -186,9 +187,11 @@ mod tests {
     #[test]
     fn each_address_is_compared_with_the_row_at_its_place() {
         let nodes = vec![node(1, "127.0.0.1:6379:pw"), node(4, "10.0.0.2:6379")];
-        let known = KnownSources { nodes, php_topics: Some(HashSet::new()), ..KnownSources::default() };
-        let differences = |known: &KnownSources, to: &[&str]| {
-            let addresses: Vec<Address> = to.iter().map(|text| Address::parse(text).unwrap()).collect();
+        let known =
+            RegistryContents { nodes, php_topics: Some(HashSet::new()), ..RegistryContents::default() };
+        let differences = |known: &RegistryContents, to: &[&str]| {
+            let addresses: Vec<RedisAddress> =
+                to.iter().map(|text| RedisAddress::parse(text).unwrap()).collect();
             known.differences(&addresses)
         };
         assert_eq!(differences(&known, &["127.0.0.1:6379", "10.0.0.2:6379:x"]), [""; 0]);
@@ -202,6 +205,6 @@ mod tests {
         );
         let missing = differences(&known, &["127.0.0.1:6379"]);
         assert_eq!(missing, ["--to number 2 is nothing, and there is dq_redis row 4 (二) at 10.0.0.2:6379"]);
-        assert_eq!(differences(&KnownSources::default(), &["h:1"]), [""; 0], "another registry");
+        assert_eq!(differences(&RegistryContents::default(), &["h:1"]), [""; 0], "another registry");
     }
 }

@@ -19,10 +19,10 @@ use anyhow::{Context as _, Result};
 use clap::Subcommand;
 use jiff::tz::TimeZone;
 
-use self::activity::Activity;
+use self::activity::SourceActivity;
 use self::address::{addresses, without_secrets};
-use self::known::KnownSources;
-use self::pending::Clock;
+use self::known::RegistryContents;
+use self::pending::PhpTimeContext;
 use self::source::Source;
 use self::summary::ImportSummary;
 use self::take::ImportRun;
@@ -36,11 +36,11 @@ use store::{self, Lanes, SqliteStore, Store};
 #[derive(Debug, clap::Args)]
 pub struct ImportArguments {
     #[command(subcommand)]
-    from: Origin,
+    from: ImportCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Origin {
+enum ImportCommand {
     PhpDq(ImportPhpDq),
 }
 
@@ -91,7 +91,7 @@ struct ImportPhpDq {
 
 /// Runs `dq import`. Returns whether all jobs could be taken over.
 pub fn run(arguments: &ImportArguments) -> Result<bool> {
-    let Origin::PhpDq(arguments) = &arguments.from;
+    let ImportCommand::PhpDq(arguments) = &arguments.from;
     host::keep_new_files_private();
     let settings = super::settings(&arguments.config)?;
     refuse_root(&settings, "dq import php-dq")?;
@@ -106,7 +106,7 @@ pub fn run(arguments: &ImportArguments) -> Result<bool> {
     let entries: Vec<u64> = sources.iter_mut().map(Source::entries).collect::<Result<_>>()?;
     let total = entries.iter().sum();
     let activity = match total {
-        0 => Activity::default(),
+        0 => SourceActivity::default(),
         _ => activity::watch(&mut sources)?,
     };
     if total == 0 {
@@ -116,7 +116,7 @@ pub fn run(arguments: &ImportArguments) -> Result<bool> {
     if !arguments.dry_run && !arguments.anyway {
         activity.refuse("which would deliver once more what is taken over")?;
     }
-    let known = KnownSources::read(&settings, arguments.dry_run);
+    let known = RegistryContents::read(&settings, arguments.dry_run);
     // A job must be at its home, and not in the spool, when it is noted as taken over.
     let store_settings = settings.store.without_spool();
     // The durability levels of the topics apply to the stores that this process opens with these settings while `lanes`
@@ -170,13 +170,13 @@ fn open(
 
 /// Returns the clock for the PHP daemon's times. Its zone is the setting `timezone`, which also applies to the times of
 /// dq's clients. This setting must be the PHP daemon's zone.
-pub(super) fn clock(settings: &settings::Settings) -> Result<Clock> {
+pub(super) fn clock(settings: &settings::Settings) -> Result<PhpTimeContext> {
     let zone = match &settings.timezone {
         Some(name) => TimeZone::get(name).with_context(|| format!("timezone {name:?}"))?,
         None => TimeZone::system(),
     };
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64);
-    Ok(Clock { zone, now_ms })
+    Ok(PhpTimeContext { zone, now_ms })
 }
 
 /// Returns a text that identifies the store, so that another store can be recognised.

@@ -2,7 +2,7 @@
 
 use jiff::tz::TimeZone;
 
-use super::body::{PlainBody, unmarked};
+use super::body::{PhpBody, unmarked};
 use model::headers::Headers;
 use model::job::{Body, Due, JobId, JobKey, LATEST_MS, NewJob, OnConflict, Priority, TopicName};
 
@@ -11,7 +11,7 @@ const HELD: &[u8] = b"held:";
 
 /// The time zone and the moment by which the PHP daemon's times are read.
 #[derive(Debug, Clone)]
-pub struct Clock {
+pub struct PhpTimeContext {
     /// The zone in which the daemon writes times.
     pub zone: TimeZone,
     /// Now, Unix milliseconds.
@@ -20,7 +20,7 @@ pub struct Clock {
 
 /// An entry of `dq_job_info`, and what other keys hold about it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct PhpJobInfo {
     /// `topic:id`.
     pub name: Vec<u8>,
     /// The body, with the members that the daemon has put into it.
@@ -35,7 +35,7 @@ pub struct Entry {
 
 /// Where a job was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum PhpJobState {
     /// In a bucket: it waits for its time.
     Waiting,
     /// In a ready list.
@@ -55,7 +55,7 @@ pub struct PhpEntryJob {
 
 /// What the note of an entry says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EntryNote {
+pub enum ImportNote {
     /// There is no note.
     Nothing,
     /// The job is in the store, and may be held back there.
@@ -66,27 +66,26 @@ pub enum EntryNote {
     Otherwise,
 }
 
-impl Entry {
+impl PhpJobInfo {
     /// Returns where the entry is.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> PhpJobState {
         match (self.list, self.score) {
-            (Some(_), _) => Place::Ready,
-            (None, Some(_)) => Place::Waiting,
-            (None, None) => Place::Stranded,
+            (Some(_), _) => PhpJobState::Ready,
+            (None, Some(_)) => PhpJobState::Waiting,
+            (None, None) => PhpJobState::Stranded,
         }
     }
 
     /// Returns the job for dq, or the reason why the entry cannot become a job. An entry that is both in a bucket and
     /// in a list is not delivered before its due time. The daemon writes `notify_time` whenever it gives a job a due
     /// time. So `notify_time` is the due time of an entry that is in no bucket.
-    pub fn parse(&self, clock: &Clock) -> Result<PhpEntryJob, String> {
+    pub fn parse(&self, clock: &PhpTimeContext) -> Result<PhpEntryJob, String> {
         let (topic, id) = split(&self.name).ok_or("its name holds no `:`")?;
         let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "its name is not UTF-8");
         let topic = TopicName::new(text(topic)?).map_err(|e| e.to_string())?;
         let id = JobId::new(text(id)?).map_err(|e| e.to_string())?;
         let body = std::str::from_utf8(&self.body).map_err(|_| "its body is not UTF-8")?;
-        let PlainBody { body, failures, notify_time } =
-            unmarked(Body::parse(body).map_err(|e| e.to_string())?);
+        let PhpBody { body, failures, notify_time } = unmarked(Body::parse(body).map_err(|e| e.to_string())?);
         // If the clock shows a time twice, as in autumn, the later moment counts, so that no job is early.
         let notify_ms = notify_time
             .and_then(|at| clock.zone.to_ambiguous_zoned(at).later().ok())
@@ -109,7 +108,7 @@ impl Entry {
         let Some(seconds) = self.score else {
             // The daemon has seen that a job in a ready list is due. So a time in the future was read in the wrong time
             // zone.
-            let known = notify_ms.filter(|at| self.place() == Place::Stranded || *at <= now_ms);
+            let known = notify_ms.filter(|at| self.place() == PhpJobState::Stranded || *at <= now_ms);
             return Ok(known.map_or(Due::In(std::time::Duration::ZERO), Due::At));
         };
         milliseconds(seconds)
@@ -148,15 +147,15 @@ impl Entry {
     /// Returns what the note says. If the daemon moves a job from a bucket to a list, or loses it on the way, the entry
     /// still counts as the same job. This is safe, because the body contains the due time, and changes whenever the due
     /// time changes.
-    pub fn noted(&self, notify_ms: Option<i64>) -> EntryNote {
-        let Some(noted) = self.noted.as_deref() else { return EntryNote::Nothing };
+    pub fn noted(&self, notify_ms: Option<i64>) -> ImportNote {
+        let Some(noted) = self.noted.as_deref() else { return ImportNote::Nothing };
         let (state, print) = match noted.strip_prefix(HELD) {
-            Some(print) => (EntryNote::Held, print),
-            None => (EntryNote::Taken, noted),
+            Some(print) => (ImportNote::Held, print),
+            None => (ImportNote::Taken, noted),
         };
         let is = |due_ms: Option<i64>| self.fingerprint_due(due_ms).as_bytes() == print;
         let moved = || notify_ms.is_some() && (is(None) || is(notify_ms));
-        if is(self.score.and_then(milliseconds)) || moved() { state } else { EntryNote::Otherwise }
+        if is(self.score.and_then(milliseconds)) || moved() { state } else { ImportNote::Otherwise }
     }
 
     /// Returns its name for people.
@@ -193,15 +192,15 @@ mod tests {
 
     const NOW_MS: i64 = 1_796_000_000_000;
 
-    fn clock(offset: i8) -> Clock {
-        Clock { zone: TimeZone::fixed(jiff::tz::offset(offset)), now_ms: NOW_MS }
+    fn clock(offset: i8) -> PhpTimeContext {
+        PhpTimeContext { zone: TimeZone::fixed(jiff::tz::offset(offset)), now_ms: NOW_MS }
     }
 
-    fn entry(name: &str, body: &str) -> Entry {
-        Entry { name: name.into(), body: body.into(), score: Some(1.5), list: None, noted: None }
+    fn entry(name: &str, body: &str) -> PhpJobInfo {
+        PhpJobInfo { name: name.into(), body: body.into(), score: Some(1.5), list: None, noted: None }
     }
 
-    fn job(entry: &Entry) -> Result<NewJob, String> {
+    fn job(entry: &PhpJobInfo) -> Result<NewJob, String> {
         entry.parse(&clock(0)).map(|understood| understood.job)
     }
 
@@ -221,7 +220,7 @@ mod tests {
             assert!(error.contains(why), "{name}: {error}");
         }
         let bytes =
-            |name: &[u8], body: &[u8]| Entry { name: name.into(), body: body.into(), ..entry("", "") };
+            |name: &[u8], body: &[u8]| PhpJobInfo { name: name.into(), body: body.into(), ..entry("", "") };
         assert!(job(&bytes(b"t:\xff", b"1")).unwrap_err().contains("UTF-8"));
         assert!(job(&bytes(b"t:i", b"\"\xff\"")).unwrap_err().contains("body is not UTF-8"));
         assert!(job(&bytes(b"t:i", b"{")).unwrap_err().contains("not JSON"));
@@ -229,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_due_time_is_the_score_in_milliseconds_and_never_earlier() {
-        let due = |score| job(&Entry { score, ..entry("t:i", "1") }).map(|job| job.due);
+        let due = |score| job(&PhpJobInfo { score, ..entry("t:i", "1") }).map(|job| job.due);
         assert_eq!(due(Some(1_800_000_000.0)), Ok(Due::At(1_800_000_000_000)));
         assert_eq!(due(Some(1.0001)), Ok(Due::At(1001)));
         assert_eq!(due(Some(-5.0)), Ok(Due::At(0)));
@@ -237,11 +236,11 @@ mod tests {
         for bad in [1e12, f64::INFINITY, f64::NAN] {
             assert!(due(Some(bad)).unwrap_err().contains("due time"), "{bad}");
         }
-        let both = Entry { list: Some(Priority::High), ..entry("t:i", "1") };
+        let both = PhpJobInfo { list: Some(Priority::High), ..entry("t:i", "1") };
         let job = job(&both).unwrap();
         assert_eq!(
             (both.place(), job.due, job.priority),
-            (Place::Ready, Due::At(1500), Priority::High.into())
+            (PhpJobState::Ready, Due::At(1500), Priority::High.into())
         );
     }
 
@@ -249,31 +248,31 @@ mod tests {
     fn a_job_outside_the_buckets_keeps_its_own_time() {
         let body = r#"{"a":1,"notify_time":"2026-12-01 23:50:50"}"#;
         let at_utc_ms = 1_796_169_050_000;
-        let stranded = Entry { score: None, ..entry("t:i", body) };
-        let due = |entry: &Entry, clock: &Clock| entry.parse(clock).unwrap().job.due;
+        let stranded = PhpJobInfo { score: None, ..entry("t:i", body) };
+        let due = |entry: &PhpJobInfo, clock: &PhpTimeContext| entry.parse(clock).unwrap().job.due;
         let now = Due::In(std::time::Duration::ZERO);
         assert_eq!(due(&stranded, &clock(0)), Due::At(at_utc_ms));
         assert_eq!(due(&stranded, &clock(8)), Due::At(at_utc_ms - 8 * 3_600_000));
-        let late = Clock { now_ms: at_utc_ms, ..clock(0) };
+        let late = PhpTimeContext { now_ms: at_utc_ms, ..clock(0) };
         assert_eq!(due(&stranded, &late), Due::At(at_utc_ms), "its time has passed");
-        let ready = Entry { list: Some(Priority::Low), ..stranded.clone() };
+        let ready = PhpJobInfo { list: Some(Priority::Low), ..stranded.clone() };
         assert_eq!((due(&ready, &late), due(&ready, &clock(0))), (Due::At(at_utc_ms), now));
-        assert_eq!(due(&Entry { score: Some(9.0), ..stranded.clone() }, &clock(0)), Due::At(9000));
-        let other = Entry { body: br#"{"notify_time":"soon"}"#.to_vec(), ..stranded };
+        assert_eq!(due(&PhpJobInfo { score: Some(9.0), ..stranded.clone() }, &clock(0)), Due::At(9000));
+        let other = PhpJobInfo { body: br#"{"notify_time":"soon"}"#.to_vec(), ..stranded };
         assert_eq!(due(&other, &clock(0)), now);
     }
 
     #[test]
     fn a_time_that_a_clock_shows_twice_is_the_later_one() {
         let zone = TimeZone::get("Europe/Berlin").unwrap();
-        let twice = Entry { score: None, ..entry("t:i", r#"{"notify_time":"2027-10-31 02:30:00"}"#) };
-        let at = twice.parse(&Clock { zone, now_ms: NOW_MS }).unwrap().job.due;
+        let twice = PhpJobInfo { score: None, ..entry("t:i", r#"{"notify_time":"2027-10-31 02:30:00"}"#) };
+        let at = twice.parse(&PhpTimeContext { zone, now_ms: NOW_MS }).unwrap().job.due;
         assert_eq!(at, Due::At(1_824_946_200_000), "01:30 UTC, not 00:30");
     }
 
     #[test]
     fn another_time_zone_shows_by_quarters_of_an_hour() {
-        let waits = Entry { score: Some(1_796_169_050.0), ..entry("t:i", "1") };
+        let waits = PhpJobInfo { score: Some(1_796_169_050.0), ..entry("t:i", "1") };
         assert_eq!(waits.zone_error_min(Some(1_796_169_050_000)), None);
         assert_eq!(waits.zone_error_min(Some(1_796_169_050_000 + 8 * 3_600_000)), Some(480));
         assert_eq!(waits.zone_error_min(Some(1_796_169_050_000 - 900_000)), Some(-15));
@@ -286,29 +285,33 @@ mod tests {
         let one = entry("t:i", "1");
         assert_eq!(one.fingerprint(), "49ecf8b27b61d3ce");
         assert_ne!(one.fingerprint(), entry("t:i", "2").fingerprint());
-        assert_ne!(one.fingerprint(), Entry { score: Some(2.0), ..one.clone() }.fingerprint());
-        let ready = Entry { score: None, ..one.clone() };
-        assert_eq!(ready.fingerprint(), Entry { list: Some(Priority::Low), ..ready.clone() }.fingerprint());
+        assert_ne!(one.fingerprint(), PhpJobInfo { score: Some(2.0), ..one.clone() }.fingerprint());
+        let ready = PhpJobInfo { score: None, ..one.clone() };
+        assert_eq!(
+            ready.fingerprint(),
+            PhpJobInfo { list: Some(Priority::Low), ..ready.clone() }.fingerprint()
+        );
     }
 
     #[test]
     fn a_note_is_of_the_same_job_wherever_the_daemon_has_moved_it() {
         let body = r#"{"notify_time":"2026-12-01 23:50:50"}"#;
         let (seconds, at_ms) = (1_796_169_050.0, Some(1_796_169_050_000));
-        let waits = Entry { score: Some(seconds), ..entry("t:i", body) };
-        let lost = Entry { score: None, ..waits.clone() };
-        let note = |of: &Entry, note: Vec<u8>| Entry { noted: Some(note), ..of.clone() }.noted(at_ms);
-        assert_eq!(waits.noted(at_ms), EntryNote::Nothing);
+        let waits = PhpJobInfo { score: Some(seconds), ..entry("t:i", body) };
+        let lost = PhpJobInfo { score: None, ..waits.clone() };
+        let note =
+            |of: &PhpJobInfo, note: Vec<u8>| PhpJobInfo { noted: Some(note), ..of.clone() }.noted(at_ms);
+        assert_eq!(waits.noted(at_ms), ImportNote::Nothing);
         for (now, then) in [(&waits, &waits), (&waits, &lost), (&lost, &waits), (&lost, &lost)] {
-            assert_eq!(note(now, then.fingerprint().into_bytes()), EntryNote::Taken);
-            assert_eq!(note(now, then.held_note()), EntryNote::Held);
+            assert_eq!(note(now, then.fingerprint().into_bytes()), ImportNote::Taken);
+            assert_eq!(note(now, then.held_note()), ImportNote::Held);
         }
-        assert_eq!(note(&waits, entry("t:i", "1").fingerprint().into_bytes()), EntryNote::Otherwise);
-        assert_eq!(note(&waits, entry("t:i", "1").held_note()), EntryNote::Otherwise);
+        assert_eq!(note(&waits, entry("t:i", "1").fingerprint().into_bytes()), ImportNote::Otherwise);
+        assert_eq!(note(&waits, entry("t:i", "1").held_note()), ImportNote::Otherwise);
 
         // If the body has no time, an entry with another due time counts as another job.
         let bare = entry("t:i", "1");
-        let moved = Entry { score: None, noted: Some(bare.fingerprint().into_bytes()), ..bare };
-        assert_eq!(moved.noted(None), EntryNote::Otherwise);
+        let moved = PhpJobInfo { score: None, noted: Some(bare.fingerprint().into_bytes()), ..bare };
+        assert_eq!(moved.noted(None), ImportNote::Otherwise);
     }
 }

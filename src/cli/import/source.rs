@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use redis::{Connection, FromRedisValue, RedisResult};
 
-use super::address::Address;
-use super::pending::Entry;
+use super::address::RedisAddress;
+use super::pending::PhpJobInfo;
 use model::job::Priority;
 
 /// How long it may take to connect.
@@ -71,7 +71,7 @@ impl<T> ScanPage<T> {
 
 impl Source {
     /// Connects, and finds the buckets. `is_trial`: it is a dry run, which changes nothing.
-    pub fn connect(address: &Address, prefix: &str, is_trial: bool) -> Result<Source> {
+    pub fn connect(address: &RedisAddress, prefix: &str, is_trial: bool) -> Result<Source> {
         let connect = || {
             let client = redis::Client::open(address.info.clone())?;
             let mut connection = client.get_connection_with_timeout(CONNECT)?;
@@ -229,7 +229,7 @@ impl Source {
         &mut self,
         bodies: Vec<NamedBody>,
         ready: &HashMap<Vec<u8>, Priority>,
-    ) -> Result<Vec<Entry>> {
+    ) -> Result<Vec<PhpJobInfo>> {
         if bodies.is_empty() {
             return Ok(Vec::new());
         }
@@ -241,7 +241,7 @@ impl Source {
         let entries = bodies.into_iter().zip(scores).zip(noted);
         let entry = |(((name, body), score), noted): ((NamedBody, Option<f64>), _)| {
             let list = ready.get(&name).copied();
-            Entry { name, body, score, list, noted }
+            PhpJobInfo { name, body, score, list, noted }
         };
         Ok(entries.map(entry).collect())
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::pending::{Entry, Place, display_name};
+use super::pending::{PhpJobInfo, PhpJobState, display_name};
 
 /// The limit of two lists in the summary: the jobs that were not taken over, and the names without a job.
 const NAMED: usize = 10;
@@ -82,17 +82,17 @@ impl ImportSummary {
     }
 
     /// Counts a job by where it is.
-    pub fn count_entry(&mut self, entry: &Entry) {
+    pub fn count_entry(&mut self, entry: &PhpJobInfo) {
         self.jobs += 1;
         *match entry.place() {
-            Place::Waiting => &mut self.waiting,
-            Place::Ready => &mut self.ready,
-            Place::Stranded => &mut self.stranded,
+            PhpJobState::Waiting => &mut self.waiting,
+            PhpJobState::Ready => &mut self.ready,
+            PhpJobState::Stranded => &mut self.stranded,
         } += 1;
     }
 
     /// Adds the name of a job that was not taken over. The caller has counted the job.
-    pub fn add_left_job(&mut self, entry: &Entry, at: &str, reason: impl Into<String>) {
+    pub fn add_left_job(&mut self, entry: &PhpJobInfo, at: &str, reason: impl Into<String>) {
         if self.left.len() < NAMED {
             self.left.push(SkippedJob {
                 job: entry.display_name(),

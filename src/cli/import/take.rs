@@ -20,7 +20,7 @@ use anyhow::{Result, bail};
 use thiserror::Error;
 
 use super::super::progress::Progress;
-use super::pending::{Clock, Entry, EntryNote, PhpEntryJob, split};
+use super::pending::{ImportNote, PhpEntryJob, PhpJobInfo, PhpTimeContext, split};
 use super::source::Source;
 use super::summary::ImportSummary;
 use model::job::{Due, JobKey, NewJob, Priority, State, TopicName};
@@ -41,7 +41,7 @@ pub struct ImportRun {
     registered: HashSet<TopicName>,
     /// The topics whose jobs are taken over. Empty: all topics.
     only: Vec<TopicName>,
-    clock: Clock,
+    clock: PhpTimeContext,
     /// How many jobs have a `notify_time` that differs from their due time, counted for each difference in minutes.
     /// Such jobs show that the PHP daemon has another time zone.
     zone_errors: BTreeMap<i64, u64>,
@@ -57,15 +57,15 @@ pub struct ImportRun {
 struct RefusedImport(String);
 
 /// A job on its way into the store.
-struct JobTransfer {
-    entry: Entry,
+struct ImportedJob {
+    entry: PhpJobInfo,
     job: NewJob,
     /// What an earlier import has noted about the job.
-    noted: EntryNote,
+    noted: ImportNote,
 }
 
 /// Who added the job that already has the id in the store.
-enum ExistingJob {
+enum ExistingJobOrigin {
     /// An earlier import that was killed after step 1.
     HeldBack,
     /// An earlier import, when the entry was different.
@@ -80,7 +80,7 @@ impl ImportRun {
         mut store: Option<Box<dyn Store>>,
         registered: HashSet<TopicName>,
         only: Vec<TopicName>,
-        clock: Clock,
+        clock: PhpTimeContext,
         summary: ImportSummary,
         progress: Progress,
     ) -> ImportRun {
@@ -155,7 +155,7 @@ impl ImportRun {
         Ok(())
     }
 
-    fn take(&mut self, source: &mut Source, entries: Vec<Entry>) -> Result<()> {
+    fn take(&mut self, source: &mut Source, entries: Vec<PhpJobInfo>) -> Result<()> {
         let passages = self.begin(source, entries)?;
         if passages.is_empty() {
             return Ok(());
@@ -173,7 +173,7 @@ impl ImportRun {
     }
 
     /// Step 0: reads entries. Returns the entries that are not taken over yet.
-    fn begin(&mut self, source: &Source, entries: Vec<Entry>) -> Result<Vec<JobTransfer>> {
+    fn begin(&mut self, source: &Source, entries: Vec<PhpJobInfo>) -> Result<Vec<ImportedJob>> {
         let mut passages = Vec::new();
         for entry in entries {
             self.summary.count_entry(&entry);
@@ -192,12 +192,12 @@ impl ImportRun {
                 *self.zone_errors.entry(minutes).or_default() += 1;
             }
             let noted = entry.noted(notify_ms);
-            if matches!(noted, EntryNote::Held | EntryNote::Taken) {
+            if matches!(noted, ImportNote::Held | ImportNote::Taken) {
                 self.check_store(source, &entry, &job.key.topic)?;
             }
             match noted {
-                EntryNote::Taken => self.summary.already += 1,
-                _ => passages.push(JobTransfer { entry, job, noted }),
+                ImportNote::Taken => self.summary.already += 1,
+                _ => passages.push(ImportedJob { entry, job, noted }),
             }
         }
         Ok(passages)
@@ -205,7 +205,7 @@ impl ImportRun {
 
     /// Fails for an entry that has a note of an import, if this store never had a job of its topic. In this case
     /// another store has the job.
-    fn check_store(&self, source: &Source, entry: &Entry, topic: &TopicName) -> Result<()> {
+    fn check_store(&self, source: &Source, entry: &PhpJobInfo, topic: &TopicName) -> Result<()> {
         if self.met.as_ref().is_some_and(|met| !met.contains(topic)) {
             return Err(RefusedImport(format!(
                 "{}: {} is noted as taken over, but this store never had a job of topic {topic}: another store took \
@@ -225,15 +225,15 @@ impl ImportRun {
         &mut self,
         source: &mut Source,
         store: &mut dyn Store,
-        passages: Vec<JobTransfer>,
+        passages: Vec<ImportedJob>,
     ) -> Result<()> {
         let topics: Vec<TopicName> = passages.iter().map(|passage| passage.job.key.topic.clone()).collect();
-        let (held, new): (Vec<_>, Vec<_>) = passages.into_iter().partition(|p| p.noted == EntryNote::Held);
+        let (held, new): (Vec<_>, Vec<_>) = passages.into_iter().partition(|p| p.noted == ImportNote::Held);
         let mut failed = None;
         let (added, kept) = self.hold(source, store, new, &mut failed);
         let mut notes: Vec<(&[u8], Vec<u8>)> =
             added.iter().map(|passage| (&*passage.entry.name, passage.entry.held_note())).collect();
-        let is_taken = |entry: &Entry| entry.fingerprint().into_bytes();
+        let is_taken = |entry: &PhpJobInfo| entry.fingerprint().into_bytes();
         notes.extend(kept.iter().map(|entry| (&*entry.name, is_taken(entry))));
         source.note(&notes)?;
         let released = self.release(source, store, held.into_iter().chain(added).collect(), &mut failed);
@@ -262,10 +262,10 @@ impl ImportRun {
         &mut self,
         source: &Source,
         store: &mut dyn Store,
-        new: Vec<JobTransfer>,
+        new: Vec<ImportedJob>,
         failed: &mut Option<StoreError>,
-    ) -> (Vec<JobTransfer>, Vec<Entry>) {
-        let hold = |passage: &JobTransfer| NewJob { due: Due::At(HELD_MS), ..passage.job.clone() };
+    ) -> (Vec<ImportedJob>, Vec<PhpJobInfo>) {
+        let hold = |passage: &ImportedJob| NewJob { due: Due::At(HELD_MS), ..passage.job.clone() };
         let jobs: Vec<NewJob> = new.iter().map(hold).collect();
         let added = if jobs.is_empty() { Vec::new() } else { store.add(&jobs) };
         let (mut there, mut kept) = (Vec::new(), Vec::new());
@@ -276,12 +276,12 @@ impl ImportRun {
                 Err(e) => Err(e),
             };
             match taken {
-                Ok(None | Some(ExistingJob::HeldBack)) => there.push(passage),
-                Ok(Some(ExistingJob::Client)) => {
+                Ok(None | Some(ExistingJobOrigin::HeldBack)) => there.push(passage),
+                Ok(Some(ExistingJobOrigin::Client)) => {
                     self.summary.kept += 1;
                     kept.push(passage.entry);
                 }
-                Ok(Some(ExistingJob::Older)) => {
+                Ok(Some(ExistingJobOrigin::Older)) => {
                     self.summary.changed += 1;
                     let reason = "it has changed since it was taken over, and dq still has it as it was: \
                                   delete the job in dq to take this one";
@@ -298,16 +298,16 @@ impl ImportRun {
         &mut self,
         source: &Source,
         store: &mut dyn Store,
-        held: Vec<JobTransfer>,
+        held: Vec<ImportedJob>,
         failed: &mut Option<StoreError>,
-    ) -> Vec<Entry> {
+    ) -> Vec<PhpJobInfo> {
         let jobs: Vec<(JobKey, Due)> = held.iter().map(|p| (p.job.key.clone(), p.job.due)).collect();
         let released = if jobs.is_empty() { Vec::new() } else { store.release(&jobs) };
         let mut done = Vec::new();
-        for (JobTransfer { entry, noted, .. }, released) in held.into_iter().zip(released) {
+        for (ImportedJob { entry, noted, .. }, released) in held.into_iter().zip(released) {
             match released {
                 // An earlier run released this job, and was killed after its step 3.
-                Ok(false) if noted == EntryNote::Held => self.summary.already += 1,
+                Ok(false) if noted == ImportNote::Held => self.summary.already += 1,
                 Ok(_) => self.summary.taken += 1,
                 Err(e) => {
                     self.fail(source, &entry, e, failed);
@@ -319,7 +319,7 @@ impl ImportRun {
         done
     }
 
-    fn fail(&mut self, source: &Source, entry: &Entry, e: StoreError, failed: &mut Option<StoreError>) {
+    fn fail(&mut self, source: &Source, entry: &PhpJobInfo, e: StoreError, failed: &mut Option<StoreError>) {
         self.summary.failed += 1;
         self.summary.add_left_job(entry, &source.shown, format!("{}: {e}", e.code()));
         *failed = Some(e);
@@ -327,13 +327,13 @@ impl ImportRun {
 }
 
 /// Looks for a stored job with the id of this new job. Returns who added the stored job.
-fn find_existing(store: &mut dyn Store, passage: &JobTransfer) -> Result<ExistingJob, StoreError> {
+fn find_existing(store: &mut dyn Store, passage: &ImportedJob) -> Result<ExistingJobOrigin, StoreError> {
     let there = store.get(&passage.job.key)?;
     let held = there.filter(|view| view.state == State::Delayed && view.due_ms == HELD_MS);
     Ok(match held {
-        Some(view) if view.body == passage.job.body => ExistingJob::HeldBack,
-        Some(_) => ExistingJob::Older,
-        None if passage.noted == EntryNote::Nothing => ExistingJob::Client,
-        None => ExistingJob::Older,
+        Some(view) if view.body == passage.job.body => ExistingJobOrigin::HeldBack,
+        Some(_) => ExistingJobOrigin::Older,
+        None if passage.noted == ImportNote::Nothing => ExistingJobOrigin::Client,
+        None => ExistingJobOrigin::Older,
     })
 }

@@ -4,14 +4,14 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::super::api::Api;
-use super::Key;
+use super::JobArguments;
 
 /// Delete a job in any state
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq del orders 42")]
 pub(in super::super) struct DelArguments {
     #[command(flatten)]
-    key: Key,
+    key: JobArguments,
 }
 
 /// Runs `dq del`.

@@ -13,7 +13,7 @@ use super::super::failure;
 use super::super::records::record::links;
 use super::super::records::record::{Record, story};
 use super::super::show::{lines, moment, moment_from};
-use super::{Consumer, Job, Key};
+use super::{Job, JobArguments, Reserver};
 use host::now_ms;
 use model::job::State;
 
@@ -27,7 +27,7 @@ use model::job::State;
 #[command(after_help = "Examples:\n  dq get orders 42\n  dq get orders 42 --json | jq .body")]
 pub(in super::super) struct GetArguments {
     #[command(flatten)]
-    key: Key,
+    key: JobArguments,
 }
 
 /// The exit code of a command that does not find something.
@@ -60,7 +60,7 @@ pub(in super::super) fn run(GetArguments { key }: &GetArguments) -> Result<()> {
 }
 
 /// Shows how the last jobs with this id ended, if dq has kept their records.
-fn show_end(api: &Api, key: &Key) -> Result<()> {
+fn show_end(api: &Api, key: &JobArguments) -> Result<()> {
     // The token may lack the scope, or an older daemon may not have this route.
     let Ok(answer) = api.get(&format!("{}/records", key.path())) else { return Ok(()) };
     let RecordsOfJob { records } = answer.json()?;
@@ -91,7 +91,7 @@ fn page(job: &Job, now_ms: i64) -> String {
         ("due", moment_from(job.due_ms, now_ms)),
     ];
     facts.extend(job.until_ms.map(|ms| (until, moment_from(ms, now_ms))));
-    facts.extend(job.consumer.iter().map(|Consumer { name, address, since_ms }| {
+    facts.extend(job.consumer.iter().map(|Reserver { name, address, since_ms }| {
         let from = address.as_ref().map_or(String::new(), |address| format!(" at {address}"));
         ("held by", format!("{name}{from}, since {}", moment_from(*since_ms, now_ms)))
     }));

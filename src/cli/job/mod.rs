@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 
 use super::api::{Api, part};
 use super::failure::Failure;
-use super::records::record::Link;
+use super::records::record::JobReference;
 use super::show::{json_line, plain};
 use super::target::TargetOptions;
 use model::job::{Attempt, State};
@@ -22,7 +22,7 @@ use model::job_priority::JobPriority;
 
 /// A job.
 #[derive(Debug, clap::Args)]
-pub(super) struct Key {
+pub(super) struct JobArguments {
     /// The topic
     pub topic: String,
 
@@ -42,7 +42,7 @@ pub(super) struct Job {
     pub state: State,
     pub due_ms: i64,
     pub until_ms: Option<i64>,
-    pub consumer: Option<Consumer>,
+    pub consumer: Option<Reserver>,
     #[serde(default)]
     pub added_ms: i64,
     pub priority: JobPriority,
@@ -57,8 +57,8 @@ pub(super) struct Job {
     #[serde(default)]
     pub tags: Vec<String>,
     #[serde(default)]
-    pub then: Vec<Link>,
-    pub after: Option<Link>,
+    pub then: Vec<JobReference>,
+    pub after: Option<JobReference>,
     #[serde(default)]
     pub log: Vec<Attempt>,
     pub body: Box<RawValue>,
@@ -68,7 +68,7 @@ pub(super) struct Job {
 
 /// The client that has reserved a job, as the API shows it.
 #[derive(Debug, Deserialize)]
-pub(super) struct Consumer {
+pub(super) struct Reserver {
     pub name: String,
     pub address: Option<String>,
     pub since_ms: i64,
@@ -84,7 +84,7 @@ pub(super) struct Waiting {
     pub also: Vec<Waiting>,
 }
 
-impl Key {
+impl JobArguments {
     pub(super) fn path(&self) -> String {
         format!("/v1/topics/{}/jobs/{}", part(&self.topic), part(&self.id))
     }
@@ -96,7 +96,7 @@ impl Key {
             matches!(error.downcast_ref(), Some(Failure::Refused(problem)) if problem.status == 404);
         let state = || api.get(&self.path()).ok()?.json::<Job>().ok().map(|job| job.state);
         if is_missing && state() == Some(State::Dead) {
-            let Key { topic, id, .. } = self;
+            let JobArguments { topic, id, .. } = self;
             let what = format!(
                 "job {id:?} of topic {topic} is a dead letter: dq dead redrive {topic} --id {id} tries it again"
             );

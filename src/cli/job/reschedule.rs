@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::super::api::Api;
 use super::super::due::DueOptions;
 use super::super::failure::Failure;
-use super::Key;
+use super::JobArguments;
 
 /// Give a job another due time
 #[derive(Debug, clap::Args)]
@@ -19,7 +19,7 @@ pub(in super::super) struct RescheduleArguments {
     when: DueOptions,
 
     #[command(flatten)]
-    key: Key,
+    key: JobArguments,
 }
 
 /// Runs `dq reschedule`.

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::super::api::Api;
 use super::super::show::plain;
-use super::{Job, Key};
+use super::{Job, JobArguments};
 
 /// The reasons why a ready job is not delivered at once: somebody must act, a fault must end, or a limit is reached.
 const OBSTACLES: [&str; 11] = [
@@ -29,7 +29,7 @@ const OBSTACLES: [&str; 11] = [
 #[command(after_help = "Example:\n  dq run orders 42")]
 pub(in super::super) struct RunArguments {
     #[command(flatten)]
-    key: Key,
+    key: JobArguments,
 }
 
 /// Runs `dq run`.
@@ -47,7 +47,7 @@ pub(in super::super) fn run(RunArguments { key }: &RunArguments) -> Result<()> {
 
 /// Returns why a job that was made ready is not delivered at once. `None`: it only waits for the jobs before it, or the
 /// reason is unknown.
-fn obstacle(api: &Api, key: &Key) -> Option<String> {
+fn obstacle(api: &Api, key: &JobArguments) -> Option<String> {
     // The job may have been delivered meanwhile, or the token may lack the scope.
     let job: Job = api.get(&key.path()).ok()?.json().ok()?;
     job.waiting.filter(|why| OBSTACLES.contains(&&*why.code)).map(|why| why.text)

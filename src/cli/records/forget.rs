@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::super::api::Api;
 use super::super::ask::confirm;
-use super::super::job::Key;
+use super::super::job::JobArguments;
 use super::super::show::plain;
 
 /// Erase the records of the ended jobs with an id, for good
@@ -19,12 +19,12 @@ pub(in super::super) struct ForgetArguments {
     yes: bool,
 
     #[command(flatten)]
-    key: Key,
+    key: JobArguments,
 }
 
 /// The job with the id, if there is one.
 #[derive(Debug, Deserialize)]
-struct State {
+struct JobStateAnswer {
     state: String,
 }
 
@@ -47,7 +47,7 @@ pub(in super::super) fn run(ForgetArguments { yes, key }: &ForgetArguments) -> R
     let records = if erased == 1 { "record" } else { "records" };
     println!("forgotten: {name} ({erased} {records})");
     if let Ok(answer) = api.get(&key.path()) {
-        let State { state } = answer.json()?;
+        let JobStateAnswer { state } = answer.json()?;
         eprintln!(
             "a job with this id is still there: it is {state}. To remove it too: dq del {} {}, and then this command again",
             key.topic,

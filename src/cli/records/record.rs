@@ -27,21 +27,24 @@ pub(in super::super) struct Record {
     #[serde(default)]
     tags: Vec<String>,
     #[serde(default)]
-    then: Vec<Link>,
-    after: Option<Link>,
+    then: Vec<JobReference>,
+    after: Option<JobReference>,
     body: Option<Box<RawValue>>,
 }
 
 /// Topic and id of a job.
 #[derive(Debug, Deserialize)]
-pub(in super::super) struct Link {
+pub(in super::super) struct JobReference {
     topic: String,
     id: String,
 }
 
 /// Returns what a job follows, and what follows it.
-pub(in super::super) fn links(then: &[Link], after: Option<&Link>) -> Vec<(&'static str, String)> {
-    let name = |link: &Link| format!("{}:{}", link.topic, link.id);
+pub(in super::super) fn links(
+    then: &[JobReference],
+    after: Option<&JobReference>,
+) -> Vec<(&'static str, String)> {
+    let name = |link: &JobReference| format!("{}:{}", link.topic, link.id);
     let mut facts: Vec<_> = after.map(|after| ("after", name(after))).into_iter().collect();
     if !then.is_empty() {
         facts.push(("then", then.iter().map(name).collect::<Vec<_>>().join(", ")));

@@ -20,7 +20,7 @@ use super::super::api::Api;
 use super::super::failure::Failure;
 use super::super::show::plain;
 use super::super::target::TargetOptions;
-use super::{MARGIN, Reserved, WAIT_MAX, Wanted, reserve, span};
+use super::{MARGIN, ReserveOptions, ReservedJob, WAIT_MAX, reserve, span};
 use host::{Signals, now_ms, wait_readable};
 
 /// How long a request for a job waits.
@@ -41,9 +41,9 @@ const OUTPUT_AFTER: Duration = Duration::from_secs(1);
 const OUTPUT_KEPT: usize = 4096;
 
 /// Runs commands until a signal comes. Returns true after a signal. Returns an error if a worker has failed.
-pub(super) fn run(at: &TargetOptions, wanted: Wanted, command: &str, workers: u32) -> Result<bool> {
+pub(super) fn run(at: &TargetOptions, wanted: ReserveOptions, command: &str, workers: u32) -> Result<bool> {
     let consumer = wanted.consumer.clone().or_else(own_name);
-    let wanted = Wanted { consumer, ..wanted };
+    let wanted = ReserveOptions { consumer, ..wanted };
     let mut signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGINT]).context("cannot catch signals")?;
     let stop = Arc::new(AtomicBool::new(false));
     let (failed, failures) = channel::<anyhow::Error>();
@@ -52,7 +52,7 @@ pub(super) fn run(at: &TargetOptions, wanted: Wanted, command: &str, workers: u3
     let reserves = Arc::new(Api::patient(at, WAIT_MAX + MARGIN)?);
     let (ended, wakes) = std::os::unix::net::UnixStream::pair().context("cannot make a pipe")?;
     for _ in 0..workers {
-        let worker = Worker {
+        let worker = ExecWorker {
             api: Api::patient(at, WAIT_MAX + MARGIN)?,
             reserves: Arc::clone(&reserves),
             wanted: wanted.clone(),
@@ -90,15 +90,15 @@ fn own_name() -> Option<String> {
     Some(format!("{host}:{}", std::process::id()))
 }
 
-struct Worker {
+struct ExecWorker {
     api: Api,
     reserves: Arc<Api>,
-    wanted: Wanted,
+    wanted: ReserveOptions,
     command: String,
     stop: Arc<AtomicBool>,
 }
 
-impl Worker {
+impl ExecWorker {
     /// Works until it must stop. Fails if the daemon refuses its requests.
     fn work(&self) -> Result<()> {
         let must_stop = || self.stop.load(Ordering::SeqCst);
@@ -122,7 +122,7 @@ impl Worker {
     }
 
     /// Runs the command for a job, and reports how it ended.
-    fn handle(&self, job: &Reserved) {
+    fn handle(&self, job: &ReservedJob) {
         let name = format!("{}:{}", job.topic, plain(&job.id));
         let (verb, more): (&str, Vec<(&str, Value)>) = match self.run_command(job) {
             Ok((status, output)) if status.success() => ("ack", vec![("answer", json!(output))]),
@@ -151,7 +151,7 @@ impl Worker {
         }
     }
 
-    fn run_command(&self, job: &Reserved) -> Result<(ExitStatus, String)> {
+    fn run_command(&self, job: &ReservedJob) -> Result<(ExitStatus, String)> {
         let mut command = Command::new("sh");
         command.arg("-c").arg(&self.command);
         command.env("DQ_TOPIC", &job.topic).env("DQ_ID", &job.id);
@@ -178,7 +178,7 @@ impl Worker {
 
     /// Extends the lease again and again while the command runs. The pause between two extensions is half of the lease.
     /// If the client does not set the length of the lease, the pause also stays within [`PAUSES`].
-    fn keep_lease(&self, job: &Reserved, ends: &std::sync::mpsc::Receiver<()>) {
+    fn keep_lease(&self, job: &ReservedJob, ends: &std::sync::mpsc::Receiver<()>) {
         let (Some(token), Some(until_ms)) = (&job.token, job.lease_until_ms) else { return };
         let left = |until_ms: i64| Duration::from_millis((until_ms - now_ms()).max(100) as u64);
         let lease = self.wanted.lease;

@@ -69,7 +69,7 @@ pub(super) struct ReserveArguments {
 
 /// A reserved job, as the API shows it.
 #[derive(Debug, Deserialize)]
-struct Reserved {
+struct ReservedJob {
     topic: String,
     id: String,
     body: Box<RawValue>,
@@ -84,7 +84,7 @@ struct Reserved {
     lease_until_ms: Option<i64>,
 }
 
-impl Reserved {
+impl ReservedJob {
     /// Reports the outcome. `token` is the token of the job.
     fn report(&self, api: &Api, token: &str, verb: &str, more: &[(&str, Value)]) -> Result<Value> {
         report(api, &self.topic, &self.id, verb, token, more)
@@ -111,14 +111,14 @@ fn span(span: Duration) -> Value {
 
 /// What a client asks for, besides the number of jobs.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct ReserveOptions {
     topics: Vec<String>,
     lease: Option<Duration>,
     consumer: Option<String>,
 }
 
 /// Sends one request for jobs. Returns the jobs as the daemon sent them.
-fn reserve(api: &Api, wanted: &Wanted, max: u32, wait: Duration) -> Result<Vec<Box<RawValue>>> {
+fn reserve(api: &Api, wanted: &ReserveOptions, max: u32, wait: Duration) -> Result<Vec<Box<RawValue>>> {
     #[derive(Deserialize)]
     struct ReservedJobs {
         jobs: Vec<Box<RawValue>>,
@@ -138,7 +138,7 @@ fn reserve(api: &Api, wanted: &Wanted, max: u32, wait: Duration) -> Result<Vec<B
 pub(super) fn run(arguments: &ReserveArguments) -> Result<bool> {
     let api = Api::patient(&arguments.at, WAIT_MAX + MARGIN)?;
     let (topics, lease) = (arguments.topics.clone(), arguments.lease);
-    let wanted = Wanted { topics, lease, consumer: arguments.consumer.clone() };
+    let wanted = ReserveOptions { topics, lease, consumer: arguments.consumer.clone() };
     if let Some(command) = &arguments.exec {
         return exec::run(&arguments.at, wanted, command, arguments.workers);
     }
@@ -149,7 +149,7 @@ pub(super) fn run(arguments: &ReserveArguments) -> Result<bool> {
         return Ok(!jobs.is_empty());
     }
     for job in &jobs {
-        let job: Reserved = serde_json::from_str(job.get())?;
+        let job: ReservedJob = serde_json::from_str(job.get())?;
         let held = match job.lease_until_ms {
             Some(until_ms) => format!("leased until {}", model::json_time::rfc3339(until_ms)),
             None => "removed".to_owned(),

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::super::api::Api;
-use super::super::job::Key;
+use super::super::job::JobArguments;
 use super::super::show::{json_line, plain};
 use super::{report, span};
 
@@ -15,7 +15,7 @@ use super::{report, span};
 #[command(after_help = "Example:\n  dq ack orders 42 \"$TOKEN\" --answer shipped")]
 pub(in super::super) struct Ack {
     #[command(flatten)]
-    key: Key,
+    key: JobArguments,
 
     /// The token that `dq reserve` printed
     lease: String,
@@ -30,7 +30,7 @@ pub(in super::super) struct Ack {
 #[command(after_help = "Example:\n  dq nack orders 42 \"$TOKEN\" --delay 10m --reason 'no stock'")]
 pub(in super::super) struct Nack {
     #[command(flatten)]
-    key: Key,
+    key: JobArguments,
 
     /// The token that `dq reserve` printed
     lease: String,
@@ -49,7 +49,7 @@ pub(in super::super) struct Nack {
 #[command(after_help = "Example:\n  dq extend orders 42 \"$TOKEN\" --by 5m")]
 pub(in super::super) struct Extend {
     #[command(flatten)]
-    key: Key,
+    key: JobArguments,
 
     /// The token that `dq reserve` printed
     lease: String,
@@ -60,7 +60,7 @@ pub(in super::super) struct Extend {
 }
 
 /// Sends a report, and prints what happened to the job.
-fn send_report(key: &Key, verb: &str, token: &str, more: &[(&str, Value)]) -> Result<()> {
+fn send_report(key: &JobArguments, verb: &str, token: &str, more: &[(&str, Value)]) -> Result<()> {
     let answer = report(&Api::from_options(&key.at)?, &key.topic, &key.id, verb, token, more)?;
     if key.at.json {
         return json_line(&answer);

@@ -15,7 +15,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use self::board::{Board, Sort};
 use super::daemon_snapshot::DaemonSnapshot;
 use super::failure::Failure;
-use super::target::{DaemonTarget, TargetOptions};
+use super::target::{DaemonEndpoint, TargetOptions};
 use host::{Signals, now_ms};
 
 /// The pause between two requests to the daemon.
@@ -78,7 +78,7 @@ pub(super) fn run(arguments: &TopArguments) -> Result<()> {
 }
 
 /// Starts a thread that reads the state of the daemon again and again, until the returned receiver is dropped.
-fn watch(target: DaemonTarget) -> Result<Receiver<(Result<DaemonSnapshot>, Instant)>> {
+fn watch(target: DaemonEndpoint) -> Result<Receiver<(Result<DaemonSnapshot>, Instant)>> {
     let (tell, events) = channel();
     let work = move || {
         loop {

@@ -184,14 +184,14 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Line {
+    struct TestCommandLine {
         #[command(flatten)]
         fields: TopicFields,
     }
 
     fn object(line: &str) -> Result<Value> {
         let words = std::iter::once("set").chain(line.split('|'));
-        Line::try_parse_from(words).unwrap().fields.object().map(Value::Object)
+        TestCommandLine::try_parse_from(words).unwrap().fields.object().map(Value::Object)
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(super) struct TopicsHealthArguments {
 }
 
 #[derive(Debug, Deserialize)]
-struct Health {
+struct ReceiverHealth {
     since_ms: i64,
     now_ms: i64,
     attempts: u64,
@@ -71,7 +71,7 @@ fn up_to(us: Option<u64>) -> String {
     }
 }
 
-fn page(health: &Health) -> String {
+fn page(health: &ReceiverHealth) -> String {
     let percentile = |us| if health.attempts == 0 { NOTHING.to_owned() } else { up_to(us) };
     // The rate is rounded down, so that 100 % means that nothing failed.
     let rate = |rate: f64| format!("{:.2} %", (rate * 10_000.0).floor() / 100.0);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn health_is_shown_with_durations_and_errors() {
-        let health = |attempts: u64| Health {
+        let health = |attempts: u64| ReceiverHealth {
             since_ms: 0,
             now_ms: 600_000,
             attempts,

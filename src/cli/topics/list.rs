@@ -17,7 +17,7 @@ pub(super) struct TopicsListArguments {}
 /// Show all fields of a topic
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq topics show orders\n  dq topics show orders --json > orders.json")]
-pub(super) struct Show {
+pub(super) struct ShowTopic {
     /// The topic
     name: String,
 }
@@ -41,7 +41,7 @@ pub(super) fn run(at: &TargetOptions) -> Result<()> {
 }
 
 /// Runs `dq topics show`.
-pub(super) fn show(at: &TargetOptions, Show { name }: &Show) -> Result<()> {
+pub(super) fn show(at: &TargetOptions, ShowTopic { name }: &ShowTopic) -> Result<()> {
     let answer = Api::from_options(at)?.get(&super::path(name))?;
     match at.json {
         true => println!("{}", answer.raw()?.get()),

@@ -36,13 +36,13 @@ pub(super) struct TopicsArguments {
 #[derive(Debug, clap::Subcommand)]
 enum TopicsCommand {
     List(list::TopicsListArguments),
-    Show(list::Show),
+    Show(list::ShowTopic),
     #[command(aliases = ["add", "create"])]
     Set(Box<set::TopicsSetArguments>),
     #[command(alias = "remove")]
     Delete(delete::TopicsDeleteArguments),
     Health(health::TopicsHealthArguments),
-    Pause(Pause),
+    Pause(PauseTopic),
     Resume(Resume),
     RotateSecret(rotate::TopicsRotateArguments),
     Test(test::TopicsTestArguments),
@@ -51,7 +51,7 @@ enum TopicsCommand {
 /// Pause a topic: its jobs are not delivered until it is resumed; jobs can still be added
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq topics pause orders")]
-struct Pause {
+struct PauseTopic {
     /// The topic
     name: String,
 }
@@ -73,7 +73,7 @@ pub(super) fn run(arguments: &TopicsArguments) -> Result<bool> {
         TopicsCommand::Set(set) => set::run(at, set),
         TopicsCommand::Delete(delete) => delete::run(at, delete),
         TopicsCommand::Health(health) => health::run(at, health),
-        TopicsCommand::Pause(Pause { name }) => {
+        TopicsCommand::Pause(PauseTopic { name }) => {
             Api::from_options(at)?.bid(&format!("{}/pause", path(name)))?;
             done(at, name, "paused")
         }

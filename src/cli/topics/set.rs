@@ -163,14 +163,14 @@ mod tests {
 
     use model::topic::Setting;
 
-    use super::super::super::receiver::{Call, CannedAnswer as Said, Receiver};
+    use super::super::super::receiver::{CallbackReceiver, CannedAnswer as Said, ReceivedRequest};
     use super::*;
 
     /// A stand-in for a daemon that has one topic, `there`.
-    fn stand_in() -> (TargetOptions, Arc<Mutex<Vec<Call>>>) {
-        let calls: Arc<Mutex<Vec<Call>>> = Arc::default();
+    fn stand_in() -> (TargetOptions, Arc<Mutex<Vec<ReceivedRequest>>>) {
+        let calls: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
         let kept = Arc::clone(&calls);
-        let answer = move |call: Call| {
+        let answer = move |call: ReceivedRequest| {
             let is_there = call.path.ends_with("/there");
             kept.lock().unwrap().push(call.clone());
             match (call.method.as_str(), is_there) {
@@ -179,7 +179,7 @@ mod tests {
                 _ => Said::new(200, "{}"),
             }
         };
-        let receiver = Receiver::start(([127, 0, 0, 1], 0).into(), Arc::new(answer)).unwrap();
+        let receiver = CallbackReceiver::start(([127, 0, 0, 1], 0).into(), Arc::new(answer)).unwrap();
         let at =
             TargetOptions { url: Some(format!("http://{}", receiver.address)), ..TargetOptions::default() };
         (at, calls)
@@ -197,9 +197,9 @@ mod tests {
         }
     }
 
-    fn asked(calls: &Arc<Mutex<Vec<Call>>>) -> Vec<(String, Value)> {
+    fn asked(calls: &Arc<Mutex<Vec<ReceivedRequest>>>) -> Vec<(String, Value)> {
         let calls = std::mem::take(&mut *calls.lock().unwrap());
-        let one = |c: Call| {
+        let one = |c: ReceivedRequest| {
             let expected = c.headers.get("if-none-match").or(c.headers.get("if-match"));
             let expected = expected.map_or(String::new(), |e| format!(" {e}"));
             (format!("{} {}{expected}", c.method, c.path), serde_json::from_str(&c.body).unwrap())

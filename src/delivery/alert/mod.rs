@@ -9,7 +9,7 @@ pub use self::webhook::Webhook;
 
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
-pub enum SendError {
+pub enum AlertSendError {
     /// The server does not work, so other messages would fail too.
     #[error("{0}")]
     Server(String),
@@ -18,9 +18,9 @@ pub enum SendError {
     Message(String),
 }
 
-impl SendError {
+impl AlertSendError {
     /// Returns whether other messages would fail for the same reason.
     pub fn is_of_server(&self) -> bool {
-        matches!(self, SendError::Server(_))
+        matches!(self, AlertSendError::Server(_))
     }
 }

@@ -9,7 +9,7 @@ use lettre::transport::smtp::client::{Certificate, CertificateStore, Tls, TlsPar
 use lettre::transport::smtp::extension::ClientId;
 use lettre::transport::smtp::{Error, SmtpTransport};
 
-use super::SendError;
+use super::AlertSendError;
 use model::excerpt::Excerpt;
 use model::notice::Message;
 use model::settings::{SmtpSettings, SmtpTls};
@@ -22,8 +22,8 @@ pub struct Mailer {
 
 impl Mailer {
     /// Makes a mailer for the server in these settings. An error says why its settings cannot be used.
-    pub fn new(smtp: &SmtpSettings) -> Result<Mailer, SendError> {
-        let server = |e: &dyn std::fmt::Display| SendError::Server(e.to_string());
+    pub fn new(smtp: &SmtpSettings) -> Result<Mailer, AlertSendError> {
+        let server = |e: &dyn std::fmt::Display| AlertSendError::Server(e.to_string());
         let tls = match smtp.tls {
             SmtpTls::None => Tls::None,
             SmtpTls::Tls => Tls::Wrapper(parameters(smtp).map_err(|e| server(&e))?),
@@ -42,20 +42,20 @@ impl Mailer {
                 .credentials(Credentials::new(user.clone(), password.clone()))
                 .authentication(vec![Mechanism::Plain, Mechanism::Login]);
         }
-        let from = mailbox(&smtp.from).map_err(SendError::Server)?;
+        let from = mailbox(&smtp.from).map_err(AlertSendError::Server)?;
         Ok(Mailer { transport: builder.build(), from })
     }
 
     /// Sends a message to one address.
-    pub fn send(&self, to: &str, message: &Message) -> Result<(), SendError> {
+    pub fn send(&self, to: &str, message: &Message) -> Result<(), AlertSendError> {
         let mail = Mail::builder()
             .from(self.from.clone())
-            .to(mailbox(to).map_err(SendError::Message)?)
+            .to(mailbox(to).map_err(AlertSendError::Message)?)
             .subject(&message.subject)
             .message_id(None)
             .header(ContentType::TEXT_PLAIN)
             .body(format!("{}\n", message.text))
-            .map_err(|e| SendError::Message(e.to_string()))?;
+            .map_err(|e| AlertSendError::Message(e.to_string()))?;
         self.transport.send(&mail).map(drop).map_err(|e| not_sent(&e))
     }
 }
@@ -82,7 +82,7 @@ pub fn address(text: &str) -> Option<String> {
 
 /// Returns an error that names all causes. The kind of the returned error says whether the message or the server is at
 /// fault.
-fn not_sent(error: &Error) -> SendError {
+fn not_sent(error: &Error) -> AlertSendError {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(e) = source {
@@ -95,7 +95,7 @@ fn not_sent(error: &Error) -> SendError {
     // The text may contain the answer of a server, and so have any length.
     let text = Excerpt(text).to_string();
     match error.status() {
-        Some(_) => SendError::Message(text),
-        None => SendError::Server(text),
+        Some(_) => AlertSendError::Message(text),
+        None => AlertSendError::Server(text),
     }
 }

@@ -7,8 +7,8 @@ use jiff::tz::TimeZone;
 use serde::Deserialize;
 use ureq::Agent;
 
-use super::SendError;
-use model::notice::{Message, Template, plain};
+use super::AlertSendError;
+use model::notice::{AlertTemplate, Message, plain};
 use model::settings::AlertWebhook;
 
 /// How many bytes of an answer are read.
@@ -22,7 +22,7 @@ pub struct Webhook {
     agent: Agent,
     url: String,
     headers: BTreeMap<String, String>,
-    template: Option<Template>,
+    template: Option<AlertTemplate>,
     zone: TimeZone,
 }
 
@@ -37,22 +37,26 @@ struct ChatReply {
 impl Webhook {
     /// Makes a webhook that uses this agent. The agent must refuse addresses that may not be called. An error says why
     /// the settings cannot be used.
-    pub fn new(agent: Agent, webhook: &AlertWebhook, zone: TimeZone) -> Result<Webhook, SendError> {
-        let template =
-            webhook.template.as_deref().map(Template::parse).transpose().map_err(SendError::Server)?;
+    pub fn new(agent: Agent, webhook: &AlertWebhook, zone: TimeZone) -> Result<Webhook, AlertSendError> {
+        let template = webhook
+            .template
+            .as_deref()
+            .map(AlertTemplate::parse)
+            .transpose()
+            .map_err(AlertSendError::Server)?;
         Ok(Webhook { agent, url: webhook.url.clone(), headers: webhook.headers.clone(), template, zone })
     }
 
     /// Sends a message.
-    pub fn send(&self, message: &Message) -> Result<(), SendError> {
+    pub fn send(&self, message: &Message) -> Result<(), AlertSendError> {
         let body = match &self.template {
-            Some(template) => template.render(message, &self.zone).map_err(SendError::Message)?,
+            Some(template) => template.render(message, &self.zone).map_err(AlertSendError::Message)?,
             None => plain(message, &self.zone),
         };
         // The URL may be a secret, so an error must not show it.
         let failed = |e: ureq::Error| match e {
-            ureq::Error::BadUri(_) => SendError::Server("its url cannot be called".to_owned()),
-            e => SendError::Server(e.to_string()),
+            ureq::Error::BadUri(_) => AlertSendError::Server("its url cannot be called".to_owned()),
+            e => AlertSendError::Server(e.to_string()),
         };
         let mut request = self.agent.post(&self.url);
         if !self.headers.keys().any(|name| name.eq_ignore_ascii_case("content-type")) {
@@ -67,7 +71,7 @@ impl Webhook {
         let _ = response.body_mut().as_reader().take(ANSWER_MAX).read_to_end(&mut bytes);
         match refusal(status, &bytes) {
             None => Ok(()),
-            Some(why) => Err(SendError::Message(why)),
+            Some(why) => Err(AlertSendError::Message(why)),
         }
     }
 }

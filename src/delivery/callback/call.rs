@@ -16,7 +16,7 @@ use super::failure::CallFailure;
 use super::judge::{Answer, Expressions, judge};
 use super::request::{Receiver, RequestParts};
 use super::resolve::{CachedResolver, NoAddress};
-use super::tls::{Handshake, Tls};
+use super::tls::{Tls, TlsParameters};
 use super::{CallTranscript, CompletedCall, Delivery, Verdict};
 use model::job::Attempt;
 use model::settings::CallbackSettings;
@@ -29,7 +29,7 @@ const ANSWER_MAX: usize = 64 * 1024;
 const ANSWER_KEPT: usize = 200;
 
 /// What all calls share.
-pub(super) struct SharedCallState {
+pub(super) struct CallContext {
     idle: ConnectionPool,
     resolver: CachedResolver,
     tls: Tls,
@@ -40,7 +40,7 @@ pub(super) struct SharedCallState {
 }
 
 /// A call that is under way. It counts as under way until this value is dropped.
-pub(super) struct InFlightGuard<'a>(&'a SharedCallState);
+pub(super) struct InFlightGuard<'a>(&'a CallContext);
 
 impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
@@ -49,16 +49,16 @@ impl Drop for InFlightGuard<'_> {
     }
 }
 
-impl SharedCallState {
+impl CallContext {
     pub(super) fn new(
         idle: usize,
         settings: &CallbackSettings,
         zone: TimeZone,
         resolver: CachedResolver,
-    ) -> SharedCallState {
+    ) -> CallContext {
         let (idle, tls) = (ConnectionPool::new(idle), Tls::new(settings.tls.clone()));
         let (expressions, flying, ended) = (Expressions::default(), AtomicUsize::new(0), Notify::new());
-        SharedCallState { idle, resolver, tls, expressions, zone, flying, ended }
+        CallContext { idle, resolver, tls, expressions, zone, flying, ended }
     }
 
     /// Counts a call as under way, until the returned value is dropped.
@@ -184,7 +184,7 @@ impl SharedCallState {
         };
         let host = receiver.host.trim_start_matches('[').trim_end_matches(']');
         let verifies = topic.tls_verify;
-        let secure = receiver.is_secure.then_some(Handshake { tls: &self.tls, host, verifies });
+        let secure = receiver.is_secure.then_some(TlsParameters { tls: &self.tls, host, verifies });
         PooledConnection::over(Socket::connect(&addresses, receiver.port, secure, (within, said)).await?)
             .await
     }

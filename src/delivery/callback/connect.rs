@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
 use super::failure::{CallFailure, HEAD_MAX, is_closed};
-use super::tls::Handshake;
+use super::tls::TlsParameters;
 
 /// The maximum number of bytes before the end of an answer's head. Early hints (1xx) count too. Without a limit, a
 /// receiver that sends early hints without end would keep the thread of all calls busy.
@@ -78,7 +78,7 @@ impl Socket {
     pub(super) async fn connect(
         addresses: &[IpAddr],
         port: u16,
-        secure: Option<Handshake<'_>>,
+        secure: Option<TlsParameters<'_>>,
         (within, said): (Duration, Duration),
     ) -> Result<Socket, CallFailure> {
         let begun = Instant::now();
@@ -100,7 +100,7 @@ impl Socket {
 
     async fn secured(
         tcp: TcpStream,
-        secure: Option<Handshake<'_>>,
+        secure: Option<TlsParameters<'_>>,
         within: Duration,
         late: impl Fn() -> CallFailure,
     ) -> Result<Socket, CallFailure> {

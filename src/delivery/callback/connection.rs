@@ -143,16 +143,16 @@ impl PooledConnection {
 pub(super) struct ConnectionPool {
     /// The maximum number of idle connections that are kept for one receiver, and for all receivers together.
     most: (usize, usize),
-    lines: Mutex<IdleConnections>,
+    lines: Mutex<IdleConnectionMap>,
 }
 
 #[derive(Default)]
-struct IdleConnections {
+struct IdleConnectionMap {
     by_origin: HashMap<Box<str>, Vec<(Instant, Box<PooledConnection>)>>,
     count: usize,
 }
 
-impl IdleConnections {
+impl IdleConnectionMap {
     /// Closes connections that have been idle for too long.
     fn purge(&mut self) {
         self.by_origin.retain(|_, lines| {
@@ -169,7 +169,7 @@ impl ConnectionPool {
         ConnectionPool { most: (of_each, of_each.saturating_mul(4)), lines: Mutex::default() }
     }
 
-    fn lines(&self) -> MutexGuard<'_, IdleConnections> {
+    fn lines(&self) -> MutexGuard<'_, IdleConnectionMap> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -7,11 +7,11 @@ use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::DefaultConnector;
 
 use super::resolve::CachedResolver;
-use model::guard::Rules;
+use model::guard::GuardRules;
 
 /// Makes an agent that keeps no connections, follows no redirects, and calls no address that the rules deny. `timeout`
 /// covers a whole request.
-pub fn guarded_agent(rules: Rules, timeout: Duration) -> Agent {
+pub fn guarded_agent(rules: GuardRules, timeout: Duration) -> Agent {
     let config = Agent::config_builder()
         .http_status_as_error(false)
         .max_redirects(0)

@@ -109,20 +109,20 @@ impl Answer {
 
 /// The parsed expressions of topics, so that each is parsed once.
 #[derive(Debug, Default)]
-pub(super) struct Expressions(Mutex<HashMap<(Part, String), ParsedExpression>>);
+pub(super) struct Expressions(Mutex<HashMap<(ExpressionSetting, String), ParsedExpression>>);
 
 /// An expression that all tasks share, or why it cannot be read.
 type ParsedExpression = Arc<Result<Expression, ExpressionError>>;
 
 /// The setting of a topic that an expression comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Part {
+enum ExpressionSetting {
     Success,
     Flag,
 }
 
 impl Expressions {
-    fn read(&self, part: Part, text: &str) -> ParsedExpression {
+    fn read(&self, part: ExpressionSetting, text: &str) -> ParsedExpression {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (part, text.to_owned());
         if let Some(read) = known.get(&key) {
@@ -132,8 +132,8 @@ impl Expressions {
             known.clear();
         }
         let read = Arc::new(match part {
-            Part::Success => Expression::parse(text),
-            Part::Flag => Expression::parse_flag(text),
+            ExpressionSetting::Success => Expression::parse(text),
+            ExpressionSetting::Flag => Expression::parse_flag(text),
         });
         known.insert(key, Arc::clone(&read));
         read
@@ -166,7 +166,7 @@ pub(super) fn judge(topic: &Topic, expressions: &Expressions, answer: &Answer) -
 }
 
 /// A kind of failure, and the reason for people.
-type AnswerRefusal = (Failure, String);
+type FailureReason = (Failure, String);
 
 /// Checks whether the topic's rule accepts an answer. An error says why not. If the rule accepts the answer, but the
 /// topic's `re_notify_flag` is true of it, returns the reason for the next attempt.
@@ -174,7 +174,7 @@ fn check_answer(
     topic: &Topic,
     expressions: &Expressions,
     answer: &Answer,
-) -> Result<Option<AnswerRefusal>, AnswerRefusal> {
+) -> Result<Option<FailureReason>, FailureReason> {
     let status = answer.status;
     // If the status is 2xx and the job is not accepted, the reason is in the rest of the answer.
     let kind = if (200..300).contains(&status) { Failure::Answer } else { Failure::Status(status) };
@@ -203,7 +203,7 @@ fn check_answer(
         }
         Success::When(text) => {
             whole()?;
-            match &*expressions.read(Part::Success, text) {
+            match &*expressions.read(ExpressionSetting::Success, text) {
                 Ok(expression) if of(json().as_ref(), expression) => {}
                 Ok(_) => return Err((kind, format!("{text} is not true of the answer (status {status})"))),
                 Err(mistake) => return Err((kind, format!("success is no expression: {mistake}"))),
@@ -216,7 +216,7 @@ fn check_answer(
     whole()?;
     // A topic whose flag cannot be read is held, so dq makes no callbacks for it. If there is a callback anyway, nobody
     // can tell whether the job is done. So the job is not accepted.
-    let read = expressions.read(Part::Flag, &topic.re_notify_flag);
+    let read = expressions.read(ExpressionSetting::Flag, &topic.re_notify_flag);
     let flag = match &*read {
         Ok(flag) => flag,
         Err(mistake) => return Err((kind, format!("re_notify_flag is no expression: {mistake}"))),

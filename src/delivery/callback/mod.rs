@@ -30,9 +30,9 @@ pub use guarded::guarded_agent;
 pub use judge::{RETRY_AFTER_MAX, Verdict};
 pub use sign::signatures;
 
-pub use model::guard::Rules;
+pub use model::guard::GuardRules;
 
-use self::call::{SharedCallState, now_us};
+use self::call::{CallContext, now_us};
 use self::connection::IDLE;
 use self::resolve::{CachedResolver, NoAddress};
 use model::destination::Destination;
@@ -130,8 +130,8 @@ impl Caller {
         zone: TimeZone,
         some_ended: impl Fn() + Send + 'static,
     ) -> io::Result<Caller> {
-        let resolver = CachedResolver::new(Rules::new(settings));
-        let calls = Arc::new(SharedCallState::new(idle as usize, settings, zone, resolver.clone()));
+        let resolver = CachedResolver::new(GuardRules::new(settings));
+        let calls = Arc::new(CallContext::new(idle as usize, settings, zone, resolver.clone()));
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let (sender, receiver) = unbounded_channel();
         let work = move || {
@@ -198,7 +198,7 @@ impl Drop for ExitOnPanic {
 }
 
 /// Makes calls until the last sender of calls is dropped.
-async fn make_all(calls: &Arc<SharedCallState>, mut asked: UnboundedReceiver<Vec<Call>>) {
+async fn make_all(calls: &Arc<CallContext>, mut asked: UnboundedReceiver<Vec<Call>>) {
     // The next time to close connections that have been idle for too long. None: there are no idle connections.
     let mut tidy_at: Option<Instant> = None;
     loop {
@@ -219,7 +219,7 @@ async fn make_all(calls: &Arc<SharedCallState>, mut asked: UnboundedReceiver<Vec
     }
 }
 
-async fn make_one(calls: Arc<SharedCallState>, call: Call) {
+async fn make_one(calls: Arc<CallContext>, call: Call) {
     let Call { topic, delivery, is_test, on_completion } = call;
     let _flying = calls.begin();
     let mut guard = CompletionGuard { on_completion: Some(on_completion), number: delivery.attempt };
@@ -231,7 +231,7 @@ async fn make_one(calls: Arc<SharedCallState>, call: Call) {
 
 /// Reports that calls have ended. When a call ends, this task runs only after all other tasks that are ready to run. So
 /// calls that end at the same moment are reported together.
-async fn report_ended(calls: Arc<SharedCallState>, some_ended: impl Fn()) {
+async fn report_ended(calls: Arc<CallContext>, some_ended: impl Fn()) {
     loop {
         calls.wait_for_ended().await;
         some_ended();

@@ -16,7 +16,7 @@ use ureq::http::Uri;
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
-use model::guard::Rules;
+use model::guard::GuardRules;
 
 /// How long the addresses of a name are kept.
 const FRESH: Duration = Duration::from_secs(10);
@@ -44,7 +44,7 @@ type LookupFunction = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 /// and tasks that need the name wait for this lookup, each until its own time limit.
 #[derive(Clone)]
 pub(super) struct CachedResolver {
-    rules: Rules,
+    rules: GuardRules,
     shared: Arc<ResolverState>,
 }
 
@@ -89,11 +89,11 @@ fn ask_system(host: &str) -> io::Result<Vec<IpAddr>> {
 }
 
 impl CachedResolver {
-    pub(super) fn new(rules: Rules) -> CachedResolver {
+    pub(super) fn new(rules: GuardRules) -> CachedResolver {
         CachedResolver::by(rules, Box::new(ask_system))
     }
 
-    fn by(rules: Rules, look_up: Box<LookupFunction>) -> CachedResolver {
+    fn by(rules: GuardRules, look_up: Box<LookupFunction>) -> CachedResolver {
         CachedResolver {
             rules,
             shared: Arc::new(ResolverState {
@@ -222,12 +222,12 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use model::settings::{CallbackSettings, Guard, TlsSettings};
+    use model::settings::{CallbackSettings, Guard, TlsClientSettings};
 
     const SECOND: Option<Duration> = Some(Duration::from_secs(1));
 
-    fn rules(guard: Guard) -> Rules {
-        Rules::new(&CallbackSettings { guard, allow: Vec::new(), tls: TlsSettings::default() })
+    fn rules(guard: Guard) -> GuardRules {
+        GuardRules::new(&CallbackSettings { guard, allow: Vec::new(), tls: TlsClientSettings::default() })
     }
 
     #[test]

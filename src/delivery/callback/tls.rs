@@ -17,22 +17,22 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::failure::CallFailure;
-use super::verify::{AnyCertificate, KnownCertificates};
+use super::verify::{AnyCertificate, KnownCertificateVerifier};
 use model::settings;
 
 /// A configuration, or why it cannot be made.
-type Configured = Result<Arc<ClientConfig>, String>;
+type ClientConfigResult = Result<Arc<ClientConfig>, String>;
 
 /// Makes TLS connections.
 pub(super) struct Tls {
-    settings: settings::TlsSettings,
-    verified: OnceLock<Configured>,
-    unverified: OnceLock<Configured>,
+    settings: settings::TlsClientSettings,
+    verified: OnceLock<ClientConfigResult>,
+    unverified: OnceLock<ClientConfigResult>,
 }
 
 /// How the connection to a receiver is secured.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Handshake<'a> {
+pub(super) struct TlsParameters<'a> {
     pub tls: &'a Tls,
     /// The host of the receiver: a name or an address, without brackets.
     pub host: &'a str,
@@ -47,13 +47,13 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    pub(super) fn new(settings: settings::TlsSettings) -> Tls {
+    pub(super) fn new(settings: settings::TlsClientSettings) -> Tls {
         Tls { settings, verified: OnceLock::new(), unverified: OnceLock::new() }
     }
 
     /// Returns the configuration. The system's certificates are read on another thread, because the thread of the calls
     /// must not wait for files.
-    async fn config(&self, verifies: bool) -> Configured {
+    async fn config(&self, verifies: bool) -> ClientConfigResult {
         let place = if verifies { &self.verified } else { &self.unverified };
         if let Some(made) = place.get() {
             return made.clone();
@@ -65,10 +65,10 @@ impl Tls {
     }
 }
 
-impl Handshake<'_> {
+impl TlsParameters<'_> {
     /// Does the handshake.
     pub(super) async fn over(&self, tcp: TcpStream) -> Result<TlsStream<TcpStream>, CallFailure> {
-        let Handshake { tls, host, verifies } = *self;
+        let TlsParameters { tls, host, verifies } = *self;
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             CallFailure::no_connection(format!("{host:?} is not a name that a certificate can have"))
         })?;
@@ -100,10 +100,10 @@ fn known_certificates(
     let authorities = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
         .build()
         .map_err(|e| e.to_string())?;
-    Ok(Arc::new(KnownCertificates { authorities, named }))
+    Ok(Arc::new(KnownCertificateVerifier { authorities, named }))
 }
 
-fn configure(settings: &settings::TlsSettings, verifies: bool) -> Result<ClientConfig, String> {
+fn configure(settings: &settings::TlsClientSettings, verifies: bool) -> Result<ClientConfig, String> {
     let provider = Arc::new(default_provider());
     let verifier: Arc<dyn ServerCertVerifier> = match verifies {
         true => known_certificates(settings.ca.as_deref(), &provider)?,

@@ -14,13 +14,13 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 /// Accepts certificates that a known authority has signed. Also accepts each certificate that `callback.ca_file`
 /// contains.
 #[derive(Debug)]
-pub(super) struct KnownCertificates {
+pub(super) struct KnownCertificateVerifier {
     pub authorities: Arc<WebPkiServerVerifier>,
     /// The certificates of `callback.ca_file`.
     pub named: Vec<CertificateDer<'static>>,
 }
 
-impl ServerCertVerifier for KnownCertificates {
+impl ServerCertVerifier for KnownCertificateVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

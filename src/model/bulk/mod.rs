@@ -1,6 +1,6 @@
 //! Operations on many jobs: what a request contains, the order in which jobs are visited, and what happens to each job.
-//! Pure: [`Walk`] decides what happens, and `roles/http_server/bulk_runner.rs` does it. docs/internals/BULK.md has the
-//! reasons for the rules, and says what is true after a crash between any two steps.
+//! Pure: [`BulkWalk`] decides what happens, and `roles/http_server/bulk_runner.rs` does it. docs/internals/BULK.md has
+//! the reasons for the rules, and says what is true after a crash between any two steps.
 
 mod progress;
 mod request;
@@ -8,9 +8,9 @@ mod request;
 mod simulation;
 mod walk;
 
-pub use progress::{BulkCounts, BulkEnd, BulkProgress, BulkRow, PlannedChange, RECORDS_LEG};
+pub use progress::{BulkCounts, BulkEnd, BulkProgress, BulkRow, PlannedJobChange, RECORDS_LEG};
 pub use request::{BulkFilter, BulkOperation, BulkRequest, RATE_DEFAULT, RATE_MAX};
-pub use walk::{JobDecision, Leg, SeenJob, Walk};
+pub use walk::{BulkDecision, BulkWalk, VisitedJob, WalkLeg};
 
 /// How many operations of all hosts together may run or wait at a time.
 pub const RUNNING_MAX: usize = 16;

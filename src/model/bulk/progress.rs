@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 use super::request::BulkRequest;
 
 /// A leg is one part of an operation. A replay has only one leg, which visits records, and this is its number. (The
-/// legs of all other operations are in [`Walk`](super::Walk). Their numbers also begin with 0.)
+/// legs of all other operations are in [`BulkWalk`](super::BulkWalk). Their numbers also begin with 0.)
 pub const RECORDS_LEG: usize = 0;
 
 /// One job that the current step changes: its id, its stamp (Unix microseconds), its due time, and its new due time. A
 /// job without a new due time is deleted. For a dead letter, the due time is the moment when it became a dead letter.
 /// For a record, it is the moment when the job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlannedChange(pub String, pub i64, pub i64, pub Option<i64>);
+pub struct PlannedJobChange(pub String, pub i64, pub i64, pub Option<i64>);
 
 /// How many jobs an operation has looked at, and what happened to them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ pub struct BulkProgress {
     /// Whether all jobs were looked at. If so, only the changes of the plan are left to do.
     pub is_looked: bool,
     /// The changes of the current step. If a process died, some of them may have been made already.
-    pub plan: Vec<PlannedChange>,
+    pub plan: Vec<PlannedJobChange>,
     /// The counts. They do not include the changes of the plan.
     pub counts: BulkCounts,
     /// What the operation waits for. None: it does not wait.

@@ -8,16 +8,16 @@ use crate::headers::Headers;
 use crate::job::{State, TopicName};
 
 /// A source of random numbers. The same seed always gives the same numbers.
-struct Dice(u64);
+struct SeededRandom(u64);
 
-impl Dice {
+impl SeededRandom {
     fn roll(&mut self, sides: i64) -> i64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) as i64) % sides
     }
 }
 
-struct Job {
+struct SimulatedJob {
     id: String,
     state: State,
     due_ms: i64,
@@ -33,20 +33,20 @@ struct Job {
 const START: i64 = 1_000_000;
 
 /// The place of a job in the order of the jobs that have its state. (All jobs have the same priority.)
-type Place = (i64, String);
+type JobPosition = (i64, String);
 
-struct World {
-    jobs: Vec<Job>,
+struct SimulatedStore {
+    jobs: Vec<SimulatedJob>,
     now_ms: i64,
-    dice: Dice,
+    dice: SeededRandom,
 }
 
-impl World {
-    fn new(seed: u64) -> World {
-        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1);
-        let job = |n: i64, dice: &mut Dice| {
+impl SimulatedStore {
+    fn new(seed: u64) -> SimulatedStore {
+        let mut dice = SeededRandom(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1);
+        let job = |n: i64, dice: &mut SeededRandom| {
             let due_ms = START - 5_000 + dice.roll(40) * 500;
-            Job {
+            SimulatedJob {
                 id: format!("j{n}"),
                 state: if due_ms <= START { State::Ready } else { State::Delayed },
                 due_ms,
@@ -58,7 +58,7 @@ impl World {
             }
         };
         let jobs = (0..60).map(|n| job(n, &mut dice)).collect();
-        World { jobs, now_ms: START, dice }
+        SimulatedStore { jobs, now_ms: START, dice }
     }
 
     /// Plays one event that is not a part of the operation.
@@ -95,31 +95,36 @@ impl World {
         }
     }
 
-    fn place(job: &Job) -> Place {
+    fn place(job: &SimulatedJob) -> JobPosition {
         (job.due_ms, job.id.clone())
     }
 
     /// Returns the page of jobs after a place, and the place where the page ends. None: it is the last page.
-    fn list(&self, leg: Leg, cursor: Option<&Place>, limit: usize) -> (Vec<usize>, Option<Place>) {
+    fn list(
+        &self,
+        leg: WalkLeg,
+        cursor: Option<&JobPosition>,
+        limit: usize,
+    ) -> (Vec<usize>, Option<JobPosition>) {
         let mut found: Vec<usize> = (0..self.jobs.len())
             .filter(|n| self.jobs[*n].state == leg.state)
             .filter(|n| {
-                let place = World::place(&self.jobs[*n]);
+                let place = SimulatedStore::place(&self.jobs[*n]);
                 cursor.is_none_or(|at| if leg.is_backward { place < *at } else { place > *at })
             })
             .collect();
-        found.sort_by_key(|n| World::place(&self.jobs[*n]));
+        found.sort_by_key(|n| SimulatedStore::place(&self.jobs[*n]));
         if leg.is_backward {
             found.reverse();
         }
         let has_more = found.len() > limit;
         found.truncate(limit);
-        let end = found.last().filter(|_| has_more).map(|n| World::place(&self.jobs[*n]));
+        let end = found.last().filter(|_| has_more).map(|n| SimulatedStore::place(&self.jobs[*n]));
         (found, end)
     }
 
     /// Changes a job if its stamp and due time are still as they were listed. The stores do the same.
-    fn apply(&mut self, PlannedChange(id, stamp_us, due_ms, to_ms): &PlannedChange) {
+    fn apply(&mut self, PlannedJobChange(id, stamp_us, due_ms, to_ms): &PlannedJobChange) {
         let now_ms = self.now_ms;
         let Some(n) = self.jobs.iter().position(|job| job.id == *id) else { return };
         let job = &mut self.jobs[n];
@@ -139,13 +144,13 @@ impl World {
 }
 
 /// Plays an operation to its end. If the process dies, everything that it has not written is lost.
-fn play(operation: BulkOperation, seed: u64, calm: bool) -> World {
+fn play(operation: BulkOperation, seed: u64, calm: bool) -> SimulatedStore {
     let topic = TopicName::new("t").unwrap();
     let request = BulkRequest { topic, operation, filter: BulkFilter::default(), rate: 1 };
-    let walk = Walk::new(&request, seed, START);
-    let (mut world, none) = (World::new(seed), Headers::default());
+    let walk = BulkWalk::new(&request, seed, START);
+    let (mut world, none) = (SimulatedStore::new(seed), Headers::default());
     // What is saved in the registry: the leg, the end of the page from which the plan was made, and the plan.
-    let mut saved: (usize, Option<Place>, Vec<PlannedChange>) = (0, None, Vec::new());
+    let mut saved: (usize, Option<JobPosition>, Vec<PlannedJobChange>) = (0, None, Vec::new());
     loop {
         let (mut leg, mut cursor, plan) = saved.clone();
         // A process may die while it applies the plan. It may also die after that, before it writes the next plan.
@@ -167,7 +172,7 @@ fn play(operation: BulkOperation, seed: u64, calm: bool) -> World {
         let (page, end) = world.list(way, cursor.as_ref(), 7);
         let (mut next, mut is_over) = (Vec::new(), end.is_none());
         for job in page.into_iter().map(|n| &world.jobs[n]) {
-            let seen = SeenJob {
+            let seen = VisitedJob {
                 id: &job.id,
                 state: job.state,
                 due_ms: job.due_ms,
@@ -176,12 +181,12 @@ fn play(operation: BulkOperation, seed: u64, calm: bool) -> World {
                 tried_ms: job.tried_ms,
                 headers: &none,
             };
-            let plan = |to_ms| PlannedChange(job.id.clone(), job.stamp_us, job.due_ms, to_ms);
+            let plan = |to_ms| PlannedJobChange(job.id.clone(), job.stamp_us, job.due_ms, to_ms);
             match walk.job(way, &seen, world.now_ms) {
-                JobDecision::Due(to_ms) => next.push(plan(Some(to_ms))),
-                JobDecision::Take => next.push(plan(None)),
-                JobDecision::Skip | JobDecision::Ignore => {}
-                JobDecision::EndOfLeg => {
+                BulkDecision::Due(to_ms) => next.push(plan(Some(to_ms))),
+                BulkDecision::Take => next.push(plan(None)),
+                BulkDecision::Skip | BulkDecision::Ignore => {}
+                BulkDecision::EndOfLeg => {
                     is_over = true;
                     break;
                 }

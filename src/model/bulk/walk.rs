@@ -16,7 +16,7 @@ const CLOCKS_MS: i64 = 1_000;
 
 /// One part of a walk: it visits the jobs of one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Leg {
+pub struct WalkLeg {
     /// The state.
     pub state: State,
     /// Whether the jobs are visited from the last to the first.
@@ -25,7 +25,7 @@ pub struct Leg {
 
 /// A job that an operation visits.
 #[derive(Debug, Clone, Copy)]
-pub struct SeenJob<'a> {
+pub struct VisitedJob<'a> {
     /// Its id.
     pub id: &'a str,
     /// Its state.
@@ -44,7 +44,7 @@ pub struct SeenJob<'a> {
 
 /// What an operation does with a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobDecision {
+pub enum BulkDecision {
     /// It gets this due time.
     Due(i64),
     /// It is deleted, redriven or replayed.
@@ -59,21 +59,21 @@ pub enum JobDecision {
 
 /// The walk of an operation through the jobs.
 #[derive(Debug, Clone)]
-pub struct Walk {
+pub struct BulkWalk {
     operation: BulkOperation,
     number: u64,
     started_ms: i64,
     jobs: JobFilter,
     records: RecordFilter,
-    legs: Vec<Leg>,
+    legs: Vec<WalkLeg>,
 }
 
-impl Walk {
+impl BulkWalk {
     /// Begins the walk of an operation. `number` and `started_ms` are the same in all its steps.
-    pub fn new(request: &BulkRequest, number: u64, started_ms: i64) -> Walk {
+    pub fn new(request: &BulkRequest, number: u64, started_ms: i64) -> BulkWalk {
         let jobs = request.filter.jobs();
         let mut legs = Vec::new();
-        let mut leg = |state, is_backward| legs.push(Leg { state, is_backward });
+        let mut leg = |state, is_backward| legs.push(WalkLeg { state, is_backward });
         match request.operation {
             BulkOperation::Cancel => State::ALL[..3].iter().for_each(|state| leg(*state, false)),
             BulkOperation::At { .. } => {
@@ -94,7 +94,7 @@ impl Walk {
             BulkOperation::Replay => {}
         }
         legs.retain(|leg| jobs.states.is_empty() || jobs.states.contains(&leg.state));
-        Walk {
+        BulkWalk {
             operation: request.operation,
             number,
             started_ms,
@@ -106,35 +106,35 @@ impl Walk {
 
     /// Returns a leg. None: there are no more legs. (The walk of a replay has no legs. The one leg of a replay is
     /// `RECORDS_LEG`.)
-    pub fn leg(&self, number: usize) -> Option<Leg> {
+    pub fn leg(&self, number: usize) -> Option<WalkLeg> {
         self.legs.get(number).copied()
     }
 
     /// Decides what happens to a job. `now_ms` is the time of this host.
-    pub fn job(&self, leg: Leg, job: &SeenJob<'_>, now_ms: i64) -> JobDecision {
+    pub fn job(&self, leg: WalkLeg, job: &VisitedJob<'_>, now_ms: i64) -> BulkDecision {
         if leg.state == State::Delayed && self.is_behind(leg, job.due_ms) {
-            return JobDecision::EndOfLeg;
+            return BulkDecision::EndOfLeg;
         }
         let died_ms = job.until_ms.unwrap_or(0);
         if leg.state == State::Dead && died_ms > self.started_ms {
-            return JobDecision::EndOfLeg;
+            return BulkDecision::EndOfLeg;
         }
         // The operation does not concern a job that was added after the operation began.
         if job.stamp_us > self.started_ms.saturating_mul(1000)
             || !self.jobs.selects(job.state, job.id, job.due_ms, job.headers)
         {
-            return JobDecision::Ignore;
+            return BulkDecision::Ignore;
         }
         let to_ms = match self.operation {
-            BulkOperation::Cancel | BulkOperation::Redrive => return JobDecision::Take,
-            BulkOperation::Replay => return JobDecision::Ignore,
+            BulkOperation::Cancel | BulkOperation::Redrive => return BulkDecision::Take,
+            BulkOperation::Replay => return BulkDecision::Ignore,
             BulkOperation::At { at_ms } => at_ms,
             BulkOperation::Spread { from_ms, over_ms } => self.spread(job.id, from_ms, over_ms),
             BulkOperation::Shift { by_ms } if by_ms > 0 => {
                 // The due time of a ready job may be later than the start of the operation plus `by_ms`. The operation
                 // may have changed such a job already, and the job may have become ready since then.
                 if leg.state == State::Ready && job.due_ms > self.started_ms.saturating_add(by_ms) {
-                    return JobDecision::Ignore;
+                    return BulkDecision::Ignore;
                 }
                 job.due_ms.saturating_add(by_ms).min(LATEST_MS)
             }
@@ -144,19 +144,19 @@ impl Walk {
         if to_ms == job.due_ms {
             let is_recognized =
                 matches!(self.operation, BulkOperation::At { .. } | BulkOperation::Spread { .. });
-            return if is_recognized { JobDecision::Ignore } else { JobDecision::Skip };
+            return if is_recognized { BulkDecision::Ignore } else { BulkDecision::Skip };
         }
         // If an attempt began after the operation began, the operation may have changed the job before that attempt.
         // The due time of the retry does not show that change.
         if job.tried_ms.is_some_and(|at| at >= self.started_ms - CLOCKS_MS) {
-            return JobDecision::Skip;
+            return BulkDecision::Skip;
         }
-        JobDecision::Due(to_ms)
+        BulkDecision::Due(to_ms)
     }
 
     /// Returns whether the operation has nothing more to do in this leg when the leg comes to this due time. If so, the
     /// operation does not concern the delayed jobs with this due time or the jobs after them.
-    fn is_behind(&self, leg: Leg, due_ms: i64) -> bool {
+    fn is_behind(&self, leg: WalkLeg, due_ms: i64) -> bool {
         let is_over = match self.operation {
             BulkOperation::At { at_ms } if leg.is_backward => due_ms <= at_ms,
             BulkOperation::At { at_ms } => due_ms >= at_ms,
@@ -185,16 +185,16 @@ impl Walk {
     }
 
     /// Decides whether the job of a record is added again.
-    pub fn record(&self, record: &JobRecord) -> JobDecision {
+    pub fn record(&self, record: &JobRecord) -> BulkDecision {
         if self.records.since_ms.is_some_and(|since| record.ended_ms < since) {
-            return JobDecision::EndOfLeg;
+            return BulkDecision::EndOfLeg;
         }
         // A job that ended after the operation began may be a job that the operation has added.
         if record.ended_ms > self.started_ms || !self.records.admits(record) {
-            return JobDecision::Ignore;
+            return BulkDecision::Ignore;
         }
         // Without a body there is nothing to add.
-        if record.body.is_some() { JobDecision::Take } else { JobDecision::Skip }
+        if record.body.is_some() { BulkDecision::Take } else { BulkDecision::Skip }
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
         let operation = BulkOperation::Spread { from_ms: 1_000_000, over_ms: 1_000 };
         let topic = TopicName::new("t").unwrap();
         let request = BulkRequest { topic, operation, filter: BulkFilter::default(), rate: 1 };
-        let walk = Walk::new(&request, 7, 0);
+        let walk = BulkWalk::new(&request, 7, 0);
         let mut early = 0;
         for n in 0..1_000 {
             let at_ms = walk.spread(&format!("j{n}"), 1_000_000, 1_000);
@@ -218,7 +218,7 @@ mod tests {
             early += i64::from(at_ms < 1_000_500);
         }
         assert!((400..600).contains(&early), "{early}");
-        let other = Walk::new(&request, 8, 0);
+        let other = BulkWalk::new(&request, 8, 0);
         assert_ne!(walk.spread("j1", 0, 1 << 40), other.spread("j1", 0, 1 << 40));
     }
 
@@ -227,10 +227,10 @@ mod tests {
         let topic = TopicName::new("t").unwrap();
         let filter = BulkFilter::default();
         let request = BulkRequest { topic, operation: BulkOperation::Redrive, filter, rate: 1 };
-        let walk = Walk::new(&request, 1, 5_000);
+        let walk = BulkWalk::new(&request, 1, 5_000);
         let leg = walk.leg(0).unwrap();
         let headers = Headers::default();
-        let dead = |died_ms, stamp_us| SeenJob {
+        let dead = |died_ms, stamp_us| VisitedJob {
             id: "i",
             state: State::Dead,
             due_ms: 1,
@@ -239,8 +239,8 @@ mod tests {
             tried_ms: Some(died_ms),
             headers: &headers,
         };
-        assert_eq!(walk.job(leg, &dead(5_000, 1), 6_000), JobDecision::Take);
-        assert_eq!(walk.job(leg, &dead(5_001, 1), 6_000), JobDecision::EndOfLeg);
-        assert_eq!(walk.job(leg, &dead(5_000, 5_000_001), 6_000), JobDecision::Ignore);
+        assert_eq!(walk.job(leg, &dead(5_000, 1), 6_000), BulkDecision::Take);
+        assert_eq!(walk.job(leg, &dead(5_001, 1), 6_000), BulkDecision::EndOfLeg);
+        assert_eq!(walk.job(leg, &dead(5_000, 5_000_001), 6_000), BulkDecision::Ignore);
     }
 }

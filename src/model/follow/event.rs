@@ -21,12 +21,12 @@ pub struct DoneEvent<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     timestamp: String,
-    data: RecordData<'a>,
+    data: EventData<'a>,
 }
 
 /// A record, with the names that the API gives to its fields.
 #[derive(Serialize)]
-struct RecordData<'a> {
+struct EventData<'a> {
     topic: &'a TopicName,
     id: &'a str,
     outcome: Ending,
@@ -49,14 +49,14 @@ struct RecordData<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     then: Vec<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    after: Option<Link<'a>>,
+    after: Option<JobReference<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<&'a RawValue>,
 }
 
 /// Topic and id of a job.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Link<'a> {
+struct JobReference<'a> {
     topic: &'a str,
     id: &'a str,
 }
@@ -76,7 +76,7 @@ impl<'a> DoneEvent<'a> {
         }
         let source = FollowedJob { key: &record.key, stamp_us: record.stamp_us.unwrap_or_default() };
         let after = record.headers.after();
-        let data = RecordData {
+        let data = EventData {
             topic: &record.key.topic,
             id: record.key.id.as_str(),
             outcome: record.ending,
@@ -91,7 +91,7 @@ impl<'a> DoneEvent<'a> {
             headers: record.headers.by_name(),
             tags: record.headers.tags(),
             then: record.headers.then().shown(source),
-            after: after.map(|key| Link { topic: key.topic.as_str(), id: key.id.as_str() }),
+            after: after.map(|key| JobReference { topic: key.topic.as_str(), id: key.id.as_str() }),
             body: record.body.as_ref().and_then(|body| serde_json::from_str(body.as_str()).ok()),
         };
         Some(DoneEvent { kind, timestamp: rfc3339(record.ended_ms), data })
@@ -100,7 +100,7 @@ impl<'a> DoneEvent<'a> {
     /// Returns the job that delivers the event. Its id is derived from the record. None: the name of the topic is too
     /// long.
     pub fn job(&self) -> Option<NewJob> {
-        let RecordData { topic, id, outcome, added_ms, ended_ms, .. } = &self.data;
+        let EventData { topic, id, outcome, added_ms, ended_ms, .. } = &self.data;
         let of = format!("{topic}\n{id}\n{}\n{added_ms:?}\n{ended_ms}", outcome.word());
         let topic = done_topic(topic)?;
         let hash = Sha256::digest(of);

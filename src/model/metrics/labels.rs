@@ -84,7 +84,7 @@ impl PurgeCause {
 
 /// The kinds of calls to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
+pub enum StoreOperation {
     /// Adds of jobs, in batches.
     Add,
     /// Reads of a job, of a listing or of counts.
@@ -103,7 +103,7 @@ pub enum Operation {
     Expire,
 }
 
-impl Operation {
+impl StoreOperation {
     pub(super) const NAMES: [&str; 8] =
         ["add", "read", "delete", "change", "promote", "lease", "settle", "expire"];
 }

@@ -17,12 +17,12 @@ use std::collections::BTreeMap;
 pub use self::cells::Cells;
 pub use self::histogram::{ATTEMPT_BOUNDS, Histogram, STORE_BOUNDS};
 use self::labels::CODE_CLASSES;
-pub use self::labels::{AddOutcome, AttemptOutcome, DeathCause, DeleteOutcome, Operation, PurgeCause};
+pub use self::labels::{AddOutcome, AttemptOutcome, DeathCause, DeleteOutcome, PurgeCause, StoreOperation};
 pub use self::lateness::{LATENESS_BOUNDS, LATENESS_RANGES, LATENESS_SHOWN, Lateness};
 pub use self::page::{BYTES, BYTES_1, FIXED_BYTES, Page, ROW_BYTES, VERSION, WORDS};
 pub use self::receiver::ReceiverCounts;
-pub use self::sums::{Day, MetricSubject, PageSums, Statistics, Sums};
-pub use self::text::{MetricKind, Text};
+pub use self::sums::{DaySums, MetricSubject, PageSums, Statistics, Sums};
+pub use self::text::{MetricKind, MetricsText};
 use crate::topic::Failure;
 
 /// The name under which dq counts all topics and nodes for which a page has no room. If it is not known whether a name
@@ -50,8 +50,8 @@ const NODE_WRITTEN: usize = 0;
 const NODE_DELIVERED: usize = 1;
 const NODE_DELETED: usize = 2;
 const NODE_ERRORS: usize = 3;
-const NODE_LATENCY: usize = NODE_ERRORS + Operation::NAMES.len();
-const NODE_CELLS: usize = NODE_LATENCY + Operation::NAMES.len() * Histogram::cells(&STORE_BOUNDS);
+const NODE_LATENCY: usize = NODE_ERRORS + StoreOperation::NAMES.len();
+const NODE_CELLS: usize = NODE_LATENCY + StoreOperation::NAMES.len() * Histogram::cells(&STORE_BOUNDS);
 
 /// Adds to the numbers of a topic. Each addition to a number is one instruction.
 #[derive(Debug, Clone, Copy)]
@@ -148,7 +148,7 @@ impl NodeCounters<'_> {
     }
 
     /// Records a call: how long the node took to answer, in microseconds, and whether a part of the call failed.
-    pub fn answered(self, operation: Operation, took_us: u64, failed: bool) {
+    pub fn answered(self, operation: StoreOperation, took_us: u64, failed: bool) {
         let place = NODE_LATENCY + operation as usize * Histogram::cells(&STORE_BOUNDS);
         Histogram::note(self.0, place, &STORE_BOUNDS, took_us);
         if failed {
@@ -179,21 +179,21 @@ fn receiver_of(cells: &[u64]) -> ReceiverCounts {
     ReceiverCounts::from_cells(outcomes, &cells[DURATION..], &cells[FAILURES..])
 }
 
-/// The numbers of a page, or the sums of several pages.
+/// The counts in one page of counters, or the sums of several such pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct CounterTotals {
     topics: BTreeMap<String, Vec<u64>>,
     nodes: BTreeMap<String, Vec<u64>>,
 }
 
-impl Totals {
+impl CounterTotals {
     /// Reads the numbers of a page.
-    pub fn from_page(page: Page<'_>) -> Totals {
-        Totals { topics: page.topics(), nodes: page.nodes() }
+    pub fn from_page(page: Page<'_>) -> CounterTotals {
+        CounterTotals { topics: page.topics(), nodes: page.nodes() }
     }
 
     /// Adds the numbers of another page.
-    pub fn join(&mut self, other: Totals) {
+    pub fn join(&mut self, other: CounterTotals) {
         for (mine, others) in [(&mut self.topics, other.topics), (&mut self.nodes, other.nodes)] {
             for (name, cells) in others {
                 let sums = mine.entry(name).or_insert_with(|| vec![0; cells.len()]);
@@ -256,10 +256,10 @@ impl Totals {
     }
 
     /// Writes all numbers as metrics.
-    pub fn write_metrics(&self, text: &mut Text) {
+    pub fn write_metrics(&self, text: &mut MetricsText) {
         let topics = || self.topics.iter().map(|(name, cells)| (("topic", name.as_str()), cells.as_slice()));
         let nodes = || self.nodes.iter().map(|(name, cells)| (("node", name.as_str()), cells.as_slice()));
-        let named = |text: &mut Text, of: (&str, &str), label: &str, names: &[&str], cells: &[u64]| {
+        let named = |text: &mut MetricsText, of: (&str, &str), label: &str, names: &[&str], cells: &[u64]| {
             for (name, n) in names.iter().zip(cells) {
                 text.sample(&[of, (label, name)], *n as f64);
             }
@@ -329,13 +329,14 @@ impl Totals {
         );
         for (node, cells) in nodes() {
             let each = cells[NODE_LATENCY..].chunks(Histogram::cells(&STORE_BOUNDS));
-            for (name, cells) in Operation::NAMES.iter().zip(each) {
+            for (name, cells) in StoreOperation::NAMES.iter().zip(each) {
                 text.histogram(&[node, ("operation", name)], &Histogram::new(cells, &STORE_BOUNDS));
             }
         }
         text.family("dq_store_errors_total", MetricKind::Counter, "Calls that failed, fully or in part.");
-        nodes()
-            .for_each(|(n, c)| named(text, n, "operation", &Operation::NAMES, &c[NODE_ERRORS..NODE_LATENCY]));
+        nodes().for_each(|(n, c)| {
+            named(text, n, "operation", &StoreOperation::NAMES, &c[NODE_ERRORS..NODE_LATENCY])
+        });
         for (name, help, at) in [
             ("dq_node_written_total", "Jobs that were stored and whose home is the node.", NODE_WRITTEN),
             ("dq_node_delivered_total", "Jobs that were leased from the node and are done.", NODE_DELIVERED),

@@ -101,7 +101,7 @@ pub struct PageSums {
 
 /// The sums of a day.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Day {
+pub struct DaySums {
     /// The day, such as `2026-11-21`.
     pub day: String,
     /// The sums.
@@ -111,7 +111,7 @@ pub struct Day {
 
 /// The sums of each subject: of all time, and of the requested days, the earliest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Statistics(pub BTreeMap<MetricSubject, (Sums, Vec<Day>)>);
+pub struct Statistics(pub BTreeMap<MetricSubject, (Sums, Vec<DaySums>)>);
 
 impl Statistics {
     /// Adds the row of a day, or the row of all time if `day` is empty. The days must be added in their order.
@@ -119,7 +119,7 @@ impl Statistics {
         let (totals, days) = self.0.entry(subject).or_default();
         match day.is_empty() {
             true => *totals = sums,
-            false => days.push(Day { day, sums }),
+            false => days.push(DaySums { day, sums }),
         }
     }
 }

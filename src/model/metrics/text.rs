@@ -17,7 +17,7 @@ pub enum MetricKind {
 
 /// The text of metrics, written family by family.
 #[derive(Debug)]
-pub struct Text {
+pub struct MetricsText {
     out: String,
     is_open_metrics: bool,
     /// The family (metric) to which the next samples belong, and whether the header of the family was written. A family
@@ -26,10 +26,15 @@ pub struct Text {
     is_introduced: bool,
 }
 
-impl Text {
+impl MetricsText {
     /// Makes an empty text.
-    pub fn new(is_open_metrics: bool) -> Text {
-        Text { out: String::new(), is_open_metrics, family: ("", MetricKind::Gauge, ""), is_introduced: true }
+    pub fn new(is_open_metrics: bool) -> MetricsText {
+        MetricsText {
+            out: String::new(),
+            is_open_metrics,
+            family: ("", MetricKind::Gauge, ""),
+            is_introduced: true,
+        }
     }
 
     /// Returns the content type of the text.
@@ -56,7 +61,7 @@ impl Text {
         self.buckets(labels, histogram, histogram.up_to());
     }
 
-    /// Writes a histogram like [`Text::histogram`], but only with the bounds in `shown`.
+    /// Writes a histogram like [`MetricsText::histogram`], but only with the bounds in `shown`.
     pub(super) fn coarse_histogram(
         &mut self,
         labels: &[(&str, &str)],
@@ -136,7 +141,7 @@ mod tests {
 
     #[test]
     fn labels_are_escaped_and_a_family_without_values_is_left_out() {
-        let mut text = Text::new(false);
+        let mut text = MetricsText::new(false);
         text.family("dq_empty_total", MetricKind::Counter, "Nothing.");
         text.family("dq_x_total", MetricKind::Counter, "Some.");
         text.sample(&[("a", "q\"b\\n\n")], 3.0);
@@ -145,7 +150,7 @@ mod tests {
             text.end(),
             "# HELP dq_x_total Some.\n# TYPE dq_x_total counter\ndq_x_total{a=\"q\\\"b\\\\n\\n\"} 3\ndq_x_total 0.5\n"
         );
-        let mut text = Text::new(true);
+        let mut text = MetricsText::new(true);
         text.family("dq_x_total", MetricKind::Counter, "Some.");
         text.sample(&[], 1.0);
         assert_eq!(text.end(), "# HELP dq_x Some.\n# TYPE dq_x counter\ndq_x_total 1\n# EOF\n");
@@ -155,11 +160,11 @@ mod tests {
     fn a_histogram_is_told_with_its_sum_and_its_count() {
         let cells = [1, 0, 2, 1, 2_500_000];
         let bounds = [1000, 10_000, 1_000_000];
-        let mut text = Text::new(false);
+        let mut text = MetricsText::new(false);
         text.family("dq_h_seconds", MetricKind::Histogram, "H.");
         text.histogram(&[("t", "x")], &Histogram::new(&cells, &bounds));
         let page = text.end();
-        let mut coarse = Text::new(false);
+        let mut coarse = MetricsText::new(false);
         coarse.family("dq_h_seconds", MetricKind::Histogram, "H.");
         coarse.coarse_histogram(&[("t", "x")], &Histogram::new(&cells, &bounds), &[1_000_000]);
         assert_eq!(coarse.end().matches("_bucket").count(), 2, "the shown bound, and +Inf");

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::outbox::Outbox;
+use super::outbox::AlertQueue;
 use super::{NOT_SENT, Notice, Recipient};
 use crate::metrics::{MetricSubject, PageSums};
 use crate::status::Finding;
@@ -14,13 +14,13 @@ use crate::status::Finding;
 /// The record of alerts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Ledger {
+pub struct AlertLedger {
     open: Vec<OpenAlert>,
     /// For each page of counters: how many dead letters of each topic the page had when it was last read. None: no page
     /// was read yet.
     dead: Option<BTreeMap<u64, BTreeMap<String, u64>>>,
     /// What waits to be sent.
-    pub outbox: Outbox,
+    pub outbox: AlertQueue,
 }
 
 /// An alert that is open.
@@ -31,7 +31,7 @@ struct OpenAlert {
     to: Vec<Recipient>,
 }
 
-impl Ledger {
+impl AlertLedger {
     /// Puts new alerts, and alerts that are over now, into the outbox. `route` returns the recipients of an alert.
     /// Returns whether anything has changed.
     pub fn conditions(
@@ -106,7 +106,7 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AlertPhase, SendPace};
+    use super::super::{AlertPhase, MessageTiming};
     use super::*;
     use crate::metrics::Sums;
     use std::time::Duration;
@@ -128,8 +128,8 @@ mod tests {
         vec![Recipient::Mail("a@example.com".into())]
     }
 
-    fn take_states(ledger: &mut Ledger) -> Vec<(AlertPhase, String)> {
-        let pace = SendPace { gather: Duration::ZERO, interval: Duration::ZERO };
+    fn take_states(ledger: &mut AlertLedger) -> Vec<(AlertPhase, String)> {
+        let pace = MessageTiming { gather: Duration::ZERO, interval: Duration::ZERO };
         let mut states = Vec::new();
         for dispatch in ledger.outbox.take_due(pace, 1_000, |_| true) {
             ledger.outbox.sent(&dispatch.to, 1_000);
@@ -138,13 +138,13 @@ mod tests {
         states
     }
 
-    fn again(ledger: &Ledger) -> Ledger {
+    fn again(ledger: &AlertLedger) -> AlertLedger {
         serde_json::from_str(&serde_json::to_string(ledger).unwrap()).unwrap()
     }
 
     #[test]
     fn an_alert_is_sent_and_withdrawn_once_across_processes() {
-        let mut ledger = Ledger::default();
+        let mut ledger = AlertLedger::default();
         assert!(ledger.conditions(&[finding("r1"), finding("r2")], 5, somebody));
         assert_eq!(
             take_states(&mut ledger),
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_new_recipient_gets_open_alerts_and_no_end_of_unsent_ones() {
-        let mut ledger = Ledger::default();
+        let mut ledger = AlertLedger::default();
         let nobody = |_: &Notice| Vec::new();
         assert!(ledger.conditions(&[finding("r1"), finding("r2")], 5, nobody));
         assert!(ledger.conditions(&[finding("r1")], 6, nobody));
@@ -183,7 +183,7 @@ mod tests {
         let news = |topics: &[(&str, u64)]| -> Vec<(String, u64)> {
             topics.iter().map(|(topic, n)| ((*topic).to_owned(), *n)).collect()
         };
-        let mut ledger = Ledger::default();
+        let mut ledger = AlertLedger::default();
         assert_eq!(ledger.deaths(&[page(u64::MAX, &[("t", 7)])]), []);
         let mut ledger = again(&ledger);
         assert_eq!(

@@ -9,9 +9,9 @@ mod text;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::ledger::Ledger;
-pub use self::outbox::{Dispatch, Outbox, SendPace};
-pub use self::template::{Template, plain};
+pub use self::ledger::AlertLedger;
+pub use self::outbox::{AlertQueue, MessageTiming, OutgoingMessage};
+pub use self::template::{AlertTemplate, plain};
 pub use self::text::Message;
 use crate::status::Finding;
 

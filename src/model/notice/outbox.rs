@@ -24,7 +24,7 @@ const FAILURES_TOLD: u32 = 3;
 
 /// How often messages go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SendPace {
+pub struct MessageTiming {
     /// Alerts within this time go into one message.
     pub gather: Duration,
     /// A recipient gets at most one message in this time.
@@ -33,7 +33,7 @@ pub struct SendPace {
 
 /// What waits to be sent.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Outbox {
+pub struct AlertQueue {
     waiting: Vec<PendingNotices>,
 }
 
@@ -61,7 +61,7 @@ struct PendingNotices {
 
 /// A message to send now.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Dispatch {
+pub struct OutgoingMessage {
     /// The recipient.
     pub to: Recipient,
     /// The alerts in the message.
@@ -94,7 +94,7 @@ impl PendingNotices {
         PAUSES[0].saturating_mul(1 << self.failures.saturating_sub(1).min(10)).min(PAUSES[1])
     }
 
-    fn is_due(&self, pace: SendPace, now_ms: i64) -> bool {
+    fn is_due(&self, pace: MessageTiming, now_ms: i64) -> bool {
         self.sending == 0
             && !self.notices.is_empty()
             && passed(self.first_ms, pace.gather, now_ms)
@@ -103,7 +103,7 @@ impl PendingNotices {
     }
 }
 
-impl Outbox {
+impl AlertQueue {
     /// Adds an alert for a recipient.
     pub fn put(&mut self, to: &Recipient, notice: &Notice, now_ms: i64) {
         let at = self.waiting.iter().position(|w| w.to == *to).unwrap_or_else(|| {
@@ -126,17 +126,17 @@ impl Outbox {
     }
 
     /// Returns the messages to send now, to the recipients that are reachable. The caller must report the result of
-    /// each message with [`Outbox::sent`], [`Outbox::failed`] or [`Outbox::put_off`].
+    /// each message with [`AlertQueue::sent`], [`AlertQueue::failed`] or [`AlertQueue::put_off`].
     pub fn take_due(
         &mut self,
-        pace: SendPace,
+        pace: MessageTiming,
         now_ms: i64,
         reachable: impl Fn(&Recipient) -> bool,
-    ) -> Vec<Dispatch> {
+    ) -> Vec<OutgoingMessage> {
         let due = self.waiting.iter_mut().filter(|w| w.is_due(pace, now_ms) && reachable(&w.to));
         let take = |waiting: &mut PendingNotices| {
             waiting.sending = waiting.notices.len();
-            Dispatch { to: waiting.to.clone(), notices: waiting.notices.clone() }
+            OutgoingMessage { to: waiting.to.clone(), notices: waiting.notices.clone() }
         };
         due.map(take).collect()
     }
@@ -185,7 +185,7 @@ impl Outbox {
 
     /// Forgets recipients for whom nothing waits, if the interval since their last message is over. A recipient with
     /// dropped alerts is kept until a day after its last failure.
-    pub fn tidy(&mut self, pace: SendPace, now_ms: i64) {
+    pub fn tidy(&mut self, pace: MessageTiming, now_ms: i64) {
         let is_idle = |w: &PendingNotices| {
             w.notices.is_empty()
                 && (w.dropped == 0 || passed(w.tried_ms, PATIENCE, now_ms))
@@ -226,7 +226,8 @@ mod tests {
     use super::super::{AlertPhase, DeadJob};
     use super::*;
 
-    const PACE: SendPace = SendPace { gather: Duration::from_secs(10), interval: Duration::from_secs(60) };
+    const PACE: MessageTiming =
+        MessageTiming { gather: Duration::from_secs(10), interval: Duration::from_secs(60) };
     const HOUR: i64 = 3_600_000;
 
     fn mail() -> Recipient {
@@ -237,14 +238,14 @@ mod tests {
         Notice { state: AlertPhase::Open, title: title.into(), ..Notice::test(0) }
     }
 
-    fn due(outbox: &mut Outbox, now_ms: i64) -> Vec<Vec<String>> {
-        let titles = |d: Dispatch| d.notices.into_iter().map(|n| n.title).collect();
+    fn due(outbox: &mut AlertQueue, now_ms: i64) -> Vec<Vec<String>> {
+        let titles = |d: OutgoingMessage| d.notices.into_iter().map(|n| n.title).collect();
         outbox.take_due(PACE, now_ms, |_| true).into_iter().map(titles).collect()
     }
 
     #[test]
     fn notices_close_in_time_share_one_message_at_a_limited_rate() {
-        let mut outbox = Outbox::default();
+        let mut outbox = AlertQueue::default();
         outbox.put(&mail(), &open("a"), 0);
         outbox.put(&mail(), &open("b"), 9_000);
         assert_eq!(due(&mut outbox, 9_999), Vec::<Vec<String>>::new());
@@ -264,7 +265,7 @@ mod tests {
 
     #[test]
     fn dead_letters_of_a_topic_share_a_message_and_none_is_lost() {
-        let mut outbox = Outbox::default();
+        let mut outbox = AlertQueue::default();
         let job = |n: u64| DeadJob { id: n.to_string(), attempts: 1, reason: String::new(), died_ms: 5 };
         (0..100).for_each(|n| outbox.put(&mail(), &Notice::dead("t", 1, vec![job(n)], 10), 0));
         outbox.put(&mail(), &Notice::dead("u", 1, vec![], 10), 0);
@@ -278,7 +279,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_sent_is_tried_ever_later_for_a_day_and_told() {
-        let mut outbox = Outbox::default();
+        let mut outbox = AlertQueue::default();
         outbox.put(&mail(), &open("a"), 0);
         let mut now = 10_000;
         let mut tries = 0;
@@ -305,12 +306,12 @@ mod tests {
 
     #[test]
     fn the_queue_is_limited_and_survives_restart_and_clock_change() {
-        let mut outbox = Outbox::default();
+        let mut outbox = AlertQueue::default();
         (0..1005).for_each(|n| outbox.put(&mail(), &open(&n.to_string()), 100 * HOUR));
         assert!(outbox.trouble().unwrap().contains("5 given up"));
         assert_eq!(due(&mut outbox, 101 * HOUR)[0][0], "5");
         let kept = serde_json::to_string(&outbox).unwrap();
-        let mut next: Outbox = serde_json::from_str(&kept).unwrap();
+        let mut next: AlertQueue = serde_json::from_str(&kept).unwrap();
         assert_eq!(
             due(&mut next, 50 * HOUR)[0].len(),
             1000,

@@ -19,11 +19,11 @@ const FUEL: u64 = 1_000_000;
 
 /// A template that can be rendered.
 #[derive(Debug)]
-pub struct Template(Environment<'static>);
+pub struct AlertTemplate(Environment<'static>);
 
 /// The values that a template can use, and the document that is sent without a template.
 #[derive(Serialize)]
-struct Document<'a> {
+struct AlertDocument<'a> {
     host: &'a str,
     subject: &'a str,
     text: &'a str,
@@ -47,8 +47,8 @@ struct AlertValues<'a> {
     jobs: &'a [DeadJob],
 }
 
-impl<'a> Document<'a> {
-    fn new(message: &'a Message, zone: &TimeZone) -> Document<'a> {
+impl<'a> AlertDocument<'a> {
+    fn new(message: &'a Message, zone: &TimeZone) -> AlertDocument<'a> {
         let values = |notice: &'a Notice| AlertValues {
             kind: &notice.kind,
             state: notice.state,
@@ -65,18 +65,18 @@ impl<'a> Document<'a> {
             jobs: &notice.jobs,
         };
         let Message { host, subject, text, notices } = message;
-        Document { host, subject, text, alerts: notices.iter().map(values).collect() }
+        AlertDocument { host, subject, text, alerts: notices.iter().map(values).collect() }
     }
 }
 
 /// Returns the document that is sent without a template.
 pub fn plain(message: &Message, zone: &TimeZone) -> String {
-    serde_json::to_string(&Document::new(message, zone)).expect("a message is plain values")
+    serde_json::to_string(&AlertDocument::new(message, zone)).expect("a message is plain values")
 }
 
-impl Template {
+impl AlertTemplate {
     /// Parses a template. An error says where the template is wrong.
-    pub fn parse(text: &str) -> Result<Template, String> {
+    pub fn parse(text: &str) -> Result<AlertTemplate, String> {
         let mut environment = Environment::new();
         // With this setting, a name that is spelt wrongly is an error when the template is parsed. Otherwise, the alert
         // would have an empty text in this place.
@@ -89,7 +89,7 @@ impl Template {
             Some(line) => format!("line {line}: {e}"),
             None => e.to_string(),
         })?;
-        let template = Template(environment);
+        let template = AlertTemplate(environment);
         for state in [AlertPhase::Open, AlertPhase::Over, AlertPhase::Event] {
             template.render(&sample(state), &TimeZone::UTC)?;
         }
@@ -101,7 +101,7 @@ impl Template {
         let rendered = self
             .0
             .get_template(NAME)
-            .and_then(|t| t.render(minijinja::value::Serde(Document::new(message, zone))));
+            .and_then(|t| t.render(minijinja::value::Serde(AlertDocument::new(message, zone))));
         rendered.map_err(|e| format!("{e:#}"))
     }
 
@@ -158,7 +158,7 @@ mod tests {
         let mut names = Vec::new();
         for file in std::fs::read_dir(folder).unwrap() {
             let path = file.unwrap().path();
-            let template = Template::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+            let template = AlertTemplate::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
             template.makes_json().unwrap_or_else(|e| panic!("{}: {e}", path.display()));
             let message = sample(AlertPhase::Event);
             let made: serde_json::Value =
@@ -204,11 +204,11 @@ mod tests {
             ("{% for a in alerts %}{{ a.colour }}{% endfor %}", "undefined"),
             ("{{ text | nofilter }}", "nofilter"),
         ] {
-            let said = Template::parse(text).expect_err(text);
+            let said = AlertTemplate::parse(text).expect_err(text);
             assert!(said.contains(why), "{text}: {said}");
         }
         for text in ["{\"a\": \"{{ text }}\"}", "plainly {{ text }}", "{\"a\": {{ text|safe }}}"] {
-            let said = Template::parse(text).unwrap().makes_json().expect_err(text);
+            let said = AlertTemplate::parse(text).unwrap().makes_json().expect_err(text);
             assert!(said.contains("not JSON"), "{said}");
         }
     }

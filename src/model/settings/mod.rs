@@ -26,7 +26,7 @@ pub use self::files::beside;
 pub use self::gmq::GmqSettings;
 pub use self::log::{LogFormat, LogSettings};
 pub use self::registry::{MysqlServer, RegistrySettings};
-pub use self::safety::Safety;
+pub use self::safety::DurabilitySettings;
 pub use self::store_change::refused_store_change;
 use crate::topic::{HostPattern, Rate, Topic};
 
@@ -208,7 +208,7 @@ pub struct RedisSettings {
     /// The spool, where changes wait while a node does not answer. None: there is no spool.
     pub spool: Option<SpoolSettings>,
     /// How safe the jobs of the nodes are.
-    pub safety: Safety,
+    pub safety: DurabilitySettings,
 }
 
 /// The spool: the file of this host in which changes wait while a node does not answer.
@@ -234,7 +234,14 @@ impl RedisSettings {
         pool: u32,
         nodes: Vec<NodeSettings>,
     ) -> RedisSettings {
-        RedisSettings { prefix: prefix.into(), timeout, pool, nodes, spool: None, safety: Safety::default() }
+        RedisSettings {
+            prefix: prefix.into(),
+            timeout,
+            pool,
+            nodes,
+            spool: None,
+            safety: DurabilitySettings::default(),
+        }
     }
 
     /// Returns the spool, if it takes changes, or may still contain earlier changes.
@@ -266,7 +273,7 @@ pub struct NodeSettings {
     /// The number of connections to each of its servers, per process. None: the number of the store.
     pub pool: Option<u32>,
     /// The certificates with which the servers and dq prove who they are.
-    pub tls: TlsSettings,
+    pub tls: TlsClientSettings,
 }
 
 /// The server or servers of a node. Each URL also contains the user, the password and the database.
@@ -296,7 +303,7 @@ pub enum NodeAddress {
 
 /// Certificates and a key, in the PEM format.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TlsSettings {
+pub struct TlsClientSettings {
     /// The authorities that may sign servers' certificates. None: the authorities that this host trusts.
     pub ca: Option<String>,
     /// The certificate that dq presents, and its key.
@@ -304,7 +311,7 @@ pub struct TlsSettings {
 }
 
 /// Hides the key.
-impl fmt::Debug for TlsSettings {
+impl fmt::Debug for TlsClientSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tls(..)")
     }
@@ -318,7 +325,14 @@ impl NodeSettings {
 
     /// Makes a node with the store's timeout and pool and without certificates.
     pub fn new(name: impl Into<String>, at: NodeAddress, shards: u32) -> NodeSettings {
-        NodeSettings { name: name.into(), at, shards, timeout: None, pool: None, tls: TlsSettings::default() }
+        NodeSettings {
+            name: name.into(),
+            at,
+            shards,
+            timeout: None,
+            pool: None,
+            tls: TlsClientSettings::default(),
+        }
     }
 }
 
@@ -363,7 +377,7 @@ pub struct CallbackSettings {
     pub allow: Vec<IpNet>,
     /// The authorities that may sign receivers' certificates, in addition to the authorities that this host trusts. The
     /// settings also contain the certificate that dq presents to receivers.
-    pub tls: TlsSettings,
+    pub tls: TlsClientSettings,
 }
 
 /// Which addresses are never called.

@@ -9,7 +9,7 @@ use crate::topic::Durability;
 
 /// How safe jobs are on Redis.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Safety {
+pub struct DurabilitySettings {
     /// How safe a change must be before it is answered, if its topic sets no level.
     pub durability: Durability,
     /// How long a change waits until it is safe at its level.
@@ -18,9 +18,13 @@ pub struct Safety {
     pub allow_snapshots: bool,
 }
 
-impl Default for Safety {
-    fn default() -> Safety {
-        Safety { durability: Durability::Memory, timeout: Duration::from_secs(3), allow_snapshots: false }
+impl Default for DurabilitySettings {
+    fn default() -> DurabilitySettings {
+        DurabilitySettings {
+            durability: Durability::Memory,
+            timeout: Duration::from_secs(3),
+            allow_snapshots: false,
+        }
     }
 }
 

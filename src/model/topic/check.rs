@@ -9,7 +9,7 @@ use super::done_topic::{DONE_SUFFIX, done_topic};
 use super::header::{is_guarded_header, is_same_header, refuse_header};
 use super::host_pattern::HostPattern;
 use super::secret::signing_key;
-use super::{LONGEST_RETRY, Method, Mode, Payload, Success, Topic};
+use super::{DeliveryMode, LONGEST_RETRY, Method, Payload, Success, Topic};
 use crate::expression::Expression;
 use crate::headers::Headers;
 use crate::retry::Retry;
@@ -117,7 +117,7 @@ impl Topic {
             let problem = "GET carries no JSON body: set payload = \"form\", or method = \"POST\"";
             return Err(InvalidTopic::new("method", problem));
         }
-        if self.mode == Mode::Push || !self.callback.is_empty() {
+        if self.mode == DeliveryMode::Push || !self.callback.is_empty() {
             check_url("callback", &self.callback)?;
         }
         if !self.on_done.is_empty() {

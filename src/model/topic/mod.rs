@@ -36,7 +36,7 @@ use crate::retry::Retry;
 /// Who starts a delivery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum DeliveryMode {
     /// dq calls the callback.
     #[default]
     Push,
@@ -113,7 +113,7 @@ settings! {
     /// A title for people.
     title: String = String::new(), SettingKind::Text { most: 255 };
     /// Who starts a delivery. `push`: dq calls the callback. `pull`: clients reserve the jobs.
-    mode: Mode = Mode::Push, SettingKind::Words(&["push", "pull"]);
+    mode: DeliveryMode = DeliveryMode::Push, SettingKind::Words(&["push", "pull"]);
     /// The http or https URL that dq calls. With the mode `pull`, it may be empty.
     callback: String = String::new(), SettingKind::Text { most: 1024 };
     /// The HTTP method of a callback.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::written::ValueSize;
+use super::written::BoundedValue;
 use super::{self as topic, InvalidTopic, Topic};
 use crate::excerpt::Excerpt;
 use crate::json_time;
@@ -110,7 +110,7 @@ pub struct Setting {
     /// Returns its written form.
     pub(super) write: fn(&Topic) -> Value,
     /// Returns the size of the setting's value, if the setting has bounds.
-    pub(super) size: fn(&Topic) -> Option<ValueSize>,
+    pub(super) size: fn(&Topic) -> Option<BoundedValue>,
 }
 
 /// Declares the struct [`Topic`] and the list of its settings. Each setting has its documentation, type, default and
@@ -188,7 +188,7 @@ impl Setting {
     /// Returns the topic's value of the setting, if it is a span.
     pub fn span(&self, topic: &Topic) -> Option<Duration> {
         match (self.kind, (self.size)(topic)) {
-            (SettingKind::Span { .. }, Some(ValueSize::Span(span))) => Some(span),
+            (SettingKind::Span { .. }, Some(BoundedValue::Span(span))) => Some(span),
             _ => None,
         }
     }
@@ -280,23 +280,23 @@ impl Setting {
         match (self.kind, (self.size)(topic)) {
             (
                 SettingKind::Span { least, most } | SettingKind::CatchUp { least, most },
-                Some(ValueSize::Span(span)),
+                Some(BoundedValue::Span(span)),
             ) if !(least..=most).contains(&span) => {
                 let [span, least, most] = [span, least, most].map(humantime::format_duration);
                 Err(InvalidTopic::new(self.name, format!("{span} is not within {least} to {most}")))
             }
-            (SettingKind::Count { least, most }, Some(ValueSize::Count(n)))
+            (SettingKind::Count { least, most }, Some(BoundedValue::Count(n)))
                 if !(least..=most).contains(&n) =>
             {
                 Err(InvalidTopic::new(self.name, format!("{n} is not within {least} to {most}")))
             }
-            (SettingKind::Bytes { least, most }, Some(ValueSize::Bytes(n)))
+            (SettingKind::Bytes { least, most }, Some(BoundedValue::Bytes(n)))
                 if !(least..=most).contains(&n.0) =>
             {
                 let [least, most] = [least, most].map(topic::Size);
                 Err(InvalidTopic::new(self.name, format!("{n} is not within {least} to {most}")))
             }
-            (SettingKind::Rate { most }, Some(ValueSize::Count(n))) if !(1..=most).contains(&n) => {
+            (SettingKind::Rate { most }, Some(BoundedValue::Count(n))) if !(1..=most).contains(&n) => {
                 Err(InvalidTopic::new(self.name, format!("{n} is not within 1 to {most}")))
             }
             _ => Ok(()),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Mode, Topic, TopicStatus};
+use super::{DeliveryMode, Topic, TopicStatus};
 use crate::job_parts::TopicName;
 
 /// All topics that a process knows, by name. Cheap to clone.
@@ -75,19 +75,19 @@ impl Topics {
         };
         match (held, topic.mode) {
             (Some(why), _) => Some(NotDelivered::Held(why.clone())),
-            (None, Mode::Pull) => Some(NotDelivered::Pull),
-            (None, Mode::Push) => None,
+            (None, DeliveryMode::Pull) => Some(NotDelivered::Pull),
+            (None, DeliveryMode::Push) => None,
         }
     }
 
     /// Returns whether clients may reserve the jobs of a topic.
     pub fn is_pulled(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(|known| known.held.is_none() && known.topic.mode == Mode::Pull)
+        self.0.get(name).is_some_and(|known| known.held.is_none() && known.topic.mode == DeliveryMode::Pull)
     }
 
     /// Returns whether the consumers deliver the jobs of a topic.
     pub fn is_delivered(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(|known| known.held.is_none() && known.topic.mode == Mode::Push)
+        self.0.get(name).is_some_and(|known| known.held.is_none() && known.topic.mode == DeliveryMode::Push)
     }
 }
 
@@ -139,7 +139,7 @@ mod tests {
         let topics = Topics::from_iter([
             topic("plain"),
             Topic { status: TopicStatus::Offline, ..topic("off") },
-            Topic { mode: Mode::Pull, ..topic("pull") },
+            Topic { mode: DeliveryMode::Pull, ..topic("pull") },
             Topic { re_notify_flag: "system({res.a})".into(), ..topic("flag") },
             Topic { method: Method::Other("PUT".into()), ..topic("method") },
             topic("flag"),

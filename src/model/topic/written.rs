@@ -8,8 +8,8 @@ use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
 use super::{
-    self as topic, CatchUp, Durability, Failure, Method, Mode, Moment, OnReserve, Payload, Rate, Success,
-    TopicStatus,
+    self as topic, CatchUp, DeliveryMode, Durability, Failure, Method, Moment, OnReserve, Payload, Rate,
+    Success, TopicStatus,
 };
 use crate::job_parts::Priority;
 use crate::json_time;
@@ -17,7 +17,7 @@ use crate::retry::Retry;
 
 /// The size of a value that has bounds.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum ValueSize {
+pub(super) enum BoundedValue {
     Span(Duration),
     Count(u32),
     Bytes(topic::Size),
@@ -27,7 +27,7 @@ pub(super) enum ValueSize {
 pub(super) trait Written: Sized {
     fn read(value: &Value) -> Option<Self>;
     fn write(&self) -> Value;
-    fn size(&self) -> Option<ValueSize> {
+    fn size(&self) -> Option<BoundedValue> {
         None
     }
 }
@@ -51,8 +51,8 @@ impl Written for Duration {
         humantime::format_duration(*self).to_string().replace(' ', "").into()
     }
 
-    fn size(&self) -> Option<ValueSize> {
-        Some(ValueSize::Span(*self))
+    fn size(&self) -> Option<BoundedValue> {
+        Some(BoundedValue::Span(*self))
     }
 }
 
@@ -84,8 +84,8 @@ impl Written for Option<Rate> {
         self.map_or(Value::Null, |rate| rate.to_string().into())
     }
 
-    fn size(&self) -> Option<ValueSize> {
-        self.map(|rate| ValueSize::Count(rate.jobs))
+    fn size(&self) -> Option<BoundedValue> {
+        self.map(|rate| BoundedValue::Count(rate.jobs))
     }
 }
 
@@ -109,8 +109,8 @@ macro_rules! written_by_serde {
             fn write(&self) -> Value {
                 serde_json::to_value(self).unwrap_or_default()
             }
-            $(fn size(&self) -> Option<ValueSize> {
-                let size: fn(&$type) -> Option<ValueSize> = $size;
+            $(fn size(&self) -> Option<BoundedValue> {
+                let size: fn(&$type) -> Option<BoundedValue> = $size;
                 size(self)
             })?
         }
@@ -122,16 +122,16 @@ written_by_serde! {
     Vec<Failure>;
     BTreeMap<String, String>;
     bool;
-    u32, |n| Some(ValueSize::Count(*n));
-    Option<u32>, |n| n.map(ValueSize::Count);
-    Option<topic::Size>, |n| n.map(ValueSize::Bytes);
+    u32, |n| Some(BoundedValue::Count(*n));
+    Option<u32>, |n| n.map(BoundedValue::Count);
+    Option<topic::Size>, |n| n.map(BoundedValue::Bytes);
     CatchUp, |rule| match rule {
         CatchUp::All => None,
-        CatchUp::Spread(span) | CatchUp::Skip(span) => Some(ValueSize::Span(*span)),
+        CatchUp::Spread(span) | CatchUp::Skip(span) => Some(BoundedValue::Span(*span)),
     };
     Option<Durability>;
     Method;
-    Mode;
+    DeliveryMode;
     OnReserve;
     Payload;
     Priority;

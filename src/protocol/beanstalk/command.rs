@@ -124,7 +124,7 @@ impl From<CommandError> for BeanstalkResponse<'_> {
 
 /// What a line means.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum BeanstalkLine {
     /// A whole command.
     Command(BeanstalkCommand),
     /// A put. Its body follows: `size` bytes and a CRLF. The body in `put` is still empty.
@@ -171,7 +171,7 @@ const COMMANDS: [(&str, ArgumentReader); 24] = [
 ];
 
 /// Parses a line without its CRLF.
-pub(super) fn parse(line: &[u8], max_job_size: u32) -> Result<Line, CommandError> {
+pub(super) fn parse(line: &[u8], max_job_size: u32) -> Result<BeanstalkLine, CommandError> {
     if line.contains(&0) {
         return Err(CommandError::BadFormat);
     }
@@ -182,18 +182,18 @@ pub(super) fn parse(line: &[u8], max_job_size: u32) -> Result<Line, CommandError
         line.strip_prefix(name.as_bytes()).map(|rest| (*arguments, rest))
     };
     let (arguments, mut rest) = COMMANDS.iter().find_map(of_line).ok_or(CommandError::UnknownCommand)?;
-    arguments(&mut rest).map(Line::Command).ok_or(CommandError::BadFormat)
+    arguments(&mut rest).map(BeanstalkLine::Command).ok_or(CommandError::BadFormat)
 }
 
-fn put(mut rest: &[u8], max_job_size: u32) -> Option<Line> {
+fn put(mut rest: &[u8], max_job_size: u32) -> Option<BeanstalkLine> {
     let (priority, delay_s) = (unsigned_32(&mut rest)?, unsigned_32(&mut rest)?);
     let (ttr_s, size) = (unsigned_32(&mut rest)?.max(1), unsigned_32(&mut rest)?);
     // The size is checked before the rest of the line: even if the rest is wrong, the body must be skipped.
     if size > max_job_size {
-        return Some(Line::TooBig { skipped: u64::from(size) + 2 });
+        return Some(BeanstalkLine::TooBig { skipped: u64::from(size) + 2 });
     }
     let put = Put { priority, delay_s, ttr_s, body: Vec::new() };
-    rest.is_empty().then_some(Line::Body { put, size })
+    rest.is_empty().then_some(BeanstalkLine::Body { put, size })
 }
 
 fn alone(rest: &[u8], command: BeanstalkCommand) -> Option<BeanstalkCommand> {

@@ -1,7 +1,7 @@
 //! Reads the commands of one connection from its bytes. The bytes may be cut anywhere.
 
-use super::command::{BeanstalkCommand, CommandError, LINE_MAX, Line, Put, parse};
-use crate::bounded::BoundedBuffer;
+use super::command::{BeanstalkCommand, BeanstalkLine, CommandError, LINE_MAX, Put, parse};
+use crate::bounded::RequestBuffer;
 
 /// What a connection has sent of the next command. This is at most one line, or one body of the greatest size that is
 /// allowed.
@@ -18,7 +18,7 @@ enum State {
     /// The line is longer than [`LINE_MAX`]. The rest of the line is skipped. True: the last byte so far is a CR.
     LongLine { after_cr: bool },
     /// The body of a put, of `size` bytes and a CRLF.
-    Body { put: Put, size: usize, bytes: BoundedBuffer },
+    Body { put: Put, size: usize, bytes: RequestBuffer },
     /// The body of a put that is too big. The number is how many bytes are still to come.
     Skipping(u64),
 }
@@ -66,7 +66,7 @@ impl BeanstalkDecoder {
         }
     }
 
-    fn read_line(&self, mut line: Vec<u8>, input: &mut &[u8]) -> Step {
+    fn read_line(&self, mut line: Vec<u8>, input: &mut &[u8]) -> DecodeStep {
         if line.capacity() < LINE_MAX {
             line.reserve_exact(LINE_MAX - line.len());
         }
@@ -77,12 +77,12 @@ impl BeanstalkDecoder {
                 let parsed = parse(text, self.max_job_size);
                 line.clear();
                 return match parsed {
-                    Ok(Line::Command(command)) => (State::Line(line), Some(Ok(command))),
-                    Ok(Line::Body { put, size }) => {
+                    Ok(BeanstalkLine::Command(command)) => (State::Line(line), Some(Ok(command))),
+                    Ok(BeanstalkLine::Body { put, size }) => {
                         let size = size as usize;
-                        (State::Body { put, size, bytes: BoundedBuffer::new(size + 2) }, None)
+                        (State::Body { put, size, bytes: RequestBuffer::new(size + 2) }, None)
                     }
-                    Ok(Line::TooBig { skipped }) => (State::Skipping(skipped), None),
+                    Ok(BeanstalkLine::TooBig { skipped }) => (State::Skipping(skipped), None),
                     Err(error) => (State::Line(line), Some(Err(error))),
                 };
             }
@@ -95,11 +95,11 @@ impl BeanstalkDecoder {
 }
 
 /// The next state, and what was read.
-type Step = (State, Option<Result<BeanstalkCommand, CommandError>>);
+type DecodeStep = (State, Option<Result<BeanstalkCommand, CommandError>>);
 
 const NEXT_LINE: State = State::Line(Vec::new());
 
-fn skip_line(mut after_cr: bool, input: &mut &[u8]) -> Step {
+fn skip_line(mut after_cr: bool, input: &mut &[u8]) -> DecodeStep {
     while let Some((byte, rest)) = input.split_first() {
         *input = rest;
         if after_cr && *byte == b'\n' {
@@ -110,7 +110,7 @@ fn skip_line(mut after_cr: bool, input: &mut &[u8]) -> Step {
     (State::LongLine { after_cr }, None)
 }
 
-fn read_body(mut put: Put, size: usize, mut bytes: BoundedBuffer, input: &mut &[u8]) -> Step {
+fn read_body(mut put: Put, size: usize, mut bytes: RequestBuffer, input: &mut &[u8]) -> DecodeStep {
     if !bytes.fill(input, size + 2) {
         return (State::Body { put, size, bytes }, None);
     }
@@ -123,7 +123,7 @@ fn read_body(mut put: Put, size: usize, mut bytes: BoundedBuffer, input: &mut &[
     (NEXT_LINE, Some(Ok(BeanstalkCommand::Put(put))))
 }
 
-fn skip_body(left: u64, input: &mut &[u8]) -> Step {
+fn skip_body(left: u64, input: &mut &[u8]) -> DecodeStep {
     let count = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
     *input = &input[count..];
     match left - count as u64 {

@@ -6,8 +6,8 @@
 //! |---|---|---|
 //! | [`BeanstalkDecoder`] | the bytes of a client, cut anywhere | [`BeanstalkCommand`] or [`CommandError`] |
 //! | [`BeanstalkResponse`] | a response | its bytes, and back |
-//! | [`Document`] | a list or a dictionary of a response | its YAML, and back |
-//! | [`JobStats`], [`TubeStats`], [`ServerStats`] | typed statistics | a [`Document`], and back |
+//! | [`YamlDocument`] | a list or a dictionary of a response | its YAML, and back |
+//! | [`JobStats`], [`TubeStats`], [`ServerStats`] | typed statistics | a [`YamlDocument`], and back |
 //!
 //! `tests/beanstalk/conversations.txt` is a table of conversations. A test runs these conversations against a real
 //! beanstalkd. Another test reads and writes them with the types of this module. beanstalkd never finds the end of some
@@ -29,4 +29,4 @@ pub use self::response::BeanstalkResponse;
 pub use self::response_reader::ResponseError;
 pub use self::stats::{JobState, JobStats, ProcessorTime, QuotedStat, ServerStats, TubeStats};
 pub use self::tube::{TUBE_MAX, TubeName};
-pub use self::yaml::Document;
+pub use self::yaml::YamlDocument;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::Write;
 
 use super::tube::TubeName;
-use super::yaml::Document;
+use super::yaml::YamlDocument;
 
 /// What the server says to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum BeanstalkResponse<'a> {
     /// The answer to `kick`: the number of jobs that were made ready.
     Kicked(u64),
     /// A list or a dictionary.
-    Ok(Document),
+    Ok(YamlDocument),
     /// The answer to `kick-job`: the job was made ready.
     JobKicked,
     /// The job was removed.

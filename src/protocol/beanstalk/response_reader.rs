@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::number::unsigned;
 use super::response::{BeanstalkResponse, WORDS};
 use super::tube::TubeName;
-use super::yaml::Document;
+use super::yaml::YamlDocument;
 
 /// The bytes are not a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -38,7 +38,7 @@ impl<'a> BeanstalkResponse<'a> {
                 let response = match (word, of_job) {
                     (b"RESERVED", [id]) => BeanstalkResponse::Reserved { id: *id, body },
                     (b"FOUND", [id]) => BeanstalkResponse::Found { id: *id, body },
-                    (b"OK", []) => BeanstalkResponse::Ok(Document::parse(block).ok_or(ResponseError)?),
+                    (b"OK", []) => BeanstalkResponse::Ok(YamlDocument::parse(block).ok_or(ResponseError)?),
                     _ => return Err(ResponseError),
                 };
                 return Ok(Some((response, end + 2 + block.len() + 2)));

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::tube::TubeName;
-use super::yaml::Document;
+use super::yaml::YamlDocument;
 
 /// A value of a dictionary.
-trait Entry: Sized {
+trait StatisticsValue: Sized {
     fn to_entry(&self) -> String;
 
     /// None: the text is no such value.
@@ -26,15 +26,15 @@ macro_rules! dictionary {
 
         impl $name {
             /// Returns the dictionary for a response.
-            pub fn to_document(&self) -> Document {
-                Document::Dictionary(vec![$((Cow::Borrowed($key), self.$field.to_entry()),)*])
+            pub fn to_document(&self) -> YamlDocument {
+                YamlDocument::Dictionary(vec![$((Cow::Borrowed($key), self.$field.to_entry()),)*])
             }
 
             /// Reads the dictionary of a response. None: an entry is missing, or its value is wrong.
-            pub fn from_document(document: &Document) -> Option<$name> {
-                let Document::Dictionary(entries) = document else { return None };
+            pub fn from_document(document: &YamlDocument) -> Option<$name> {
+                let YamlDocument::Dictionary(entries) = document else { return None };
                 let entry = |key: &str| entries.iter().find(|(k, _)| k == key).map(|(_, text)| text);
-                Some($name { $($field: Entry::from_entry(entry($key)?)?,)* })
+                Some($name { $($field: StatisticsValue::from_entry(entry($key)?)?,)* })
             }
         }
     };
@@ -159,7 +159,7 @@ pub struct QuotedStat(pub String);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProcessorTime(pub Duration);
 
-impl Entry for JobState {
+impl StatisticsValue for JobState {
     fn to_entry(&self) -> String {
         let word = match self {
             JobState::Ready => "ready",
@@ -176,7 +176,7 @@ impl Entry for JobState {
     }
 }
 
-impl Entry for TubeName {
+impl StatisticsValue for TubeName {
     fn to_entry(&self) -> String {
         self.to_string()
     }
@@ -189,7 +189,7 @@ impl Entry for TubeName {
 /// Numbers and booleans are written as Rust writes them.
 macro_rules! plain_entry {
     ($($type:ty),*) => {
-        $(impl Entry for $type {
+        $(impl StatisticsValue for $type {
             fn to_entry(&self) -> String {
                 self.to_string()
             }
@@ -204,7 +204,7 @@ macro_rules! plain_entry {
 plain_entry!(u32, u64, bool);
 
 /// A control character would end the entry, so it becomes a blank.
-impl Entry for String {
+impl StatisticsValue for String {
     fn to_entry(&self) -> String {
         self.replace(char::is_control, " ")
     }
@@ -214,7 +214,7 @@ impl Entry for String {
     }
 }
 
-impl Entry for QuotedStat {
+impl StatisticsValue for QuotedStat {
     fn to_entry(&self) -> String {
         format!("\"{}\"", self.0.replace(|c: char| c.is_control() || c == '"' || c == '\\', " "))
     }
@@ -224,7 +224,7 @@ impl Entry for QuotedStat {
     }
 }
 
-impl Entry for ProcessorTime {
+impl StatisticsValue for ProcessorTime {
     fn to_entry(&self) -> String {
         format!("{}.{:06}", self.0.as_secs(), self.0.subsec_micros())
     }
@@ -249,7 +249,7 @@ mod tests {
             ..ServerStats::default()
         };
         let document = stats.to_document();
-        assert_eq!(Document::parse(document.to_yaml().as_bytes()).unwrap(), document);
+        assert_eq!(YamlDocument::parse(document.to_yaml().as_bytes()).unwrap(), document);
         let read = ServerStats::from_document(&document).unwrap();
         assert_eq!((read.hostname.as_str(), read.version.0.as_str()), ("a id: 7  ", "1  2"));
         assert_eq!(read.rusage_utime, stats.rusage_utime);

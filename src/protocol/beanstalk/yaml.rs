@@ -6,7 +6,7 @@ use std::fmt::Write;
 /// A list or a dictionary. Its entries have the form in which they are written. If an entry has quotation marks, they
 /// are included.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Document {
+pub enum YamlDocument {
     /// `- entry`
     List(Vec<String>),
     /// `key: entry`
@@ -15,13 +15,13 @@ pub enum Document {
 
 const BEGIN: &str = "---\n";
 
-impl Document {
+impl YamlDocument {
     /// Writes the document.
     pub fn to_yaml(&self) -> String {
         let mut yaml = BEGIN.to_owned();
         let result = match self {
-            Document::List(entries) => entries.iter().try_for_each(|entry| writeln!(yaml, "- {entry}")),
-            Document::Dictionary(entries) => {
+            YamlDocument::List(entries) => entries.iter().try_for_each(|entry| writeln!(yaml, "- {entry}")),
+            YamlDocument::Dictionary(entries) => {
                 entries.iter().try_for_each(|(key, entry)| writeln!(yaml, "{key}: {entry}"))
             }
         };
@@ -30,7 +30,7 @@ impl Document {
     }
 
     /// Reads a document. None: beanstalkd does not write such a document.
-    pub fn parse(yaml: &[u8]) -> Option<Document> {
+    pub fn parse(yaml: &[u8]) -> Option<YamlDocument> {
         let entries = std::str::from_utf8(yaml).ok()?.strip_prefix(BEGIN)?;
         if !entries.is_empty() && !entries.ends_with('\n') {
             return None;
@@ -41,7 +41,7 @@ impl Document {
         };
         let entries = || entries.split_terminator('\n');
         let list: Option<Vec<_>> = entries().map(of_list).collect();
-        list.map(Document::List)
-            .or_else(|| entries().map(of_dictionary).collect::<Option<_>>().map(Document::Dictionary))
+        list.map(YamlDocument::List)
+            .or_else(|| entries().map(of_dictionary).collect::<Option<_>>().map(YamlDocument::Dictionary))
     }
 }

@@ -62,7 +62,7 @@ impl<'a> Fields<'a> {
     /// Parses the fields of a request or a job. Also returns the unknown fields whose names look like the name of a
     /// known field.
     pub(super) fn parse(text: &'a str) -> serde_json::Result<(Fields<'a>, Vec<MisspeltField>)> {
-        serde_json::from_str(text).map(|Parsed { fields, mistakes }| (fields, mistakes))
+        serde_json::from_str(text).map(|ParsedFields { fields, mistakes }| (fields, mistakes))
     }
 
     /// Returns a field. A field that is null counts as missing, except the body, which may be null.
@@ -99,23 +99,23 @@ impl From<MisspeltField> for Refusal {
     }
 }
 
-struct Parsed<'a> {
+struct ParsedFields<'a> {
     fields: Fields<'a>,
     mistakes: Vec<MisspeltField>,
 }
 
-impl<'de> Deserialize<'de> for Parsed<'de> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Parsed<'de>, D::Error> {
-        struct Object;
-        impl<'de> Visitor<'de> for Object {
-            type Value = Parsed<'de>;
+impl<'de> Deserialize<'de> for ParsedFields<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ParsedFields<'de>, D::Error> {
+        struct ParsedFieldsVisitor;
+        impl<'de> Visitor<'de> for ParsedFieldsVisitor {
+            type Value = ParsedFields<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Parsed<'de>, M::Error> {
-                let mut parsed = Parsed { fields: Fields::default(), mistakes: Vec::new() };
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<ParsedFields<'de>, M::Error> {
+                let mut parsed = ParsedFields { fields: Fields::default(), mistakes: Vec::new() };
                 while let Some(name) = map.next_key()? {
                     match name {
                         FieldName::Known(place) => {
@@ -136,7 +136,7 @@ impl<'de> Deserialize<'de> for Parsed<'de> {
                 Ok(parsed)
             }
         }
-        from.deserialize_map(Object)
+        from.deserialize_map(ParsedFieldsVisitor)
     }
 }
 
@@ -148,8 +148,8 @@ enum FieldName {
 
 impl<'de> Deserialize<'de> for FieldName {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<FieldName, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
+        struct FieldNameVisitor;
+        impl Visitor<'_> for FieldNameVisitor {
             type Value = FieldName;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -168,7 +168,7 @@ impl<'de> Deserialize<'de> for FieldName {
                 ))
             }
         }
-        from.deserialize_identifier(Text)
+        from.deserialize_identifier(FieldNameVisitor)
     }
 }
 

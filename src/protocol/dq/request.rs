@@ -122,7 +122,7 @@ pub fn parse(json: &[u8], clock: LocalClock<'_>) -> Result<Command, Refusal> {
     let broken = |e: String| Refusal::new("bad_json", format!("the request is not a JSON object: {e}"));
     let text = std::str::from_utf8(json).map_err(|e| broken(e.to_string()))?;
     let (fields, mistakes) = Fields::parse(text).map_err(|e| broken(e.to_string()))?;
-    let request = RequestFields(fields);
+    let request = RequestObject(fields);
     let cmd = request.required("cmd")?;
     match string("cmd", cmd)?.as_ref() {
         "add" => {
@@ -151,7 +151,7 @@ pub fn parse(json: &[u8], clock: LocalClock<'_>) -> Result<Command, Refusal> {
     }
 }
 
-fn madd(common: RequestFields<'_>, clock: LocalClock<'_>) -> Result<Command, Refusal> {
+fn madd(common: RequestObject<'_>, clock: LocalClock<'_>) -> Result<Command, Refusal> {
     let jobs: Vec<&RawValue> = serde_json::from_str(common.required("jobs")?.get())
         .map_err(|_| Refusal::new("bad_field", "jobs is not a list"))?;
     if jobs.len() > BATCH_MAX {
@@ -168,16 +168,16 @@ fn madd(common: RequestFields<'_>, clock: LocalClock<'_>) -> Result<Command, Ref
         let (fields, mistakes) = Fields::parse(raw.get())
             .map_err(|e| Refusal::new("bad_field", format!("a job is not a JSON object: {e}")))?;
         fields.check(mistakes)?;
-        RequestFields(fields).add(common.get("topic"), clock)
+        RequestObject(fields).add(common.get("topic"), clock)
     };
     Ok(Command::Madd(jobs.iter().map(one).collect()))
 }
 
 /// A request, or a job in a `madd`.
 #[derive(Clone, Copy)]
-struct RequestFields<'a>(Fields<'a>);
+struct RequestObject<'a>(Fields<'a>);
 
-impl<'a> RequestFields<'a> {
+impl<'a> RequestObject<'a> {
     fn get(&self, field: &str) -> Option<&'a RawValue> {
         self.0.get(field)
     }

@@ -1,14 +1,14 @@
 //! Finds where a request ends, and parses it.
 
 use super::request::GmqRequest;
-use crate::bounded::BoundedBuffer;
+use crate::bounded::RequestBuffer;
 
 /// The part of a request that a connection has sent so far.
 #[derive(Debug)]
 pub struct GmqDecoder {
-    buffer: BoundedBuffer,
+    buffer: RequestBuffer,
     max_request: usize,
-    scan: Scan,
+    scan: JsonScan,
 }
 
 /// Why a connection is closed. The bytes that follow cannot be understood.
@@ -27,13 +27,13 @@ pub enum DecodeError {
 
 /// The state of the search for the last byte of a JSON value.
 #[derive(Debug, Default)]
-struct Scan {
+struct JsonScan {
     depth: usize,
     in_string: bool,
     is_escaped: bool,
 }
 
-impl Scan {
+impl JsonScan {
     /// Returns how many of the bytes belong to the value, up to its end. None: the value does not end in these bytes.
     fn end(&mut self, bytes: &[u8]) -> Option<usize> {
         for (place, byte) in bytes.iter().enumerate() {
@@ -58,7 +58,7 @@ impl Scan {
 impl GmqDecoder {
     /// Makes the decoder of a new connection. A request has at most `max_request` bytes.
     pub fn new(max_request: usize) -> GmqDecoder {
-        GmqDecoder { buffer: BoundedBuffer::new(max_request), max_request, scan: Scan::default() }
+        GmqDecoder { buffer: RequestBuffer::new(max_request), max_request, scan: JsonScan::default() }
     }
 
     /// Returns how many bytes of an incomplete request the decoder has.
@@ -88,7 +88,7 @@ impl GmqDecoder {
             self.buffer.fill(input, usize::MAX);
             return Ok(None);
         };
-        self.scan = Scan::default();
+        self.scan = JsonScan::default();
         // A request that arrives in one piece is not copied.
         let request = if self.buffer.is_empty() {
             let (request, rest) = input.split_at(end);

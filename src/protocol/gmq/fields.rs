@@ -27,16 +27,16 @@ impl RpcError {
 
 /// The members of an object that have one of these names, in upper or lower case, as Go finds them. If a name occurs
 /// more than once, the last member counts. Null counts as missing.
-pub(super) struct Members<'a, const N: usize> {
+pub(super) struct NamedMembers<'a, const N: usize> {
     names: [&'static str; N],
     values: [Option<&'a RawValue>; N],
 }
 
-impl<'a, const N: usize> Members<'a, N> {
+impl<'a, const N: usize> NamedMembers<'a, N> {
     /// Parses an object.
-    pub(super) fn parse(names: [&'static str; N], text: &'a str) -> serde_json::Result<Members<'a, N>> {
+    pub(super) fn parse(names: [&'static str; N], text: &'a str) -> serde_json::Result<NamedMembers<'a, N>> {
         let mut parser = serde_json::Deserializer::from_str(text);
-        let members = parser.deserialize_map(Members { names, values: [None; N] })?;
+        let members = parser.deserialize_map(NamedMembers { names, values: [None; N] })?;
         parser.end()?;
         Ok(members)
     }
@@ -47,14 +47,14 @@ impl<'a, const N: usize> Members<'a, N> {
     }
 }
 
-impl<'de, const N: usize> Visitor<'de> for Members<'de, N> {
-    type Value = Members<'de, N>;
+impl<'de, const N: usize> Visitor<'de> for NamedMembers<'de, N> {
+    type Value = NamedMembers<'de, N>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<M: MapAccess<'de>>(mut self, mut map: M) -> Result<Members<'de, N>, M::Error> {
+    fn visit_map<M: MapAccess<'de>>(mut self, mut map: M) -> Result<NamedMembers<'de, N>, M::Error> {
         while let Some(name) = map.next_key::<std::borrow::Cow<'de, str>>()? {
             let value = map.next_value::<&RawValue>()?;
             if let Some(place) = self.names.iter().position(|known| known.eq_ignore_ascii_case(&name)) {
@@ -83,7 +83,7 @@ pub(super) fn object<'a, const N: usize>(
     raw: Option<&'a RawValue>,
 ) -> Result<[Option<&'a RawValue>; N], RpcError> {
     let Some(raw) = raw else { return Ok([None; N]) };
-    let members = Members::parse(names, raw.get());
+    let members = NamedMembers::parse(names, raw.get());
     members.map(|members| members.values()).map_err(|_| RpcError::wrong_type(raw, "map[string]string"))
 }
 

@@ -7,7 +7,7 @@ use model::job::{JobId, TopicName};
 use serde_json::value::RawValue;
 
 pub use super::fields::RpcError;
-use super::fields::{Members, first_parameter, list, object, seconds, text};
+use super::fields::{NamedMembers, first_parameter, list, object, seconds, text};
 
 /// The most topics that one pop may name.
 pub const POP_TOPICS_MAX: usize = 256;
@@ -59,9 +59,9 @@ pub struct Push {
 
 impl GmqRequest {
     /// Parses a JSON object. An error means that Go would close the connection.
-    pub(super) fn parse(json: &[u8]) -> Result<GmqRequest, ParseError> {
+    pub(super) fn parse(json: &[u8]) -> Result<GmqRequest, GmqJsonError> {
         let text = std::str::from_utf8(json)?;
-        let [method, params, id] = Members::parse(["method", "params", "id"], text)?.values();
+        let [method, params, id] = NamedMembers::parse(["method", "params", "id"], text)?.values();
         let method: String = method.map_or(Ok(String::new()), |raw| serde_json::from_str(raw.get()))?;
         let id = RequestId(id.map_or_else(|| "null".into(), |raw| without_blanks(raw.get()).into()));
         Ok(GmqRequest { id, call: call(&method, params) })
@@ -70,7 +70,7 @@ impl GmqRequest {
 
 /// The JSON of a request is wrong.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ParseError {
+pub(super) enum GmqJsonError {
     #[error(transparent)]
     Encoding(#[from] std::str::Utf8Error),
     #[error(transparent)]

@@ -11,20 +11,20 @@ const WINDOWS: [char; 32] = [
 
 /// A text of a column.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ColumnText {
+pub(super) struct DecodedText {
     /// What the text says.
     pub text: String,
     /// Whether the text in the column is encoded twice.
     pub is_doubly_encoded: bool,
 }
 
-impl ColumnText {
+impl DecodedText {
     /// Reads a column. Its text counts as encoded twice if latin1 has all of its characters, and the bytes of these
     /// characters are valid UTF-8 that is not only ASCII. Other texts hardly ever look like this.
-    pub(super) fn from_column(column: String) -> ColumnText {
+    pub(super) fn from_column(column: String) -> DecodedText {
         match decoded(&column) {
-            Some(text) => ColumnText { text, is_doubly_encoded: true },
-            None => ColumnText { text: column, is_doubly_encoded: false },
+            Some(text) => DecodedText { text, is_doubly_encoded: true },
+            None => DecodedText { text: column, is_doubly_encoded: false },
         }
     }
 
@@ -90,15 +90,15 @@ mod tests {
         assert_eq!(encoded("中"), "ä¸\u{ad}");
         for plain in ["", "orders", "a\u{7f}", "é", "Zoë – Ÿ", "中文", "ä¸"] {
             assert_eq!(
-                ColumnText::from_column(plain.into()),
-                ColumnText { text: plain.into(), is_doubly_encoded: false }
+                DecodedText::from_column(plain.into()),
+                DecodedText { text: plain.into(), is_doubly_encoded: false }
             );
         }
     }
 
     #[test]
     fn a_column_is_written_as_it_was_and_ascii_follows_its_row() {
-        let of = |column: &str| ColumnText::from_column(column.to_owned());
+        let of = |column: &str| DecodedText::from_column(column.to_owned());
         assert_eq!(of(&encoded("中")).to_column("文", false), encoded("文"));
         assert_eq!(
             [of("a").to_column("文", true), of("a").to_column("文", false)],

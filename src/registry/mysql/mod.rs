@@ -21,13 +21,13 @@ use ::mysql::prelude::Queryable;
 use ::mysql::{Conn, Opts, OptsBuilder};
 
 use self::row::{FINGERPRINT, PhpTopicRow, Values};
-use super::migrate::{Session, migrate, newest};
+use super::migrate::{MigrationSession, migrate, newest};
 use super::{
     BulkClaim, BulkSave, Expected, InvalidRow, Listing, PhpAlert, Registered, Registry, RegistryError,
     Result, Revision,
 };
 use crate::token::sorted;
-use model::audit::Entry;
+use model::audit::AuditEntry;
 use model::bulk::{BulkRequest, BulkRow};
 use model::excerpt::Excerpt;
 use model::job::TopicName;
@@ -75,7 +75,7 @@ impl MysqlRegistry {
     /// Connects, and brings the tables up to date.
     pub fn open(server: &settings::MysqlServer) -> Result<MysqlRegistry> {
         let mut registry = MysqlRegistry::connect(server)?;
-        registry.in_turn(|db| migrate(LockedConnection(db), &store::migrations::<MysqlMigrations>()))?;
+        registry.in_turn(|db| migrate(NamedLockConnection(db), &store::migrations::<MysqlMigrations>()))?;
         Ok(registry)
     }
 
@@ -277,11 +277,11 @@ impl Registry for MysqlRegistry {
         self.in_turn(|db| token::end_sessions(db, account))
     }
 
-    fn note(&mut self, entry: &Entry) -> Result<()> {
+    fn note(&mut self, entry: &AuditEntry) -> Result<()> {
         audit::note(&mut self.db, entry)
     }
 
-    fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>> {
+    fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, AuditEntry)>> {
         audit::read(&mut self.db, before, limit).map_err(|e| self.failed(e))
     }
 
@@ -342,9 +342,9 @@ impl Registry for MysqlRegistry {
 }
 
 /// A connection that holds the named lock.
-struct LockedConnection<'a>(&'a mut Conn);
+struct NamedLockConnection<'a>(&'a mut Conn);
 
-impl Session for LockedConnection<'_> {
+impl MigrationSession for NamedLockConnection<'_> {
     fn run(&mut self, sql: &str) -> Result<()> {
         let mut all = self.0.query_iter(sql)?;
         // `query_iter` reports only the error of the first statement. The error of a later statement comes when the

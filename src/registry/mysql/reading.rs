@@ -5,18 +5,18 @@ use ::mysql::prelude::Queryable;
 
 use super::MysqlRegistry;
 use super::row::{self, PhpTopicRow};
-use crate::{InvalidRow, Reading, Registry as _, Result};
+use crate::{InvalidRow, Registry as _, Result, UnmigratedTables};
 
 /// The columns of `dq_topic` that a PHP daemon may not have, and the values to use instead.
 const LATER: [(&str, &str); 2] = [("priority", "2"), ("dq_spec", "NULL")];
 
 impl MysqlRegistry {
     /// Returns the topics and the nodes. A missing table counts as empty.
-    pub(crate) fn read_as_it_is(&mut self) -> Result<Reading> {
+    pub(crate) fn read_as_it_is(&mut self) -> Result<UnmigratedTables> {
         // After this statement the server refuses changes. An old server may not know the statement. dq then reads
         // without this protection.
         let _ = self.db.query_drop("SET SESSION TRANSACTION READ ONLY");
-        let mut reading = Reading::default();
+        let mut reading = UnmigratedTables::default();
         let columns = self.columns("dq_topic")?;
         if !columns.is_empty() {
             let is_missing =

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::mysql::Value;
 use ::mysql::prelude::FromValue;
 
-use super::latin1::ColumnText;
+use super::latin1::DecodedText;
 use crate::record;
 use crate::{InvalidRow, Registered, RegistryError, Result, Revision};
 use model::job::{Priority, TopicName};
@@ -65,18 +65,18 @@ pub(super) struct PhpTopicRow {
     pub revision: Revision,
     /// Empty if it cannot be read.
     pub topic: String,
-    columns: std::result::Result<Columns, String>,
+    columns: std::result::Result<PhpTopicColumns, String>,
 }
 
 #[derive(Debug)]
-struct Columns {
-    title: ColumnText,
+struct PhpTopicColumns {
+    title: DecodedText,
     delay: i64,
-    callback: ColumnText,
+    callback: DecodedText,
     timeout: i64,
-    email: ColumnText,
-    re_notify_flag: ColumnText,
-    creator: ColumnText,
+    email: DecodedText,
+    re_notify_flag: DecodedText,
+    creator: DecodedText,
     status: i64,
     method: String,
     priority: i64,
@@ -103,7 +103,7 @@ pub(super) fn get<T: FromValue + Default>(row: &mut ::mysql::Row, at: usize) -> 
 
 /// Takes a text that may be encoded twice (`latin1` says why). If it is null or cannot be read, returns an empty one.
 pub(super) fn get_text(row: &mut ::mysql::Row, at: usize) -> String {
-    ColumnText::from_column(get(row, at)).text
+    DecodedText::from_column(get(row, at)).text
 }
 
 impl PhpTopicRow {
@@ -113,7 +113,7 @@ impl PhpTopicRow {
             id: take(row, 0, 0).unwrap_or(0),
             revision: Revision(take(row, 1, 0).unwrap_or(0)),
             topic: take(row, 2, String::new()).unwrap_or_default(),
-            columns: Columns::from_row(row),
+            columns: PhpTopicColumns::from_row(row),
         }
     }
 
@@ -132,11 +132,11 @@ impl PhpTopicRow {
     }
 }
 
-impl Columns {
-    fn from_row(row: &mut ::mysql::Row) -> std::result::Result<Columns, String> {
+impl PhpTopicColumns {
+    fn from_row(row: &mut ::mysql::Row) -> std::result::Result<PhpTopicColumns, String> {
         let empty = String::new;
-        let text = |row: &mut ::mysql::Row, at: usize| take(row, at, empty()).map(ColumnText::from_column);
-        Ok(Columns {
+        let text = |row: &mut ::mysql::Row, at: usize| take(row, at, empty()).map(DecodedText::from_column);
+        Ok(PhpTopicColumns {
             title: text(row, 3)?,
             delay: take(row, 4, 0)?,
             callback: text(row, 5)?,
@@ -151,7 +151,7 @@ impl Columns {
         })
     }
 
-    fn texts(&self) -> [&ColumnText; 5] {
+    fn texts(&self) -> [&DecodedText; 5] {
         [&self.title, &self.callback, &self.email, &self.re_notify_flag, &self.creator]
     }
 
@@ -221,10 +221,13 @@ pub(super) fn status_number(status: TopicStatus) -> i64 {
 }
 
 /// Returns new texts in the form in which they are written to the row. They are encoded twice if the texts in the row
-/// are encoded twice. Each text is given with the name of its field, in the order of [`Columns::texts`].
-fn texts_as_before(texts: [(&'static str, &String); 5], before: Option<&Columns>) -> Result<[String; 5]> {
+/// are encoded twice. Each text is given with the name of its field, in the order of [`PhpTopicColumns::texts`].
+fn texts_as_before(
+    texts: [(&'static str, &String); 5],
+    before: Option<&PhpTopicColumns>,
+) -> Result<[String; 5]> {
     let new = Default::default();
-    let of_row = before.map_or([&new; 5], Columns::texts);
+    let of_row = before.map_or([&new; 5], PhpTopicColumns::texts);
     let row_is = of_row.iter().any(|column| column.is_doubly_encoded);
     let mut written: [String; 5] = Default::default();
     for (((field, text), column), out) in texts.into_iter().zip(of_row).zip(&mut written) {

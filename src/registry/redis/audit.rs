@@ -2,8 +2,8 @@
 
 use super::{json, number, remove, set};
 use crate::Result;
-use model::audit::{Entry, KEPT};
-use store::{SharedTables, TableChange};
+use model::audit::{AuditEntry, KEPT};
+use store::{RedisTables, TableFieldChange};
 
 /// The table whose version protects the audit log and the operations on many jobs. A change of one of them is written
 /// only if this version is still the one that was read. Both use the same version, because the end of an operation and
@@ -30,7 +30,7 @@ const ENTRIES_MAX: u64 = 50_000;
 const REMOVED_AT_ONCE: u64 = 10;
 
 /// Returns the changes that add an entry and remove entries that are too old.
-pub(super) fn note(tables: &SharedTables, entry: &Entry) -> Result<Vec<TableChange>> {
+pub(super) fn note(tables: &RedisTables, entry: &AuditEntry) -> Result<Vec<TableFieldChange>> {
     let entry = entry.clone().cut();
     let (first, last) = range(tables)?;
     let number = last + 1;
@@ -38,14 +38,14 @@ pub(super) fn note(tables: &SharedTables, entry: &Entry) -> Result<Vec<TableChan
     let limit_ms = entry.at_ms - KEPT.as_millis() as i64;
     let is_old = |text: &Option<String>| {
         let at_ms =
-            text.as_deref().and_then(|text| serde_json::from_str::<Entry>(text).ok()).map(|e| e.at_ms);
+            text.as_deref().and_then(|text| serde_json::from_str::<AuditEntry>(text).ok()).map(|e| e.at_ms);
         at_ms.is_none_or(|at_ms| at_ms < limit_ms)
     };
     let texts = tables.fields(ENTRIES, &oldest)?;
     let too_many = (number - first + 1).saturating_sub(ENTRIES_MAX) as usize;
     let aged = texts.iter().take_while(|text| is_old(text)).count();
     let gone = aged.max(too_many).min(oldest.len());
-    let mut changes: Vec<TableChange> = oldest.iter().take(gone).map(|n| remove(ENTRIES, n)).collect();
+    let mut changes: Vec<TableFieldChange> = oldest.iter().take(gone).map(|n| remove(ENTRIES, n)).collect();
     changes.push(set(ENTRIES, number.to_string(), json(&entry)?));
     changes.push(set(LOG, LAST, number.to_string()));
     changes.push(set(LOG, FIRST, (first + gone as u64).to_string()));
@@ -53,14 +53,18 @@ pub(super) fn note(tables: &SharedTables, entry: &Entry) -> Result<Vec<TableChan
 }
 
 /// Returns the numbers of the first and the last entry.
-fn range(tables: &SharedTables) -> Result<(u64, u64)> {
+fn range(tables: &RedisTables) -> Result<(u64, u64)> {
     let mut fields = tables.fields(LOG, &[FIRST.to_owned(), LAST.to_owned()])?.into_iter();
     let mut next = || number(fields.next().flatten());
     Ok((next()?.max(1), next()?))
 }
 
 /// Returns the latest entries whose numbers are less than `before`.
-pub(super) fn read(tables: &SharedTables, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>> {
+pub(super) fn read(
+    tables: &RedisTables,
+    before: Option<u64>,
+    limit: usize,
+) -> Result<Vec<(u64, AuditEntry)>> {
     let (first, last) = range(tables)?;
     let end = before.map_or(last, |before| last.min(before.saturating_sub(1)));
     let numbers: Vec<u64> = (first..=end).rev().take(limit).collect();

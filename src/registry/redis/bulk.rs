@@ -7,7 +7,7 @@ use super::{json, number, one_field, remove, set};
 use crate::bulk::{StoredBulk, begun, json as bulk_json};
 use crate::{BulkClaim, BulkSave, Result};
 use model::bulk::{BulkRequest, BulkRow, KEPT, RUNNING_MAX};
-use store::{SharedTables, TableChange};
+use store::{RedisTables, TableFieldChange};
 
 /// The operations, by number.
 const ROWS: &str = "registry:bulk";
@@ -54,37 +54,37 @@ impl StoredOperation {
 }
 
 /// The changes of tables that a call makes, and the result that it returns.
-type Change<T> = (Vec<TableChange>, T);
+type BulkChange<T> = (Vec<TableFieldChange>, T);
 
-fn running(tables: &SharedTables) -> Result<Vec<u64>> {
+fn running(tables: &RedisTables) -> Result<Vec<u64>> {
     let text = one_field(tables, LOG, RUNNING)?.unwrap_or_default();
     text.split_ascii_whitespace().map(|word| number(Some(word.to_owned()))).collect()
 }
 
-fn set_running(numbers: &[u64]) -> TableChange {
+fn set_running(numbers: &[u64]) -> TableFieldChange {
     let words: Vec<String> = numbers.iter().map(u64::to_string).collect();
     set(LOG, RUNNING, words.join(" "))
 }
 
 /// Returns the operations with these numbers. An operation that this release cannot read is left out.
-fn fields(tables: &SharedTables, numbers: &[u64]) -> Result<Vec<(u64, StoredOperation)>> {
+fn fields(tables: &RedisTables, numbers: &[u64]) -> Result<Vec<(u64, StoredOperation)>> {
     let names: Vec<String> = numbers.iter().map(u64::to_string).collect();
     let texts = tables.fields(ROWS, &names)?.into_iter();
     let field = |(number, text): (&u64, Option<String>)| Some((*number, serde_json::from_str(&text?).ok()?));
     Ok(numbers.iter().zip(texts).filter_map(field).collect())
 }
 
-fn set_field(number: u64, field: &StoredOperation) -> Result<TableChange> {
+fn set_field(number: u64, field: &StoredOperation) -> Result<TableFieldChange> {
     Ok(set(ROWS, number.to_string(), json(field)?))
 }
 
 /// Begins an operation.
 pub(super) fn begin(
-    tables: &SharedTables,
+    tables: &RedisTables,
     request: &BulkRequest,
     who: &str,
     now_ms: i64,
-) -> Result<Change<Option<u64>>> {
+) -> Result<BulkChange<Option<u64>>> {
     let mut running = running(tables)?;
     if running.len() >= RUNNING_MAX {
         return Ok((Vec::new(), None));
@@ -112,7 +112,7 @@ pub(super) fn begin(
 }
 
 /// Returns the latest operations whose numbers are less than `before`.
-pub(super) fn read(tables: &SharedTables, before: Option<u64>, limit: usize) -> Result<Vec<BulkRow>> {
+pub(super) fn read(tables: &RedisTables, before: Option<u64>, limit: usize) -> Result<Vec<BulkRow>> {
     let last = number(one_field(tables, LOG, LAST)?)?;
     let is_before = |number: &u64| before.is_none_or(|before| *number < before);
     let kept = (last.saturating_sub(KEPT as u64) + 1..=last).rev();
@@ -125,7 +125,7 @@ pub(super) fn read(tables: &SharedTables, before: Option<u64>, limit: usize) -> 
 }
 
 /// Claims the first operation that is free.
-pub(super) fn claim(tables: &SharedTables, claim: &BulkClaim<'_>) -> Result<Change<Option<BulkRow>>> {
+pub(super) fn claim(tables: &RedisTables, claim: &BulkClaim<'_>) -> Result<BulkChange<Option<BulkRow>>> {
     let all = fields(tables, &running(tables)?)?;
     for (number, mut field) in all.into_iter().filter(|(_, field)| field.until_ms <= claim.now_ms) {
         field.runner = Some(claim.runner.to_owned());
@@ -139,7 +139,7 @@ pub(super) fn claim(tables: &SharedTables, claim: &BulkClaim<'_>) -> Result<Chan
 }
 
 /// Writes how far an operation has come.
-pub(super) fn save(tables: &SharedTables, save: &BulkSave<'_>) -> Result<Change<Option<bool>>> {
+pub(super) fn save(tables: &RedisTables, save: &BulkSave<'_>) -> Result<BulkChange<Option<bool>>> {
     let found = fields(tables, &[save.number])?.pop();
     let is_own =
         |field: &StoredOperation| field.runner.as_deref() == Some(save.runner) && field.ended.is_none();
@@ -164,12 +164,12 @@ pub(super) fn save(tables: &SharedTables, save: &BulkSave<'_>) -> Result<Change<
 }
 
 /// Returns whether an operation that has ended is not kept any more.
-fn is_too_old(tables: &SharedTables, number: u64) -> Result<bool> {
+fn is_too_old(tables: &RedisTables, number: u64) -> Result<bool> {
     Ok(number + KEPT as u64 <= self::number(one_field(tables, LOG, LAST)?)?)
 }
 
 /// Asks to stop an operation. The result is false if it has already ended.
-pub(super) fn stop(tables: &SharedTables, number: u64) -> Result<Change<bool>> {
+pub(super) fn stop(tables: &RedisTables, number: u64) -> Result<BulkChange<bool>> {
     let found = fields(tables, &[number])?.pop();
     let Some((number, mut field)) = found.filter(|(_, field)| field.ended.is_none()) else {
         return Ok((Vec::new(), false));

@@ -15,17 +15,17 @@ use super::token::{self, TokenRow};
 use super::{
     BulkClaim, BulkSave, Expected, InvalidRow, Listing, Registered, Registry, RegistryError, Result, Revision,
 };
-use model::audit::Entry;
+use model::audit::AuditEntry;
 use model::bulk::{BulkRequest, BulkRow};
 use model::job::TopicName;
 use model::metrics::{PageSums, Statistics};
 use model::settings::RedisSettings;
 use model::token::{Token, TokenName};
 use model::topic::{Topic, TopicStatus};
-use store::{SharedTables, TableChange};
+use store::{RedisTables, TableFieldChange};
 
 /// The first table: topics and tokens. Its version is the revision of the registry.
-const TABLE: &str = SharedTables::FIRST;
+const TABLE: &str = RedisTables::FIRST;
 
 /// The names of the fields that hold topics begin with this text. The value is the topic's revision, a space, and its
 /// settings as JSON.
@@ -41,13 +41,13 @@ const TRIES: usize = 100;
 /// A handle to the tables.
 #[derive(Debug)]
 pub struct RedisRegistry {
-    tables: SharedTables,
+    tables: RedisTables,
 }
 
 impl RedisRegistry {
     /// Finds the registry. None: there is none yet.
     pub fn find(nodes: &RedisSettings) -> Result<Option<RedisRegistry>> {
-        Ok(SharedTables::find(nodes)?.map(|tables| RedisRegistry { tables }))
+        Ok(RedisTables::find(nodes)?.map(|tables| RedisRegistry { tables }))
     }
 
     /// Opens the registry, and makes it if there is none.
@@ -90,9 +90,9 @@ impl RedisRegistry {
             )
         };
         let token = |token: &Token| Ok(set(TABLE, token_field(&token.name), json(&TokenRow::new(token))?));
-        let mut changes: Vec<TableChange> = topics.iter().map(topic).collect();
+        let mut changes: Vec<TableFieldChange> = topics.iter().map(topic).collect();
         changes.extend(tokens.iter().map(token).collect::<Result<Vec<_>>>()?);
-        let (tables, is_made) = SharedTables::create(nodes, on, version, &changes)?;
+        let (tables, is_made) = RedisTables::create(nodes, on, version, &changes)?;
         Ok((RedisRegistry { tables }, is_made))
     }
 
@@ -114,7 +114,7 @@ impl RedisRegistry {
     fn change<T>(
         &mut self,
         guard: &'static str,
-        mut work: impl FnMut(&SharedTables, u64) -> Result<(Vec<TableChange>, T)>,
+        mut work: impl FnMut(&RedisTables, u64) -> Result<(Vec<TableFieldChange>, T)>,
     ) -> Result<T> {
         for _ in 0..TRIES {
             let version = self.tables.version(guard)?;
@@ -141,23 +141,23 @@ impl RedisRegistry {
                 found.map(|text| read_token(&field, &text)).transpose().map_err(RegistryError::Unusable)?;
             let (table, field) = (TABLE.to_owned(), field.clone());
             let change = match work(row)? {
-                Some(row) => TableChange::Set { table, field, value: json(&row)? },
-                None => TableChange::Remove { table, field },
+                Some(row) => TableFieldChange::Set { table, field, value: json(&row)? },
+                None => TableFieldChange::Remove { table, field },
             };
             Ok((vec![change], ()))
         })
     }
 }
 
-fn set(table: &str, field: impl Into<String>, value: impl Into<String>) -> TableChange {
-    TableChange::Set { table: table.to_owned(), field: field.into(), value: value.into() }
+fn set(table: &str, field: impl Into<String>, value: impl Into<String>) -> TableFieldChange {
+    TableFieldChange::Set { table: table.to_owned(), field: field.into(), value: value.into() }
 }
 
-fn remove(table: &str, field: impl Into<String>) -> TableChange {
-    TableChange::Remove { table: table.to_owned(), field: field.into() }
+fn remove(table: &str, field: impl Into<String>) -> TableFieldChange {
+    TableFieldChange::Remove { table: table.to_owned(), field: field.into() }
 }
 
-fn one_field(tables: &SharedTables, table: &str, field: &str) -> Result<Option<String>> {
+fn one_field(tables: &RedisTables, table: &str, field: &str) -> Result<Option<String>> {
     Ok(tables.fields(table, &[field.to_owned()])?.pop().flatten())
 }
 
@@ -176,20 +176,20 @@ fn json(value: &impl serde::Serialize) -> Result<String> {
 }
 
 /// A topic as it is stored: its revision, and its settings as JSON.
-struct TopicField<'a> {
+struct RedisTopicValue<'a> {
     revision: Revision,
     spec: &'a str,
 }
 
-impl TopicField<'_> {
-    fn read<'a>(name: &str, text: &'a str) -> std::result::Result<TopicField<'a>, InvalidRow> {
+impl RedisTopicValue<'_> {
+    fn read<'a>(name: &str, text: &'a str) -> std::result::Result<RedisTopicValue<'a>, InvalidRow> {
         let parts = text.split_once(' ').and_then(|(revision, spec)| Some((revision.parse().ok()?, spec)));
         let (revision, spec) = parts.ok_or_else(|| unusable(name, "it has no revision".to_owned()))?;
-        Ok(TopicField { revision: Revision(revision), spec })
+        Ok(RedisTopicValue { revision: Revision(revision), spec })
     }
 
     fn registered(name: &str, text: &str) -> std::result::Result<Registered, InvalidRow> {
-        let TopicField { revision, spec } = TopicField::read(name, text)?;
+        let RedisTopicValue { revision, spec } = RedisTopicValue::read(name, text)?;
         let checked = TopicName::new(name).map_err(|e| unusable(name, e.to_string()))?;
         let record = serde_json::from_str(spec).map_err(|e| unusable(name, format!("spec: {e}")))?;
         let topic = record::topic(checked, &record).map_err(|e| unusable(name, e.to_string()))?;
@@ -215,12 +215,12 @@ fn token_field(name: &TokenName) -> String {
 }
 
 /// Returns the text in the topic's field. None: there is no such field.
-fn topic_text(tables: &SharedTables, name: &TopicName) -> Result<Option<String>> {
+fn topic_text(tables: &RedisTables, name: &TopicName) -> Result<Option<String>> {
     one_field(tables, TABLE, &topic_field(name))
 }
 
 fn revision_in(name: &TopicName, text: Option<&String>) -> Result<Option<Revision>> {
-    let read = |text: &String| TopicField::read(name.as_str(), text).map(|field| field.revision);
+    let read = |text: &String| RedisTopicValue::read(name.as_str(), text).map(|field| field.revision);
     text.map(read).transpose().map_err(RegistryError::Unusable)
 }
 
@@ -234,7 +234,7 @@ impl Registry for RedisRegistry {
         let (mut topics, mut rows, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for (field, text) in &fields {
             if let Some(name) = field.strip_prefix(TOPIC) {
-                match TopicField::registered(name, text) {
+                match RedisTopicValue::registered(name, text) {
                     Ok(registered) => {
                         others.extend(registered.left_out());
                         topics.push(registered);
@@ -255,7 +255,7 @@ impl Registry for RedisRegistry {
 
     fn get(&mut self, name: &TopicName) -> Result<Option<Registered>> {
         let text = topic_text(&self.tables, name)?;
-        let read = |text: String| TopicField::registered(name.as_str(), &text);
+        let read = |text: String| RedisTopicValue::registered(name.as_str(), &text);
         text.map(read).transpose().map_err(RegistryError::Unusable)
     }
 
@@ -277,7 +277,7 @@ impl Registry for RedisRegistry {
         };
         self.change(TABLE, |tables, next| {
             let text = topic_text(tables, name)?.ok_or_else(|| RegistryError::NotFound(name.clone()))?;
-            let field = TopicField::read(name.as_str(), &text).map_err(RegistryError::Unusable)?;
+            let field = RedisTopicValue::read(name.as_str(), &text).map_err(RegistryError::Unusable)?;
             let mut spec: Map<String, Value> = serde_json::from_str(field.spec)
                 .map_err(|e| RegistryError::Unusable(unusable(name.as_str(), format!("spec: {e}"))))?;
             spec.insert("status".to_owned(), status.into());
@@ -322,11 +322,11 @@ impl Registry for RedisRegistry {
         })
     }
 
-    fn note(&mut self, entry: &Entry) -> Result<()> {
+    fn note(&mut self, entry: &AuditEntry) -> Result<()> {
         self.change(audit::LOG, |tables, _| Ok((audit::note(tables, entry)?, ())))
     }
 
-    fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>> {
+    fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, AuditEntry)>> {
         audit::read(&self.tables, before, limit)
     }
 

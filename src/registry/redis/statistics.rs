@@ -3,7 +3,7 @@
 use super::{number, set};
 use crate::{RegistryError, Result};
 use model::metrics::{MetricSubject, PageSums, Statistics, Sums};
-use store::{SharedTables, TableChange};
+use store::{RedisTables, TableFieldChange};
 
 /// The table whose version protects the statistics against two changes at once. Each field of the table is a day.
 pub(super) const DAYS: &str = "registry:days";
@@ -14,7 +14,7 @@ const CARRIED: &str = "registry:carried";
 /// The sums of all time. The sums of a day are in a table with this name, a colon, and the day.
 const SUMS: &str = "registry:sums";
 
-/// The tables of the statistics, without the tables of days.
+/// The tables of the statistics. The tables with the sums of single days are not in this list (see `day_tables`).
 pub(super) const TABLES: &[&str] = &[DAYS, CARRIED, SUMS];
 
 /// The maximum number of days that are kept. (Redis has them in memory.)
@@ -26,11 +26,11 @@ fn sums_table(day: &str) -> String {
 }
 
 /// Returns the names of the tables of days.
-pub(super) fn day_tables(tables: &SharedTables) -> Result<Vec<String>> {
+pub(super) fn day_tables(tables: &RedisTables) -> Result<Vec<String>> {
     Ok(days(tables)?.iter().map(|day| sums_table(day)).collect())
 }
 
-fn days(tables: &SharedTables) -> Result<Vec<String>> {
+fn days(tables: &RedisTables) -> Result<Vec<String>> {
     Ok(tables.table(DAYS)?.map(|(_, days)| days.into_keys().collect()).unwrap_or_default())
 }
 
@@ -49,10 +49,10 @@ fn text(sums: Sums) -> String {
 
 /// Returns the changes that add the new counts in these pages, and how many subjects had new counts.
 pub(super) fn carry(
-    tables: &SharedTables,
+    tables: &RedisTables,
     day: &str,
     pages: &[PageSums],
-) -> Result<(Vec<TableChange>, usize)> {
+) -> Result<(Vec<TableFieldChange>, usize)> {
     let subject_field = |subject: &MetricSubject| {
         let (kind, name) = subject.parts();
         format!("{kind} {name}")
@@ -101,21 +101,21 @@ pub(super) fn carry(
 }
 
 /// Returns the changes that add a day to [`DAYS`], and that remove the oldest day if there are too many days.
-fn keep_day(tables: &SharedTables, day: &str) -> Result<Vec<TableChange>> {
+fn keep_day(tables: &RedisTables, day: &str) -> Result<Vec<TableFieldChange>> {
     let known = days(tables)?;
     if known.iter().any(|known| known == day) {
         return Ok(Vec::new());
     }
     let mut changes = vec![set(DAYS, day, "1")];
     if let (true, Some(oldest)) = (known.len() >= DAYS_MAX, known.first()) {
-        changes.push(TableChange::Drop { table: sums_table(oldest) });
+        changes.push(TableFieldChange::Drop { table: sums_table(oldest) });
         changes.push(super::remove(DAYS, oldest));
     }
     Ok(changes)
 }
 
 /// Returns the statistics of all time, and of the days from `since` on.
-pub(super) fn read(tables: &SharedTables, since: &str) -> Result<Statistics> {
+pub(super) fn read(tables: &RedisTables, since: &str) -> Result<Statistics> {
     let mut statistics = Statistics::default();
     let days = days(tables)?.into_iter().filter(|day| day.as_str() >= since);
     for day in std::iter::once(String::new()).chain(days) {

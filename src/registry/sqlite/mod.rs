@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 
-use super::migrate::{Session, migrate, newest};
+use super::migrate::{MigrationSession, migrate, newest};
 use super::record;
 use super::token::{self, TokenRow};
 use super::{
     BulkClaim, BulkSave, Expected, InvalidRow, Listing, Registered, Registry, RegistryError, Result, Revision,
 };
-use model::audit::Entry;
+use model::audit::AuditEntry;
 use model::bulk::{BulkRequest, BulkRow};
 use model::job::TopicName;
 use model::metrics::{PageSums, Statistics};
@@ -288,11 +288,11 @@ impl Registry for SqliteRegistry {
         })
     }
 
-    fn note(&mut self, entry: &Entry) -> Result<()> {
+    fn note(&mut self, entry: &AuditEntry) -> Result<()> {
         self.write(|tx| Ok(audit::note(tx, entry)?))
     }
 
-    fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>> {
+    fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, AuditEntry)>> {
         self.check_file()?;
         audit::read(&self.db, before, limit).map_err(|e| self.failed(e))
     }
@@ -336,7 +336,7 @@ impl Registry for SqliteRegistry {
 /// A transaction that has had the right to write from its beginning.
 struct WriteTransaction<'a>(&'a Transaction<'a>);
 
-impl Session for WriteTransaction<'_> {
+impl MigrationSession for WriteTransaction<'_> {
     fn run(&mut self, sql: &str) -> Result<()> {
         Ok(self.0.execute_batch(sql)?)
     }

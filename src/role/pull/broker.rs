@@ -18,9 +18,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use super::calls::{CallAnswer, Lane, LaneOrder, LeaseCall, PATIENCE, PlannedCall, REGISTER};
-use super::rates::Rates;
-use super::{Reserve, ReserveAnswer, Reserved, lease_orders};
+use super::calls::{BrokerLane, LaneOrder, LeaseAnswer, LeaseCall, PATIENCE, PendingLeaseCall, REGISTER};
+use super::rates::PermitTable;
+use super::{Reserve, ReserveAnswer, ReservedLease, lease_orders};
 use model::job::TopicName;
 use model::topic::Topics;
 use store::{Permit, PermitRequest, Ring, StoreError};
@@ -46,7 +46,7 @@ pub(super) struct Waiter {
 
 /// A topic whose ready jobs cannot be leased now.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct HeldTopic {
+pub(super) struct TopicBackoff {
     pub(super) until: Instant,
     pub(super) times: u32,
 }
@@ -56,15 +56,15 @@ pub(super) type HomeOf = Box<dyn Fn(&str) -> usize + Send>;
 
 pub(super) struct Broker {
     pub(super) topics: Topics,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) lanes: Vec<BrokerLane>,
     pub(super) waiters: BTreeMap<u64, Waiter>,
     /// The clients that wait for each topic.
     pub(super) waiting: HashMap<TopicName, BTreeSet<u64>>,
     pub(super) deadlines: BTreeSet<(Instant, u64)>,
     /// The clients whose time is over, but which may still get jobs from a lease or a permit that is under way.
     pub(super) overdue: BTreeSet<u64>,
-    pub(super) held: HashMap<TopicName, HeldTopic>,
-    pub(super) rates: Rates,
+    pub(super) held: HashMap<TopicName, TopicBackoff>,
+    pub(super) rates: PermitTable,
     pub(super) home_of: HomeOf,
     pub(super) look_at: Instant,
     /// The lane that is planned first. It is the next lane after the lane that got calls last. So all lanes get their
@@ -79,13 +79,13 @@ impl Broker {
     pub(super) fn new(lanes: usize, topics: Topics, home_of: HomeOf, now: Instant) -> Broker {
         Broker {
             topics,
-            lanes: (0..lanes).map(|_| Lane::default()).collect(),
+            lanes: (0..lanes).map(|_| BrokerLane::default()).collect(),
             waiters: BTreeMap::new(),
             waiting: HashMap::new(),
             deadlines: BTreeSet::new(),
             overdue: BTreeSet::new(),
             held: HashMap::new(),
-            rates: Rates::default(),
+            rates: PermitTable::default(),
             home_of,
             look_at: now,
             first_lane: 0,
@@ -170,7 +170,7 @@ impl Broker {
 
     /// Hands back jobs that a client did not take, for example because it is gone. Jobs that were removed when they were
     /// reserved cannot be handed back, so they go to other clients that wait for them.
-    pub(super) fn refuse(&mut self, lane: usize, mut jobs: Vec<Reserved>) {
+    pub(super) fn refuse(&mut self, lane: usize, mut jobs: Vec<ReservedLease>) {
         self.give_removed(&mut jobs);
         let back = lease_orders::hand_backs(jobs);
         if !back.is_empty() {
@@ -183,7 +183,7 @@ impl Broker {
     pub(super) fn leased(
         &mut self,
         number: usize,
-        answers: Result<Vec<Result<CallAnswer, StoreError>>, StoreError>,
+        answers: Result<Vec<Result<LeaseAnswer, StoreError>>, StoreError>,
         now: Instant,
     ) {
         let Some(under_way) = self.lanes[number].under_way.take() else { return };
@@ -194,7 +194,7 @@ impl Broker {
                 (Some(e), Vec::new().into_iter())
             }
         };
-        for PlannedCall { call, waiters } in under_way.calls {
+        for PendingLeaseCall { call, waiters } in under_way.calls {
             match answers.next() {
                 Some(Ok(answer)) => self.distribute(number, &call, &waiters, answer, now),
                 Some(Err(e)) => failed = Some(e),
@@ -229,10 +229,10 @@ impl Broker {
         number: usize,
         call: &LeaseCall,
         waiters: &[u64],
-        answer: CallAnswer,
+        answer: LeaseAnswer,
         now: Instant,
     ) {
-        let CallAnswer { mut jobs, left, expired } = answer;
+        let LeaseAnswer { mut jobs, left, expired } = answer;
         let is_full = jobs.len() >= call.limit;
         for want in &call.wanted {
             let brought = jobs.iter().filter(|job| job.leased.key.topic == want.topic).count() as u32;
@@ -242,7 +242,8 @@ impl Broker {
                 self.lanes[number].hot.insert(want.topic.clone());
             }
             if is_left && brought < want.max && !is_full && !expired.contains(&want.topic) {
-                let held = self.held.entry(want.topic.clone()).or_insert(HeldTopic { until: now, times: 0 });
+                let held =
+                    self.held.entry(want.topic.clone()).or_insert(TopicBackoff { until: now, times: 0 });
                 held.until = now + (HELD.0 * 2_u32.pow(held.times.min(3))).min(HELD.1);
                 held.times += 1;
             } else if brought > 0 {
@@ -257,7 +258,7 @@ impl Broker {
             let mut own = Vec::new();
             for topic in &waiter.reserve.topics {
                 let room = waiter.reserve.max as usize - own.len();
-                let is_own = |job: &mut Reserved| job.leased.key.topic == *topic;
+                let is_own = |job: &mut ReservedLease| job.leased.key.topic == *topic;
                 own.extend(jobs.extract_if(.., is_own).take(room));
             }
             if !own.is_empty() {
@@ -272,10 +273,11 @@ impl Broker {
     }
 
     /// Gives jobs that were removed when they were reserved to any clients that wait for the topics of these jobs.
-    fn give_removed(&mut self, jobs: &mut Vec<Reserved>) {
+    fn give_removed(&mut self, jobs: &mut Vec<ReservedLease>) {
         let removed = jobs.iter().filter(|job| job.ticket.is_none());
         for topic in removed.map(|job| job.leased.key.topic.clone()).collect::<BTreeSet<_>>() {
-            let mut is_given = |job: &mut Reserved| job.ticket.is_none() && job.leased.key.topic == topic;
+            let mut is_given =
+                |job: &mut ReservedLease| job.ticket.is_none() && job.leased.key.topic == topic;
             while let Some(id) = self.waiting.get(&topic).and_then(|ids| ids.first().copied()) {
                 let max = self.waiters.get(&id).map_or(0, |waiter| waiter.reserve.max as usize);
                 let given: Vec<_> = jobs.extract_if(.., &mut is_given).take(max).collect();

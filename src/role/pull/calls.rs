@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use super::Reserved;
+use super::ReservedLease;
 use crate::TroubleLog;
 use model::job::TopicName;
 use store::{LeaseRequest, PermitRequest, ReadyCounts, Settlement, StoreError};
@@ -34,8 +34,8 @@ pub(super) enum LaneOrder {
 
 /// The jobs that a call has leased, and how many ready jobs remain in the store.
 #[derive(Debug, Default)]
-pub(super) struct CallAnswer {
-    pub jobs: Vec<Reserved>,
+pub(super) struct LeaseAnswer {
+    pub jobs: Vec<ReservedLease>,
     pub left: ReadyCounts,
     /// The topics of leased jobs that no client gets, because these jobs have expired.
     pub expired: BTreeSet<TopicName>,
@@ -56,7 +56,7 @@ pub(super) struct LeaseCall {
 
 /// A call under way, and its clients in the order of their arrival.
 #[derive(Debug)]
-pub(super) struct PlannedCall {
+pub(super) struct PendingLeaseCall {
     pub(super) call: LeaseCall,
     pub(super) waiters: Vec<u64>,
 }
@@ -64,13 +64,13 @@ pub(super) struct PlannedCall {
 #[derive(Debug)]
 pub(super) struct RunningCalls {
     pub(super) since: Instant,
-    pub(super) calls: Vec<PlannedCall>,
+    pub(super) calls: Vec<PendingLeaseCall>,
     /// Whether its clients were freed for other lanes.
     pub(super) is_given_up: bool,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Lane {
+pub(super) struct BrokerLane {
     pub(super) hot: BTreeSet<TopicName>,
     /// When the store was last asked for the rings of a topic.
     pub(super) registered: HashMap<TopicName, Instant>,

@@ -14,7 +14,7 @@ use host::now_ms;
 use model::excerpt::Excerpt;
 use model::job::{Attempt, JobKey, TopicName};
 use model::metrics::AttemptOutcome;
-use store::{Batch, Leased, Outcome, OwnerTag, Settled, Settlement, Store, StoreError};
+use store::{LeaseResult, LeasedJob, Outcome, OwnerTag, Settled, Settlement, Store, StoreError};
 use telemetry::counters::Counters;
 
 /// How many times a call leases again, if all jobs that it got had expired.
@@ -30,7 +30,7 @@ pub(super) fn lease_unexpired(
     store: &mut dyn Store,
     call: &LeaseCall,
     owner: Option<&OwnerTag>,
-) -> Result<(Batch, BTreeSet<TopicName>), StoreError> {
+) -> Result<(LeaseResult, BTreeSet<TopicName>), StoreError> {
     let mut topics = BTreeSet::new();
     let mut batch = store.lease(&call.wanted, call.limit, owner)?;
     for round in 0.. {
@@ -61,9 +61,9 @@ pub(super) fn lease_unexpired(
 
 /// Settles the jobs of these topics as done. If the settlement of a job fails, the job is left out: it may come back at
 /// its deadline.
-pub(super) fn remove(store: &mut dyn Store, jobs: &mut Vec<Leased>, topics: &BTreeSet<TopicName>) {
-    let is_removed = |job: &Leased| topics.contains(&job.key.topic);
-    let done = |job: &Leased| {
+pub(super) fn remove(store: &mut dyn Store, jobs: &mut Vec<LeasedJob>, topics: &BTreeSet<TopicName>) {
+    let is_removed = |job: &LeasedJob| topics.contains(&job.key.topic);
+    let done = |job: &LeasedJob| {
         let attempt = Attempt {
             number: job.attempt,
             at_ms: now_ms(),
@@ -84,7 +84,7 @@ pub(super) fn remove(store: &mut dyn Store, jobs: &mut Vec<Leased>, topics: &BTr
 }
 
 /// Counts how late jobs were reserved, and the attempts of the removed jobs, which are done.
-pub(super) fn count(counters: &Counters, jobs: &[Leased], removed: &BTreeSet<TopicName>) {
+pub(super) fn count(counters: &Counters, jobs: &[LeasedJob], removed: &BTreeSet<TopicName>) {
     for job in jobs {
         let of_topic = counters.topic(job.key.topic.as_str());
         of_topic.reserved(job.late().as_micros() as u64);
@@ -94,6 +94,6 @@ pub(super) fn count(counters: &Counters, jobs: &[Leased], removed: &BTreeSet<Top
     }
 }
 
-fn settlement(job: &Leased, outcome: Outcome, attempt: Attempt) -> Settlement {
+fn settlement(job: &LeasedJob, outcome: Outcome, attempt: Attempt) -> Settlement {
     Settlement { key: job.key.clone(), token: job.token.clone(), outcome, attempt: Some(attempt) }
 }

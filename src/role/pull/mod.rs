@@ -30,9 +30,9 @@ use std::time::{Duration, Instant};
 
 use model::job::TopicName;
 use model::topic::Topics;
-use store::{Leased, StoreError};
+use store::{LeasedJob, StoreError};
 
-pub use self::threads::{Pull, Waiting};
+pub use self::threads::{PullHandle, ReserveHandle};
 
 /// The most topics of one reserve.
 pub const MAX_TOPICS: usize = 32;
@@ -52,14 +52,14 @@ pub struct Reserve {
     /// Whether this process owns the leases. Owned leases end with the process.
     pub is_owned: bool,
     /// The client, if it has named itself. The leases of its jobs show this client.
-    pub client: Option<Client>,
+    pub client: Option<NamedClient>,
     /// The time until which the client waits if there is no job for it.
     pub until: Instant,
 }
 
 /// A client that has named itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Client {
+pub struct NamedClient {
     /// Its name, which [`Reserver::is_name`](store::Reserver::is_name) has checked.
     pub name: String,
     /// The client's address. Empty: the client came over the Unix socket.
@@ -68,9 +68,9 @@ pub struct Client {
 
 /// A job that a client has reserved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reserved {
+pub struct ReservedLease {
     /// The job, under its lease.
-    pub leased: Leased,
+    pub leased: LeasedJob,
     /// The signed ticket, by which the client settles the lease. None: the job is done, and removed.
     pub ticket: Option<String>,
 }
@@ -106,4 +106,4 @@ pub fn pulled(topics: &Topics, names: Vec<TopicName>) -> Result<Vec<TopicName>, 
 }
 
 /// The answer to a reserve. The list is empty if no job came in time.
-pub type ReserveAnswer = Result<Vec<Reserved>, StoreError>;
+pub type ReserveAnswer = Result<Vec<ReservedLease>, StoreError>;

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::Reserve;
 use super::broker::Broker;
-use super::calls::{CALL_JOBS, CALLS, Lane, LaneOrder, LeaseCall, PlannedCall, REGISTER, RunningCalls};
+use super::calls::{
+    BrokerLane, CALL_JOBS, CALLS, LaneOrder, LeaseCall, PendingLeaseCall, REGISTER, RunningCalls,
+};
 use model::job::TopicName;
 use model::topic::{OnReserve, Topic};
 use store::LeaseRequest;
@@ -82,7 +84,7 @@ impl Broker {
 
     /// Plans the calls of an order. The clients that came first are served first. Clients with one topic and the same
     /// lease share a call. A client with several topics has a call of its own, because its order of preference counts.
-    fn calls(&mut self, number: usize, now: Instant) -> Vec<PlannedCall> {
+    fn calls(&mut self, number: usize, now: Instant) -> Vec<PendingLeaseCall> {
         let may_lease = |topic: &&TopicName| self.may_lease(topic, now) && self.permits(topic) != Some(0);
         let hot: BTreeSet<TopicName> = self.lanes[number].hot.iter().filter(may_lease).cloned().collect();
         let ids: BTreeSet<u64> = hot
@@ -90,7 +92,7 @@ impl Broker {
             .filter_map(|topic| self.waiting.get(topic))
             .flat_map(|ids| ids.iter().take(2 * CALL_JOBS as usize).copied())
             .collect();
-        let mut calls: Vec<PlannedCall> = Vec::new();
+        let mut calls: Vec<PendingLeaseCall> = Vec::new();
         // Whether the last call is for clients with one topic.
         let mut may_share = false;
         for id in ids {
@@ -114,7 +116,7 @@ impl Broker {
                 None => {
                     let limit = if is_single { first.max as usize } else { max };
                     let call = LeaseCall { wanted, limit, lease, is_owned, removed: BTreeSet::new() };
-                    calls.push(PlannedCall { call, waiters: vec![id] });
+                    calls.push(PendingLeaseCall { call, waiters: vec![id] });
                 }
             }
             self.waiters.get_mut(&id).expect("it waits").on = Some(number);
@@ -122,7 +124,7 @@ impl Broker {
         for want in calls.iter().flat_map(|planned| &planned.call.wanted) {
             self.lanes[number].hot.remove(&want.topic);
         }
-        for PlannedCall { call, .. } in &mut calls {
+        for PendingLeaseCall { call, .. } in &mut calls {
             // A client that asks for an owned lease needs a lease, and a removed job has none. So no jobs are removed
             // for such a client.
             let topics = call.wanted.iter().map(|want| &want.topic).filter(|_| !call.is_owned);
@@ -162,7 +164,7 @@ impl Broker {
         }
         let has_permits = self.permits(topic) != Some(0);
         let is_awaited = !has_permits && self.rates.is_awaited(topic, now);
-        let may = |(place, lane): (usize, &Lane)| {
+        let may = |(place, lane): (usize, &BrokerLane)| {
             let is_hot = lane.hot.contains(topic);
             let is_else = place != number && (has_permits && is_hot || lane.uses(topic));
             lane.answers(now) && (is_else || is_awaited && is_hot)
@@ -188,7 +190,7 @@ impl Broker {
     }
 }
 
-impl Lane {
+impl BrokerLane {
     /// Whether the lane is expected to answer soon: it does not fail and does not hang.
     fn answers(&self, now: Instant) -> bool {
         let hangs = self.under_way.as_ref().is_some_and(|under_way| under_way.is_given_up);
@@ -202,7 +204,7 @@ impl Lane {
     }
 }
 
-impl PlannedCall {
+impl PendingLeaseCall {
     /// Whether a client with one topic may share the call.
     fn takes(&self, want: &LeaseRequest, lease: Option<Duration>, is_owned: bool) -> bool {
         let sum: u32 = self.call.wanted.iter().map(|want| want.max).sum();

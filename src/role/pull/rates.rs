@@ -29,9 +29,9 @@ struct Permits {
 
 /// The permits of all topics with a rate.
 #[derive(Debug, Default)]
-pub(super) struct Rates(HashMap<TopicName, Permits>);
+pub(super) struct PermitTable(HashMap<TopicName, Permits>);
 
-impl Rates {
+impl PermitTable {
     /// Returns how many permits may be used now.
     pub(super) fn usable_permits(&self, topic: &TopicName) -> u32 {
         self.0.get(topic).map_or(0, |permits| permits.hand)
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn permits_are_asked_for_used_and_given_back() {
         let (topic, now) = (TopicName::new("t").unwrap(), Instant::now());
-        let (rate, mut rates) = (Rate::per_second(10), Rates::default());
+        let (rate, mut rates) = (Rate::per_second(10), PermitTable::default());
         let ask = rates.ask(&topic, rate, 3, now).unwrap();
         assert_eq!((ask.want, ask.unused, rates.is_asked(&topic)), (3, 0, true));
         assert!(rates.is_awaited(&topic, now) && !rates.is_awaited(&topic, now + PATIENCE));

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::broker::Broker;
 use super::calls::LeaseCall;
-use super::calls::{CallAnswer, LaneOrder};
-use super::{Reserve, Reserved};
+use super::calls::{LaneOrder, LeaseAnswer};
+use super::{Reserve, ReservedLease};
 use model::job::{Body, JobId, JobKey, TopicName};
-use model::topic::{Mode, OnReserve, Topic, Topics};
-use store::{Leased, Outcome, Permit, Ring, StoreError, Token, TopicRing};
+use model::topic::{DeliveryMode, OnReserve, Topic, Topics};
+use store::{LeasedJob, Outcome, Permit, Ring, StoreError, Token, TopicRing};
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 
@@ -19,7 +19,7 @@ pub(super) fn name(topic: &str) -> TopicName {
 }
 
 fn topics() -> Topics {
-    let pulled = |topic: &str| Topic { mode: Mode::Pull, ..Topic::new(name(topic), "") };
+    let pulled = |topic: &str| Topic { mode: DeliveryMode::Pull, ..Topic::new(name(topic), "") };
     let limited = Topic { max_in_flight: Some(3), ..pulled("few") };
     let rated = Topic { rate: Some(model::topic::Rate::per_second(200)), ..pulled("slow") };
     let removed = Topic { on_reserve: OnReserve::Remove, ..pulled("gone") };
@@ -29,7 +29,7 @@ fn topics() -> Topics {
 
 /// One lane: its ready and leased jobs, and the order that it has not answered yet.
 #[derive(Default)]
-pub(super) struct Shard {
+pub(super) struct SimulatedLane {
     pub(super) ready: BTreeMap<TopicName, VecDeque<u32>>,
     pub(super) leased: HashMap<u32, TopicName>,
     pub(super) order: Option<(Instant, Vec<LeaseCall>)>,
@@ -39,7 +39,7 @@ pub(super) struct World {
     pub(super) rng: fastrand::Rng,
     pub(super) now: Instant,
     pub(super) broker: Broker,
-    pub(super) lanes: [Shard; 2],
+    pub(super) lanes: [SimulatedLane; 2],
     pub(super) clients: HashMap<u64, (Reserve, bool)>,
     pub(super) jobs: u32,
     pub(super) done: HashSet<u32>,
@@ -119,7 +119,7 @@ impl World {
     fn note_empty(&mut self) {
         for (id, without) in &mut self.without {
             for topic in &self.clients[id].0.topics {
-                let is_empty = |lane: &Shard| lane.ready.get(topic).is_none_or(VecDeque::is_empty);
+                let is_empty = |lane: &SimulatedLane| lane.ready.get(topic).is_none_or(VecDeque::is_empty);
                 let empty = self.lanes.iter().enumerate().filter(|(_, lane)| is_empty(lane));
                 without.extend(empty.map(|(place, _)| (place, topic.clone())));
             }
@@ -127,7 +127,7 @@ impl World {
     }
 
     /// Checks that a client did not get a job while a lane had a job of a topic that the client prefers.
-    fn check_order(&self, id: u64, reserve: &Reserve, jobs: &[Reserved]) {
+    fn check_order(&self, id: u64, reserve: &Reserve, jobs: &[ReservedLease]) {
         let without = &self.without[&id];
         for job in jobs.iter().filter(|_| self.is_calm) {
             for topic in reserve.topics.iter().take_while(|topic| **topic != job.leased.key.topic) {
@@ -140,11 +140,11 @@ impl World {
     }
 
     /// Leases as the stores do.
-    fn lease(&mut self, lane: usize, call: &LeaseCall) -> CallAnswer {
+    fn lease(&mut self, lane: usize, call: &LeaseCall) -> LeaseAnswer {
         let everywhere = |world: &World, topic: &TopicName| {
             world.lanes.iter().flat_map(|lane| lane.leased.values()).filter(|of| *of == topic).count()
         };
-        let mut answer = CallAnswer::default();
+        let mut answer = LeaseAnswer::default();
         for want in &call.wanted {
             let room = want
                 .max_leased
@@ -156,7 +156,7 @@ impl World {
             for job in taken {
                 self.lanes[lane].leased.insert(job, want.topic.clone());
                 let ticket = (!call.removed.contains(&want.topic)).then(String::new);
-                answer.jobs.push(Reserved { ticket, ..reserved(want.topic.clone(), job) });
+                answer.jobs.push(ReservedLease { ticket, ..reserved(want.topic.clone(), job) });
             }
             if left > 0 {
                 answer.left.push((want.topic.clone(), left));
@@ -206,11 +206,11 @@ impl World {
             self.without.remove(&id);
             assert!(!jobs.is_empty() || self.now >= reserve.until, "it would have waited");
             assert!(self.now <= reserve.until + 3 * Duration::from_secs(1), "it waited too long");
-            for Reserved { leased, .. } in jobs {
+            for ReservedLease { leased, .. } in jobs {
                 assert!(reserve.topics.contains(&leased.key.topic));
                 let job: u32 = leased.key.id.as_str().parse().unwrap();
                 assert!(self.done.insert(job), "a job went to two clients");
-                let of = |lane: &mut Shard| lane.leased.remove(&job).is_some();
+                let of = |lane: &mut SimulatedLane| lane.leased.remove(&job).is_some();
                 assert!(self.lanes.iter_mut().any(of), "it is leased");
                 self.broker.settled(&leased.key.topic);
             }
@@ -233,7 +233,7 @@ impl World {
 
     /// Describes what is ready or leased, and which topics the clients wait for.
     fn left(&self) -> Vec<String> {
-        let lane = |lane: &Shard| format!("{:?} {:?} {:?}", lane.ready, lane.leased, lane.order);
+        let lane = |lane: &SimulatedLane| format!("{:?} {:?} {:?}", lane.ready, lane.leased, lane.order);
         let waiting = self.clients.values().map(|(reserve, _)| format!("{:?}", reserve.topics));
         self.lanes.iter().map(lane).chain(waiting).collect()
     }
@@ -245,8 +245,8 @@ impl World {
     }
 }
 
-fn reserved(topic: TopicName, job: u32) -> Reserved {
-    let leased = Leased {
+fn reserved(topic: TopicName, job: u32) -> ReservedLease {
+    let leased = LeasedJob {
         key: JobKey { topic, id: JobId::new(job.to_string()).unwrap() },
         body: Body::trusted("1"),
         token: Token(job.to_be_bytes().into()),
@@ -259,7 +259,7 @@ fn reserved(topic: TopicName, job: u32) -> Reserved {
         probe: None,
         headers: Default::default(),
     };
-    Reserved { leased, ticket: Some(String::new()) }
+    ReservedLease { leased, ticket: Some(String::new()) }
 }
 
 fn run(seed: u64) {
@@ -366,7 +366,7 @@ fn a_removed_job_of_a_client_that_is_gone_goes_to_another() {
     world.broker.reserve(1, reserve(&gone), world.now);
     world.broker.reserve(2, reserve(&gone), world.now);
     world.broker.reserve(3, reserve(&a), world.now);
-    let removed = |topic: &TopicName, job| Reserved { ticket: None, ..reserved(topic.clone(), job) };
+    let removed = |topic: &TopicName, job| ReservedLease { ticket: None, ..reserved(topic.clone(), job) };
     // Nobody waits for the first job.
     world.broker.refuse(0, vec![removed(&push, 7), removed(&gone, 8), removed(&gone, 9), reserved(a, 10)]);
     let answers = world.broker.take_answers().into_iter().map(|(id, answer)| (id, answer.unwrap()));

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use super::broker::Broker;
 use super::calls::LeaseCall;
-use super::calls::{CallAnswer, LaneOrder};
-use super::{Reserve, ReserveAnswer, Reserved, checkout};
+use super::calls::{LaneOrder, LeaseAnswer};
+use super::{Reserve, ReserveAnswer, ReservedLease, checkout};
 use crate::{StoreOpener, vital_thread};
 use host::{Owner, now_ms, random_name, wait_readable};
 use model::job::TopicName;
 use model::ticket::{Ticket, TicketSecret};
 use model::topic::Topics;
-use store::{BellKind, Leased, OwnerTag, Permit, PermitRequest, Ring, Settlement, Store, StoreError};
+use store::{BellKind, LeasedJob, OwnerTag, Permit, PermitRequest, Ring, Settlement, Store, StoreError};
 
 /// How long the secret that signs tickets is used before it is read again.
 const SECRET_KEPT: Duration = Duration::from_secs(60);
@@ -28,23 +28,23 @@ const SECRET_KEPT: Duration = Duration::from_secs(60);
 const HANG_AGAIN: Duration = Duration::from_secs(1);
 
 /// Delivers an answer to a client. Returns the answer if the client is gone.
-type AnswerSender = Box<dyn FnOnce(ReserveAnswer) -> Result<(), ReserveAnswer> + Send>;
+type ReserveAnswerSender = Box<dyn FnOnce(ReserveAnswer) -> Result<(), ReserveAnswer> + Send>;
 
 enum BrokerEvent {
-    Reserve(u64, Reserve, AnswerSender),
+    Reserve(u64, Reserve, ReserveAnswerSender),
     Leave(u64),
-    Refused(Vec<Reserved>),
+    Refused(Vec<ReservedLease>),
     Settled(TopicName),
     Serve(Topics),
     Drain,
     Rang(usize, Vec<Ring>),
-    Leased(usize, Result<Vec<Result<CallAnswer, StoreError>>, StoreError>),
+    Leased(usize, Result<Vec<Result<LeaseAnswer, StoreError>>, StoreError>),
     Permitted(Vec<PermitRequest>, Vec<Result<Permit, StoreError>>),
 }
 
 /// Serves clients that reserve. It is cheap to clone.
 #[derive(Clone)]
-pub struct Pull {
+pub struct PullHandle {
     events: Sender<BrokerEvent>,
     owner: Option<Arc<Owner>>,
     next: Arc<AtomicU64>,
@@ -52,25 +52,25 @@ pub struct Pull {
 }
 
 /// A reserve that waits. If it is dropped before its answer came, its jobs go to other clients or are handed back.
-pub struct Waiting {
-    pull: Pull,
+pub struct ReserveHandle {
+    pull: PullHandle,
     id: u64,
 }
 
-impl Drop for Waiting {
+impl Drop for ReserveHandle {
     fn drop(&mut self) {
         let _ = self.pull.events.send(BrokerEvent::Leave(self.id));
     }
 }
 
-impl Pull {
+impl PullHandle {
     /// Starts the thread of the broker. `store` opens the lanes when they are needed. `owner` owns the leases of
     /// clients that ask for owned leases. None: there are no such clients.
-    pub fn start(store: StoreOpener, topics: Topics, owner: Option<Owner>) -> std::io::Result<Pull> {
+    pub fn start(store: StoreOpener, topics: Topics, owner: Option<Owner>) -> std::io::Result<PullHandle> {
         let (events, received) = channel();
         let is_gone = Arc::new(AtomicBool::new(false));
         let owner = owner.map(Arc::new);
-        let threads = Threads {
+        let threads = BrokerThread {
             store,
             owner: owner.clone(),
             events: events.clone(),
@@ -79,7 +79,7 @@ impl Pull {
             is_gone: Arc::clone(&is_gone),
         };
         vital_thread("pull", move || threads.run(&received, topics))?;
-        Ok(Pull { events, owner, next: Arc::default(), is_gone })
+        Ok(PullHandle { events, owner, next: Arc::default(), is_gone })
     }
 
     /// Reserves jobs. `deliver` gets the answer on another thread. It returns the answer if nobody takes it.
@@ -87,14 +87,14 @@ impl Pull {
         &self,
         reserve: Reserve,
         deliver: impl FnOnce(ReserveAnswer) -> Result<(), ReserveAnswer> + Send + 'static,
-    ) -> Waiting {
+    ) -> ReserveHandle {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let _ = self.events.send(BrokerEvent::Reserve(id, reserve, Box::new(deliver)));
-        Waiting { pull: self.clone(), id }
+        ReserveHandle { pull: self.clone(), id }
     }
 
     /// Hands back jobs that were delivered to a client that is gone.
-    pub fn refuse(&self, jobs: Vec<Reserved>) {
+    pub fn refuse(&self, jobs: Vec<ReservedLease>) {
         let _ = self.events.send(BrokerEvent::Refused(jobs));
     }
 
@@ -125,16 +125,16 @@ impl Pull {
 }
 
 /// The thread of the broker.
-struct Threads {
+struct BrokerThread {
     store: StoreOpener,
     owner: Option<Arc<Owner>>,
     events: Sender<BrokerEvent>,
     lanes: Vec<Sender<LaneOrder>>,
-    delivers: HashMap<u64, AnswerSender>,
+    delivers: HashMap<u64, ReserveAnswerSender>,
     is_gone: Arc<AtomicBool>,
 }
 
-impl Threads {
+impl BrokerThread {
     fn run(mut self, received: &Receiver<BrokerEvent>, topics: Topics) {
         let lanes = self.store.lanes().clone();
         let (count, home_lanes) = (lanes.count(), lanes);
@@ -204,8 +204,8 @@ impl Threads {
         }
     }
 
-    fn refuse(&mut self, jobs: Vec<Reserved>, broker: &mut Broker) {
-        let mut by_lane: HashMap<usize, Vec<Reserved>> = HashMap::new();
+    fn refuse(&mut self, jobs: Vec<ReservedLease>, broker: &mut Broker) {
+        let mut by_lane: HashMap<usize, Vec<ReservedLease>> = HashMap::new();
         for job in jobs {
             let lane = self.store.lanes().of_token(&job.leased.token).unwrap_or(0);
             by_lane.entry(lane).or_default().push(job);
@@ -324,7 +324,7 @@ impl LaneThread {
         &mut self,
         register: &[TopicName],
         calls: &[LeaseCall],
-    ) -> Result<Vec<Result<CallAnswer, StoreError>>, StoreError> {
+    ) -> Result<Vec<Result<LeaseAnswer, StoreError>>, StoreError> {
         self.open()?;
         if !register.is_empty() {
             self.store().ring_pull(register)?;
@@ -348,7 +348,7 @@ impl LaneThread {
         Ok(answers)
     }
 
-    fn call(&mut self, call: &LeaseCall) -> Result<CallAnswer, StoreError> {
+    fn call(&mut self, call: &LeaseCall) -> Result<LeaseAnswer, StoreError> {
         let owner = self.lease_owner.as_ref().filter(|_| call.is_owned);
         let owner = owner.map(|owner| OwnerTag(owner.tag().to_owned()));
         let (batch, expired) = checkout::lease_unexpired(self.store(), call, owner.as_ref())?;
@@ -362,13 +362,13 @@ impl LaneThread {
         let mut jobs = batch.jobs;
         checkout::remove(self.store(), &mut jobs, &call.removed);
         checkout::count(self.opener.counters(), &jobs, &call.removed);
-        let Some((secret, _)) = &self.secret else { return Ok(CallAnswer::default()) };
+        let Some((secret, _)) = &self.secret else { return Ok(LeaseAnswer::default()) };
         let limits: HashMap<&TopicName, u32> =
             call.wanted.iter().map(|want| (&want.topic, want.max_attempts)).collect();
         let began_ms = now_ms();
-        let reserved = |leased: Leased| {
+        let reserved = |leased: LeasedJob| {
             if call.removed.contains(&leased.key.topic) {
-                return Reserved { leased, ticket: None };
+                return ReservedLease { leased, ticket: None };
             }
             let by_topic = limits.get(&leased.key.topic).copied().unwrap_or(u32::MAX);
             let ticket = Ticket {
@@ -379,9 +379,9 @@ impl LaneThread {
                 began_ms,
                 until_ms: Ticket::reserved(leased.headers.ttr()),
             };
-            Reserved { ticket: Some(ticket.sign(secret)), leased }
+            ReservedLease { ticket: Some(ticket.sign(secret)), leased }
         };
-        Ok(CallAnswer { jobs: jobs.into_iter().map(reserved).collect(), left: batch.left, expired })
+        Ok(LeaseAnswer { jobs: jobs.into_iter().map(reserved).collect(), left: batch.left, expired })
     }
 
     /// Settles leases. If this fails, the leases end at their deadlines.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::broker::{Broker, GRACE};
-use super::calls::{Lane, PATIENCE};
+use super::calls::{BrokerLane, PATIENCE};
 use model::job::TopicName;
 
 impl Broker {
@@ -37,11 +37,11 @@ impl Broker {
     /// Whether something under way may bring jobs to a client.
     fn may_come(&self, id: u64, now: Instant) -> bool {
         let Some(waiter) = self.waiters.get(&id) else { return false };
-        let may = |lane: &Lane, topic: &TopicName| {
+        let may = |lane: &BrokerLane, topic: &TopicName| {
             let has_permits = self.permits(topic) != Some(0) || self.rates.is_asked(topic);
             lane.hot.contains(topic) && self.may_lease(topic, now) && has_permits
         };
-        let answers = |lane: &&Lane| lane.failing.as_ref().is_none_or(|(until, _)| *until <= now);
+        let answers = |lane: &&BrokerLane| lane.failing.as_ref().is_none_or(|(until, _)| *until <= now);
         let mut lanes = self.lanes.iter().filter(answers);
         waiter.on.is_some() || lanes.any(|lane| waiter.reserve.topics.iter().any(|topic| may(lane, topic)))
     }

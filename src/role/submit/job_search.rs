@@ -9,7 +9,7 @@ use super::list::PAGE_BYTES;
 use super::records::SearchedTopic;
 use model::job::{State, TopicName};
 use model::job_filter::JobFilter;
-use store::{JobsPage, Result, Store, StoreError, View};
+use store::{JobsPage, Result, Store, StoreError, StoredJob};
 
 /// How many jobs one request may look at, and for how long.
 const LOOKS: usize = 5_000;
@@ -51,7 +51,7 @@ pub struct JobCursor {
 #[derive(Debug, Default)]
 pub struct FoundJobs {
     /// The jobs, grouped by topic and state. Each group is in the order of the store's list.
-    pub jobs: Vec<View>,
+    pub jobs: Vec<StoredJob>,
     /// Where to continue. None: all jobs were looked at.
     pub next: Option<JobCursor>,
     /// How many jobs were looked at for this page.
@@ -151,7 +151,7 @@ impl JobSearchStep<'_> {
             let page_bytes = page.jobs.iter().map(size).sum::<usize>();
             // Delayed jobs are in the order of their due times.
             let is_behind =
-                |view: &View| self.query.filter.due_until_ms.is_some_and(|until| view.due_ms >= until);
+                |view: &StoredJob| self.query.filter.due_until_ms.is_some_and(|until| view.due_ms >= until);
             let is_last = state == State::Delayed && page.jobs.last().is_some_and(is_behind);
             self.found.looked_at += page.jobs.len();
             self.found.away.extend(page.away);
@@ -200,6 +200,6 @@ impl JobSearchStep<'_> {
     }
 }
 
-fn selects(filter: &JobFilter, view: &View) -> bool {
+fn selects(filter: &JobFilter, view: &StoredJob) -> bool {
     filter.selects(view.state, view.key.id.as_str(), view.due_ms, &view.headers)
 }

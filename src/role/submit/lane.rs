@@ -9,7 +9,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::refused::UnreportedRefusals;
-use super::request::{Add, JobResponder, Responder, SettlementMaker, StoreQuestion, StoreRequest, Work};
+use super::request::{
+    AddWork, JobResponder, Responder, SettlementMaker, StoreQuestion, StoreRequest, StoreWork,
+};
 use super::{QueuedRequest, RequestSource, STORE_TIMEOUT, ThreadLoad};
 use crate::lock;
 use model::job::{JobKey, NewJob};
@@ -31,7 +33,7 @@ const UNANSWERED_MAX: usize = 20_000;
 const BYTES_MAX: usize = 64 << 20;
 
 struct LaneQueue<A: RequestSource> {
-    queue: Mutex<Queue<A>>,
+    queue: Mutex<LaneRequests<A>>,
     handed: Condvar,
     done: Mutex<Vec<AnsweredRequest<A>>>,
     /// The file of the store was removed or replaced. Jobs that are added now would never be delivered.
@@ -41,7 +43,7 @@ struct LaneQueue<A: RequestSource> {
 /// An answered request: its ticket, its answer, and the length of the request in bytes.
 type AnsweredRequest<A> = (<A as RequestSource>::Ticket, <A as RequestSource>::Response, usize);
 
-struct Queue<A: RequestSource> {
+struct LaneRequests<A: RequestSource> {
     requests: Vec<QueuedRequest<A>>,
     /// The thread waits for requests, and was not woken yet. A thread that works is not woken, because that would be a
     /// useless system call.
@@ -63,13 +65,13 @@ pub(super) struct LaneSubmitter<A: RequestSource> {
 impl<A: RequestSource> LaneSubmitter<A> {
     pub(super) fn start(store: Box<dyn Store>, source: Arc<A>) -> io::Result<LaneSubmitter<A>> {
         let shared = Arc::new(LaneQueue {
-            queue: Mutex::new(Queue { requests: Vec::new(), waits: false, closed: false }),
+            queue: Mutex::new(LaneRequests { requests: Vec::new(), waits: false, closed: false }),
             handed: Condvar::new(),
             done: Mutex::default(),
             gone: AtomicBool::new(false),
         });
-        let worker =
-            Worker { shared: Arc::clone(&shared), store, source, refused: UnreportedRefusals::default() };
+        let refused = UnreportedRefusals::default();
+        let worker = LaneQueueWorker { shared: Arc::clone(&shared), store, source, refused };
         crate::vital_thread("submit", move || worker.run())?;
         Ok(LaneSubmitter { shared, fresh: Vec::new(), unanswered: 0, bytes: 0, moved_at: Instant::now() })
     }
@@ -144,7 +146,7 @@ impl<A: RequestSource> Drop for LaneSubmitter<A> {
     }
 }
 
-struct Worker<A: RequestSource> {
+struct LaneQueueWorker<A: RequestSource> {
     shared: Arc<LaneQueue<A>>,
     store: Box<dyn Store>,
     source: Arc<A>,
@@ -154,7 +156,7 @@ struct Worker<A: RequestSource> {
 /// Where a request comes from: its ticket, and its length in bytes.
 type Origin<A> = (<A as RequestSource>::Ticket, usize);
 
-type AddRequest<A> = (Origin<A>, Add<<A as RequestSource>::Response>);
+type AddRequest<A> = (Origin<A>, AddWork<<A as RequestSource>::Response>);
 type DeleteRequest<A> = (Origin<A>, JobKey, JobResponder<Result<Deleted>, <A as RequestSource>::Response>);
 type SettleRequest<A> = (Origin<A>, SettlementMaker<<A as RequestSource>::Response>);
 type OtherRequest<A> = (Origin<A>, StoreQuestion<<A as RequestSource>::Response>);
@@ -181,22 +183,26 @@ enum RequestBatch<A: RequestSource> {
 }
 
 impl<A: RequestSource> RequestBatch<A> {
-    fn new(origin: Origin<A>, work: Work<A::Response>) -> RequestBatch<A> {
+    fn new(origin: Origin<A>, work: StoreWork<A::Response>) -> RequestBatch<A> {
         match work {
-            Work::Add(add) => RequestBatch::Add(vec![(origin, add)]),
-            Work::Delete(key, respond) => RequestBatch::Delete(vec![(origin, key, respond)]),
-            Work::Settle(_, make) => RequestBatch::Settle(vec![(origin, make)]),
-            Work::Other(_, ask) => RequestBatch::Other(vec![(origin, ask)]),
+            StoreWork::Add(add) => RequestBatch::Add(vec![(origin, add)]),
+            StoreWork::Delete(key, respond) => RequestBatch::Delete(vec![(origin, key, respond)]),
+            StoreWork::Settle(_, make) => RequestBatch::Settle(vec![(origin, make)]),
+            StoreWork::Other(_, ask) => RequestBatch::Other(vec![(origin, ask)]),
         }
     }
 
     /// Appends a request of the same kind. Returns a request of another kind.
-    fn push(&mut self, origin: Origin<A>, work: Work<A::Response>) -> Option<(Origin<A>, Work<A::Response>)> {
+    fn push(
+        &mut self,
+        origin: Origin<A>,
+        work: StoreWork<A::Response>,
+    ) -> Option<(Origin<A>, StoreWork<A::Response>)> {
         match (self, work) {
-            (RequestBatch::Add(all), Work::Add(add)) => all.push((origin, add)),
-            (RequestBatch::Delete(all), Work::Delete(key, respond)) => all.push((origin, key, respond)),
-            (RequestBatch::Settle(all), Work::Settle(_, make)) => all.push((origin, make)),
-            (RequestBatch::Other(all), Work::Other(_, ask)) => all.push((origin, ask)),
+            (RequestBatch::Add(all), StoreWork::Add(add)) => all.push((origin, add)),
+            (RequestBatch::Delete(all), StoreWork::Delete(key, respond)) => all.push((origin, key, respond)),
+            (RequestBatch::Settle(all), StoreWork::Settle(_, make)) => all.push((origin, make)),
+            (RequestBatch::Other(all), StoreWork::Other(_, ask)) => all.push((origin, ask)),
             (_, work) => return Some((origin, work)),
         }
         None
@@ -227,7 +233,7 @@ fn by_kind<A: RequestSource>(requests: Vec<QueuedRequest<A>>) -> Vec<RequestBatc
     batches
 }
 
-impl<A: RequestSource> Worker<A> {
+impl<A: RequestSource> LaneQueueWorker<A> {
     fn run(mut self) {
         while let Some(requests) = self.next() {
             for batch in by_kind(requests) {
@@ -272,14 +278,14 @@ impl<A: RequestSource> Worker<A> {
         let (mut group, mut jobs) = (Vec::new(), Vec::new());
         for ((ticket, bytes), add) in adds {
             match add {
-                Add::One(job, respond) => {
+                AddWork::One(job, respond) => {
                     group.push(((ticket, bytes), respond));
                     jobs.push(*job);
                     if jobs.len() >= GROUP {
                         self.add_group(&mut group, &mut jobs);
                     }
                 }
-                Add::Many(many, respond) => {
+                AddWork::Many(many, respond) => {
                     // The earlier adds of the same sequence must come first.
                     self.add_group(&mut group, &mut jobs);
                     let mut added: Vec<Result<Added>> = Vec::new();
@@ -393,10 +399,10 @@ impl<A: RequestSource> Worker<A> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{Source, key};
+    use super::super::tests::{TestRequestSource, key};
     use super::*;
 
-    fn handed(sequence: u64, number: u64, what: &str) -> QueuedRequest<Source> {
+    fn handed(sequence: u64, number: u64, what: &str) -> QueuedRequest<TestRequestSource> {
         let request = match what {
             "add" => StoreRequest::add_many(Vec::new(), |_| ()),
             "del" => StoreRequest::delete(key(), |_, _| ()),
@@ -405,7 +411,7 @@ mod tests {
         QueuedRequest { ticket: (sequence, number), request, bytes: 0 }
     }
 
-    fn tickets(batch: &RequestBatch<Source>) -> (&'static str, Vec<(u64, u64)>) {
+    fn tickets(batch: &RequestBatch<TestRequestSource>) -> (&'static str, Vec<(u64, u64)>) {
         match batch {
             RequestBatch::Add(all) => ("add", all.iter().map(|((ticket, _), _)| *ticket).collect()),
             RequestBatch::Delete(all) => ("del", all.iter().map(|((ticket, _), ..)| *ticket).collect()),

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use model::job::{JobKey, State, TopicName};
-use model::letters::{Filter, Pace};
-use store::{DeadLetter, DeadLetterOperation, DeadLetterSelection, JobsPage, Result, Store, View};
+use model::letters::{Filter, RedrivePace};
+use store::{DeadLetterKey, DeadLetterOperation, DeadLetterSelection, JobsPage, Result, Store, StoredJob};
 
 /// The number of letters that are read first, and its maximum. The number doubles as long as the letters are small.
 const READ: [usize; 2] = [25, 400];
@@ -23,7 +23,7 @@ pub enum DeadLetterTask {
     /// Count how many letters a purge would find.
     CountForPurge,
     /// Make them ready, or delayed.
-    Redrive(Pace),
+    Redrive(RedrivePace),
     /// Remove them.
     Purge,
 }
@@ -32,14 +32,14 @@ pub enum DeadLetterTask {
 #[derive(Debug, Default)]
 pub struct FoundDeadLetters {
     /// The letters.
-    pub letters: Vec<DeadLetter>,
+    pub letters: Vec<DeadLetterKey>,
     /// Where to continue. None: all letters were checked.
     pub next: Option<String>,
     /// The nodes that could not be asked.
     pub away: Vec<String>,
 }
 
-pub(super) fn size(view: &View) -> usize {
+pub(super) fn size(view: &StoredJob) -> usize {
     let log = view.attempts_log.iter().map(|a| a.answer.len() + a.error.len());
     view.body.as_str().len() + log.sum::<usize>()
 }
@@ -74,7 +74,7 @@ impl<'a> DeadLetterSearch<'a> {
         loop {
             let mut page = self.store.list(self.topic, State::Dead, cursor, read)?;
             let is_small = page.jobs.iter().map(size).sum::<usize>() < SMALL;
-            let picks = |view: &View| {
+            let picks = |view: &StoredJob| {
                 let died_ms = view.until_ms.unwrap_or(0);
                 let (id, tags) = (view.key.id.as_str(), view.headers.tags());
                 self.filter.picks(id, tags, died_ms, view.attempts_log.last())
@@ -105,7 +105,7 @@ pub(super) fn find(
     let mut look = DeadLetterSearch::new(store, topic, filter);
     loop {
         let page = look.next(found.next.as_deref(), limit - found.letters.len())?;
-        let letter = |view: View| DeadLetter { id: view.key.id, died_ms: view.until_ms.unwrap_or(0) };
+        let letter = |view: StoredJob| DeadLetterKey { id: view.key.id, died_ms: view.until_ms.unwrap_or(0) };
         found.letters.extend(page.jobs.into_iter().map(letter));
         (found.next, found.away) = (page.next, page.away);
         if found.next.is_none() || found.letters.len() >= limit || look.is_long() {

@@ -82,13 +82,13 @@ pub struct Submitter<A: RequestSource> {
     threads: Vec<LaneSubmitter<A>>,
     /// With several lanes or ways: the requests in progress, by sequence. A request to all lanes keeps its place in the
     /// sequence.
-    sequences: HashMap<u64, RequestQueue<A>>,
+    sequences: HashMap<u64, SequenceQueue<A>>,
     /// The requests that wait for earlier requests of their sequence: how many there are, and how many bytes they have.
     waiting: (usize, usize),
 }
 
 /// The requests of one sequence.
-struct RequestQueue<A: RequestSource> {
+struct SequenceQueue<A: RequestSource> {
     /// The way that these requests use.
     way: usize,
     /// How many requests are under way, each to one lane.
@@ -109,7 +109,7 @@ struct QueuedRequest<A: RequestSource> {
     bytes: usize,
 }
 
-impl<A: RequestSource> RequestQueue<A> {
+impl<A: RequestSource> SequenceQueue<A> {
     fn may_go(&self, is_to_all: bool, set: u64) -> bool {
         !self.to_all && (self.to_one == 0 || !is_to_all && self.set == set)
     }
@@ -181,7 +181,7 @@ impl<A: RequestSource> Submitter<A> {
         }
         if self.has_several_threads() {
             let set = self.lanes.set_number();
-            let fresh = || RequestQueue { way, to_one: 0, to_all: false, set, waiting: VecDeque::new() };
+            let fresh = || SequenceQueue { way, to_one: 0, to_all: false, set, waiting: VecDeque::new() };
             let sequence = self.sequences.entry(sequence).or_insert_with(fresh);
             if !sequence.waiting.is_empty() || !sequence.may_go(lane.is_none(), set) {
                 // A request that waits must wait for all lanes, also for a lane that hangs. So this request is refused
@@ -271,7 +271,7 @@ fn way_for(loads: impl Iterator<Item = ThreadLoad>) -> usize {
 }
 
 /// Notes that a request of a sequence is under way, to one lane or to all.
-fn note_under_way<A: RequestSource>(sequence: &mut RequestQueue<A>, lane: Option<usize>, set: u64) {
+fn note_under_way<A: RequestSource>(sequence: &mut SequenceQueue<A>, lane: Option<usize>, set: u64) {
     sequence.set = set;
     match lane {
         Some(_) => sequence.to_one += 1,
@@ -288,9 +288,9 @@ mod tests {
 
     /// A server whose tickets are pairs: the sequence of a request, and its number in the sequence. It is woken by a
     /// message.
-    pub(super) struct Source(std::sync::Mutex<Sender<()>>);
+    pub(super) struct TestRequestSource(std::sync::Mutex<Sender<()>>);
 
-    impl RequestSource for Source {
+    impl RequestSource for TestRequestSource {
         type Ticket = (u64, u64);
         type Response = ();
 
@@ -324,7 +324,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let settings = config::development(dir.path(), std::iter::empty()).unwrap();
         let (wake, woken) = channel();
-        let source = Arc::new(Source(std::sync::Mutex::new(wake)));
+        let source = Arc::new(TestRequestSource(std::sync::Mutex::new(wake)));
         let open = || store::open(&settings.store, dir.path()).unwrap();
         let threads = (0..2).map(|_| LaneSubmitter::start(open(), Arc::clone(&source)).unwrap()).collect();
         let lanes = Lanes::new(&settings.store).unwrap();
@@ -337,7 +337,7 @@ mod tests {
         submitter.hand_in((2, 1), get(|| ()), 10).unwrap();
         submitter.flush();
         let mut answered = Vec::new();
-        let mut wait_for = |submitter: &mut Submitter<Source>, count: usize| {
+        let mut wait_for = |submitter: &mut Submitter<TestRequestSource>, count: usize| {
             while answered.len() < count {
                 woken.recv_timeout(STORE_TIMEOUT).expect("the store answers");
                 answered.extend(submitter.completions().into_iter().map(|(ticket, ())| ticket));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::list::PAGE_BYTES;
 use model::job::{JobId, JobKey, TopicName};
 use model::record::{JobRecord, RecordFilter};
-use store::{Result, Store, StoreError, View};
+use store::{Result, Store, StoreError, StoredJob};
 
 /// How many records one request may look at, and for how long.
 const LOOKS: usize = 5_000;
@@ -69,7 +69,7 @@ pub struct FoundRecords {
 }
 
 /// The records that were read from one topic, the latest record first.
-struct RecordStream<'a> {
+struct TopicRecords<'a> {
     topic: &'a SearchedTopic,
     read: VecDeque<JobRecord>,
     cursor: Option<String>,
@@ -77,7 +77,7 @@ struct RecordStream<'a> {
     most: usize,
 }
 
-impl RecordStream<'_> {
+impl TopicRecords<'_> {
     /// Reads the next records if none is left.
     fn fill(&mut self, store: &mut dyn Store, since_ms: i64, away: &mut Vec<String>) -> Result<()> {
         while self.read.is_empty() && !self.is_over {
@@ -142,7 +142,7 @@ pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRe
             break;
         }
         let from = start(store, &topic.name, last, filter.until_ms)?;
-        let mut stream = RecordStream { topic, read: VecDeque::new(), cursor: from, is_over: false, most };
+        let mut stream = TopicRecords { topic, read: VecDeque::new(), cursor: from, is_over: false, most };
         stream.fill(store, since_ms, &mut found.away)?;
         streams.push(stream);
     }
@@ -210,7 +210,7 @@ pub struct FoundId {
     /// The topic.
     pub topic: SearchedTopic,
     /// The job, or the latest dead letter if there is no job.
-    pub job: Option<View>,
+    pub job: Option<StoredJob>,
     /// The records of jobs that ended.
     pub records: Vec<JobRecord>,
 }

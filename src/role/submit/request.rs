@@ -5,7 +5,7 @@ use super::job_search::{self, FoundJobs, JobQuery};
 use super::letters::{DeadLetterTask, FoundDeadLetters, find, run_task};
 use super::list::{Listing, list};
 use super::records::{self, FoundIds, FoundRecords, RecordQuery, SearchedTopic};
-use crate::bulk::Bulk;
+use crate::bulk::BulkRun;
 use std::time::Duration;
 
 use crate::tickets::{SettledTicket, TicketError, TicketReport, Tickets};
@@ -15,13 +15,13 @@ use model::letters::Filter;
 use model::record::JobRecord;
 use model::ticket::TicketSecret;
 use store::{
-    Added, Change, Changed, CircuitView, Counts, DeadLetterSelection, Deleted, JobsPage, Lanes, Leased,
-    LimitQuery, LimitUse, OwnerTag, Result, Settled, Settlement, Store, View,
+    Added, Change, Changed, CircuitView, Counts, DeadLetterSelection, Deleted, JobsPage, Lanes, LeasedJob,
+    LimitQuery, LimitUse, OwnerTag, Result, Settled, Settlement, Store, StoredJob,
 };
 
 /// A request to the store. The thread that asks the store also makes the response of type `R`. So a long response does
 /// not delay the thread that serves all clients.
-pub struct StoreRequest<R>(pub(super) Work<R>);
+pub struct StoreRequest<R>(pub(super) StoreWork<R>);
 
 /// Makes the response from the store's answer.
 pub(super) type Responder<T, R> = Box<dyn FnOnce(T) -> R + Send>;
@@ -37,8 +37,8 @@ pub(super) type StoreQuestion<R> = Box<dyn FnOnce(&mut dyn Store) -> R + Send>;
 pub(super) type SettlementMaker<R> =
     Box<dyn FnOnce(&mut dyn Store) -> Result<(Settlement, Responder<Result<Settled>, R>), R> + Send>;
 
-pub(super) enum Work<R> {
-    Add(Add<R>),
+pub(super) enum StoreWork<R> {
+    Add(AddWork<R>),
     Delete(JobKey, JobResponder<Result<Deleted>, R>),
     /// A settlement. The settlements of several requests can share a transaction.
     Settle(Target, SettlementMaker<R>),
@@ -46,7 +46,7 @@ pub(super) enum Work<R> {
 }
 
 /// An add. The adds of several requests can share a transaction.
-pub(super) enum Add<R> {
+pub(super) enum AddWork<R> {
     One(Box<NewJob>, Responder<Result<Added>, R>),
     Many(Vec<NewJob>, Responder<Vec<Result<Added>>, R>),
 }
@@ -72,7 +72,7 @@ impl Target {
 impl<R: 'static> StoreRequest<R> {
     /// Stores a job.
     pub fn add(job: NewJob, respond: impl FnOnce(Result<Added>) -> R + Send + 'static) -> StoreRequest<R> {
-        StoreRequest(Work::Add(Add::One(Box::new(job), Box::new(respond))))
+        StoreRequest(StoreWork::Add(AddWork::One(Box::new(job), Box::new(respond))))
     }
 
     /// Stores several jobs. The answer has one result for each job, in their order.
@@ -80,7 +80,7 @@ impl<R: 'static> StoreRequest<R> {
         jobs: Vec<NewJob>,
         respond: impl FnOnce(Vec<Result<Added>>) -> R + Send + 'static,
     ) -> StoreRequest<R> {
-        StoreRequest(Work::Add(Add::Many(jobs, Box::new(respond))))
+        StoreRequest(StoreWork::Add(AddWork::Many(jobs, Box::new(respond))))
     }
 
     /// Removes a job.
@@ -88,11 +88,11 @@ impl<R: 'static> StoreRequest<R> {
         key: JobKey,
         respond: impl FnOnce(&JobKey, Result<Deleted>) -> R + Send + 'static,
     ) -> StoreRequest<R> {
-        StoreRequest(Work::Delete(key, Box::new(respond)))
+        StoreRequest(StoreWork::Delete(key, Box::new(respond)))
     }
 
     fn other(target: Target, ask: impl FnOnce(&mut dyn Store) -> R + Send + 'static) -> StoreRequest<R> {
-        StoreRequest(Work::Other(target, Box::new(ask)))
+        StoreRequest(StoreWork::Other(target, Box::new(ask)))
     }
 
     /// Asks about one job.
@@ -110,7 +110,7 @@ impl<R: 'static> StoreRequest<R> {
     /// Shows a job.
     pub fn get(
         key: JobKey,
-        respond: impl FnOnce(&JobKey, Result<Option<View>>) -> R + Send + 'static,
+        respond: impl FnOnce(&JobKey, Result<Option<StoredJob>>) -> R + Send + 'static,
     ) -> StoreRequest<R> {
         StoreRequest::about(key, |store, key| store.get(key), respond)
     }
@@ -119,7 +119,7 @@ impl<R: 'static> StoreRequest<R> {
     pub fn get_or_records(
         key: JobKey,
         sees_answers: bool,
-        respond: impl FnOnce(&JobKey, Result<(Option<View>, Vec<JobRecord>)>) -> R + Send + 'static,
+        respond: impl FnOnce(&JobKey, Result<(Option<StoredJob>, Vec<JobRecord>)>) -> R + Send + 'static,
     ) -> StoreRequest<R> {
         let ask = move |store: &mut dyn Store, key: &JobKey| match store.get(key)? {
             Some(view) => Ok((Some(view), Vec::new())),
@@ -204,7 +204,7 @@ impl<R: 'static> StoreRequest<R> {
         hold: Duration,
         max_attempts: u32,
         owner: Option<OwnerTag>,
-        respond: impl FnOnce(Result<Option<Leased>>) -> R + Send + 'static,
+        respond: impl FnOnce(Result<Option<LeasedJob>>) -> R + Send + 'static,
     ) -> StoreRequest<R> {
         StoreRequest::about(
             key,
@@ -219,7 +219,7 @@ impl<R: 'static> StoreRequest<R> {
         respond: impl FnOnce(Result<Settled>) -> R + Send + 'static,
     ) -> StoreRequest<R> {
         let target = Target::Job(settlement.key.clone());
-        StoreRequest(Work::Settle(target, Box::new(move |_| Ok((settlement, Box::new(respond))))))
+        StoreRequest(StoreWork::Settle(target, Box::new(move |_| Ok((settlement, Box::new(respond))))))
     }
 
     /// Settles the lease that a ticket proves. A ticket that is not proved yet is checked at the lane that it names, so
@@ -240,7 +240,7 @@ impl<R: 'static> StoreRequest<R> {
                 Ok((settlement, Box::new(settled) as Responder<Result<Settled>, R>))
             }
         };
-        StoreRequest(Work::Settle(target, Box::new(make)))
+        StoreRequest(StoreWork::Settle(target, Box::new(make)))
     }
 
     /// Shows a page of jobs.
@@ -273,7 +273,7 @@ impl<R: 'static> StoreRequest<R> {
         before: BulkProgress,
         respond: impl FnOnce(Result<(BulkProgress, u64)>) -> R + Send + 'static,
     ) -> StoreRequest<R> {
-        let bulk = Bulk::new(&request, 0, started_ms);
+        let bulk = BulkRun::new(&request, 0, started_ms);
         StoreRequest::other(Target::AllLanes, move |store| respond(bulk.count(store, before, started_ms)))
     }
 
@@ -355,21 +355,21 @@ impl<R> StoreRequest<R> {
     /// Returns the job that the request is about. For several jobs, it is the first one.
     pub fn key(&self) -> Option<&JobKey> {
         match &self.0 {
-            Work::Add(Add::One(job, _)) => Some(&job.key),
-            Work::Add(Add::Many(jobs, _)) => jobs.first().map(|job| &job.key),
-            Work::Delete(key, _) => Some(key),
-            Work::Settle(target, _) | Work::Other(target, _) => target.key(),
+            StoreWork::Add(AddWork::One(job, _)) => Some(&job.key),
+            StoreWork::Add(AddWork::Many(jobs, _)) => jobs.first().map(|job| &job.key),
+            StoreWork::Delete(key, _) => Some(key),
+            StoreWork::Settle(target, _) | StoreWork::Other(target, _) => target.key(),
         }
     }
 
     /// Returns the lane of the request. None: the request does not belong to one lane alone.
     pub(super) fn lane(&self, lanes: &Lanes) -> Option<usize> {
         match &self.0 {
-            Work::Add(Add::Many(jobs, _)) => {
+            StoreWork::Add(AddWork::Many(jobs, _)) => {
                 let mut of_jobs = jobs.iter().map(|job| lanes.lane_of(&job.key));
                 of_jobs.next().filter(|first| of_jobs.all(|lane| lane == *first))
             }
-            Work::Settle(Target::Lane(lane), _) | Work::Other(Target::Lane(lane), _) => Some(*lane),
+            StoreWork::Settle(Target::Lane(lane), _) | StoreWork::Other(Target::Lane(lane), _) => Some(*lane),
             _ => self.key().map(|key| lanes.lane_of(key)),
         }
     }

@@ -13,25 +13,25 @@ use std::time::Instant;
 
 use super::ending::{note, receiver_failed, settlement};
 use super::failure_log::FailureLog;
-use super::hold_log::HoldLog;
+use super::hold_log::LateReasonHistory;
 use super::host_limits::HostLimits;
 use super::lane::{LaneEvent, LaneOrder};
-use super::lane_state::{BellState, Exchange, LaneState};
+use super::lane_state::{BellState, ExchangeState, LaneState};
 use super::limits::Limits;
 use super::workers::FinishedCallback;
 use super::{EXCHANGE, LEASE_MARGIN};
-use model::fair::{Fair, ServedTopic, TopicSearch};
+use model::fair::{Fair, ServedTopic, TopicSelection};
 use model::flow::ReceiverFailures;
 use model::job::{Attempt, TopicName};
 use model::late_start::LateStart;
 use model::settings::HostLimit;
 use model::topic::{Topic, Topics};
-use store::{Leased, Ring, StoreError, Token};
+use store::{LeasedJob, Ring, StoreError, Token};
 
 /// A callback that runs.
 #[derive(Debug)]
 pub(super) struct RunningCallback {
-    pub leased: Leased,
+    pub leased: LeasedJob,
     /// The topic as it was when the lease was ordered.
     pub topic: Arc<Topic>,
     /// The lane that the job was leased from.
@@ -67,7 +67,7 @@ pub(super) struct ConsumerState {
     pub(super) hosts: HostLimits,
     pub(super) evidence: ReceiverFailures,
     pub(super) failures: FailureLog,
-    pub(super) holds: HoldLog,
+    pub(super) holds: LateReasonHistory,
     home_of: HomeOf,
     /// The process takes no new work.
     pub(super) drains: bool,
@@ -101,7 +101,7 @@ impl ConsumerState {
             hosts,
             evidence: ReceiverFailures::default(),
             failures: FailureLog::default(),
-            holds: HoldLog::new(lanes, now),
+            holds: LateReasonHistory::new(lanes, now),
             home_of,
             drains: false,
             orders: Vec::new(),
@@ -118,7 +118,7 @@ impl ConsumerState {
         self.hosts.serve(&self.topics);
         self.evidence.keep(|topic| self.topics.get(topic.as_str()).is_some());
         self.holds.keep(|topic| self.topics.get(topic.as_str()).is_some());
-        self.lanes.iter_mut().for_each(|lane| lane.search(TopicSearch::All));
+        self.lanes.iter_mut().for_each(|lane| lane.search(TopicSelection::All));
         self.fair.serve(names);
     }
 
@@ -170,7 +170,7 @@ impl ConsumerState {
         let free = self.free();
         for (number, lane) in self.lanes.iter_mut().enumerate() {
             if self.fair.more(number, free, |topic| allowed(&self.limits, &self.hosts, topic)) {
-                lane.search(TopicSearch::Known);
+                lane.search(TopicSelection::Known);
             }
         }
     }
@@ -220,7 +220,7 @@ impl ConsumerState {
         for number in 0..self.lanes.len() {
             let lane = &mut self.lanes[number];
             lane.forget_past_moments(now);
-            if matches!(lane.exchange, Exchange::Idle) {
+            if matches!(lane.exchange, ExchangeState::Idle) {
                 lane.rung.iter().for_each(|topic| self.fair.note_ring(number, topic));
             }
             if !self.drains {
@@ -275,8 +275,8 @@ impl ConsumerState {
     /// Returns the earliest time at which a callback or an exchange in progress should have ended.
     pub(super) fn overdue_at(&self) -> Option<Instant> {
         let exchanges = self.lanes.iter().filter_map(|lane| match &lane.exchange {
-            Exchange::UnderWay(exchange) => Some(exchange.since + EXCHANGE),
-            Exchange::Idle | Exchange::Paused { .. } => None,
+            ExchangeState::UnderWay(exchange) => Some(exchange.since + EXCHANGE),
+            ExchangeState::Idle | ExchangeState::Paused { .. } => None,
         });
         self.in_flight.values().map(RunningCallback::overdue_at).chain(exchanges).min()
     }

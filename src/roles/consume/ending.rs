@@ -10,7 +10,7 @@ use model::job::{Attempt, Due};
 use model::ticket::{Ticket, TicketSecret};
 use model::topic::{CatchUp, Failure, Topic};
 use role::expiry::attempt_without_call;
-use store::{Leased, Outcome, Settlement, Token};
+use store::{LeasedJob, Outcome, Settlement, Token};
 
 /// Returns the URL where a receiver reports the outcome of this attempt. `None` if the receiver cannot answer this
 /// attempt later. `base` is the address of the HTTP API.
@@ -18,7 +18,7 @@ pub(super) fn ack_url(
     base: Option<&str>,
     secret: Option<&TicketSecret>,
     topic: &Topic,
-    leased: &Leased,
+    leased: &LeasedJob,
 ) -> Option<String> {
     let (base, secret) = (base?, secret?);
     if topic.answer_later.is_zero() {
@@ -39,7 +39,7 @@ pub(super) fn ack_url(
 /// Returns the settlement of the lease of a job whose callback ended with this verdict.
 pub(super) fn settlement(
     topic: &Topic,
-    leased: &Leased,
+    leased: &LeasedJob,
     token: Token,
     verdict: &Verdict,
     attempt: Attempt,
@@ -80,7 +80,7 @@ pub(super) fn settlement(
 /// Logs the outcome of a verdict.
 pub(super) fn note(
     failures: &mut FailureLog,
-    leased: &Leased,
+    leased: &LeasedJob,
     verdict: &Verdict,
     outcome: &Outcome,
     now: Instant,
@@ -124,7 +124,7 @@ pub(super) fn receiver_failed(verdict: &Verdict) -> bool {
 
 /// Returns the attempt to record if a job has been due for longer than its topic allows. The job then becomes a dead
 /// letter. `None` if the job gets its callback.
-pub(super) fn too_old(topic: &Topic, leased: &Leased) -> Option<Attempt> {
+pub(super) fn too_old(topic: &Topic, leased: &LeasedJob) -> Option<Attempt> {
     let CatchUp::Skip(most) = topic.catch_up else { return None };
     let late = leased.late();
     if late <= most {
@@ -151,8 +151,8 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn leased(attempt: u32, due_ms: i64) -> Leased {
-        Leased {
+    fn leased(attempt: u32, due_ms: i64) -> LeasedJob {
+        LeasedJob {
             key: JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("1").unwrap() },
             body: Body::trusted("1"),
             token: Token(Box::from([7])),
@@ -210,7 +210,7 @@ mod tests {
         let again = Verdict::Again { reason: "flag".to_owned(), retry_after: None };
         let outcome = |attempt: u32, own: Option<u32>, max_notifications: Option<u32>| {
             let topic = Topic { max_notifications, ..topic() };
-            let leased = Leased { max_attempts: own, ..leased(attempt, 0) };
+            let leased = LeasedJob { max_attempts: own, ..leased(attempt, 0) };
             let (answer, error) = (String::new(), String::new());
             let made =
                 Attempt { number: attempt, at_ms: 0, took_ms: 0, status: None, answer, error, late: None };

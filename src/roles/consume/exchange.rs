@@ -9,17 +9,17 @@ use super::dispatcher::{ConsumerState, RunningCallback, allowed};
 use super::ending::too_old;
 use super::host_limits::HeldJob;
 use super::lane::{self, ExchangeAnswer, LaneOrder};
-use super::lane_state::{Exchange, ExchangeUnderWay, LeaseUnderWay};
-use model::fair::TopicSearch;
+use super::lane_state::{ExchangeState, ExchangeUnderWay, LeaseUnderWay};
+use model::fair::TopicSelection;
 use model::job::TopicName;
 use role::expiry::expired;
-use store::{LeaseRequest, Leased, StoreError};
+use store::{LeaseRequest, LeasedJob, StoreError};
 
-impl Exchange {
+impl ExchangeState {
     /// Returns how many workers are kept free for the jobs that a lease under way may bring.
     pub(super) fn reserved(&self) -> u32 {
         match self {
-            Exchange::UnderWay(ExchangeUnderWay { lease: Some(lease), .. }) => lease.limit,
+            ExchangeState::UnderWay(ExchangeUnderWay { lease: Some(lease), .. }) => lease.limit,
             _ => 0,
         }
     }
@@ -41,7 +41,7 @@ impl ConsumerState {
         let wanted = lease.iter().flat_map(|lease| &lease.1).cloned().collect();
         let order = LaneOrder::Exchange { settle, wanted, limit: if leases { limit as usize } else { 0 } };
         let lease = lease.map(|(lease, _)| lease);
-        self.lanes[number].exchange = Exchange::UnderWay(ExchangeUnderWay { since: now, lease });
+        self.lanes[number].exchange = ExchangeState::UnderWay(ExchangeUnderWay { since: now, lease });
         self.order(number, order);
     }
 
@@ -87,8 +87,8 @@ impl ConsumerState {
     ) -> Result<(), StoreError> {
         let ExchangeAnswer { unsettled, batch, failed, unanswered } = answer;
         let lane = &mut self.lanes[number];
-        let Exchange::UnderWay(ExchangeUnderWay { since, lease }) =
-            std::mem::replace(&mut lane.exchange, Exchange::Idle)
+        let ExchangeState::UnderWay(ExchangeUnderWay { since, lease }) =
+            std::mem::replace(&mut lane.exchange, ExchangeState::Idle)
         else {
             return Ok(());
         };
@@ -111,12 +111,12 @@ impl ConsumerState {
                     StoreError::Moving(_) => lane.trouble.pause_for(&e),
                     _ => lane.trouble.pause_after(&format_args!("cannot lease or settle: {e}")),
                 };
-                lane.exchange = Exchange::Paused { until: now + pause };
+                lane.exchange = ExchangeState::Paused { until: now + pause };
                 self.holds.note_store_down(number, now + pause);
                 // The lane searches again for the jobs that the lease should have brought. If no job came, this process
                 // forgets the ready jobs of the lane until that search (`forget`), so that it keeps no permits for
                 // them.
-                lane.search(TopicSearch::All);
+                lane.search(TopicSelection::All);
                 if batch.jobs.is_empty() {
                     self.fair.forget(number);
                     return Ok(());
@@ -147,7 +147,7 @@ impl ConsumerState {
     }
 
     /// Takes a job that was leased. Its callback begins, unless the job is too old or its host is at the limit.
-    fn take_job(&mut self, number: usize, lease: &LeaseUnderWay, leased: Leased, now: Instant) {
+    fn take_job(&mut self, number: usize, lease: &LeaseUnderWay, leased: LeasedJob, now: Instant) {
         // The lease has the topic as it was when the lease was ordered, even if the topic has changed or is gone since.
         let Some((topic, _)) = lease.asked.get(&leased.key.topic) else { return };
         if let Some(attempt) = expired(&leased).or_else(|| too_old(topic, &leased)) {
@@ -202,7 +202,7 @@ impl ConsumerState {
         // ask for them.
         let is_ours = |topic: &TopicName| {
             asked.contains_key(topic)
-                || (allowed(&self.limits, &self.hosts, topic).is_some() || asks == TopicSearch::Known)
+                || (allowed(&self.limits, &self.hosts, topic).is_some() || asks == TopicSelection::Known)
                     && self.wanted_callbacks(topic) > 0
         };
         others.retain(|topic| !is_ours(topic));
@@ -213,7 +213,7 @@ impl ConsumerState {
         // The lane tries again after the next ring or callback. But if one of these topics has no jobs, the next lease
         // can ask for another topic in its place. So the lane searches again at once.
         if more && !in_vain {
-            lane.search(TopicSearch::Known);
+            lane.search(TopicSelection::Known);
         }
         let topics = lane.pass_on(others, |topic| self.fair.knows(number, topic), now);
         if !topics.is_empty() {

@@ -8,13 +8,13 @@ use super::dispatcher::{ConsumerState, RunningCallback};
 use super::host_limits::{HeldJob, HostDecision};
 use super::lane::LaneOrder;
 use model::excerpt::Excerpt;
-use model::fair::TopicSearch;
+use model::fair::TopicSelection;
 use model::flow::CircuitChange;
 use model::job::{Attempt, Due, TopicName};
 use model::late_start::LateReason;
 use model::topic::Topic;
 use role::expiry::expired_at;
-use store::{CircuitOpening, Leased, Outcome, Permit, PermitRequest, Settlement, StoreError};
+use store::{CircuitOpening, LeasedJob, Outcome, Permit, PermitRequest, Settlement, StoreError};
 
 impl ConsumerState {
     /// Asks the homes of topics and hosts with limits for the permits that are needed, and gives back the permits that
@@ -47,7 +47,7 @@ impl ConsumerState {
     fn search_for(&mut self, topic: &TopicName) {
         for (number, lane) in self.lanes.iter_mut().enumerate() {
             if self.fair.knows(number, topic) {
-                lane.search(TopicSearch::Known);
+                lane.search(TopicSelection::Known);
             }
         }
     }
@@ -119,7 +119,7 @@ impl ConsumerState {
         let reason = Excerpt(reason);
         // The jobs on this lane wait while the circuit is open. The next lease reports until when they wait. This
         // process may also get the probe.
-        self.lanes[lane].search(TopicSearch::All);
+        self.lanes[lane].search(TopicSelection::All);
         if pause.is_zero() {
             return;
         }
@@ -134,7 +134,7 @@ impl ConsumerState {
     }
 
     pub(super) fn note_closed(&mut self, lane: usize, topic: &TopicName, is_news: Result<bool, StoreError>) {
-        self.lanes[lane].search(TopicSearch::All);
+        self.lanes[lane].search(TopicSelection::All);
         match is_news {
             Ok(true) if self.home_of(topic.as_str()) == lane => {
                 log::warn!(topic = topic.as_str(); "its receiver is back: its jobs are delivered");
@@ -193,13 +193,13 @@ impl ConsumerState {
     fn return_unused(&mut self, job: HeldJob, outcome: Outcome, now: Instant) {
         let HeldJob { lane, topic, leased, .. } = job;
         self.release(lane, &topic, &leased, "its host is at its limit");
-        let Leased { key, token, .. } = leased;
+        let LeasedJob { key, token, .. } = leased;
         self.lanes[lane].add_settlement(Settlement { key, token, outcome, attempt: None }, now);
     }
 
     /// Gives back the permit of a leased job that gets no callback now. If the job is a probe, the next job may be the
     /// probe.
-    fn release(&mut self, lane: usize, topic: &Topic, leased: &Leased, why: &str) {
+    fn release(&mut self, lane: usize, topic: &Topic, leased: &LeasedJob, why: &str) {
         self.limits.record_end(&topic.name, false);
         if let Some(opens) = leased.probe {
             // The probe gave no information about its receiver, so the next job may be the probe at once. Other lanes
@@ -215,12 +215,12 @@ impl ConsumerState {
         &mut self,
         lane: usize,
         topic: &Topic,
-        leased: Leased,
+        leased: LeasedJob,
         attempt: Attempt,
         now: Instant,
     ) {
         self.release(lane, topic, &leased, &attempt.error);
-        let Leased { key, token, .. } = leased;
+        let LeasedJob { key, token, .. } = leased;
         if self.failures.admits(&key.topic, true, now) {
             let (topic, id, error) = (key.topic.as_str(), key.id.as_str(), Excerpt(&attempt.error));
             log::error!(target: "notify", topic, id; "is a dead letter: {error}");

@@ -14,7 +14,7 @@ const BREATH: Duration = Duration::from_secs(1);
 
 /// What held jobs back last, and until when.
 #[derive(Debug)]
-pub(super) struct HoldLog {
+pub(super) struct LateReasonHistory {
     started: Instant,
     /// The first and the last moment of the time in which no worker was free. A worker that was free for less than
     /// [`BREATH`] does not count.
@@ -24,9 +24,14 @@ pub(super) struct HoldLog {
     topics: BTreeMap<TopicName, (LateReason, Instant)>,
 }
 
-impl HoldLog {
-    pub(super) fn new(lanes: usize, now: Instant) -> HoldLog {
-        HoldLog { started: now, workers_busy: None, store_down: vec![None; lanes], topics: BTreeMap::new() }
+impl LateReasonHistory {
+    pub(super) fn new(lanes: usize, now: Instant) -> LateReasonHistory {
+        LateReasonHistory {
+            started: now,
+            workers_busy: None,
+            store_down: vec![None; lanes],
+            topics: BTreeMap::new(),
+        }
     }
 
     /// Forgets the topics that are not served.
@@ -96,18 +101,18 @@ mod tests {
     fn a_late_attempt_names_what_held_it_back() {
         let now = Instant::now();
         let (busy, limited) = (TopicName::new("busy").unwrap(), TopicName::new("limited").unwrap());
-        let mut log = HoldLog::new(2, now);
+        let mut log = LateReasonHistory::new(2, now);
         let after = |seconds: u32| now + SECOND * seconds;
-        let reason = |log: &HoldLog, topic, lane, late: u32, at: u32| {
+        let reason = |log: &LateReasonHistory, topic, lane, late: u32, at: u32| {
             log.lateness(topic, lane, SECOND * late, after(at)).map(|late| (late.ms, late.reason))
         };
         assert_eq!(log.lateness(&busy, 0, Duration::from_millis(999), after(60)), None);
         assert_eq!(reason(&log, &busy, 0, 61, 60), Some((61_000, LateReason::NotStarted)));
         assert_eq!(reason(&log, &busy, 0, 5, 60), Some((5_000, LateReason::Unknown)));
-        let mut moment = HoldLog::new(2, now);
+        let mut moment = LateReasonHistory::new(2, now);
         moment.note_workers_busy(after(59));
         assert_eq!(reason(&moment, &busy, 0, 5, 60), Some((5_000, LateReason::Unknown)), "only for a moment");
-        let busy_since = |log: &mut HoldLog, from_ms: u64| {
+        let busy_since = |log: &mut LateReasonHistory, from_ms: u64| {
             for ms in (from_ms..=60_000).step_by(900) {
                 log.note_workers_busy(now + Duration::from_millis(ms));
             }

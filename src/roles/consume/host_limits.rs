@@ -19,7 +19,7 @@ use model::flow::{LimitName, POSTPONED_MAX};
 use model::job::TopicName;
 use model::settings::HostLimit;
 use model::topic::{Topic, Topics};
-use store::{Leased, Permit, PermitRequest};
+use store::{LeasedJob, Permit, PermitRequest};
 
 /// The shortest time by which a job is postponed.
 const POSTPONED_MIN: Duration = Duration::from_millis(20);
@@ -34,7 +34,7 @@ pub(super) struct HeldJob {
     pub lane: usize,
     /// The topic as it was when the lease was ordered.
     pub topic: Arc<Topic>,
-    pub leased: Leased,
+    pub leased: LeasedJob,
     /// The index of the job's host in `HostLimits`, if this host has limits.
     pub host: Option<usize>,
 }

@@ -15,7 +15,7 @@ use model::job::{JobKey, TopicName};
 use model::ticket::TicketSecret;
 use role::{self, lock};
 use store::{
-    self, Batch, Bell, CircuitOpening, LeaseRequest, OwnerTag, Permit, PermitRequest, Ring, Settled,
+    self, Bell, CircuitOpening, LeaseRequest, LeaseResult, OwnerTag, Permit, PermitRequest, Ring, Settled,
     Settlement, Store, StoreError, TopicRing,
 };
 
@@ -86,7 +86,7 @@ pub(super) struct ExchangeAnswer {
     /// What must be settled again.
     pub unsettled: Vec<Settlement>,
     /// What was leased.
-    pub batch: Batch,
+    pub batch: LeaseResult,
     /// What went wrong.
     pub failed: Option<StoreError>,
     /// Whether some lease calls got no answer, and their leases are not taken back yet.
@@ -132,12 +132,12 @@ impl Inbox {
 }
 
 /// The main loop's side of a lane.
-pub(super) struct Lane {
+pub(super) struct LaneHandle {
     orders: Sender<LaneOrder>,
     wake_writer: UnixStream,
 }
 
-impl Lane {
+impl LaneHandle {
     /// Starts a lane's thread.
     pub(super) fn start(
         number: usize,
@@ -145,7 +145,7 @@ impl Lane {
         bell: Box<dyn Bell>,
         owner: OwnerTag,
         inbox: &Arc<Inbox>,
-    ) -> Result<Lane> {
+    ) -> Result<LaneHandle> {
         let (wake_reader, wake_writer) = UnixStream::pair()?;
         wake_reader.set_nonblocking(true)?;
         wake_writer.set_nonblocking(true)?;
@@ -163,7 +163,7 @@ impl Lane {
             secret_read: None,
         };
         role::vital_thread("lane", move || worker.run())?;
-        Ok(Lane { orders, wake_writer })
+        Ok(LaneHandle { orders, wake_writer })
     }
 
     pub(super) fn order(&self, order: LaneOrder) {
@@ -311,12 +311,12 @@ impl LaneWorker {
 
     fn exchange(&mut self, settle: Vec<Settlement>, wanted: &[LeaseRequest], limit: usize) -> ExchangeAnswer {
         let (settled, leased) = match limit {
-            0 => (self.store.settle(&settle), Ok(Batch::default())),
+            0 => (self.store.settle(&settle), Ok(LeaseResult::default())),
             _ => self.store.exchange(&settle, wanted, limit, Some(&self.owner)),
         };
         let (batch, mut failed) = match leased {
             Ok(batch) => (batch, None),
-            Err(e) => (Batch::default(), Some(e)),
+            Err(e) => (LeaseResult::default(), Some(e)),
         };
         let mut unsettled = Vec::new();
         for (settlement, settled) in settle.into_iter().zip(settled) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::lane;
 use super::passed_topics::PassedTopics;
-use model::fair::TopicSearch;
+use model::fair::TopicSelection;
 use model::job::TopicName;
 use model::topic::Topic;
 use role::TroubleLog;
@@ -37,9 +37,9 @@ const PASS_ON: Duration = Duration::from_secs(1);
 /// What the dispatcher knows of a lane.
 #[derive(Debug)]
 pub(super) struct LaneState {
-    pub exchange: Exchange,
+    pub exchange: ExchangeState,
     /// What the next lease asks for. `None`: as far as is known, a lease would bring nothing.
-    search: Option<Search>,
+    search: Option<LeaseSearch>,
     /// When the last lease ended. `None`: as far as is known, it left no work behind.
     backlog: Option<Instant>,
     pub bell: BellState,
@@ -68,7 +68,7 @@ pub(super) struct LaneState {
 
 /// Whether the lane's thread talks to the store.
 #[derive(Debug)]
-pub(super) enum Exchange {
+pub(super) enum ExchangeState {
     /// It does not talk to the store.
     Idle,
     /// It has an order to talk to the store, and has not answered yet.
@@ -94,16 +94,16 @@ pub(super) struct LeaseUnderWay {
     /// asks for. With 0, the lease only asks how many jobs are ready.
     pub asked: BTreeMap<TopicName, (Arc<Topic>, u32)>,
     /// Whether the lease asks only for topics that are known to have ready jobs, or for all topics.
-    pub asks: TopicSearch,
+    pub asks: TopicSelection,
     /// The topics that the bell rang for and that are not asked for, because there was no worker or no permit for them.
     pub unasked: BTreeSet<TopicName>,
 }
 
 /// What a lease must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Search {
+struct LeaseSearch {
     /// `All`: it is not known which topics have ready jobs.
-    asks: TopicSearch,
+    asks: TopicSelection,
     /// Whether the bell rang for the jobs. If so, the lease does not wait for outcomes to gather.
     is_rung: bool,
 }
@@ -125,8 +125,8 @@ impl LaneState {
     /// Returns the state of a lane that may have work.
     pub(super) fn new(now: Instant) -> LaneState {
         LaneState {
-            exchange: Exchange::Idle,
-            search: Some(Search { asks: TopicSearch::All, is_rung: false }),
+            exchange: ExchangeState::Idle,
+            search: Some(LeaseSearch { asks: TopicSelection::All, is_rung: false }),
             backlog: None,
             bell: BellState::Heard,
             rung: BTreeSet::new(),
@@ -143,16 +143,16 @@ impl LaneState {
     }
 
     /// Notes that the next lease may find ready jobs: of known topics, or of any topic.
-    pub(super) fn search(&mut self, asks: TopicSearch) {
-        let before = self.search.unwrap_or(Search { asks: TopicSearch::Known, is_rung: false });
-        let asks = if before.asks == TopicSearch::All { TopicSearch::All } else { asks };
-        self.search = Some(Search { asks, ..before });
+    pub(super) fn search(&mut self, asks: TopicSelection) {
+        let before = self.search.unwrap_or(LeaseSearch { asks: TopicSelection::Known, is_rung: false });
+        let asks = if before.asks == TopicSelection::All { TopicSelection::All } else { asks };
+        self.search = Some(LeaseSearch { asks, ..before });
     }
 
     /// Notes that the bell rang. `None`: the ring names no topic, so any topic may have ready jobs.
     pub(super) fn ring(&mut self, topic: Option<TopicName>) {
-        self.search(if topic.is_some() { TopicSearch::Known } else { TopicSearch::All });
-        self.search = self.search.map(|search| Search { is_rung: true, ..search });
+        self.search(if topic.is_some() { TopicSelection::Known } else { TopicSelection::All });
+        self.search = self.search.map(|search| LeaseSearch { is_rung: true, ..search });
         self.rung.extend(topic);
     }
 
@@ -172,14 +172,14 @@ impl LaneState {
 
     /// Forgets the moments that have passed.
     pub(super) fn forget_past_moments(&mut self, now: Instant) {
-        if matches!(self.exchange, Exchange::Paused { until } if until <= now) {
-            self.exchange = Exchange::Idle;
+        if matches!(self.exchange, ExchangeState::Paused { until } if until <= now) {
+            self.exchange = ExchangeState::Idle;
         }
         let over = |(topic, at): (&TopicName, &Instant)| (*at <= now).then(|| topic.clone());
         for topic in self.circuits.iter().filter_map(over).collect::<Vec<_>>() {
             self.circuits.remove(&topic);
             self.rung.insert(topic);
-            self.search(TopicSearch::Known);
+            self.search(TopicSelection::Known);
         }
     }
 
@@ -188,7 +188,7 @@ impl LaneState {
     pub(super) fn is_due(&self, leases: bool, now: Instant) -> bool {
         let takes_back = self.take_back_at.is_some_and(|at| at <= now);
         let gathers = self.gathering_deadline().is_some_and(|until| until > now);
-        matches!(self.exchange, Exchange::Idle)
+        matches!(self.exchange, ExchangeState::Idle)
             && (takes_back || (leases || !self.unsettled.is_empty()) && !gathers)
     }
 
@@ -199,15 +199,15 @@ impl LaneState {
     }
 
     /// Begins a lease. Returns which topics it asks for: only known ones, or all.
-    pub(super) fn begin_lease(&mut self, now: Instant) -> TopicSearch {
+    pub(super) fn begin_lease(&mut self, now: Instant) -> TopicSelection {
         let search = self.search.take();
         let surveys = self.backlog.is_some() && self.survey_at <= now;
-        if surveys { TopicSearch::All } else { search.map_or(TopicSearch::Known, |search| search.asks) }
+        if surveys { TopicSelection::All } else { search.map_or(TopicSelection::Known, |search| search.asks) }
     }
 
     /// Notes that a lease has ended, when it began, and whether it left work behind.
-    pub(super) fn end_lease(&mut self, asks: TopicSearch, since: Instant, leaves: bool, now: Instant) {
-        if asks == TopicSearch::All {
+    pub(super) fn end_lease(&mut self, asks: TopicSelection, since: Instant, leaves: bool, now: Instant) {
+        if asks == TopicSelection::All {
             self.survey_at = now + ((now - since) * SURVEY_SHARE).min(SURVEY);
         }
         self.backlog = leaves.then_some(now);
@@ -231,8 +231,8 @@ impl LaneState {
     /// Returns the time until which the lane waits for more outcomes, to settle them together. `None` if there are no
     /// outcomes, or if the lane does not wait. It does not wait when the number of outcomes reaches the number of
     /// callbacks that still run. So one half is settled while the other half is in flight. A ring ends the wait only if
-    /// the lane knows of no other work. A lease that leaves work behind rings as well, so a busy lane gets rings all
-    /// the time.
+    /// the lane knows of no other work. A lease call also rings the bell if it leaves ready jobs in the store. So a
+    /// busy lane gets rings all the time.
     fn gathering_deadline(&self) -> Option<Instant> {
         let is_rung = self.search.is_some_and(|search| search.is_rung) && self.backlog.is_none();
         let waits = !is_enough(self.unsettled.len(), self.flying) && !is_rung;
@@ -243,13 +243,13 @@ impl LaneState {
     /// that another process gets the ring. `is_free`: the process could take work. Returns the decision if it changes.
     pub(super) fn listen(&mut self, is_free: bool, now: Instant) -> Option<bool> {
         // During an exchange there is no decision, because the answer to the exchange may reverse it.
-        let is_idle = matches!(self.exchange, Exchange::Idle);
+        let is_idle = matches!(self.exchange, ExchangeState::Idle);
         let before = match self.bell {
             BellState::Heard => true,
             BellState::Ignored => false,
             BellState::TakenDown | BellState::Gone => return None,
         };
-        if matches!(self.exchange, Exchange::UnderWay(_)) {
+        if matches!(self.exchange, ExchangeState::UnderWay(_)) {
             return None;
         }
         let listens = is_free && is_idle && self.search.is_none() && !self.is_resting(now);
@@ -265,9 +265,9 @@ impl LaneState {
     /// Returns when something is due on this lane again. Everything that is due now must have been done.
     pub(super) fn next(&self, drains: bool, now: Instant) -> Option<Instant> {
         let idle = match self.exchange {
-            Exchange::UnderWay(_) => [None; 3],
-            Exchange::Paused { until } => [Some(until), None, None],
-            Exchange::Idle => {
+            ExchangeState::UnderWay(_) => [None; 3],
+            ExchangeState::Paused { until } => [Some(until), None, None],
+            ExchangeState::Idle => {
                 let rest_ends = self.backlog.map(|since| since + GATHER).filter(|until| *until > now);
                 [self.gathering_deadline(), rest_ends, self.take_back_at]
             }
@@ -307,7 +307,7 @@ impl LaneState {
     /// Whether a drain has nothing more to do on this lane.
     pub(super) fn is_drained(&self) -> bool {
         self.unsettled.is_empty()
-            && !matches!(self.exchange, Exchange::UnderWay(_))
+            && !matches!(self.exchange, ExchangeState::UnderWay(_))
             && self.bell == BellState::Gone
     }
 }

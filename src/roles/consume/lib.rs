@@ -32,7 +32,7 @@ use anyhow::{Context as _, Result};
 
 use self::dispatcher::ConsumerState;
 use self::ending::ack_url;
-use self::lane::{Inbox, Lane, LaneOrder, LaneReport};
+use self::lane::{Inbox, LaneHandle, LaneOrder, LaneReport};
 use self::workers::Workers;
 use host::{Owner, wait_readable};
 use model::settings::StoreSettings;
@@ -72,7 +72,7 @@ struct Consumer {
 
 /// A lane, as the main loop knows it.
 struct ConsumedLane {
-    thread: Lane,
+    thread: LaneHandle,
     /// The secret that signs the tickets of the lane's leases.
     secret: Option<TicketSecret>,
 }
@@ -89,7 +89,7 @@ impl Consumer {
         for number in 0..all.count() {
             let bell = context.bell(number, BellKind::Push, owner.tag())?;
             let tag = OwnerTag(owner.tag().to_owned());
-            let thread = Lane::start(number, context.lane(number)?, bell, tag, &inbox)?;
+            let thread = LaneHandle::start(number, context.lane(number)?, bell, tag, &inbox)?;
             lanes.push(ConsumedLane { thread, secret: None });
         }
         let concurrency = settings.consume.concurrency;

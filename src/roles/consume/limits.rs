@@ -6,7 +6,7 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use model::flow::{LimitName, RateSteps};
+use model::flow::{LimitName, TokenBucket};
 use model::job::TopicName;
 use model::settings::HostLimit;
 use model::topic::{Rate, Topics};
@@ -52,7 +52,7 @@ struct Limit {
     refusals: u32,
     /// This process decides alone until this moment.
     alone: Option<Instant>,
-    /// How much of the rate is spent while this process decides alone (see [`RateSteps`]).
+    /// How much of the rate is spent while this process decides alone (see [`TokenBucket`]).
     spent_us: f64,
 }
 
@@ -103,8 +103,12 @@ impl Limit {
         self.again = None;
         if let Some(rate) = self.rate {
             let now_us = now.duration_since(epoch).as_micros() as f64;
-            let taken =
-                RateSteps::from(rate).take(self.spent_us, now_us, std::mem::take(&mut self.unused), granted);
+            let taken = TokenBucket::from(rate).take(
+                self.spent_us,
+                now_us,
+                std::mem::take(&mut self.unused),
+                granted,
+            );
             (granted, self.spent_us) = (taken.granted, taken.spent_us);
             self.again = taken.again.map(|again| now + again);
         }

@@ -14,7 +14,7 @@ use model::metrics::AttemptOutcome;
 use model::settings::Settings;
 use model::topic::{Failure, Topic};
 use role::lock;
-use store::{Leased, Token};
+use store::{LeasedJob, Token};
 use telemetry::counters::Counters;
 
 /// A callback that ended.
@@ -28,7 +28,7 @@ pub(super) struct FinishedCallback {
     pub attempt: Attempt,
 }
 
-struct WorkerQueue {
+struct FinishedCallbackQueue {
     counters: Counters,
     finished: Mutex<Vec<FinishedCallback>>,
     /// The main loop has been woken because `finished` is not empty.
@@ -38,7 +38,7 @@ struct WorkerQueue {
 
 /// The main loop's side of the workers.
 pub(super) struct Workers {
-    shared: Arc<WorkerQueue>,
+    shared: Arc<FinishedCallbackQueue>,
     caller: Caller,
     wake_reader: UnixStream,
     /// Calls that [`Workers::begin`] has not passed to `caller` yet.
@@ -50,7 +50,7 @@ impl Workers {
         let (wake_reader, wake_writer) = UnixStream::pair()?;
         wake_reader.set_nonblocking(true)?;
         wake_writer.set_nonblocking(true)?;
-        let shared = Arc::new(WorkerQueue {
+        let shared = Arc::new(FinishedCallbackQueue {
             counters,
             finished: Mutex::default(),
             is_woken: AtomicBool::new(false),
@@ -64,7 +64,7 @@ impl Workers {
 
     /// Adds a call. The next [`Workers::begin`] begins it. The caller ensures that there are never more than
     /// `consume.concurrency` calls.
-    pub(super) fn call(&mut self, topic: &Arc<Topic>, leased: &Leased, ack_url: Option<String>) {
+    pub(super) fn call(&mut self, topic: &Arc<Topic>, leased: &LeasedJob, ack_url: Option<String>) {
         let delivery = Delivery {
             key: leased.key.clone(),
             body: leased.body.clone(),
@@ -107,7 +107,7 @@ impl AsFd for Workers {
     }
 }
 
-impl WorkerQueue {
+impl FinishedCallbackQueue {
     fn record_end(&self, token: Token, topic: &TopicName, expected_us: i64, ended: CompletedCall) {
         self.count(topic, expected_us, &ended);
         let CompletedCall { verdict, attempt, .. } = ended;
@@ -149,6 +149,6 @@ impl WorkerQueue {
 /// Returns the earliest time when an attempt could begin, in Unix microseconds. This is the later of two times: the due
 /// time of the job, and the time when the job was added. A retry is always due after the add, so it counts from its own
 /// due time.
-fn expected_us(leased: &Leased) -> i64 {
+fn expected_us(leased: &LeasedJob) -> i64 {
     leased.due_ms.saturating_mul(1000).max(leased.stamp_us)
 }

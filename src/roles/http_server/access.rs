@@ -14,13 +14,13 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::watch;
 
 use super::admission::AcceptedHosts;
-use super::connections::ConnectionProof;
-use super::pool::{Holder, Pool};
+use super::connections::AuthenticatedFlag;
+use super::pool::{PoolHolder, ResourcePool};
 use super::problem::Problem;
-use super::reserves::RequestPlace;
+use super::reserves::RequestShare;
 use super::route_rule::{RouteRule, rule};
 use super::sessions::Sessions;
-use model::failure_limiter::{ClientSource, FailureKind, FailureLimiter};
+use model::failure_limiter::{ClientSource, FailureLimiter, FailureVerdict};
 use model::scope::RequiredAccess;
 use model::session;
 use model::settings::{Auth, HttpSettings};
@@ -73,13 +73,13 @@ impl fmt::Display for Caller {
 
 /// An extension of an answer. It says that the caller had a valid token or session, or needed none.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PassedAccess;
+pub(super) struct AuthorizedMark;
 
 /// What the caller of a request may do. It is an extension of each request that needs a scope.
 #[derive(Debug, Clone)]
-pub(super) struct Permissions(Option<Token>);
+pub(super) struct CallerPermissions(Option<Token>);
 
-impl Permissions {
+impl CallerPermissions {
     /// The token or account of the caller. None: the caller needs none.
     pub(super) fn token(&self) -> Option<&Token> {
         self.0.as_ref()
@@ -92,7 +92,7 @@ impl Permissions {
 }
 
 /// The caller, and the token or account that proved who the caller is.
-type Identity = (Caller, Option<Token>);
+type AuthenticatedCaller = (Caller, Option<Token>);
 
 /// The header that the console's page sends with each change.
 const CSRF: HeaderName = HeaderName::from_static("dq-csrf");
@@ -120,36 +120,36 @@ pub(super) fn holder<'a, 'b>(
 }
 
 /// Decides who may make a request, and how many requests run at once.
-pub(super) struct Access {
+pub(super) struct AccessControl {
     auth: Auth,
     tokens: watch::Receiver<Tokens>,
     failures: Mutex<FailureLimiter>,
     hosts: Arc<AcceptedHosts>,
     /// None: there is no console, so there are no sessions.
     sessions: Option<Arc<Sessions>>,
-    requests: Pool,
+    requests: ResourcePool,
     /// The places for requests with a ticket. They take no places from requests with a token.
-    tickets: Pool,
+    tickets: ResourcePool,
     max_requests: usize,
     own_user: u32,
 }
 
-impl Access {
+impl AccessControl {
     pub(super) fn new(
         http: &HttpSettings,
         tokens: watch::Receiver<Tokens>,
         hosts: Arc<AcceptedHosts>,
         sessions: Option<Arc<Sessions>>,
-    ) -> Access {
-        Access {
+    ) -> AccessControl {
+        AccessControl {
             auth: http.auth,
             tokens,
             failures: Mutex::default(),
             hosts,
             sessions,
             // No caller and no source can take all places.
-            requests: Pool::new(http.max_requests, http.max_requests.div_ceil(2)),
-            tickets: Pool::new(http.max_requests.div_ceil(4), http.max_requests.div_ceil(8)),
+            requests: ResourcePool::new(http.max_requests, http.max_requests.div_ceil(2)),
+            tickets: ResourcePool::new(http.max_requests.div_ceil(4), http.max_requests.div_ceil(8)),
             max_requests: http.max_requests,
             own_user: nix::unistd::geteuid().as_raw(),
         }
@@ -169,7 +169,12 @@ impl Access {
     }
 
     /// Returns the caller and its token, or the answer that refuses the request.
-    fn caller(&self, peer: Peer, method: &Method, headers: &HeaderMap) -> Result<Identity, Box<Response>> {
+    fn caller(
+        &self,
+        peer: Peer,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Result<AuthenticatedCaller, Box<Response>> {
         if let Some(uid) = self.local_user(peer) {
             return Ok((Caller::Local(uid), None));
         }
@@ -201,7 +206,11 @@ impl Access {
 
     /// Returns the account that has signed in to the console, if the request has a valid session cookie. A browser
     /// sends the cookie by itself. So a change must also carry the CSRF value, which only the console's own page knows.
-    fn signed_in(&self, method: &Method, headers: &HeaderMap) -> Result<Option<Identity>, Box<Response>> {
+    fn signed_in(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Result<Option<AuthenticatedCaller>, Box<Response>> {
         let Some(sessions) = self.sessions.as_deref().filter(|_| headers.contains_key(COOKIE)) else {
             return Ok(None);
         };
@@ -217,7 +226,7 @@ impl Access {
 
     fn wrong_token(&self, peer: Peer) -> Response {
         let record_failure = lock(&self.failures).record_failure(peer.source(), Instant::now());
-        if let FailureKind::TooMany(until) = record_failure {
+        if let FailureVerdict::TooMany(until) = record_failure {
             return too_many_failures("tokens", peer, until);
         }
         let why = "the token is unknown, revoked or expired";
@@ -261,9 +270,9 @@ async fn topic(parts: &mut Parts) -> Option<String> {
 }
 
 /// Passes on a request if its caller may make the request, and if there is a free place for it. The answer gets the
-/// extension [`PassedAccess`] if the caller has shown a valid token or session, or needs none.
+/// extension [`AuthorizedMark`] if the caller has shown a valid token or session, or needs none.
 pub(super) async fn let_in<F: Future<Output = Response>>(
-    access: &Access,
+    access: &AccessControl,
     request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
@@ -271,7 +280,7 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
     let peer = parts.extensions.get::<Peer>().copied().unwrap_or(Peer::User(None));
     let route = parts.extensions.get::<MatchedPath>().cloned();
     let rule = route.as_ref().map(|route| rule(&parts.method, route.as_str()));
-    let proof = parts.extensions.get::<ConnectionProof>().cloned().unwrap_or_default();
+    let proof = parts.extensions.get::<AuthenticatedFlag>().cloned().unwrap_or_default();
     let mut has_token = rule != Some(RouteRule::Password) && access.needs_no_token(peer);
     if has_token {
         proof.record();
@@ -289,7 +298,7 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
         _ => let_in_by(access, rule, (peer, &mut has_token), (parts, body), next).await,
     };
     if has_token {
-        answer.extensions_mut().insert(PassedAccess);
+        answer.extensions_mut().insert(AuthorizedMark);
     }
     answer
 }
@@ -297,7 +306,7 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
 /// Passes on a request for a route that needs a scope or a ticket. Sets `has_token` when the caller has a valid token
 /// or session, or needs none.
 async fn let_in_by<F: Future<Output = Response>>(
-    access: &Access,
+    access: &AccessControl,
     rule: Option<RouteRule>,
     (peer, has_token): (Peer, &mut bool),
     (mut parts, body): (Parts, Body),
@@ -313,7 +322,7 @@ async fn let_in_by<F: Future<Output = Response>>(
     };
     if rule != Some(RouteRule::Ticket) {
         *has_token = true;
-        parts.extensions.get::<ConnectionProof>().inspect(|proof| proof.record());
+        parts.extensions.get::<AuthenticatedFlag>().inspect(|proof| proof.record());
     }
     // A path that does not exist has no rule. So a caller with a valid token passes, and gets the answer 404.
     if let (Some(rule), Some(token)) = (rule, &token) {
@@ -324,7 +333,7 @@ async fn let_in_by<F: Future<Output = Response>>(
             return forbidden(&caller, need);
         }
     }
-    let holder = Holder::new(&caller, peer);
+    let holder = PoolHolder::new(&caller, peer);
     let places = if rule == Some(RouteRule::Ticket) { &access.tickets } else { &access.requests };
     let place = places.take(holder.clone(), 1);
     // Root and the daemon's own user get an answer even when all places are taken, so that an operator can examine an
@@ -341,9 +350,9 @@ async fn let_in_by<F: Future<Output = Response>>(
     if let Some(token) = &token {
         parts.extensions.insert(VerifiedToken::from(token));
     }
-    parts.extensions.insert(Permissions(token));
+    parts.extensions.insert(CallerPermissions(token));
     // The place becomes free when the request is done, or earlier if the route gives it up.
-    let place = RequestPlace::new(place);
+    let place = RequestShare::new(place);
     parts.extensions.insert(place.clone());
     next(Request::from_parts(parts, body)).await
 }

@@ -23,7 +23,7 @@ use super::typed_body::{self, word};
 use host::now_ms;
 use model::password::StoredPassword;
 use model::scope::{RequiredAccess, Scope, ScopeTopics};
-use model::token::{Token, TokenName, TokenProof};
+use model::token::{Token, TokenCredential, TokenName};
 use registry::RegistryError;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -136,7 +136,7 @@ async fn put(
     let hashed = hashed.map_err(|e| Problem::field("password", format!("password: {e}")))?;
     let account = Token {
         name: name.clone(),
-        proof: TokenProof::Password(hashed),
+        proof: TokenCredential::Password(hashed),
         scopes: vec![role.scope()],
         created_ms: now_ms(),
         expires_ms: None,

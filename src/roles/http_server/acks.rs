@@ -12,16 +12,16 @@ use utoipa_axum::routes;
 use super::api::Api;
 use super::api_response::ApiResponse;
 use super::body::JsonBody;
-use super::connections::ConnectionProof;
+use super::connections::AuthenticatedFlag;
 use super::problem::Problem;
 use super::route_rule::{RouteRule, rule};
 use super::schema;
-use super::store_client::Reply;
-use super::typed_body::{self, Span, word};
+use super::store_client::AnswerSender;
+use super::typed_body::{self, JsonDuration, word};
 use model::job::JobKey;
 use model::json_time;
 use model::ticket::{PresentedTicket, Ticket};
-use role::settling::{Report, ReportVerb, SettlingResult};
+use role::settling::{Report, ReportVerb, SettlementEffect};
 use role::submit::StoreRequest;
 use role::tickets::{SettledTicket, TicketError, TicketReport};
 use store::Token;
@@ -50,13 +50,13 @@ pub(super) struct AckRequest {
     /// Only with `nack`: the delay until the next attempt, if the job has attempts left. If it is missing, the topic's
     /// retry policy decides.
     #[schema(schema_with = schema::span, required = false)]
-    delay: Option<Span>,
+    delay: Option<JsonDuration>,
     /// Only with `nack`: the reason. Its first 200 characters are kept with the job.
     reason: Option<String>,
     /// Required with `extend`, and not allowed otherwise: how long the receiver may still take, from now on. The
     /// topic's `answer_later` remains the limit.
     #[schema(schema_with = schema::span, required = false)]
-    by: Option<Span>,
+    by: Option<JsonDuration>,
 }
 
 /// What happened to the job.
@@ -70,13 +70,13 @@ enum SettledOutcome {
     Extended,
 }
 
-impl From<SettlingResult> for SettledOutcome {
-    fn from(became: SettlingResult) -> SettledOutcome {
+impl From<SettlementEffect> for SettledOutcome {
+    fn from(became: SettlementEffect) -> SettledOutcome {
         match became {
-            SettlingResult::Done => SettledOutcome::Done,
-            SettlingResult::Retried => SettledOutcome::Retried,
-            SettlingResult::Dead => SettledOutcome::Dead,
-            SettlingResult::Extended => SettledOutcome::Extended,
+            SettlementEffect::Done => SettledOutcome::Done,
+            SettlementEffect::Retried => SettledOutcome::Retried,
+            SettlementEffect::Dead => SettledOutcome::Dead,
+            SettlementEffect::Extended => SettledOutcome::Extended,
         }
     }
 }
@@ -119,7 +119,7 @@ impl AckRequest {
     }
 
     fn report(self) -> Report {
-        let span = |given: Option<Span>| given.map(|Span(span)| span);
+        let span = |given: Option<JsonDuration>| given.map(|JsonDuration(span)| span);
         let verb = match self.outcome() {
             ReportedOutcome::Ack => ReportVerb::Ack,
             ReportedOutcome::Nack => ReportVerb::Nack { delay: span(self.delay) },
@@ -156,7 +156,7 @@ pub(super) async fn with_ticket<F: Future<Output = Response>>(
     };
     match proved {
         Ok(proved) => {
-            parts.extensions.get::<ConnectionProof>().inspect(|proof| proof.record());
+            parts.extensions.get::<AuthenticatedFlag>().inspect(|proof| proof.record());
             parts.extensions.insert(proved);
             next(HttpRequest::from_parts(parts, body)).await
         }
@@ -203,7 +203,7 @@ impl Api {
             Err(false) => return Err(no_ticket()),
             Err(true) => {}
         }
-        let ask = |reply: Reply<_>| StoreRequest::secret(lane, |secret| reply.with(secret));
+        let ask = |reply: AnswerSender<_>| StoreRequest::secret(lane, |secret| reply.with(secret));
         self.tickets.learn(lane, self.store_client.ask(0, ask).await??);
         self.tickets.proved(lane, shown).map_err(|_| no_ticket())
     }
@@ -231,7 +231,8 @@ impl Api {
         let length = report.text.len();
         let response = TicketReport { shown, lane, reserved, topic, report };
         let tickets = self.tickets.clone();
-        let ask = |reply: Reply<_>| StoreRequest::report(tickets, response, |settled| reply.with(settled));
+        let ask =
+            |reply: AnswerSender<_>| StoreRequest::report(tickets, response, |settled| reply.with(settled));
         let settled = self.store_client.ask(length, ask).await??;
         Ok(ApiResponse::new(StatusCode::OK, &AckResponse::from(settled)))
     }

@@ -16,7 +16,7 @@ const NAMES: [&str; 7] =
 const TOPICS_MAX: usize = 1000;
 
 /// What a caller may do with these settings.
-pub(super) enum AdminSettings {
+pub(super) enum AdminSettingsAccess {
     /// The caller is an administrator, and may change the settings.
     Changed,
     /// The caller must leave the settings as they are. A new topic of the caller belongs to this tenant. Therefore all
@@ -29,19 +29,19 @@ pub(super) enum AdminSettings {
     },
 }
 
-impl AdminSettings {
-    pub(super) fn for_requester(requester: &Requester, topics: &Topics) -> AdminSettings {
+impl AdminSettingsAccess {
+    pub(super) fn for_requester(requester: &Requester, topics: &Topics) -> AdminSettingsAccess {
         if requester.permits(RequiredAccess::Admin) {
-            return AdminSettings::Changed;
+            return AdminSettingsAccess::Changed;
         }
         let tenant = requester.name().unwrap_or_default();
         let topics = topics.iter().filter(|topic| topic.tenant == tenant).count();
-        AdminSettings::Kept { tenant, topics }
+        AdminSettingsAccess::Kept { tenant, topics }
     }
 
     /// Checks the removal of a topic, because this also removes the topic's limits.
     pub(super) fn check_removal(&self, topic: &Topic) -> Result<(), Problem> {
-        let AdminSettings::Kept { tenant, .. } = self else { return Ok(()) };
+        let AdminSettingsAccess::Kept { tenant, .. } = self else { return Ok(()) };
         let new = Topic::new(topic.name.clone(), "");
         let is_own_tenant = |setting: &Setting| setting.name == "tenant" && topic.tenant == *tenant;
         for setting in Topic::SETTINGS.iter().filter(|setting| NAMES.contains(&setting.name)) {
@@ -56,7 +56,7 @@ impl AdminSettings {
 
     /// Checks a change. `before` is none for a new topic.
     pub(super) fn check(&self, before: Option<&Topic>, changed: &mut Topic) -> Result<(), Problem> {
-        let AdminSettings::Kept { tenant, topics } = self else { return Ok(()) };
+        let AdminSettingsAccess::Kept { tenant, topics } = self else { return Ok(()) };
         if before.is_none() && *topics >= TOPICS_MAX {
             let detail =
                 format!("{tenant} has registered {topics} topics: only an administrator registers more");
@@ -90,7 +90,7 @@ mod tests {
             tenant: "shops".into(),
             ..Topic::new(TopicName::new("t").unwrap(), "http://h/")
         };
-        let manager = AdminSettings::Kept { tenant: "ci".into(), topics: 0 };
+        let manager = AdminSettingsAccess::Kept { tenant: "ci".into(), topics: 0 };
         let mut changed = Topic { title: "new".into(), ..before.clone() };
         assert!(manager.check(Some(&before), &mut changed).is_ok() && changed.tenant == "shops");
         let mut lifted = Topic { max_pending: None, ..before.clone() };
@@ -101,11 +101,14 @@ mod tests {
             "{}",
             problem.detail
         );
-        assert!(AdminSettings::Changed.check(Some(&before), &mut lifted).is_ok());
+        assert!(AdminSettingsAccess::Changed.check(Some(&before), &mut lifted).is_ok());
         // Otherwise the caller could remove the topic and register it again without its limits.
         assert_eq!(manager.check_removal(&before).unwrap_err().named_field(), Some("max_pending"));
         let own = Topic { tenant: "ci".into(), ..Topic::new(before.name.clone(), "http://h/") };
-        assert!(manager.check_removal(&own).is_ok() && AdminSettings::Changed.check_removal(&before).is_ok());
+        assert!(
+            manager.check_removal(&own).is_ok()
+                && AdminSettingsAccess::Changed.check_removal(&before).is_ok()
+        );
         let mut unchecked = Topic { tls_verify: false, ..before.clone() };
         assert_eq!(
             manager.check(Some(&before), &mut unchecked).unwrap_err().named_field(),
@@ -116,7 +119,7 @@ mod tests {
         // A new topic has no limits, and belongs to the tenant of its maker.
         let mut new = Topic::new(before.name.clone(), "http://h/");
         assert!(manager.check(None, &mut new).is_ok() && new.tenant == "ci");
-        let many = AdminSettings::Kept { tenant: "ci".into(), topics: TOPICS_MAX };
+        let many = AdminSettingsAccess::Kept { tenant: "ci".into(), topics: TOPICS_MAX };
         assert!(many.check(None, &mut Topic::new(before.name.clone(), "http://h/")).is_err());
         assert!(many.check(Some(&before), &mut before.clone()).is_ok());
         let mut new = Topic { tenant: "another".into(), ..Topic::new(before.name, "http://h/") };

@@ -22,8 +22,8 @@ use super::problem::Problem;
 use super::schema;
 use super::topic_shown::text;
 use super::typed_body;
-use delivery::alert::{Mailer, SendError, Webhook, address};
-use delivery::callback::{Rules, guarded_agent};
+use delivery::alert::{AlertSendError, Mailer, Webhook, address};
+use delivery::callback::{GuardRules, guarded_agent};
 use host::now_ms;
 use model::notice::{Message, Notice};
 use model::settings::{AlertWebhook, Settings, SmtpSettings};
@@ -42,7 +42,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 /// How people get alerts, as the configuration says.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AlertChannels)]
-struct Channels<'a> {
+struct AlertChannels<'a> {
     /// The mail channel. Null: no mail is sent.
     #[schema(required = true)]
     mail: Option<MailChannel<'a>>,
@@ -84,7 +84,7 @@ struct WebhookChannel<'a> {
 
 /// Shows who gets alerts, as the configuration says.
 #[utoipa::path(get, path = "/v1/alerts/channels", tag = "daemon", operation_id = "get_alert_channels",
-    responses((status = 200, body = Channels, description = "The channels, without passwords and without URLs of webhooks"), schema::ReadProblems))]
+    responses((status = 200, body = AlertChannels, description = "The channels, without passwords and without URLs of webhooks"), schema::ReadProblems))]
 async fn channels_shown(State(api): State<Api>) -> ApiResponse {
     let alert = &api.settings.alert;
     let mail = alert.smtp.as_ref().map(|SmtpSettings { host, port, from, .. }| MailChannel {
@@ -94,7 +94,7 @@ async fn channels_shown(State(api): State<Api>) -> ApiResponse {
         recipients: &alert.to,
     });
     let host = |url: &str| url.parse::<axum::http::Uri>().ok().and_then(|u| u.host().map(str::to_owned));
-    let shown = Channels {
+    let shown = AlertChannels {
         mail,
         webhooks: alert
             .webhooks
@@ -249,7 +249,7 @@ fn by_webhook(
     settings: &Settings,
     message: &Message,
     zone: &TimeZone,
-) -> Result<(), SendError> {
-    let agent = guarded_agent(Rules::new(&settings.callback), PATIENCE);
+) -> Result<(), AlertSendError> {
+    let agent = guarded_agent(GuardRules::new(&settings.callback), PATIENCE);
     Webhook::new(agent, webhook, zone.clone())?.send(message)
 }

@@ -10,17 +10,17 @@ use axum::http::{HeaderMap, request};
 use jiff::tz::TimeZone;
 use tokio::sync::watch;
 
-use super::access::{Caller, Permissions};
+use super::access::{Caller, CallerPermissions};
 use super::admission::AcceptedHosts;
 use super::bulk_runner::BulkRunner;
 use super::callback_test::CallbackTester;
 use super::events::LiveCache;
-use super::forecast::Forecasts;
-use super::health::Health;
-use super::id_source::IdSource;
+use super::forecast::ForecastThread;
+use super::health::StoreHealthThreads;
+use super::id_source::JobIdGenerator;
 use super::input;
 use super::metrics::MetricSources;
-use super::pool::{Holder, Pool};
+use super::pool::{PoolHolder, ResourcePool};
 use super::problem::Problem;
 use super::registrar::Registrar;
 use super::replays;
@@ -33,17 +33,17 @@ use model::scope::RequiredAccess;
 use model::settings::Settings;
 use model::token::Tokens;
 use model::topic::{Topic, Topics};
-use role::pull::Pull;
+use role::pull::PullHandle;
 use role::tickets::Tickets;
 use store::Lanes;
 use telemetry::counters::Counters;
 
 /// The state that all routes share. Each request clones it. A clone only increases the reference counts.
 #[derive(Clone)]
-pub(super) struct Api(Arc<Parts>);
+pub(super) struct Api(Arc<ApiState>);
 
 /// The parts of [`Api`].
-pub(super) struct Parts {
+pub(super) struct ApiState {
     pub store_client: StoreClient,
     /// The topics as they are now.
     pub topics: watch::Receiver<Topics>,
@@ -51,26 +51,26 @@ pub(super) struct Parts {
     /// The longest body, in bytes.
     pub max_body: usize,
     /// The memory for the bodies of all requests, in bytes.
-    pub bodies: Pool,
+    pub bodies: ResourcePool,
     pub settings: Arc<Settings>,
     pub registrar: Registrar,
     pub lanes: Lanes,
     pub trials: CallbackTester,
-    pub health: Health,
+    pub health: StoreHealthThreads,
     pub metrics: MetricSources,
     pub counters: Counters,
     /// The time zone in which the days of the statistics begin and end.
     pub zone: TimeZone,
     pub tickets: Tickets,
     /// Serves clients that reserve jobs.
-    pub pull: Pull,
+    pub pull: PullHandle,
     /// Limits how many clients reserve jobs at the same time. Each client takes a place.
-    pub reserves: Pool,
+    pub reserves: ResourcePool,
     pub live: LiveCache,
     pub hosts: Arc<AcceptedHosts>,
     /// None: there is no console.
     pub sessions: Option<Arc<Sessions>>,
-    pub forecasts: Forecasts,
+    pub forecasts: ForecastThread,
     pub bulk: BulkRunner,
     /// True when this process is ending. Streams that have no end of their own are then closed.
     pub closing: watch::Sender<bool>,
@@ -84,14 +84,14 @@ pub(super) struct Parts {
 }
 
 impl Deref for Api {
-    type Target = Parts;
-    fn deref(&self) -> &Parts {
+    type Target = ApiState;
+    fn deref(&self) -> &ApiState {
         &self.0
     }
 }
 
-impl From<Parts> for Api {
-    fn from(parts: Parts) -> Api {
+impl From<ApiState> for Api {
+    fn from(parts: ApiState) -> Api {
         Api(Arc::new(parts))
     }
 }
@@ -124,8 +124,8 @@ impl Api {
 pub(super) struct Requester {
     /// The client for which long reads from the store are counted (`StoreClient::read`). Each client has a limited
     /// number of such reads at a time. None: the reads are not limited.
-    pub holder: Option<Holder>,
-    permissions: Option<Permissions>,
+    pub holder: Option<PoolHolder>,
+    permissions: Option<CallerPermissions>,
     caller: Option<Caller>,
 }
 
@@ -136,19 +136,19 @@ impl Requester {
     }
 
     /// The source of ids for jobs without an id, if the request has an Idempotency-Key.
-    pub(super) fn id_source(&self, headers: &HeaderMap) -> Result<Option<IdSource>, Problem> {
-        Ok(replays::key_of(headers)?.map(|key| IdSource::new(self.caller.as_ref(), key)))
+    pub(super) fn id_source(&self, headers: &HeaderMap) -> Result<Option<JobIdGenerator>, Problem> {
+        Ok(replays::key_of(headers)?.map(|key| JobIdGenerator::new(self.caller.as_ref(), key)))
     }
 
     /// The name of the requester's token or account, if there is one.
     pub(super) fn name(&self) -> Option<String> {
-        let token = self.permissions.as_ref().and_then(Permissions::token)?;
+        let token = self.permissions.as_ref().and_then(CallerPermissions::token)?;
         Some(token.name.as_str().to_owned())
     }
 
     /// The limits for adds to a topic.
     pub(super) fn quota(&self, topic: &Topic) -> Option<Arc<Quota>> {
-        Quota::of(topic, self.permissions.as_ref().and_then(Permissions::token))
+        Quota::of(topic, self.permissions.as_ref().and_then(CallerPermissions::token))
     }
 
     /// Whether the requester may see what receivers answered to the jobs of this topic.

@@ -10,14 +10,15 @@ use serde::Serialize;
 use super::audit::AuditNote;
 use super::cursor;
 use super::job_shown::{
-    AddResult, AddedJob, AddedJobs, DoneAdd, JobList, JobResponse, OutcomeWord, RefusedAdd, SpooledDeletion,
+    AddOutcomeWord, AddResult, AddedJob, AddedJobs, DoneAdd, JobList, JobResponse, RefusedAdd,
+    SpooledDeletion,
 };
 use super::problem::Problem;
 use super::record_shown::RecordResponse;
 use super::replays::PartialResult;
 use model::job::{JobId, JobKey, TopicName};
 use model::record::JobRecord;
-use store::{Added, Changed, Deleted, JobsPage, Result, StoreError, View};
+use store::{Added, Changed, Deleted, JobsPage, Result, StoreError, StoredJob};
 
 /// The characters that are percent-encoded in a path: all except letters, digits, `-`, `_`, `.` and `~`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -125,7 +126,7 @@ impl IntoResponse for ApiResponse {
 /// caller may see what receivers answered.
 pub(super) fn job(
     key: &JobKey,
-    view: Option<&View>,
+    view: Option<&StoredJob>,
     records: &[JobRecord],
     sees_answers: bool,
 ) -> Result<ApiResponse, Problem> {
@@ -177,10 +178,10 @@ fn outcome<'a>(
     added: Result<Added>,
 ) -> Result<(StatusCode, AddedJob<'a>), Problem> {
     let (status, outcome, due_ms) = match added? {
-        Added::New { due_ms } => (StatusCode::CREATED, OutcomeWord::New, due_ms),
-        Added::Replaced { due_ms } => (StatusCode::OK, OutcomeWord::Replaced, due_ms),
-        Added::Kept { due_ms } => (StatusCode::OK, OutcomeWord::Kept, due_ms),
-        Added::Spooled { due_ms } => (StatusCode::ACCEPTED, OutcomeWord::Spooled, due_ms),
+        Added::New { due_ms } => (StatusCode::CREATED, AddOutcomeWord::New, due_ms),
+        Added::Replaced { due_ms } => (StatusCode::OK, AddOutcomeWord::Replaced, due_ms),
+        Added::Kept { due_ms } => (StatusCode::OK, AddOutcomeWord::Kept, due_ms),
+        Added::Spooled { due_ms } => (StatusCode::ACCEPTED, AddOutcomeWord::Spooled, due_ms),
         Added::Rejected => {
             let detail = format!("a job {:?} is there already", id.as_str());
             return Err(Problem::conflict("exists", detail));

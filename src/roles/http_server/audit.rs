@@ -25,7 +25,7 @@ use super::registrar::Registrar;
 use super::route_rule::is_route;
 use super::schema;
 use host::now_ms;
-use model::audit::Entry;
+use model::audit::AuditEntry;
 use model::excerpt::Excerpt;
 
 /// The default and the maximum number of entries in a page.
@@ -33,7 +33,7 @@ const LIMITS: [usize; 2] = [50, 500];
 
 /// Whose requests are recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum AuditActor {
+enum AuditedCallers {
     /// The requests of all callers.
     All,
     /// Only the requests of people. Clients with tokens add and change jobs all the time, so their requests are not
@@ -43,32 +43,32 @@ enum AuditActor {
 
 /// The requests that are recorded: method, path, the name of the action, and whose requests.
 #[rustfmt::skip]
-const NOTED: &[(&str, &str, &str, AuditActor)] = &[
-    ("POST",   "/v1/topics",                   "topic.create",   AuditActor::All),
-    ("PUT",    "/v1/topics/{t}",               "topic.set",      AuditActor::All),
-    ("PATCH",  "/v1/topics/{t}",               "topic.change",   AuditActor::All),
-    ("DELETE", "/v1/topics/{t}",               "topic.delete",   AuditActor::All),
-    ("POST",   "/v1/topics/{t}/pause",         "topic.pause",    AuditActor::All),
-    ("POST",   "/v1/topics/{t}/resume",        "topic.resume",   AuditActor::All),
-    ("POST",   "/v1/topics/{t}/test",          "topic.test",     AuditActor::All),
-    ("POST",   "/v1/topics/{t}/rotate-secret", "topic.rotate",   AuditActor::All),
-    ("POST",   "/v1/topics/{t}/dead/redrive",  "dead.redrive",   AuditActor::All),
-    ("POST",   "/v1/topics/{t}/dead/purge",    "dead.purge",     AuditActor::All),
-    ("POST",   "/v1/topics/{t}/jobs",          "job.add",        AuditActor::People),
-    ("POST",   "/v1/topics/{t}/jobs/batch",    "job.add",        AuditActor::People),
-    ("PATCH",  "/v1/topics/{t}/jobs/{id}",     "job.change",     AuditActor::People),
-    ("PATCH",  "/v1/topics/{t}/jobs/batch",    "job.change",     AuditActor::People),
-    ("DELETE", "/v1/topics/{t}/jobs/batch",    "job.delete",     AuditActor::People),
-    ("DELETE", "/v1/topics/{t}/jobs/{id}",     "job.delete",     AuditActor::People),
-    ("POST",   "/v1/topics/{t}/jobs/{id}/run", "job.run",        AuditActor::People),
-    ("DELETE", "/v1/topics/{t}/jobs/{id}/records", "record.forget", AuditActor::All),
-    ("POST",   "/v1/jobs/bulk",                "bulk.start",     AuditActor::All),
-    ("POST",   "/v1/jobs/bulk/{n}/stop",       "bulk.stop",      AuditActor::All),
-    ("POST",   "/v1/tokens",                   "token.create",   AuditActor::All),
-    ("DELETE", "/v1/tokens/{name}",            "token.revoke",   AuditActor::All),
-    ("PUT",    "/v1/accounts/{name}",          "account.set",    AuditActor::All),
-    ("DELETE", "/v1/accounts/{name}",          "account.remove", AuditActor::All),
-    ("POST",   "/v1/alerts/test",              "alert.test",     AuditActor::All),
+const NOTED: &[(&str, &str, &str, AuditedCallers)] = &[
+    ("POST",   "/v1/topics",                   "topic.create",   AuditedCallers::All),
+    ("PUT",    "/v1/topics/{t}",               "topic.set",      AuditedCallers::All),
+    ("PATCH",  "/v1/topics/{t}",               "topic.change",   AuditedCallers::All),
+    ("DELETE", "/v1/topics/{t}",               "topic.delete",   AuditedCallers::All),
+    ("POST",   "/v1/topics/{t}/pause",         "topic.pause",    AuditedCallers::All),
+    ("POST",   "/v1/topics/{t}/resume",        "topic.resume",   AuditedCallers::All),
+    ("POST",   "/v1/topics/{t}/test",          "topic.test",     AuditedCallers::All),
+    ("POST",   "/v1/topics/{t}/rotate-secret", "topic.rotate",   AuditedCallers::All),
+    ("POST",   "/v1/topics/{t}/dead/redrive",  "dead.redrive",   AuditedCallers::All),
+    ("POST",   "/v1/topics/{t}/dead/purge",    "dead.purge",     AuditedCallers::All),
+    ("POST",   "/v1/topics/{t}/jobs",          "job.add",        AuditedCallers::People),
+    ("POST",   "/v1/topics/{t}/jobs/batch",    "job.add",        AuditedCallers::People),
+    ("PATCH",  "/v1/topics/{t}/jobs/{id}",     "job.change",     AuditedCallers::People),
+    ("PATCH",  "/v1/topics/{t}/jobs/batch",    "job.change",     AuditedCallers::People),
+    ("DELETE", "/v1/topics/{t}/jobs/batch",    "job.delete",     AuditedCallers::People),
+    ("DELETE", "/v1/topics/{t}/jobs/{id}",     "job.delete",     AuditedCallers::People),
+    ("POST",   "/v1/topics/{t}/jobs/{id}/run", "job.run",        AuditedCallers::People),
+    ("DELETE", "/v1/topics/{t}/jobs/{id}/records", "record.forget", AuditedCallers::All),
+    ("POST",   "/v1/jobs/bulk",                "bulk.start",     AuditedCallers::All),
+    ("POST",   "/v1/jobs/bulk/{n}/stop",       "bulk.stop",      AuditedCallers::All),
+    ("POST",   "/v1/tokens",                   "token.create",   AuditedCallers::All),
+    ("DELETE", "/v1/tokens/{name}",            "token.revoke",   AuditedCallers::All),
+    ("PUT",    "/v1/accounts/{name}",          "account.set",    AuditedCallers::All),
+    ("DELETE", "/v1/accounts/{name}",          "account.remove", AuditedCallers::All),
+    ("POST",   "/v1/alerts/test",              "alert.test",     AuditedCallers::All),
 ];
 
 /// What a handler adds to an entry. It is an extension of the answer.
@@ -87,7 +87,7 @@ fn action(method: &Method, route: &str, caller: &Caller) -> Option<&'static str>
     let is_person = matches!(caller, Caller::Account(_) | Caller::Local(_));
     let (.., action, of) =
         NOTED.iter().find(|(m, known, ..)| *m == method.as_str() && is_route(known, route))?;
-    (*of == AuditActor::All || is_person).then_some(*action)
+    (*of == AuditedCallers::All || is_person).then_some(*action)
 }
 
 /// Returns the parameters of a path, joined by slashes.
@@ -128,17 +128,17 @@ pub(super) async fn record_changes<F: Future<Output = Response> + Send + 'static
     done.await.unwrap_or_else(|_| Problem::unavailable("no_thread", "the task failed").into_response())
 }
 
-async fn note(registrar: Registrar, entry: Entry) {
+async fn note(registrar: Registrar, entry: AuditEntry) {
     let written = entry.clone();
     if let Err(e) = registrar.ask(move |registry| registry.note(&written)).await {
-        let Entry { who, action, target, detail, .. } = &entry;
+        let AuditEntry { who, action, target, detail, .. } = &entry;
         let (target, detail, jobs) = (Excerpt(target), Excerpt(detail), entry.jobs.unwrap_or_default());
         log::warn!("cannot write to the audit log: {e}: {who} {action} {target:?} {detail:?} ({jobs} jobs)");
     }
 }
 
 /// Returns the entry for an answered request. None: the request changed nothing.
-fn entry(response: &Response, caller: Caller, action: &str, target: String) -> Option<Entry> {
+fn entry(response: &Response, caller: Caller, action: &str, target: String) -> Option<AuditEntry> {
     let AuditNote { is_nothing, target: to, detail, jobs } =
         response.extensions().get::<AuditNote>().cloned().unwrap_or_default();
     let is_repeat = response.headers().contains_key("idempotency-replayed");
@@ -152,7 +152,7 @@ fn entry(response: &Response, caller: Caller, action: &str, target: String) -> O
         return None;
     }
     let detail = [detail.as_str(), outcome].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>();
-    Some(Entry {
+    Some(AuditEntry {
         at_ms: now_ms(),
         who: caller.to_string(),
         action: action.to_owned(),
@@ -208,8 +208,8 @@ async fn list(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<ApiRe
     let has_more = page.len() > limit;
     page.truncate(limit);
     let next = page.last().filter(|_| has_more).map(|(number, _)| cursor::write(&number.to_string()));
-    let shown = |(_, entry): (u64, Entry)| {
-        let Entry { at_ms, who, action, target, detail, jobs } = entry;
+    let shown = |(_, entry): (u64, AuditEntry)| {
+        let AuditEntry { at_ms, who, action, target, detail, jobs } = entry;
         AuditEntryResponse { at_ms, who, action, target, detail, jobs }
     };
     Ok(ApiResponse::new(StatusCode::OK, &AuditPage { entries: page.into_iter().map(shown).collect(), next }))

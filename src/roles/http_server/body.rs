@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError};
 
 use super::api::Api;
-use super::pool::{Holder, Pool, PoolPart};
+use super::pool::{PoolHolder, ResourcePool, ResourceShare};
 use super::problem::Problem;
 
 /// How long a client may take to send a body.
@@ -23,9 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const BODIES_MAX: usize = 64 << 20;
 
 /// Returns the memory for bodies of at most `max_body` bytes.
-pub(super) fn memory(max_body: usize) -> Pool {
+pub(super) fn memory(max_body: usize) -> ResourcePool {
     let most = BODIES_MAX.max(8 * max_body);
-    Pool::new(most, most / 2)
+    ResourcePool::new(most, most / 2)
 }
 
 /// The body of a request, which may be JSON or empty.
@@ -35,13 +35,13 @@ impl FromRequest<Api> for JsonBody {
     type Rejection = Problem;
     async fn from_request(request: Request, api: &Api) -> Result<JsonBody, Problem> {
         check_kind(request.headers())?;
-        let holder = request.extensions().get::<Holder>().cloned();
+        let holder = request.extensions().get::<PoolHolder>().cloned();
         read(request.into_limited_body(), api, holder).await.map(JsonBody)
     }
 }
 
 /// Reads a body. Its memory counts as used by the holder until the returned bytes are dropped.
-pub(super) async fn read(body: Body, api: &Api, holder: Option<Holder>) -> Result<Bytes, Problem> {
+pub(super) async fn read(body: Body, api: &Api, holder: Option<PoolHolder>) -> Result<Bytes, Problem> {
     let memory = api.bodies.take(holder, 0).ok_or_else(no_memory)?;
     match tokio::time::timeout(PATIENCE, collect(body, memory, api.max_body)).await {
         Ok(collected) => collected,
@@ -50,18 +50,18 @@ pub(super) async fn read(body: Body, api: &Api, holder: Option<Holder>) -> Resul
 }
 
 /// The bytes of a body, and the memory that they take.
-struct Collected {
+struct CollectedBody {
     bytes: Vec<u8>,
-    _memory: PoolPart,
+    _memory: ResourceShare,
 }
 
-impl AsRef<[u8]> for Collected {
+impl AsRef<[u8]> for CollectedBody {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-async fn collect(mut body: Body, mut memory: PoolPart, max_body: usize) -> Result<Bytes, Problem> {
+async fn collect(mut body: Body, mut memory: ResourceShare, max_body: usize) -> Result<Bytes, Problem> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| match error.source() {
@@ -75,7 +75,7 @@ async fn collect(mut body: Body, mut memory: PoolPart, max_body: usize) -> Resul
             bytes.extend_from_slice(&data);
         }
     }
-    Ok(Bytes::from_owner(Collected { bytes, _memory: memory }))
+    Ok(Bytes::from_owner(CollectedBody { bytes, _memory: memory }))
 }
 
 fn no_memory() -> Problem {

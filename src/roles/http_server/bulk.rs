@@ -20,7 +20,7 @@ use super::cursor;
 use super::input;
 use super::problem::Problem;
 use super::schema;
-use super::store_client::Reply;
+use super::store_client::AnswerSender;
 use host::now_ms;
 use model::bulk::{BulkOperation, BulkProgress, BulkRequest, BulkRow, RUNNING_MAX};
 use model::job::State as JobState;
@@ -350,7 +350,7 @@ impl Api {
         let (mut progress, mut matched) = (BulkProgress::default(), 0);
         loop {
             let (request, before) = (request.clone(), progress);
-            let ask = |reply: Reply<_>| {
+            let ask = |reply: AnswerSender<_>| {
                 StoreRequest::look_at_many(request, started_ms, before, |found| reply.with(found))
             };
             let (after, more) = self.store_client.read(None, ask).await??;

@@ -9,7 +9,7 @@ use super::dead_filter::{MOMENT, STATUS, status, when};
 use super::input::{short, wrong};
 use super::problem::Problem;
 use super::schema;
-use super::typed_body::{self, Span, UnixMs, given, invalid, word};
+use super::typed_body::{self, JsonDuration, UnixMs, given, invalid, word};
 use host::now_ms;
 use model::bulk::{BulkFilter, BulkOperation, BulkRequest, RATE_DEFAULT, RATE_MAX};
 use model::job::{ID_MAX, State, TopicName};
@@ -58,10 +58,10 @@ pub(super) struct BulkBody<'a> {
     by: Option<Shift>,
     /// `reschedule` only: the jobs are spread over a span of this length. The span begins now, or at the time `at`.
     #[schema(schema_with = schema::span, required = false)]
-    spread: Option<Span>,
+    spread: Option<JsonDuration>,
     /// Selects jobs of the topic. If the filter is missing, all jobs that the operation can change are selected.
     #[serde(borrow, default, deserialize_with = "given")]
-    #[schema(value_type = Option<Filter>, nullable = false)]
+    #[schema(value_type = Option<BulkFilterBody>, nullable = false)]
     filter: Option<&'a RawValue>,
     /// The maximum number of jobs changed per second. Default: 5000. The highest value is 20000.
     #[schema(schema_with = schema::rate, required = false)]
@@ -95,7 +95,7 @@ impl<'de> Deserialize<'de> for ChangeRate {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = BulkFilter, example = json!({"state": "delayed", "id_prefix": "shop7-"}))]
-pub(super) struct Filter {
+pub(super) struct BulkFilterBody {
     /// The state of the job.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<schema::StateWord>, nullable = false)]
@@ -204,7 +204,7 @@ text_value!(OutcomeName, Ending, "delivered, dead, deleted or replaced", |raw| E
 text_value!(When, i64, MOMENT, |raw| when(&text_of(raw).unwrap_or_else(|| raw.to_owned())));
 text_value!(Status, u16, STATUS, status);
 
-impl Filter {
+impl BulkFilterBody {
     /// Returns the names of the conditions that are set. The first list has the conditions of records only, and the
     /// second list has the conditions of jobs only.
     fn given(&self) -> (Vec<&'static str>, Vec<&'static str>) {
@@ -286,7 +286,7 @@ pub(super) fn read(json: &[u8]) -> Result<(BulkRequest, bool), Problem> {
     let filter = match body.filter {
         None => BulkFilter::default(),
         Some(raw) if !raw.get().starts_with('{') => return Err(wrong("filter", raw, "an object")),
-        Some(raw) => typed_body::read::<Filter>(raw.get().as_bytes())?.check(operation)?,
+        Some(raw) => typed_body::read::<BulkFilterBody>(raw.get().as_bytes())?.check(operation)?,
     };
     let rate = body.rate.map_or(RATE_DEFAULT, |ChangeRate(rate)| rate);
     Ok((BulkRequest { topic, operation, filter, rate }, body.dry_run.unwrap_or(false)))
@@ -327,7 +327,7 @@ fn rescheduling(body: &BulkBody<'_>) -> Result<BulkOperation, Problem> {
             ))
         }
         (Some(UnixMs(at_ms)), None, None) => Ok(BulkOperation::At { at_ms: *at_ms }),
-        (at, None, Some(Span(over))) => {
+        (at, None, Some(JsonDuration(over))) => {
             let over_ms = i64::try_from(over.as_millis()).unwrap_or(i64::MAX);
             if over_ms < 1000 {
                 return Err(Problem::field("spread", "spread is shorter than a second: use at instead"));

@@ -13,12 +13,12 @@ use anyhow::{Context as _, Result};
 use tokio::sync::watch;
 
 use host::now_ms;
-use model::audit::Entry;
+use model::audit::AuditEntry;
 use model::bulk::{BulkEnd, BulkProgress, BulkRow};
 use model::settings::Settings;
 use model::topic::Topics;
 use registry::{BulkClaim, BulkSave, Registry, RegistryError};
-use role::bulk::Bulk;
+use role::bulk::BulkRun;
 use role::{Context, StoreOpener, TroubleLog, lock};
 use store::{Store, StoreError};
 
@@ -41,20 +41,20 @@ const LOOKS: f64 = 10.0;
 
 /// What wakes the threads.
 #[derive(Default)]
-struct Signals {
-    state: Mutex<State>,
+struct RunnerWakeup {
+    state: Mutex<RunnerState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    /// Whether there may be a new operation.
+struct RunnerState {
+    /// Whether `wake` was called since the thread last looked for operations. If so, a new operation probably exists.
     is_asked: bool,
     is_closing: bool,
     running: usize,
 }
 
-impl Signals {
+impl RunnerWakeup {
     /// Waits until this process ends, or until the time `until`. Returns whether this process ends.
     fn sleep(&self, until: Instant) -> bool {
         let mut state = lock(&self.state);
@@ -87,7 +87,7 @@ impl Signals {
 
 /// The threads that run operations. It is cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct BulkRunner(Arc<Signals>);
+pub(super) struct BulkRunner(Arc<RunnerWakeup>);
 
 impl BulkRunner {
     /// Starts the thread that looks for operations, if there is a registry.
@@ -96,7 +96,7 @@ impl BulkRunner {
         if context.settings.registry.is_none() {
             return Ok(runner);
         }
-        let shared = Shared {
+        let shared = BulkContext {
             settings: Arc::clone(&context.settings),
             opener: context.opener()?,
             signals: Arc::clone(&runner.0),
@@ -122,24 +122,24 @@ impl BulkRunner {
 
 /// What the threads share.
 #[derive(Clone)]
-struct Shared {
+struct BulkContext {
     settings: Arc<Settings>,
     opener: StoreOpener,
-    signals: Arc<Signals>,
+    signals: Arc<RunnerWakeup>,
     topics: watch::Receiver<Topics>,
 }
 
 /// Counts a thread as running, until it ends in any way.
-struct RunningThread(Arc<Signals>);
+struct ThreadCountGuard(Arc<RunnerWakeup>);
 
-impl RunningThread {
-    fn begin(signals: &Arc<Signals>) -> RunningThread {
+impl ThreadCountGuard {
+    fn begin(signals: &Arc<RunnerWakeup>) -> ThreadCountGuard {
         lock(&signals.state).running += 1;
-        RunningThread(Arc::clone(signals))
+        ThreadCountGuard(Arc::clone(signals))
     }
 }
 
-impl Drop for RunningThread {
+impl Drop for ThreadCountGuard {
     fn drop(&mut self) {
         lock(&self.0.state).running -= 1;
         self.0.changed.notify_all();
@@ -147,7 +147,7 @@ impl Drop for RunningThread {
 }
 
 /// Why an operation stops in this thread.
-enum Pause {
+enum BulkStopReason {
     /// The operation has ended, or another process runs it.
     Over,
     /// The operation continues after a while.
@@ -156,13 +156,13 @@ enum Pause {
     Closing,
 }
 
-impl From<StoreError> for Pause {
-    fn from(e: StoreError) -> Pause {
-        Pause::Waits(e.to_string())
+impl From<StoreError> for BulkStopReason {
+    fn from(e: StoreError) -> BulkStopReason {
+        BulkStopReason::Waits(e.to_string())
     }
 }
 
-impl Shared {
+impl BulkContext {
     fn open_registry(&self) -> registry::Result<Box<dyn Registry>> {
         let none = || RegistryError::Away("there is no registry".to_owned());
         registry::open_known(self.settings.registry.as_ref().ok_or_else(none)?, &self.settings.run_dir)
@@ -201,7 +201,7 @@ impl Shared {
 
     /// Starts the thread of an operation. Returns how long to wait before the search for the next operation.
     fn begin(&self, row: BulkRow, runner: String) -> Duration {
-        let (shared, running) = (self.clone(), RunningThread::begin(&self.signals));
+        let (shared, running) = (self.clone(), ThreadCountGuard::begin(&self.signals));
         let name = format!("bulk-{}", row.number);
         let run = move || {
             let _running = running;
@@ -219,10 +219,10 @@ impl Shared {
 
 /// An operation that this process runs.
 struct Run {
-    shared: Shared,
+    shared: BulkContext,
     row: BulkRow,
     runner: String,
-    bulk: Bulk,
+    bulk: BulkRun,
     /// Whether the plan may have been applied before.
     is_again: bool,
     /// The time from which another process may continue the operation.
@@ -230,8 +230,8 @@ struct Run {
 }
 
 impl Run {
-    fn new(shared: Shared, row: BulkRow, runner: String) -> Run {
-        let bulk = Bulk::new(&row.request, row.number, row.started_ms);
+    fn new(shared: BulkContext, row: BulkRow, runner: String) -> Run {
+        let bulk = BulkRun::new(&row.request, row.number, row.started_ms);
         Run { shared, bulk, row, runner, is_again: true, claimed_until: Instant::now() + CLAIM }
     }
 
@@ -247,9 +247,9 @@ impl Run {
             Err(e) => e.into(),
         };
         let (waits_for, again_ms) = match paused {
-            Pause::Over => return,
-            Pause::Closing => (None, 0),
-            Pause::Waits(why) => {
+            BulkStopReason::Over => return,
+            BulkStopReason::Closing => (None, 0),
+            BulkStopReason::Waits(why) => {
                 let (topic, number) = (self.row.request.topic.as_str(), self.row.number);
                 log::warn!(topic; "operation {number} waits: {why}");
                 (Some(why), now_ms() + AGAIN.as_millis() as i64)
@@ -263,7 +263,7 @@ impl Run {
     }
 
     /// Runs one step after the other. Returns why the operation stops here.
-    fn steps(&mut self, store: &mut dyn Store, registry: &mut dyn Registry) -> Pause {
+    fn steps(&mut self, store: &mut dyn Store, registry: &mut dyn Registry) -> BulkStopReason {
         loop {
             let begun = Instant::now();
             let looked_before = self.row.progress.counts.looked_at;
@@ -276,15 +276,15 @@ impl Run {
             let rate = f64::from(self.row.request.rate.max(1));
             let least = (changes as f64 / rate).max(looks / (rate * LOOKS));
             if self.shared.signals.sleep(begun + Duration::from_secs_f64(least)) {
-                return Pause::Closing;
+                return BulkStopReason::Closing;
             }
         }
     }
 
-    fn step(&mut self, store: &mut dyn Store, registry: &mut dyn Registry) -> Result<(), Pause> {
+    fn step(&mut self, store: &mut dyn Store, registry: &mut dyn Registry) -> Result<(), BulkStopReason> {
         // If this process was delayed for too long, another process may run the operation now.
         if Instant::now() >= self.claimed_until {
-            return Err(Pause::Over);
+            return Err(BulkStopReason::Over);
         }
         let topic = self.row.request.topic.as_str();
         if self.shared.topics.borrow().get(topic).is_none() {
@@ -328,7 +328,7 @@ impl Run {
     }
 
     /// Writes counts, cursor and the next plan. The next plan is not applied before this write is done.
-    fn save(&mut self, registry: &mut dyn Registry, next: BulkProgress) -> Result<(), Pause> {
+    fn save(&mut self, registry: &mut dyn Registry, next: BulkProgress) -> Result<(), BulkStopReason> {
         let before = std::mem::replace(&mut self.row.progress, next);
         let begun = Instant::now();
         match registry.save_bulk(&self.as_saved()) {
@@ -337,17 +337,17 @@ impl Run {
                 self.claimed_until = begun + CLAIM;
                 Ok(())
             }
-            Ok(None) => Err(Pause::Over),
+            Ok(None) => Err(BulkStopReason::Over),
             Err(e) => {
                 // The registry may have the old or the new progress. The page is looked at again, and changes that were
                 // made already are recognized.
                 self.row.progress = before;
-                Err(Pause::Waits(format!("the registry does not answer: {e}")))
+                Err(BulkStopReason::Waits(format!("the registry does not answer: {e}")))
             }
         }
     }
 
-    fn end(&mut self, registry: &mut dyn Registry, end: BulkEnd) -> Result<(), Pause> {
+    fn end(&mut self, registry: &mut dyn Registry, end: BulkEnd) -> Result<(), BulkStopReason> {
         let counts = self.row.progress.counts;
         let unclear =
             if counts.unclear > 0 { format!(", {} unclear", counts.unclear) } else { String::new() };
@@ -359,7 +359,7 @@ impl Run {
             counts.skipped
         );
         log::info!(topic = self.row.request.topic.as_str(); "{detail}, {} changed", counts.changed);
-        let entry = Entry {
+        let entry = AuditEntry {
             at_ms: now_ms(),
             who: self.row.who.clone(),
             action: "bulk.end".to_owned(),
@@ -369,8 +369,8 @@ impl Run {
         };
         let save = BulkSave { ended: Some((end, &entry)), gives_up: true, ..self.as_saved() };
         match registry.save_bulk(&save) {
-            Ok(_) => Err(Pause::Over),
-            Err(e) => Err(Pause::Waits(format!("the registry does not answer: {e}"))),
+            Ok(_) => Err(BulkStopReason::Over),
+            Err(e) => Err(BulkStopReason::Waits(format!("the registry does not answer: {e}"))),
         }
     }
 }

@@ -17,7 +17,7 @@ use super::body::JsonBody;
 use super::problem::Problem;
 use super::schema;
 use super::topic_fields::TopicPatch;
-use model::guard::Rules;
+use model::guard::GuardRules;
 use model::job::TopicName;
 use model::strict_json::UniqueFields;
 use model::topic::Topic;
@@ -44,7 +44,7 @@ struct WrongField {
 
 /// The earliest time of an attempt, if all attempts before it fail at once.
 #[derive(Serialize, ToSchema)]
-struct AttemptAt {
+struct PlannedAttempt {
     attempt: u32,
     /// The time after the first attempt.
     after_ms: u64,
@@ -57,7 +57,7 @@ struct TopicCheckResponse {
     /// The problems, at most about 32. Empty if the topic can be registered.
     problems: Vec<WrongField>,
     /// The first 50 attempts and the last one.
-    timetable: Vec<AttemptAt>,
+    timetable: Vec<PlannedAttempt>,
     /// How long after the first attempt a job becomes a dead letter. Null if this is not known because of a problem.
     #[schema(required = true)]
     gives_up_after_ms: Option<u64>,
@@ -113,7 +113,7 @@ fn problems(given: &GivenFields<'_>, json: &[u8]) -> (Vec<WrongField>, Option<To
 }
 
 /// Returns when the attempts of a job are made if all fail, and when the job becomes a dead letter.
-fn timetable(topic: &Topic) -> (Vec<AttemptAt>, u64) {
+fn timetable(topic: &Topic) -> (Vec<PlannedAttempt>, u64) {
     let (mut after_ms, mut attempts) = (0_u64, Vec::new());
     for attempt in 1..=topic.max_attempts {
         if attempt > 1 {
@@ -121,7 +121,7 @@ fn timetable(topic: &Topic) -> (Vec<AttemptAt>, u64) {
             after_ms = after_ms.saturating_add(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
         }
         if attempt <= TOLD || attempt == topic.max_attempts {
-            attempts.push(AttemptAt { attempt, after_ms });
+            attempts.push(PlannedAttempt { attempt, after_ms });
         }
     }
     (attempts, after_ms)
@@ -129,7 +129,7 @@ fn timetable(topic: &Topic) -> (Vec<AttemptAt>, u64) {
 
 /// Checks a topic as if it were registered, and shows when the attempts of its jobs would be made.
 #[utoipa::path(post, path = "/v1/check/topic", tag = "topics", operation_id = "check_topic",
-    request_body = schema::NewTopic,
+    request_body = schema::TopicRequestSchema,
     responses((status = 200, body = TopicCheckResponse, description = "The problems of the topic, and the timetable of its attempts"), schema::ChangeProblems))]
 async fn check_topic(State(api): State<Api>, JsonBody(json): JsonBody) -> Result<ApiResponse, Problem> {
     let UniqueFields(given) = serde_json::from_slice(&json).map_err(Problem::bad_json)?;
@@ -143,7 +143,7 @@ async fn check_topic(State(api): State<Api>, JsonBody(json): JsonBody) -> Result
         problems.push(wrong(problem));
     }
     // A host name is not looked up here, because the console calls this route while somebody types.
-    let rules = Rules::new(&api.settings.callback);
+    let rules = GuardRules::new(&api.settings.callback);
     if let Some(why) = topic.as_ref().and_then(|topic| rules.denies_literal(&topic.callback)) {
         problems.push(WrongField { field: Some("callback".to_owned()), detail: format!("callback: {why}") });
     }

@@ -9,15 +9,15 @@ use registry::{RegistryError, Revision};
 
 /// Which revision of a topic a request is meant for.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Condition {
+pub(super) struct RevisionCondition {
     /// From `If-Match`: one of these revisions. An empty list: any revision, but the topic must exist.
     of: Option<Vec<String>>,
     /// From `If-None-Match: *`: the topic must not exist.
     absent: bool,
 }
 
-impl Condition {
-    pub(super) fn from_headers(headers: &HeaderMap) -> Result<Condition, Problem> {
+impl RevisionCondition {
+    pub(super) fn from_headers(headers: &HeaderMap) -> Result<RevisionCondition, Problem> {
         let tags = |name: HeaderName| -> Result<Option<Vec<String>>, Problem> {
             let values: Vec<_> = headers.get_all(&name).iter().collect();
             if values.is_empty() {
@@ -44,7 +44,7 @@ impl Condition {
             Some(_) => return Err(Problem::field("if-none-match", "if-none-match can only be *")),
         };
         let of = tags(IF_MATCH)?.map(|tags| if tags.contains(&"*".to_owned()) { Vec::new() } else { tags });
-        Ok(Condition { of, absent })
+        Ok(RevisionCondition { of, absent })
     }
 
     pub(super) fn is_any(&self) -> bool {

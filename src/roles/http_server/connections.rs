@@ -30,8 +30,8 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::access::Peer;
-use super::places::Places;
-use super::pool::{Holder, Pool};
+use super::places::ConnectionLimiter;
+use super::pool::{PoolHolder, ResourcePool};
 use super::presence::ClientPresence;
 use super::tls;
 use super::unread;
@@ -49,7 +49,7 @@ const LAST_REQUESTS: Duration = Duration::from_secs(5);
 const LAST_ANSWERS: Duration = STORE_TIMEOUT.saturating_add(Duration::from_secs(5));
 
 /// The size of a connection's buffer for the head of a request, in bytes. `limits` allows fewer bytes, and refuses a
-/// longer head with an answer that says why. A body is read in parts of this length.
+/// longer head with an answer that says why. A body is read in parts of at most this length.
 const HEAD_MAX: usize = 64 << 10;
 
 /// The time in which a caller on a new connection must prove who it is.
@@ -95,7 +95,7 @@ impl Listeners {
 
 /// When the open connections end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum ConnectionStage {
+pub(super) enum DrainStage {
     /// They are kept.
     Open,
     /// They end after the answer to the next request.
@@ -107,12 +107,12 @@ pub(super) enum ConnectionStage {
 /// The open connections.
 pub(super) struct Connections {
     app: TowerToHyperService<Router>,
-    unread: Pool,
+    unread: ResourcePool,
     idle_timeout: Duration,
     tls: Option<TlsAcceptor>,
     /// Decides which clients may connect to the port, and limits how many connections it has.
-    places: Places,
-    stage: watch::Sender<ConnectionStage>,
+    places: ConnectionLimiter,
+    stage: watch::Sender<DrainStage>,
     pub open: JoinSet<()>,
 }
 
@@ -122,14 +122,19 @@ impl Connections {
             app: TowerToHyperService::new(app),
             unread: unread::pool(),
             tls: http.tls.as_ref().map(tls::acceptor).transpose()?,
-            places: Places::new("http", &http.allow, http.max_connections, http.max_connections_per_source),
+            places: ConnectionLimiter::new(
+                "http",
+                &http.allow,
+                http.max_connections,
+                http.max_connections_per_source,
+            ),
             idle_timeout: http.idle_timeout,
-            stage: watch::Sender::new(ConnectionStage::Open),
+            stage: watch::Sender::new(DrainStage::Open),
             open: JoinSet::new(),
         })
     }
 
-    pub(super) fn enter_stage(&self, stage: ConnectionStage) {
+    pub(super) fn enter_stage(&self, stage: DrainStage) {
         self.stage.send_if_modified(|now| std::mem::replace(now, stage) != stage);
     }
 
@@ -159,9 +164,9 @@ impl Connections {
 
 /// Whether a caller on the connection has proved who it is. It is an extension of each request.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ConnectionProof(Arc<AtomicBool>);
+pub(super) struct AuthenticatedFlag(Arc<AtomicBool>);
 
-impl ConnectionProof {
+impl AuthenticatedFlag {
     /// Records that a caller has proved who it is.
     pub(super) fn record(&self) {
         self.0.store(true, Ordering::Relaxed);
@@ -180,9 +185,9 @@ impl ConnectionProof {
 /// The task that serves one connection.
 struct ConnectionTask {
     app: TowerToHyperService<Router>,
-    unread: Pool,
+    unread: ResourcePool,
     peer: Peer,
-    stage: watch::Receiver<ConnectionStage>,
+    stage: watch::Receiver<DrainStage>,
     idle_timeout: Duration,
 }
 
@@ -204,11 +209,11 @@ impl ConnectionTask {
         let ConnectionTask { app, unread, peer, mut stage, idle_timeout } = self;
         // Large answers that are not read yet are limited for each address. The Unix socket has no such limit.
         let reader = match peer {
-            Peer::Address(_) => Some(Holder::Source(peer.source())),
+            Peer::Address(_) => Some(PoolHolder::Source(peer.source())),
             Peer::User(_) => None,
         };
         let at_answer = stage.clone();
-        let proof = ConnectionProof::default();
+        let proof = AuthenticatedFlag::default();
         let proof_of_requests = proof.clone();
         let (socket, presence) = (stream.as_raw_fd(), ClientPresence::default());
         let presence_of_requests = presence.clone();
@@ -216,7 +221,7 @@ impl ConnectionTask {
             request.extensions_mut().insert(peer);
             request.extensions_mut().insert(proof_of_requests.clone());
             request.extensions_mut().insert(presence_of_requests.clone());
-            let kind = unread::Answer::to_request(&request);
+            let kind = unread::AnswerKind::to_request(&request);
             let (answer, stage) = (app.call(request), at_answer.clone());
             let (unread, reader) = (unread.clone(), reader.clone());
             async move {
@@ -225,7 +230,7 @@ impl ConnectionTask {
                     None => answer.await?,
                 };
                 let mut answer = unread::bound(kind, answer, &unread, reader).await?;
-                if *stage.borrow() != ConnectionStage::Open {
+                if *stage.borrow() != DrainStage::Open {
                     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 Ok::<_, Infallible>(answer)
@@ -242,7 +247,7 @@ impl ConnectionTask {
         // `_open` is dropped before the connection, because the connection closes the descriptor.
         let _open = presence.watch(socket);
         let last_answer = async {
-            let _ = stage.wait_for(|stage| *stage == ConnectionStage::LastAnswer).await;
+            let _ = stage.wait_for(|stage| *stage == DrainStage::LastAnswer).await;
         };
         let ended = tokio::select! {
             ended = connection.as_mut() => Some(ended),
@@ -271,28 +276,31 @@ impl ConnectionTask {
 
 /// The deadlines of a drain.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct DrainState {
+pub(super) struct DrainDeadlines {
     /// The time until which a kept connection accepts another request.
     requests_until: Instant,
     /// The time until which answers may be finished.
     answers_until: Instant,
 }
 
-impl DrainState {
-    pub(super) fn begin(now: Instant) -> DrainState {
-        DrainState { requests_until: now + LAST_REQUESTS, answers_until: now + LAST_REQUESTS + LAST_ANSWERS }
+impl DrainDeadlines {
+    pub(super) fn begin(now: Instant) -> DrainDeadlines {
+        DrainDeadlines {
+            requests_until: now + LAST_REQUESTS,
+            answers_until: now + LAST_REQUESTS + LAST_ANSWERS,
+        }
     }
 
     /// Returns what happens to connections now. None: they are cut.
-    pub(super) fn stage(&mut self, drain: Drain, now: Instant) -> Option<ConnectionStage> {
+    pub(super) fn stage(&mut self, drain: Drain, now: Instant) -> Option<DrainStage> {
         if !drain.replaced && now < self.requests_until {
             (self.requests_until, self.answers_until) = (now, now + LAST_ANSWERS);
         }
         self.answers_until = drain.until.map_or(self.answers_until, |until| until.min(self.answers_until));
         match () {
             () if now >= self.answers_until => None,
-            () if now >= self.requests_until => Some(ConnectionStage::LastAnswer),
-            () => Some(ConnectionStage::LastRequest),
+            () if now >= self.requests_until => Some(DrainStage::LastAnswer),
+            () => Some(DrainStage::LastRequest),
         }
     }
 
@@ -311,21 +319,21 @@ mod tests {
         let now = Instant::now();
         let replaced = Drain { until: None, replaced: true };
         let alone = Drain { until: Some(now + Duration::from_secs(30)), replaced: false };
-        let mut end = DrainState::begin(now);
-        assert_eq!(end.stage(replaced, now), Some(ConnectionStage::LastRequest));
-        assert_eq!(end.stage(replaced, now + LAST_REQUESTS), Some(ConnectionStage::LastAnswer));
+        let mut end = DrainDeadlines::begin(now);
+        assert_eq!(end.stage(replaced, now), Some(DrainStage::LastRequest));
+        assert_eq!(end.stage(replaced, now + LAST_REQUESTS), Some(DrainStage::LastAnswer));
         assert_eq!(end.next(now + LAST_REQUESTS), now + LAST_REQUESTS + LAST_ANSWERS);
         assert_eq!(end.stage(replaced, now + LAST_REQUESTS + LAST_ANSWERS), None);
 
-        let mut end = DrainState::begin(now);
-        assert_eq!(end.stage(alone, now), Some(ConnectionStage::LastAnswer));
+        let mut end = DrainDeadlines::begin(now);
+        assert_eq!(end.stage(alone, now), Some(DrainStage::LastAnswer));
         assert_eq!(end.stage(alone, now + LAST_ANSWERS), None);
 
         // During a drain, the new dq-http-server dies, and the drain gets a shorter deadline.
-        let mut end = DrainState::begin(now);
-        assert_eq!(end.stage(replaced, now), Some(ConnectionStage::LastRequest));
+        let mut end = DrainDeadlines::begin(now);
+        assert_eq!(end.stage(replaced, now), Some(DrainStage::LastRequest));
         let soon = Drain { until: Some(now + Duration::from_secs(1)), replaced: false };
-        assert_eq!(end.stage(soon, now), Some(ConnectionStage::LastAnswer));
+        assert_eq!(end.stage(soon, now), Some(DrainStage::LastAnswer));
         assert_eq!(end.next(now), now + Duration::from_secs(1));
     }
 }

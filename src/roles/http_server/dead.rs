@@ -21,11 +21,11 @@ use super::input;
 use super::job_shown::JobList;
 use super::problem::Problem;
 use super::schema;
-use super::store_client::Reply;
-use super::typed_body::{self, Count, Span, given};
+use super::store_client::AnswerSender;
+use super::typed_body::{self, BoundedNumber, JsonDuration, given};
 use host::now_ms;
 use model::job::{JobId, State as JobState, TopicName};
-use model::letters::{Filter, Pace};
+use model::letters::{Filter, RedrivePace};
 use model::topic::Rate;
 use role::submit::{DeadLetterTask, FoundDeadLetters, Listing, StoreRequest};
 use store::DeadLetterSelection;
@@ -101,11 +101,11 @@ pub(super) struct RedriveRequest<'a> {
     rate: Option<RedriveRate>,
     /// The delay until the first job is due. If it is missing, the first job is due now.
     #[schema(schema_with = schema::span, required = false)]
-    delay: Option<Span>,
+    delay: Option<JsonDuration>,
 }
 
 /// The maximum number of dead letters that a request handles.
-type DeadLetterLimit = Count<1, { LIMITS[1] }>;
+type DeadLetterLimit = BoundedNumber<1, { LIMITS[1] }>;
 
 /// The ids of dead letters. A null is refused, so that a client without ids does not select all dead letters.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ pub(super) struct Redriven {
     /// How many dead letters were made ready or, with a `rate` or `delay`, delayed.
     redriven: usize,
     #[serde(flatten)]
-    looked: Looked,
+    looked: SearchCoverage,
 }
 
 /// The result of a purge.
@@ -150,12 +150,12 @@ pub(super) struct Purged {
     /// How many dead letters were removed.
     purged: usize,
     #[serde(flatten)]
-    looked: Looked,
+    looked: SearchCoverage,
 }
 
 /// How far the search with a filter got.
 #[derive(Default, Serialize, ToSchema)]
-pub(super) struct Looked {
+pub(super) struct SearchCoverage {
     /// True if one request could not search all dead letters. Then `matched` counts only the matches among the searched
     /// dead letters. Send the request again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -173,7 +173,7 @@ struct DeadLetterRequest {
     filter: Option<Filter>,
     limit: usize,
     dry_run: bool,
-    pace: Pace,
+    pace: RedrivePace,
 }
 
 impl<'a> From<PurgeRequest<'a>> for RedriveRequest<'a> {
@@ -196,13 +196,13 @@ impl DeadLetterRequest {
             let ids = ids.into_iter().map(id).collect::<Result<BTreeSet<_>, _>>()?;
             Ok(ids.into_iter().collect())
         };
-        let delay = request.delay.map_or(Duration::ZERO, |Span(delay)| delay);
+        let delay = request.delay.map_or(Duration::ZERO, |JsonDuration(delay)| delay);
         Ok(DeadLetterRequest {
             ids: request.ids.map(ids).transpose()?,
             filter,
-            limit: request.limit.map_or(LIMITS[0], |Count(limit)| limit) as usize,
+            limit: request.limit.map_or(LIMITS[0], |BoundedNumber(limit)| limit) as usize,
             dry_run: request.dry_run.unwrap_or(false),
-            pace: Pace::new(request.rate.map(|RedriveRate(rate)| rate), delay),
+            pace: RedrivePace::new(request.rate.map(|RedriveRate(rate)| rate), delay),
         })
     }
 
@@ -229,7 +229,7 @@ impl Api {
         what: DeadLetterTask,
     ) -> Result<usize, Problem> {
         let topic = topic.clone();
-        let ask = |reply: Reply<_>| {
+        let ask = |reply: AnswerSender<_>| {
             StoreRequest::dead_letters(topic, which, limit, what, |count| reply.with(count))
         };
         Ok(self.store_client.ask(0, ask).await??)
@@ -241,8 +241,8 @@ impl Api {
         topic: &TopicName,
         mut wanted: DeadLetterRequest,
         count: DeadLetterTask,
-        act: impl Fn(Pace) -> DeadLetterTask,
-    ) -> Result<(usize, usize, Looked), Problem> {
+        act: impl Fn(RedrivePace) -> DeadLetterTask,
+    ) -> Result<(usize, usize, SearchCoverage), Problem> {
         let begun = Instant::now();
         let until = begun + PATIENCE;
         if let Some(filter) = wanted.filter.take() {
@@ -262,7 +262,7 @@ impl Api {
         }
         let mut done = 0;
         if wanted.dry_run || matched == 0 {
-            return Ok((matched, done, Looked::default()));
+            return Ok((matched, done, SearchCoverage::default()));
         }
         for piece in pieces {
             loop {
@@ -276,7 +276,7 @@ impl Api {
                 }
             }
         }
-        Ok((matched, done, Looked::default()))
+        Ok((matched, done, SearchCoverage::default()))
     }
 
     /// Like `handle_dead`, but for the dead letters that match a filter. It searches the dead letters in steps.
@@ -285,8 +285,8 @@ impl Api {
         topic: &TopicName,
         wanted: DeadLetterRequest,
         filter: Filter,
-        act: impl Fn(Pace) -> DeadLetterTask,
-    ) -> Result<(usize, usize, Looked), Problem> {
+        act: impl Fn(RedrivePace) -> DeadLetterTask,
+    ) -> Result<(usize, usize, SearchCoverage), Problem> {
         let begun = Instant::now();
         // A job that dies again during this request is not selected again.
         let filter = Filter {
@@ -297,7 +297,7 @@ impl Api {
         loop {
             let (topic, filter) = (topic.clone(), filter.clone());
             let of_topic = topic.clone();
-            let ask = |reply: Reply<_>| {
+            let ask = |reply: AnswerSender<_>| {
                 StoreRequest::find(of_topic, filter, cursor, STEP, |found| reply.with(found))
             };
             // These reads are not limited. Only a caller that may manage the topic can cause them, and one request
@@ -317,7 +317,7 @@ impl Api {
                 if matched == 0 && next.is_none() && !is_known {
                     return Err(Problem::unknown_topic(&topic));
                 }
-                return Ok((matched, done, Looked { more: next.is_some(), away }));
+                return Ok((matched, done, SearchCoverage { more: next.is_some(), away }));
             }
             cursor = next;
         }
@@ -334,7 +334,7 @@ async fn list(
     TopicInPath(topic): TopicInPath,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
-    let mut queried = dead_filter::FilterQuery::default();
+    let mut queried = dead_filter::DeadLetterFilterQuery::default();
     let known = [&["limit", "cursor"], &dead_filter::NAMES[..]].concat();
     let (cursor, limit) =
         input::page_with(query.as_deref().unwrap_or_default(), &known, input::LIMITS, |name, value| {

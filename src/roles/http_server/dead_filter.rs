@@ -71,9 +71,9 @@ fn put(filter: &mut Filter, name: &str, value: &str) -> Result<(), &'static str>
 
 /// The filter in a query. None: the query names no field of a filter.
 #[derive(Default)]
-pub(super) struct FilterQuery(Option<Filter>);
+pub(super) struct DeadLetterFilterQuery(Option<Filter>);
 
-impl FilterQuery {
+impl DeadLetterFilterQuery {
     pub(super) fn take(&mut self, name: &str, value: &str) -> Result<(), Problem> {
         let wrong = |wanted| Problem::field(name, format!("{name} is {:?}, and not {wanted}", short(value)));
         put(self.0.get_or_insert_default(), name, value).map_err(wrong)
@@ -96,7 +96,7 @@ pub(super) fn filter(raw: &RawValue) -> Result<Filter, Problem> {
         reason: parsed.reason.unwrap_or_default(),
         died_after_ms: parsed.died_after.map(|FilterMoment(ms)| ms),
         died_before_ms: parsed.died_before.map(|FilterMoment(ms)| ms),
-        status: parsed.status.map(|ReceiverStatus(status)| status),
+        status: parsed.status.map(|HttpStatusFilter(status)| status),
         tag: parsed.tag.map(|JobTag(tag)| tag),
     };
     // An empty filter is refused, so that a client without conditions does not select all dead letters.
@@ -120,12 +120,12 @@ impl<'de> Deserialize<'de> for FilterMoment {
 
 /// A status of HTTP, as a number.
 #[derive(Debug)]
-struct ReceiverStatus(u16);
+struct HttpStatusFilter(u16);
 
-impl<'de> Deserialize<'de> for ReceiverStatus {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ReceiverStatus, D::Error> {
+impl<'de> Deserialize<'de> for HttpStatusFilter {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<HttpStatusFilter, D::Error> {
         let raw = <&RawValue>::deserialize(from)?.get();
-        status(raw).map(ReceiverStatus).ok_or_else(|| typed_body::invalid(STATUS))
+        status(raw).map(HttpStatusFilter).ok_or_else(|| typed_body::invalid(STATUS))
     }
 }
 
@@ -180,7 +180,7 @@ pub(super) struct DeadFilter {
     /// The status of the receiver's answer to the last attempt.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<u16>, minimum = 100, maximum = 999, nullable = false)]
-    status: Option<ReceiverStatus>,
+    status: Option<HttpStatusFilter>,
     /// A tag of the job.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 64)]

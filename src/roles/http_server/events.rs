@@ -23,7 +23,7 @@ use super::problem::Problem;
 use super::topic_shown::ShownCircuit;
 use host::{findings, now_ms, whole_status};
 use model::job::TopicName;
-use model::metrics::{Lateness, MetricSubject, Sums, Totals};
+use model::metrics::{CounterTotals, Lateness, MetricSubject, Sums};
 use model::token::VerifiedToken;
 use model::topic::TopicStatus;
 
@@ -80,7 +80,7 @@ struct LiveState {
     away: Vec<String>,
     /// The time of the last reading of the counters, in Unix milliseconds, and the counters. None: they were never
     /// read.
-    counted: Option<(i64, Arc<Totals>)>,
+    counted: Option<(i64, Arc<CounterTotals>)>,
     /// How late the attempts of the last seconds began, in microseconds: the median and the 99th percentile. None:
     /// there were no attempts, or there is no earlier reading of the counters.
     late_us: Option<(u64, u64)>,
@@ -149,7 +149,7 @@ impl RecentLateness {
 
 /// Gathers the state. Counters that cannot be read now keep their last values, because zeros would look like a restart
 /// of the counting.
-async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> LiveState {
+async fn gather(api: &Api, counted: Option<(i64, Arc<CounterTotals>)>) -> LiveState {
     let until = Instant::now() + PATIENCE;
     let settings = Arc::clone(&api.settings);
     let files = tokio::task::spawn_blocking(move || {

@@ -15,7 +15,7 @@ use super::job_shown::JobResponse;
 use super::problem::Problem;
 use super::record_shown::{RecordResponse, described};
 use super::schema;
-use super::store_client::Reply;
+use super::store_client::AnswerSender;
 use model::job::TopicName;
 use role::submit::{FoundIds, StoreRequest};
 
@@ -103,7 +103,8 @@ async fn find(
         let answer = FoundEverywhere { found: shown.collect(), looked_at, next, away };
         Ok(ApiResponse::new(StatusCode::OK, &answer))
     };
-    let ask =
-        |reply: Reply<_>| StoreRequest::find_id(topics, id, move |found| reply.response(respond(found)));
+    let ask = |reply: AnswerSender<_>| {
+        StoreRequest::find_id(topics, id, move |found| reply.response(respond(found)))
+    };
     api.store_client.read(requester.holder, ask).await?
 }

@@ -10,8 +10,8 @@ use model::token::Tokens;
 use model::topic::Topics;
 use role::LiveTopics;
 
-/// The topics and tokens of this process. [`FollowedTopics::follow`] updates them when they change.
-pub(super) struct FollowedTopics {
+/// The topics and tokens of this process. [`TopicsWatch::follow`] updates them when they change.
+pub(super) struct TopicsWatch {
     live: LiveTopics,
     sender: watch::Sender<Topics>,
     tokens: watch::Sender<Tokens>,
@@ -19,11 +19,11 @@ pub(super) struct FollowedTopics {
     changes: Option<AsyncFd<OwnedFd>>,
 }
 
-impl FollowedTopics {
-    pub(super) fn new(live: LiveTopics) -> FollowedTopics {
+impl TopicsWatch {
+    pub(super) fn new(live: LiveTopics) -> TopicsWatch {
         let sender = watch::Sender::new(live.now().clone());
         let tokens = watch::Sender::new(live.tokens().clone());
-        FollowedTopics { live, sender, tokens, changes: None }
+        TopicsWatch { live, sender, tokens, changes: None }
     }
 
     /// Returns the current topics, for handlers.

@@ -38,7 +38,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 /// How many jobs become due in a span of time.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 #[schema(as = ForecastBucket)]
-struct Bucket {
+struct ForecastBucket {
     /// The beginning of the span, Unix milliseconds.
     from_ms: i64,
     to_ms: i64,
@@ -52,7 +52,7 @@ struct ForecastResponse {
     now_ms: i64,
     /// The next ten minutes, one bucket each. Then hours, up to a day from now. The first minute includes the overdue
     /// jobs.
-    buckets: Vec<Bucket>,
+    buckets: Vec<ForecastBucket>,
     /// How many jobs are due later. Null if not all jobs were counted.
     #[schema(required = true)]
     later: Option<u64>,
@@ -63,13 +63,13 @@ struct ForecastResponse {
 
 /// The thread that asks the store for forecasts. A question has the topics, and the moments between which jobs are
 /// counted. The thread is separate, so that a long count does not delay requests.
-pub(super) struct Forecasts(QuestionThread<store::Result<store::Forecast>, (Vec<TopicName>, Vec<i64>)>);
+pub(super) struct ForecastThread(QuestionThread<store::Result<store::Forecast>, (Vec<TopicName>, Vec<i64>)>);
 
-impl Forecasts {
-    pub(super) fn start(context: &mut Context) -> anyhow::Result<Forecasts> {
+impl ForecastThread {
+    pub(super) fn start(context: &mut Context) -> anyhow::Result<ForecastThread> {
         let mut store = context.store()?;
         let work = move |(topics, edges_ms): (Vec<TopicName>, Vec<i64>)| store.forecast(&topics, &edges_ms);
-        QuestionThread::start("forecast", work).map(Forecasts)
+        QuestionThread::start("forecast", work).map(ForecastThread)
     }
 
     async fn ask(&self, topics: Vec<TopicName>, edges_ms: Vec<i64>) -> Result<store::Forecast, Problem> {
@@ -110,7 +110,7 @@ async fn get_forecast(State(api): State<Api>, RawQuery(query): RawQuery) -> Resu
     let asked = std::iter::once(0).chain(edges[1..].iter().copied()).collect();
     let answer = api.forecasts.ask(topics, asked).await?;
     let later = (!answer.is_capped).then(|| delayed.saturating_sub(answer.jobs.iter().sum()));
-    let bucket = |(edges, jobs): (&[i64], u64)| Bucket { from_ms: edges[0], to_ms: edges[1], jobs };
+    let bucket = |(edges, jobs): (&[i64], u64)| ForecastBucket { from_ms: edges[0], to_ms: edges[1], jobs };
     let buckets = edges.windows(2).zip(answer.jobs).map(bucket).collect();
     Ok(ApiResponse::new(
         StatusCode::OK,

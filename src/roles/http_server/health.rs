@@ -39,17 +39,17 @@ const MASTER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The threads that ask the store whether it is healthy, one for each lane. It is cheap to clone.
 #[derive(Clone)]
-pub(super) struct Health(Arc<[QuestionThread<Result<(), StoreError>>]>);
+pub(super) struct StoreHealthThreads(Arc<[QuestionThread<Result<(), StoreError>>]>);
 
-impl Health {
+impl StoreHealthThreads {
     /// Starts a thread for each of the store's lanes.
-    pub(super) fn start(context: &mut Context) -> Result<Health> {
+    pub(super) fn start(context: &mut Context) -> Result<StoreHealthThreads> {
         let lanes = context.lanes()?.count();
         let start = |lane| {
             let mut store = context.lane(lane)?;
             QuestionThread::start("health", move |()| store.health())
         };
-        Ok(Health((0..lanes).map(start).collect::<Result<_>>()?))
+        Ok(StoreHealthThreads((0..lanes).map(start).collect::<Result<_>>()?))
     }
 
     /// Returns what is wrong with the store. One healthy node is enough, because new jobs can avoid the other nodes.
@@ -75,24 +75,24 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 /// Whether dq can do its work.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"ready": true, "parts": {"store": "ok", "timer": "ok", "consume": "ok", "processes": "ok", "registry": "ok", "topics": "ok"}}))]
-struct Ready {
+struct Readiness {
     ready: bool,
     /// The state of each part: `ok`, or what is wrong. dq may be ready although a node, a process or the registry is
     /// down, or although a topic needs attention.
     parts: BTreeMap<String, String>,
 }
 
-impl Ready {
+impl Readiness {
     /// Returns the short answer for a caller that may not read the state of the daemon. It has no name, address or
     /// path.
-    fn in_brief(self) -> Ready {
+    fn in_brief(self) -> Readiness {
         let mut parts = BTreeMap::new();
         for (part, state) in self.parts {
             let part = if part.starts_with(NODE) { "nodes".to_owned() } else { part };
             let is_ok = state == "ok" && parts.get(&part).is_none_or(|known| known == "ok");
             parts.insert(part, if is_ok { "ok" } else { NOT_OK }.to_owned());
         }
-        Ready { ready: self.ready, parts }
+        Readiness { ready: self.ready, parts }
     }
 }
 
@@ -108,8 +108,8 @@ async fn healthz() -> &'static str {
 ///
 /// A caller without the scope `read` sees only `ok` or `not ok` for each part, and all nodes as one part.
 #[utoipa::path(get, path = "/readyz", tag = "daemon", operation_id = "get_readyz", security(()),
-    responses((status = 200, body = Ready, description = "dq can do its work"), (status = 503, body = Ready, description = "dq cannot do its work")))]
-async fn readyz(State(api): State<Api>, reader: Option<Extension<Caller>>) -> (StatusCode, Json<Ready>) {
+    responses((status = 200, body = Readiness, description = "dq can do its work"), (status = 503, body = Readiness, description = "dq cannot do its work")))]
+async fn readyz(State(api): State<Api>, reader: Option<Extension<Caller>>) -> (StatusCode, Json<Readiness>) {
     let settings = api.settings.clone();
     let lanes = api.lanes.clone();
     let files = tokio::task::spawn_blocking(move || {
@@ -160,7 +160,7 @@ async fn readyz(State(api): State<Api>, reader: Option<Extension<Caller>>) -> (S
     parts.insert("processes".to_owned(), status.map_or_else(|e| format!("not known: {e}"), not_up));
     parts.entry("run_dir".to_owned()).or_insert_with(|| "ok".to_owned());
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let ready = Ready { ready, parts };
+    let ready = Readiness { ready, parts };
     (status, Json(if reader.is_some() { ready } else { ready.in_brief() }))
 }
 
@@ -216,7 +216,7 @@ mod tests {
             ("store", "ok"),
         ];
         let parts = parts.map(|(part, state)| (part.to_owned(), state.to_owned())).into();
-        let brief = Ready { ready: true, parts }.in_brief();
+        let brief = Readiness { ready: true, parts }.in_brief();
         let expected = [("nodes", NOT_OK), ("registry", NOT_OK), ("store", "ok")];
         assert_eq!(brief.parts, expected.map(|(part, state)| (part.to_owned(), state.to_owned())).into());
         assert!(brief.ready);

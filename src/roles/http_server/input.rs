@@ -11,10 +11,10 @@ use uuid::Uuid;
 
 use super::callback_fields::{changed_destination, destination, headers, tags, then};
 use super::cursor;
-use super::id_source::IdSource;
+use super::id_source::JobIdGenerator;
 use super::problem::Problem;
 use super::schema;
-use super::typed_body::{self, Count, Span, UnixMs, given, invalid, word};
+use super::typed_body::{self, BoundedNumber, JsonDuration, UnixMs, given, invalid, word};
 use host::now_ms;
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
 use model::job_priority::JobPriority;
@@ -38,11 +38,11 @@ pub(super) fn wrong(field: &str, raw: &RawValue, wanted: &str) -> Problem {
 }
 
 /// The name of a parameter in a query, and its value.
-type Parameter<'a> = (Cow<'a, str>, Cow<'a, str>);
+type QueryParameter<'a> = (Cow<'a, str>, Cow<'a, str>);
 
 /// Returns the parameters of a query. A parameter that is not `known`, or that is given twice, is refused.
-pub(super) fn parameters<'a>(query: &'a str, known: &[&str]) -> Result<Vec<Parameter<'a>>, Problem> {
-    let mut parameters: Vec<Parameter> = Vec::new();
+pub(super) fn parameters<'a>(query: &'a str, known: &[&str]) -> Result<Vec<QueryParameter<'a>>, Problem> {
+    let mut parameters: Vec<QueryParameter> = Vec::new();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         if !known.contains(&&*name) {
             return Err(Problem::unknown_field(&short(&name), known));
@@ -99,13 +99,13 @@ pub(super) struct NewJobRequest<'a> {
     /// Unique in its topic, at most 256 bytes. A number counts as its text. If the id is missing, dq makes an id, from
     /// the Idempotency-Key if there is one.
     #[schema(schema_with = schema::id, required = false)]
-    id: Option<IdText>,
+    id: Option<JsonId>,
     /// Any JSON value.
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Value, required = true)]
     body: Option<&'a RawValue>,
     #[schema(schema_with = schema::span, required = false)]
-    delay: Option<Span>,
+    delay: Option<JsonDuration>,
     #[schema(schema_with = schema::moment, required = false)]
     run_at: Option<UnixMs>,
     /// Default: `normal`.
@@ -117,7 +117,7 @@ pub(super) struct NewJobRequest<'a> {
     on_conflict: Option<OnConflict>,
     /// Default: the topic's limit.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000)]
-    max_attempts: Option<Attempts>,
+    max_attempts: Option<MaxAttempts>,
     #[schema(schema_with = schema::headers, required = false)]
     headers: Option<&'a RawValue>,
     #[schema(schema_with = schema::job_path, required = false)]
@@ -129,35 +129,35 @@ pub(super) struct NewJobRequest<'a> {
     #[schema(schema_with = schema::then, required = false)]
     then: Option<&'a RawValue>,
     #[schema(schema_with = schema::job_ttr, required = false)]
-    ttr: Option<Span>,
+    ttr: Option<JsonDuration>,
     #[schema(schema_with = schema::job_expire_after, required = false)]
-    expire_after: Option<Span>,
+    expire_after: Option<JsonDuration>,
 }
 
 /// An id: a text, or a number as it was written. PHP sends a number if the application used one. A number with an
 /// exponent is refused, because the application may have written the number without it. (The TCP port does the same.)
-struct IdText(String);
+struct JsonId(String);
 
-impl<'de> Deserialize<'de> for IdText {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<IdText, D::Error> {
+impl<'de> Deserialize<'de> for JsonId {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<JsonId, D::Error> {
         let raw = <&RawValue>::deserialize(from)?.get();
         let is_number = raw.starts_with(|c: char| c == '-' || c.is_ascii_digit());
         let text = match is_number {
             true => Some(raw.to_owned()).filter(|number| !number.contains(['e', 'E'])),
             false => serde_json::from_str(raw).ok(),
         };
-        text.map(IdText).ok_or_else(|| invalid("a text, or a number without an exponent"))
+        text.map(JsonId).ok_or_else(|| invalid("a text, or a number without an exponent"))
     }
 }
 
 /// A job's own limit of attempts.
-type Attempts = Count<1, 1000>;
+type MaxAttempts = BoundedNumber<1, 1000>;
 
 /// Returns when a job is due.
-fn due(delay: Option<Span>, run_at: Option<UnixMs>) -> Result<Option<Due>, Problem> {
+fn due(delay: Option<JsonDuration>, run_at: Option<UnixMs>) -> Result<Option<Due>, Problem> {
     match (delay, run_at) {
         (None, None) => Ok(None),
-        (Some(Span(wait)), None) => Ok(Some(Due::In(wait))),
+        (Some(JsonDuration(wait)), None) => Ok(Some(Due::In(wait))),
         (None, Some(UnixMs(at))) => Ok(Some(Due::At(at))),
         (Some(_), Some(_)) => {
             Err(Problem::field("run_at", "delay and run_at exclude each other: give one of them"))
@@ -171,7 +171,7 @@ pub(super) fn job(
     json: &[u8],
     topic: &Topic,
     quota: Option<&Arc<Quota>>,
-    (ids, place): (Option<&IdSource>, Option<usize>),
+    (ids, place): (Option<&JobIdGenerator>, Option<usize>),
     lanes: &Lanes,
 ) -> Result<NewJob, Problem> {
     let new: NewJobRequest<'_> = typed_body::read(json)?;
@@ -182,18 +182,18 @@ pub(super) fn job(
             ids.id(place)?
         }
         (None, None) => id_that_is_taken(&topic.name, lanes)?,
-        (Some(IdText(id)), _) => self::id(id)?,
+        (Some(JsonId(id)), _) => self::id(id)?,
     };
     let body = new.body.ok_or_else(|| Problem::missing("body", "any JSON value, null as well"))?;
     let due = due(new.delay, new.run_at)?.unwrap_or(Due::In(topic.delay));
-    let own_expiry = new.expire_after.map(|Span(span)| span);
+    let own_expiry = new.expire_after.map(|JsonDuration(span)| span);
     Ok(NewJob {
         key: JobKey { topic: topic.name.clone(), id },
         body: Body::from(body),
         due,
         priority: new.priority.unwrap_or_default(),
         on_conflict: new.on_conflict.unwrap_or(if_taken),
-        max_attempts: new.max_attempts.map(|Count(n)| n),
+        max_attempts: new.max_attempts.map(|BoundedNumber(n)| n),
         attempts: 0,
         headers: headers(new.headers, topic)?
             .with_destination(destination(new.path.as_deref(), new.url.as_deref(), topic)?)
@@ -206,12 +206,12 @@ pub(super) fn job(
 }
 
 /// Returns how long a client may work on a job.
-fn ttr(given: Option<Span>) -> Result<Option<Duration>, Problem> {
+fn ttr(given: Option<JsonDuration>) -> Result<Option<Duration>, Problem> {
     match given {
-        Some(Span(ttr)) if !(LEASES.0..=LEASES.1).contains(&ttr) => {
+        Some(JsonDuration(ttr)) if !(LEASES.0..=LEASES.1).contains(&ttr) => {
             Err(Problem::field("ttr", "ttr is not within 100ms to 1day"))
         }
-        given => Ok(given.map(|Span(ttr)| ttr)),
+        given => Ok(given.map(|JsonDuration(ttr)| ttr)),
     }
 }
 
@@ -251,7 +251,7 @@ pub(super) fn batch(
     json: &[u8],
     topic: &Topic,
     quota: Option<&Arc<Quota>>,
-    ids: Option<&IdSource>,
+    ids: Option<&JobIdGenerator>,
     lanes: &Lanes,
 ) -> Result<Vec<Result<NewJob, Problem>>, Problem> {
     let NewJobsRequest { jobs } = typed_body::read(json)?;
@@ -270,7 +270,7 @@ pub(super) fn batch(
 #[schema(as = JobChange, example = json!({"delay": "2h"}))]
 pub(super) struct JobChangeRequest<'a> {
     #[schema(schema_with = schema::span, required = false)]
-    delay: Option<Span>,
+    delay: Option<JsonDuration>,
     #[schema(schema_with = schema::moment, required = false)]
     run_at: Option<UnixMs>,
     /// Any JSON value, also null.
@@ -282,7 +282,7 @@ pub(super) struct JobChangeRequest<'a> {
     /// Null means the topic's limit.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000)]
-    max_attempts: Option<Option<Attempts>>,
+    max_attempts: Option<Option<MaxAttempts>>,
     /// Null removes all headers of the job.
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(schema_with = schema::headers, required = false)]
@@ -302,7 +302,7 @@ pub(super) struct JobChangeRequest<'a> {
     /// Null: `ttr` of the topic applies.
     #[serde(default, deserialize_with = "given")]
     #[schema(schema_with = schema::job_ttr, required = false)]
-    ttr: Option<Option<Span>>,
+    ttr: Option<Option<JsonDuration>>,
 }
 
 /// Reads a change of a job of a topic.
@@ -312,7 +312,7 @@ pub(super) fn change(json: &[u8], topic: &Topic) -> Result<Change, Problem> {
         due: due(given.delay, given.run_at)?,
         body: given.body.map(Body::from),
         priority: given.priority,
-        max_attempts: given.max_attempts.map(|limit| limit.map(|Count(n)| n)),
+        max_attempts: given.max_attempts.map(|limit| limit.map(|BoundedNumber(n)| n)),
         headers: given.headers.map(|raw| headers(raw, topic)).transpose()?,
         destination: changed_destination(given.path, given.url, topic)?,
         tags: given.tags.map(tags).transpose()?,
@@ -403,13 +403,13 @@ mod tests {
     #[test]
     fn ids_of_a_key_are_the_same_for_one_caller_only() {
         let token = |name| Caller::Token(model::token::TokenName::new(name).unwrap());
-        let id = |caller: Option<&Caller>, key| IdSource::new(caller, key).id(None).unwrap();
+        let id = |caller: Option<&Caller>, key| JobIdGenerator::new(caller, key).id(None).unwrap();
         let (a, b) = (token("a"), token("b"));
         assert_eq!(id(Some(&a), "k"), id(Some(&a), "k"));
         let all = [id(Some(&a), "k"), id(Some(&b), "k"), id(Some(&a), "k2"), id(None, "k"), id(None, "a\nk")];
         let unequal: std::collections::BTreeSet<&str> = all.iter().map(JobId::as_str).collect();
         assert_eq!(unequal.len(), all.len(), "{all:?}");
-        assert!(IdSource::new(Some(&a), "k").id(Some(3)).unwrap().as_str().ends_with(".3"));
+        assert!(JobIdGenerator::new(Some(&a), "k").id(Some(3)).unwrap().as_str().ends_with(".3"));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::job_shown::{COLUMNS, JobResponse};
 use super::list_format::{ListEnd, ListFormat, TableForm};
 use super::problem::Problem;
 use super::schema;
-use super::store_client::Reply;
+use super::store_client::AnswerSender;
 use model::job::{self, TopicName};
 use model::job_filter::JobFilter;
 use model::scope::RequiredAccess;
@@ -88,7 +88,7 @@ struct FoundJobList<'a> {
 
 /// What a query asks for.
 #[derive(Default)]
-struct JobParameters {
+struct JobSearchParameters {
     filter: JobFilter,
     topic: Option<TopicName>,
     format: Option<ListFormat>,
@@ -100,14 +100,14 @@ const STATES: &str = "delayed, ready, leased or dead, or several of these with c
 
 const MOMENT: &str = "a moment such as \"2026-12-01T23:50:50+08:00\", or Unix milliseconds";
 
-impl JobParameters {
-    fn from_query(query: &str) -> Result<JobParameters, Problem> {
-        let mut wanted = JobParameters::default();
+impl JobSearchParameters {
+    fn from_query(query: &str) -> Result<JobSearchParameters, Problem> {
+        let mut wanted = JobSearchParameters::default();
         let (cursor, limit) =
             input::page_with(query, &NAMES, input::LIMITS, |name, value| wanted.set(name, value))?;
         let no_cursor = || Problem::field("cursor", "cursor is not the next of another page");
         let cursor = cursor.map(|words| read_cursor(&words).ok_or_else(no_cursor)).transpose()?;
-        Ok(JobParameters { cursor, limit, ..wanted })
+        Ok(JobSearchParameters { cursor, limit, ..wanted })
     }
 
     /// Sets a parameter other than `limit` and `cursor`.
@@ -159,8 +159,8 @@ async fn search(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<ApiResponse, Problem> {
-    let wanted = JobParameters::from_query(query.as_deref().unwrap_or_default())?;
-    let JobParameters { filter, topic, format, cursor, limit } = wanted;
+    let wanted = JobSearchParameters::from_query(query.as_deref().unwrap_or_default())?;
+    let JobSearchParameters { filter, topic, format, cursor, limit } = wanted;
     let format = format.unwrap_or_else(|| ListFormat::from_headers(&headers));
     let (topics, unknown) = match topic {
         None => (api.searched_topics(&requester), None),
@@ -191,7 +191,8 @@ async fn search(
         Ok(format.response(&page, &page.jobs, table, end))
     };
     let query = JobQuery { topics, filter, cursor, limit };
-    let ask = |reply: Reply<_>| StoreRequest::find_jobs(query, move |found| reply.response(respond(found)));
+    let ask =
+        |reply: AnswerSender<_>| StoreRequest::find_jobs(query, move |found| reply.response(respond(found)));
     api.store_client.read(requester.holder, ask).await?
 }
 
@@ -225,11 +226,12 @@ mod tests {
             ("cursor=22", "cursor", "next of another page"),
             ("outcome=dead", "outcome", "state"),
         ] {
-            let problem = JobParameters::from_query(query).err().unwrap();
+            let problem = JobSearchParameters::from_query(query).err().unwrap();
             assert_eq!(problem.named_field(), Some(field), "{query}");
             assert!(problem.detail.contains(part), "{query}: {}", problem.detail);
         }
-        let wanted = JobParameters::from_query("state=delayed,dead&tag=a&id_prefix=&limit=7").ok().unwrap();
+        let wanted =
+            JobSearchParameters::from_query("state=delayed,dead&tag=a&id_prefix=&limit=7").ok().unwrap();
         assert_eq!(wanted.filter.states, [job::State::Delayed, job::State::Dead]);
         assert_eq!((wanted.filter.id_prefix.as_str(), wanted.limit, wanted.cursor), ("", 7, None));
     }

@@ -16,7 +16,7 @@ use model::job::{Attempt, JobId, JobKey, State, TopicName};
 use model::job_priority::JobPriority;
 use model::json_time;
 use model::tags::Tags;
-use store::{Reserver, View};
+use store::{Reserver, StoredJob};
 
 /// A job.
 #[derive(Serialize, ToSchema)]
@@ -37,7 +37,7 @@ pub(super) struct JobResponse<'a> {
     /// The client that has reserved the job, if it has named itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    consumer: Option<ConsumerResponse<'a>>,
+    consumer: Option<ReserverResponse<'a>>,
     /// When the job was added, Unix milliseconds.
     added_ms: i64,
     #[schema(schema_with = schema::job_priority)]
@@ -94,14 +94,14 @@ pub(super) struct JobResponse<'a> {
     body: &'a RawValue,
     /// Why the job waits. The field is missing in lists, and if the job is leased or a dead letter.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::Waiting>, nullable = false)]
+    #[schema(value_type = Option<schema::WaitingSchema>, nullable = false)]
     waiting: Option<WaitingResponse>,
 }
 
 /// A client that has reserved a job.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Consumer)]
-pub(super) struct ConsumerResponse<'a> {
+pub(super) struct ReserverResponse<'a> {
     /// The name that the client gave itself.
     name: &'a str,
     /// The address of the client. Null: the Unix socket.
@@ -111,10 +111,10 @@ pub(super) struct ConsumerResponse<'a> {
     since_ms: i64,
 }
 
-impl<'a> From<&'a Reserver> for ConsumerResponse<'a> {
-    fn from(Reserver { name, address, since_ms }: &'a Reserver) -> ConsumerResponse<'a> {
+impl<'a> From<&'a Reserver> for ReserverResponse<'a> {
+    fn from(Reserver { name, address, since_ms }: &'a Reserver) -> ReserverResponse<'a> {
         let address = Some(address.as_str()).filter(|address| !address.is_empty());
-        ConsumerResponse { name, address, since_ms: *since_ms }
+        ReserverResponse { name, address, since_ms: *since_ms }
     }
 }
 
@@ -140,7 +140,7 @@ pub(super) const COLUMNS: [&str; 13] = [
 
 impl<'a> JobResponse<'a> {
     /// Describes a job. `sees_answers`: the caller may see what receivers answered.
-    pub(super) fn new(view: &'a View, sees_answers: bool) -> JobResponse<'a> {
+    pub(super) fn new(view: &'a StoredJob, sees_answers: bool) -> JobResponse<'a> {
         let without = |attempt: &Attempt| Attempt { answer: String::new(), ..attempt.clone() };
         let log = match sees_answers {
             true => Cow::from(&view.attempts_log),
@@ -152,7 +152,7 @@ impl<'a> JobResponse<'a> {
             state: view.state,
             due_ms: view.due_ms,
             until_ms: view.until_ms,
-            consumer: view.reserver.as_ref().map(ConsumerResponse::from),
+            consumer: view.reserver.as_ref().map(ReserverResponse::from),
             added_ms: view.stamp_us / 1000,
             priority: view.priority,
             attempts: view.attempts,
@@ -222,7 +222,7 @@ pub(super) struct AddedJob<'a> {
     #[schema(value_type = String)]
     topic: &'a TopicName,
     id: &'a str,
-    outcome: OutcomeWord,
+    outcome: AddOutcomeWord,
     /// When the job is due, RFC 3339 in UTC. With the outcome `kept`: when the existing job is due.
     due: String,
     /// The same moment in Unix milliseconds.
@@ -237,10 +237,10 @@ impl<'a> AddedJob<'a> {
     pub(super) fn new(
         topic: &'a TopicName,
         id: &'a JobId,
-        outcome: OutcomeWord,
+        outcome: AddOutcomeWord,
         due_ms: i64,
     ) -> AddedJob<'a> {
-        let spooled = outcome == OutcomeWord::Spooled;
+        let spooled = outcome == AddOutcomeWord::Spooled;
         AddedJob { topic, id: id.as_str(), outcome, due: json_time::rfc3339(due_ms), due_ms, spooled }
     }
 }
@@ -249,7 +249,7 @@ impl<'a> AddedJob<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = AddOutcome)]
-pub(super) enum OutcomeWord {
+pub(super) enum AddOutcomeWord {
     New,
     Replaced,
     Kept,

@@ -14,7 +14,7 @@ use super::input;
 use super::job_shown::{AddedJob, AddedJobs, JobList, JobResponse, SpooledDeletion};
 use super::problem::Problem;
 use super::schema;
-use super::store_client::Reply;
+use super::store_client::AnswerSender;
 use model::metrics::AddOutcome;
 use model::topic::Topic;
 use role::submit::{Listing, StoreRequest};
@@ -54,7 +54,7 @@ async fn add(
     };
     let job = api.count_refusal(&name, read())?;
     let key = job.key.clone();
-    let ask = |reply: Reply<_>| {
+    let ask = |reply: AnswerSender<_>| {
         StoreRequest::add(job, move |added| reply.response(api_response::added(&key, added)))
     };
     api.store_client.respond(json.len(), ask).await
@@ -92,7 +92,7 @@ async fn add_batch(
         api.counters.known_topic(name.as_str()).added(AddOutcome::Refused, jobs.len() as u64);
         return Err(problem);
     }
-    let ask = |reply: Reply<_>| {
+    let ask = |reply: AnswerSender<_>| {
         StoreRequest::add_many(jobs, move |all| reply.response(Ok(api_response::batch(&name, &items, all))))
     };
     api.store_client.respond(json.len(), ask).await
@@ -104,7 +104,7 @@ impl Api {
         let topic = listing.topic.clone();
         let is_registered = self.topics.borrow().get(topic.as_str()).is_some();
         let sees_answers = requester.sees_answers(&topic);
-        let ask = |reply: Reply<_>| {
+        let ask = |reply: AnswerSender<_>| {
             StoreRequest::list(listing, move |page| {
                 reply.response(api_response::page(&topic, is_registered, page, sees_answers))
             })
@@ -139,10 +139,10 @@ async fn show(
 ) -> Result<ApiResponse, Problem> {
     let sees_answers = requester.sees_answers(&key.topic);
     let (ask, named) = (key.clone(), key);
-    let ask = |reply: Reply<_>| StoreRequest::get(ask, move |_, found| reply.with(found));
+    let ask = |reply: AnswerSender<_>| StoreRequest::get(ask, move |_, found| reply.with(found));
     let Some(mut view) = api.store_client.ask(0, ask).await?? else {
         // The job may have ended.
-        let ask = |reply: Reply<_>| {
+        let ask = |reply: AnswerSender<_>| {
             StoreRequest::get_or_records(named.clone(), sees_answers, move |_, found| reply.with(found))
         };
         let (view, mut records) = api.store_client.ask(0, ask).await??;
@@ -168,7 +168,7 @@ async fn change(
     // A job can outlive its topic. Then the change is checked against a topic with default settings.
     let topic = api.topic(&key.topic).unwrap_or_else(|_| Topic::new(key.topic.clone(), "").into());
     let change = input::change(&json, &topic)?;
-    let ask = |reply: Reply<_>| {
+    let ask = |reply: AnswerSender<_>| {
         StoreRequest::change(key, change, |key, changed| reply.response(api_response::changed(key, changed)))
     };
     api.store_client.respond(json.len(), ask).await
@@ -182,7 +182,7 @@ async fn change(
         (status = 202, body = SpooledDeletion, description = "An add of this id waits on the disk of this host: the removal is done after it"),
         schema::FindProblems))]
 async fn delete(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<ApiResponse, Problem> {
-    let ask = |reply: Reply<_>| {
+    let ask = |reply: AnswerSender<_>| {
         StoreRequest::delete(key, |key, deleted| reply.response(api_response::deleted(key, deleted)))
     };
     api.store_client.respond(0, ask).await
@@ -198,7 +198,7 @@ async fn run(
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     input::nothing(&json)?;
-    let ask = |reply: Reply<_>| {
+    let ask = |reply: AnswerSender<_>| {
         StoreRequest::run(key, |key, changed| reply.response(api_response::changed(key, changed)))
     };
     api.store_client.respond(0, ask).await

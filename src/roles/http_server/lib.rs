@@ -98,18 +98,18 @@ use axum::response::Response;
 use tokio::sync::watch;
 use utoipa_axum::router::OpenApiRouter;
 
-use self::access::Access;
+use self::access::AccessControl;
 use self::admission::AcceptedHosts;
-use self::api::{Api, Parts};
+use self::api::{Api, ApiState};
 use self::bulk_runner::BulkRunner;
 use self::callback_test::CallbackTester;
-use self::connections::{AcceptedStream, Connections, DrainState, Listeners};
+use self::connections::{AcceptedStream, Connections, DrainDeadlines, Listeners};
 use self::events::LiveCache;
-use self::followed::{FollowedTopics, watched};
-use self::forecast::Forecasts;
-use self::health::Health;
+use self::followed::{TopicsWatch, watched};
+use self::forecast::ForecastThread;
+use self::health::StoreHealthThreads;
 use self::metrics::MetricSources;
-use self::pool::Pool;
+use self::pool::ResourcePool;
 use self::problem::Problem;
 use self::refused::{RefusedRequests, RequestLine};
 use self::registrar::Registrar;
@@ -117,7 +117,7 @@ use self::replays::Replays;
 use self::sessions::Sessions;
 use self::store_client::StoreClient;
 use host::Owner;
-use role::pull::Pull;
+use role::pull::PullHandle;
 use role::tickets::Tickets;
 use role::{Context, TroubleLog};
 
@@ -130,13 +130,13 @@ pub fn run(mut context: Context) -> Result<()> {
     let owner = beanstalk.as_ref().map(|_| Owner::claim(&context.settings.run_dir)).transpose();
     let owner = owner.context("cannot become an owner of leases")?;
     let store_client = StoreClient::start(&mut context)?;
-    let topics = FollowedTopics::new(context.topics()?);
+    let topics = TopicsWatch::new(context.topics()?);
     let settings = Arc::clone(&context.settings);
     let hosts = AcceptedHosts::new(settings.http.listen, settings.http.tls.is_some(), &settings.instance);
     let hosts = Arc::new(hosts);
     let sessions = Sessions::load(&settings)?.map(Arc::new);
-    let access = Access::new(&settings.http, topics.tokens(), Arc::clone(&hosts), sessions.clone());
-    let api = Api::from(Parts {
+    let access = AccessControl::new(&settings.http, topics.tokens(), Arc::clone(&hosts), sessions.clone());
+    let api = Api::from(ApiState {
         store_client: store_client.clone(),
         topics: topics.now(),
         tokens: topics.tokens(),
@@ -146,21 +146,21 @@ pub fn run(mut context: Context) -> Result<()> {
         lanes: context.lanes()?,
         trials: CallbackTester::new(&settings, context.zone()?)
             .context("cannot start the thread for callback tests")?,
-        health: Health::start(&mut context)?,
+        health: StoreHealthThreads::start(&mut context)?,
         metrics: MetricSources::start(&mut context)?,
         counters: context.counters.clone(),
         zone: context.zone()?,
         document: OnceLock::new(),
         docs_page: OnceLock::new(),
         tickets: Tickets::new(context.counters.clone()),
-        pull: Pull::start(context.opener()?, topics.now().borrow().clone(), owner)
+        pull: PullHandle::start(context.opener()?, topics.now().borrow().clone(), owner)
             .context("cannot start the thread for clients that reserve")?,
         // No client can take all places.
-        reserves: Pool::new(settings.http.max_reserves, settings.http.max_reserves.div_ceil(2)),
+        reserves: ResourcePool::new(settings.http.max_reserves, settings.http.max_reserves.div_ceil(2)),
         live: LiveCache::default(),
         hosts,
         sessions,
-        forecasts: Forecasts::start(&mut context)?,
+        forecasts: ForecastThread::start(&mut context)?,
         bulk: BulkRunner::start(&context, topics.now())?,
         closing: watch::Sender::new(false),
         cut: watch::Sender::new(false),
@@ -180,7 +180,7 @@ pub fn run(mut context: Context) -> Result<()> {
 }
 
 /// Builds the router: all routes, and the layer that every request passes through.
-fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router> {
+fn app(api: Api, access: AccessControl, refused: Arc<RefusedRequests>) -> Result<Router> {
     let routes = OpenApiRouter::with_openapi(openapi::beginning())
         .merge(jobs::routes())
         .merge(topics::routes())
@@ -223,23 +223,23 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
         .layer(DefaultBodyLimit::max(api.max_body))
         .with_state(api)
         .layer(from_fn_with_state(
-            Arc::new(Gate { access, refused, api: of_gate, replays: Replays::default() }),
+            Arc::new(RequestMiddleware { access, refused, api: of_gate, replays: Replays::default() }),
             pass,
         )))
 }
 
 /// What every request passes through: access control, the check of tickets, the audit log, the repeated answers of
 /// `Idempotency-Key`, limits.
-struct Gate {
-    access: Access,
+struct RequestMiddleware {
+    access: AccessControl,
     refused: Arc<RefusedRequests>,
     api: Api,
     replays: Replays,
 }
 
-/// Passes a request through the gate. It is one layer for all steps, because axum boxes and clones every layer anew for
-/// each request.
-async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+/// Passes a request through the gate. The gate is one axum layer that does all steps, such as access control and
+/// limits. With one layer for each step, axum would box and clone every layer for each request.
+async fn pass(State(gate): State<Arc<RequestMiddleware>>, request: Request, next: Next) -> Response {
     // A request that the audit log records continues when its client goes away. So it needs its own reference to the
     // gate.
     let own = Arc::clone(&gate);
@@ -274,7 +274,7 @@ async fn serve(
     context: &mut Context,
     mut connections: Connections,
     api: Api,
-    mut topics: FollowedTopics,
+    mut topics: TopicsWatch,
     (tcp, unix, gmq, beanstalk): (OwnedFd, OwnedFd, Option<OwnedFd>, Option<OwnedFd>),
 ) -> Result<()> {
     topics.watch().context("cannot watch the topics")?;
@@ -307,7 +307,7 @@ async fn serve(
     let (link, signals) = (link.context("cannot watch the link")?, signals.context("cannot watch signals")?);
     let mut accepting = TroubleLog::default();
     let mut accept_at: Option<Instant> = None;
-    let mut end: Option<DrainState> = None;
+    let mut end: Option<DrainDeadlines> = None;
     context.ready()?;
     loop {
         let now = Instant::now();
@@ -327,7 +327,7 @@ async fn serve(
                     connections.serve_in_task(entered);
                 }
             }
-            let stage = end.get_or_insert_with(|| DrainState::begin(now)).stage(drain, now);
+            let stage = end.get_or_insert_with(|| DrainDeadlines::begin(now)).stage(drain, now);
             match (connections.open.len(), stage) {
                 (0, _) => return Ok(()),
                 (_, Some(stage)) => connections.enter_stage(stage),

@@ -20,10 +20,10 @@ use utoipa_axum::routes;
 
 use super::api::Api;
 use super::schema;
-use super::topic_shown::HeldTopics;
+use super::topic_shown::PausesAndCircuits;
 use host::{ask_master, now_ms};
 use model::job::TopicName;
-use model::metrics::{MetricKind, Text, Totals};
+use model::metrics::{CounterTotals, MetricKind, MetricsText};
 use model::status::{DaemonStatus, ProcessState};
 use model::topic::{Topic, Topics};
 use role::{self, Context, EMBEDDED, SpoolReader};
@@ -70,7 +70,7 @@ pub(super) async fn by<T>(until: Instant, answer: oneshot::Receiver<T>) -> Optio
 
 /// What a node reports: its numbers of jobs, its circuits that are not closed, its outbox. An error says why the node
 /// does not report.
-pub(super) type NodeCounts = Result<(Vec<Counts>, Vec<CircuitView>, OutboxState), String>;
+pub(super) type NodeMetrics = Result<(Vec<Counts>, Vec<CircuitView>, OutboxState), String>;
 
 /// The sources of metrics. It is cheap to clone.
 #[derive(Clone)]
@@ -78,10 +78,10 @@ pub(super) struct MetricSources(Arc<MetricQuestions>);
 
 struct MetricQuestions {
     /// The sums of all counters. None: they could not be read.
-    pages: QuestionThread<Option<Totals>>,
+    pages: QuestionThread<Option<CounterTotals>>,
     master: QuestionThread<Option<DaemonStatus>>,
     /// The threads that ask the nodes, with the names of the nodes.
-    nodes: Vec<(String, QuestionThread<NodeCounts>)>,
+    nodes: Vec<(String, QuestionThread<NodeMetrics>)>,
     /// The size limit of this host's spool, and the thread that reads how full the spool is. None: there is no spool.
     /// (The thread's answer is none if it cannot read the spool.)
     spool: Option<(u64, QuestionThread<Option<SpoolState>>)>,
@@ -118,11 +118,11 @@ impl MetricSources {
 }
 
 /// A node, and how many jobs it has.
-pub(super) type NamedNodeCounts<'a> = (&'a str, NodeCounts);
+pub(super) type NamedNodeCounts<'a> = (&'a str, NodeMetrics);
 
 impl MetricSources {
     /// Returns the sums of all counters of this host. None: they did not arrive in time, or could not be read.
-    pub(super) async fn pages(&self, until: Instant) -> Option<Totals> {
+    pub(super) async fn pages(&self, until: Instant) -> Option<CounterTotals> {
         by(until, self.0.pages.ask(())).await.flatten()
     }
 
@@ -177,7 +177,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 /// Reads the sums of all counters of this host.
-fn pages(run_dir: &Path) -> Option<Totals> {
+fn pages(run_dir: &Path) -> Option<CounterTotals> {
     counters::totals(run_dir).inspect_err(|e| log::warn!("cannot read the pages of counters: {e}")).ok()
 }
 
@@ -199,7 +199,7 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     );
     let accept = headers.get(ACCEPT).map(|v| String::from_utf8_lossy(v.as_bytes())).unwrap_or_default();
     let is_open_metrics = accept.contains("application/openmetrics-text");
-    let mut text = Text::new(is_open_metrics);
+    let mut text = MetricsText::new(is_open_metrics);
     if let Some(totals) = totals {
         totals.write_metrics(&mut text);
     }
@@ -218,12 +218,12 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     }
     text.family("dq_build_info", MetricKind::Gauge, "Always 1. The label names the release.");
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
-    let kind = HeaderValue::from_static(Text::content_type(is_open_metrics));
+    let kind = HeaderValue::from_static(MetricsText::content_type(is_open_metrics));
     ([(CONTENT_TYPE, kind)], text.end()).into_response()
 }
 
 /// Writes which topics are paused. If the store does not report the pauses, there are no samples.
-fn write_pauses(text: &mut Text, topics: &BTreeMap<TopicName, Counts>, held: &HeldTopics) {
+fn write_pauses(text: &mut MetricsText, topics: &BTreeMap<TopicName, Counts>, held: &PausesAndCircuits) {
     text.family("dq_topic_paused", MetricKind::Gauge, "Whether the topic is paused: 1 or 0.");
     for topic in topics.keys() {
         if let Some((is_paused, _)) = held.state_of(topic.as_str()) {
@@ -232,7 +232,7 @@ fn write_pauses(text: &mut Text, topics: &BTreeMap<TopicName, Counts>, held: &He
     }
 }
 
-fn write_jobs(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
+fn write_jobs(text: &mut MetricsText, nodes: &[NamedNodeCounts<'_>]) {
     text.family("dq_store_up", MetricKind::Gauge, "Whether the node reports how many jobs it has: 1 or 0.");
     for (name, counts) in nodes {
         text.sample(&[("node", name)], f64::from(u8::from(counts.is_ok())));
@@ -275,14 +275,14 @@ fn write_jobs(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
 }
 
 /// Writes how many bytes the topics have, and the limits of their jobs and bytes.
-fn write_limits(text: &mut Text, counts: &BTreeMap<TopicName, Counts>, topics: &Topics) {
+fn write_limits(text: &mut MetricsText, counts: &BTreeMap<TopicName, Counts>, topics: &Topics) {
     let bytes = "Bytes of a topic's jobs, dead letters included, on the nodes that answer and count them.";
     text.family("dq_topic_bytes", MetricKind::Gauge, bytes);
     for (topic, bytes) in counts.iter().filter_map(|(topic, c)| Some((topic, c.bytes?))) {
         text.sample(&[("topic", topic.as_str())], bytes as f64);
     }
-    type Limit = fn(&Topic) -> Option<f64>;
-    let limits: [(&str, &str, Limit); 2] = [
+    type TopicLimitReader = fn(&Topic) -> Option<f64>;
+    let limits: [(&str, &str, TopicLimitReader); 2] = [
         ("dq_topic_max_pending", "How many jobs of a topic may be pending: max_pending.", |topic| {
             topic.max_pending.map(f64::from)
         }),
@@ -299,7 +299,7 @@ fn write_limits(text: &mut Text, counts: &BTreeMap<TopicName, Counts>, topics: &
 }
 
 /// Writes how fast clients add jobs to the topics with an `add_rate`, and how fast they may add jobs.
-fn write_add_rates(text: &mut Text, used: &BTreeMap<TopicName, u64>, topics: &Topics) {
+fn write_add_rates(text: &mut MetricsText, used: &BTreeMap<TopicName, u64>, topics: &Topics) {
     let limited = || topics.iter().filter_map(|topic| Some((&topic.name, topic.add_rate?)));
     let help = "How many jobs clients may add to a topic in a second: add_rate.";
     text.family("dq_topic_add_rate_limit", MetricKind::Gauge, help);
@@ -314,7 +314,7 @@ fn write_add_rates(text: &mut Text, used: &BTreeMap<TopicName, u64>, topics: &To
     }
 }
 
-fn write_outbox(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
+fn write_outbox(text: &mut MetricsText, nodes: &[NamedNodeCounts<'_>]) {
     let states = || nodes.iter().filter_map(|(_, answer)| answer.as_ref().ok()).map(|(_, _, outbox)| outbox);
     let entries: u64 = states().map(|outbox| outbox.entries).sum();
     let oldest = states().map(|outbox| outbox.oldest).max().unwrap_or_default();
@@ -335,7 +335,7 @@ fn write_outbox(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
     }
 }
 
-fn write_spool(text: &mut Text, state: &SpoolState, max_bytes: u64) {
+fn write_spool(text: &mut MetricsText, state: &SpoolState, max_bytes: u64) {
     let waits_ms = state.oldest_ms.map_or(0, |since_ms| now_ms().saturating_sub(since_ms).max(0));
     for (name, help, value) in [
         ("dq_spool_entries", "Changes that wait on this host's disk for their nodes.", state.entries as f64),
@@ -352,7 +352,7 @@ fn write_spool(text: &mut Text, state: &SpoolState, max_bytes: u64) {
     }
 }
 
-fn write_processes(text: &mut Text, status: &DaemonStatus) {
+fn write_processes(text: &mut MetricsText, status: &DaemonStatus) {
     // During a rolling restart, the processes of both generations report all restarts of their slot. So the restarts
     // are not added up.
     let mut restarts: BTreeMap<&str, u32> = BTreeMap::new();

@@ -16,12 +16,12 @@ use super::api_response::ApiResponse;
 use super::metrics::NamedNodeCounts;
 use super::problem::Problem;
 use super::schema;
-use super::servers::{Server, StoreFile};
+use super::servers::{RedisServer, StoreFile};
 use host::{findings, whole_status};
 use model::settings;
 use model::status::{DaemonStatus, Finding};
 use model::topic::Durability;
-use store::{Capability, Counts, NodeState, SetState, SpoolState};
+use store::{Counts, NodeSetView, NodeState, ServerDurability, SpoolState};
 
 /// How long a node may take to report its state.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -69,7 +69,7 @@ pub(super) struct Node {
     /// What the servers of the node report. The field is missing if the servers do not answer in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    servers: Option<Vec<Server>>,
+    servers: Option<Vec<RedisServer>>,
     /// The file of the embedded store.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -78,7 +78,7 @@ pub(super) struct Node {
 
 /// All nodes of the store.
 #[derive(Serialize, ToSchema)]
-pub(super) struct AllNodes {
+pub(super) struct NodesResponse {
     /// The nodes that have jobs. Null for the embedded store, and while no node has reported the set.
     #[schema(required = true)]
     set: Option<Set>,
@@ -115,8 +115,8 @@ pub(super) struct Spool {
 
 /// What dq-redis-checker has found.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Alerts {
-    #[schema(value_type = Vec<FoundSchema>)]
+pub(super) struct AlertsResponse {
+    #[schema(value_type = Vec<FindingSchema>)]
     alerts: Vec<Finding>,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct Alerts {
 #[derive(Serialize, ToSchema)]
 #[allow(dead_code)]
 #[schema(as = Finding)]
-pub(super) struct FoundSchema {
+pub(super) struct FindingSchema {
     /// The kind, for programs, such as `node_down`.
     name: String,
     what: String,
@@ -161,7 +161,7 @@ pub(super) struct StatusSchema {
     /// The store in words, with the file of the embedded store.
     store: String,
     processes: Vec<ProcessSchema>,
-    findings: Vec<FoundSchema>,
+    findings: Vec<FindingSchema>,
 }
 
 /// A slot of a generation, and the process in it.
@@ -209,7 +209,8 @@ impl Api {
             let state = states.iter().find(|state| state.name == *name);
             let sum = |of: fn(&Counts) -> u64| counts.as_ref().ok().map(|(c, ..)| c.iter().map(of).sum());
             let capability = state.and_then(|s| s.capability.as_ref());
-            let durability = capability.map(Capability::alone).or(is_embedded.then_some(Durability::Fsync));
+            let durability =
+                capability.map(ServerDurability::alone).or(is_embedded.then_some(Durability::Fsync));
             Node {
                 durability: durability.map(|level| level.to_string()),
                 replicas: capability.and_then(|c| c.replicas),
@@ -238,7 +239,7 @@ fn unusable(state: &NodeState) -> Option<String> {
 /// Shows the nodes of the store and this host's spool. For each node: whether it answers, how many jobs it has, and
 /// what its servers report.
 #[utoipa::path(get, path = "/v1/nodes", tag = "daemon", operation_id = "get_nodes",
-    responses((status = 200, body = AllNodes, description = "All nodes"), schema::ReadProblems))]
+    responses((status = 200, body = NodesResponse, description = "All nodes"), schema::ReadProblems))]
 async fn nodes(State(api): State<Api>) -> ApiResponse {
     let (nodes, spool) = tokio::join!(api.all_nodes(), api.metrics.spool(Instant::now() + PATIENCE));
     let spool = spool.map(|(SpoolState { entries, bytes, oldest_ms, .. }, max_bytes)| Spool {
@@ -247,8 +248,8 @@ async fn nodes(State(api): State<Api>) -> ApiResponse {
         max_bytes,
         oldest_ms,
     });
-    let set = api.lanes.set().map(|SetState { number, nodes, goal }| Set { number, nodes, goal });
-    ApiResponse::new(StatusCode::OK, &AllNodes { set, nodes, spool })
+    let set = api.lanes.set().map(|NodeSetView { number, nodes, goal }| Set { number, nodes, goal });
+    ApiResponse::new(StatusCode::OK, &NodesResponse { set, nodes, spool })
 }
 
 /// Shows the daemon's processes.
@@ -262,10 +263,10 @@ async fn processes(State(api): State<Api>) -> Result<ApiResponse, Problem> {
 
 /// Shows what is wrong with the store, with topics and with processes.
 #[utoipa::path(get, path = "/v1/alerts", tag = "daemon", operation_id = "get_alerts",
-    responses((status = 200, body = Alerts, description = "The open findings"), schema::ReadProblems))]
+    responses((status = 200, body = AlertsResponse, description = "The open findings"), schema::ReadProblems))]
 async fn alerts(State(api): State<Api>) -> Result<ApiResponse, Problem> {
     let alerts = on_thread(&api, findings).await?;
-    Ok(ApiResponse::new(StatusCode::OK, &Alerts { alerts }))
+    Ok(ApiResponse::new(StatusCode::OK, &AlertsResponse { alerts }))
 }
 
 /// Runs `work` on a separate thread, with the path of `run_dir`. The work may wait for a disk or another process.

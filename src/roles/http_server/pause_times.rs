@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::api::Api;
-use model::audit::Entry;
+use model::audit::AuditEntry;
 use model::job::{Attempt, TopicName};
 use model::late_start::LateReason;
 
@@ -16,11 +16,11 @@ const ENTRIES: usize = 1000;
 
 /// The beginning and the end of each pause of a topic, in Unix milliseconds. The earliest pause is first.
 #[derive(Debug, PartialEq, Eq)]
-struct PauseTimes(Vec<(i64, i64)>);
+struct PauseIntervals(Vec<(i64, i64)>);
 
-impl PauseTimes {
+impl PauseIntervals {
     /// `entries` are the entries of the topic, the latest first. A repeated pause or resume changes nothing.
-    fn new(entries: &[Entry]) -> PauseTimes {
+    fn new(entries: &[AuditEntry]) -> PauseIntervals {
         let mut times = Vec::new();
         let mut begin = None;
         for entry in entries.iter().rev() {
@@ -32,7 +32,7 @@ impl PauseTimes {
         }
         // The topic is still paused.
         times.extend(begin.map(|begin| (begin, i64::MAX)));
-        PauseTimes(times)
+        PauseIntervals(times)
     }
 
     /// Returns whether the topic was paused at any time between the due time and the beginning of the attempt.
@@ -50,7 +50,7 @@ fn has_unknown_reason(attempt: &Attempt) -> bool {
 impl Api {
     /// Returns the latest entries of the audit log about a topic, the latest first. If the registry does not answer,
     /// there are no entries.
-    pub(super) async fn audit_of_topic(&self, name: &TopicName) -> Vec<Entry> {
+    pub(super) async fn audit_of_topic(&self, name: &TopicName) -> Vec<AuditEntry> {
         let asked = self.registrar.ask(|registry| registry.audit(None, ENTRIES));
         let Ok(Ok(entries)) = tokio::time::timeout(PATIENCE, asked).await else { return Vec::new() };
         entries.into_iter().map(|(_, entry)| entry).filter(|entry| entry.target == name.as_str()).collect()
@@ -64,7 +64,7 @@ impl Api {
         if attempts.is_empty() {
             return;
         }
-        let times = PauseTimes::new(&self.audit_of_topic(topic).await);
+        let times = PauseIntervals::new(&self.audit_of_topic(topic).await);
         for attempt in attempts.iter_mut().filter(|attempt| times.explains(attempt)) {
             attempt.late.iter_mut().for_each(|late| late.reason = LateReason::TopicPaused);
         }
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn an_attempt_is_late_by_a_pause_that_ended_after_its_due_time() {
-        let entry = |at_ms, action: &str| Entry {
+        let entry = |at_ms, action: &str| AuditEntry {
             at_ms,
             who: String::new(),
             action: action.to_owned(),
@@ -87,7 +87,7 @@ mod tests {
             detail: String::new(),
             jobs: None,
         };
-        let times = PauseTimes::new(&[
+        let times = PauseIntervals::new(&[
             entry(9_000, "topic.pause"),
             entry(5_000, "topic.resume"),
             entry(4_500, "topic.resume"),
@@ -96,7 +96,7 @@ mod tests {
             entry(2_000, "topic.pause"),
             entry(1_000, "topic.resume"),
         ]);
-        assert_eq!(times, PauseTimes(vec![(2_000, 4_500), (9_000, i64::MAX)]));
+        assert_eq!(times, PauseIntervals(vec![(2_000, 4_500), (9_000, i64::MAX)]));
         let explains = |due_ms: i64, at_ms: i64| {
             let late = LateStart { ms: u64::try_from(at_ms - due_ms).unwrap(), reason: LateReason::Unknown };
             let attempt = Attempt {

@@ -13,8 +13,8 @@ use super::body::JsonBody;
 use super::input;
 use super::problem::Problem;
 use super::schema;
-use super::store_client::Reply;
-use super::topic_shown::HeldTopics;
+use super::store_client::AnswerSender;
+use super::topic_shown::PausesAndCircuits;
 use model::job::TopicName;
 use role::submit::StoreRequest;
 
@@ -27,10 +27,10 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 
 impl Api {
     /// Returns the paused topics and the circuits that are not closed, if the store answers in time.
-    pub(super) async fn paused(&self) -> HeldTopics {
-        let ask = |reply: Reply<_>| StoreRequest::held_back(|held| reply.with(held));
+    pub(super) async fn paused(&self) -> PausesAndCircuits {
+        let ask = |reply: AnswerSender<_>| StoreRequest::held_back(|held| reply.with(held));
         let asked = tokio::time::timeout(PATIENCE, self.store_client.ask(0, ask)).await;
-        HeldTopics(asked.ok().and_then(Result::ok).and_then(Result::ok))
+        PausesAndCircuits(asked.ok().and_then(Result::ok).and_then(Result::ok))
     }
 
     async fn set_pause(&self, name: TopicName, paused: bool) -> Result<ApiResponse, Problem> {
@@ -44,7 +44,7 @@ impl Api {
 
     /// Pauses the jobs of a topic, or resumes them.
     pub(super) async fn pause_jobs(&self, name: TopicName, paused: bool) -> Result<(), Problem> {
-        let ask = |reply: Reply<_>| match paused {
+        let ask = |reply: AnswerSender<_>| match paused {
             true => StoreRequest::pause(name, |done| reply.with(done)),
             false => StoreRequest::resume(name, |done| reply.with(done)),
         };

@@ -13,7 +13,7 @@ use role::lock;
 
 /// The places of a port. All clones share them.
 #[derive(Clone)]
-pub(super) struct Places {
+pub(super) struct ConnectionLimiter {
     /// The section of the configuration.
     name: &'static str,
     allow: Vec<IpNet>,
@@ -21,10 +21,15 @@ pub(super) struct Places {
     turned_away: Arc<AtomicU64>,
 }
 
-impl Places {
-    pub(super) fn new(name: &'static str, allow: &[IpNet], most: usize, per_source: usize) -> Places {
+impl ConnectionLimiter {
+    pub(super) fn new(
+        name: &'static str,
+        allow: &[IpNet],
+        most: usize,
+        per_source: usize,
+    ) -> ConnectionLimiter {
         let open = Arc::new(Mutex::new(OpenConnections::new(most, per_source)));
-        Places { name, allow: allow.to_vec(), open, turned_away: Arc::default() }
+        ConnectionLimiter { name, allow: allow.to_vec(), open, turned_away: Arc::default() }
     }
 
     /// Returns the section of the configuration that describes the port.
@@ -33,7 +38,7 @@ impl Places {
     }
 
     /// Returns a place for a client. None: the client may not connect. The log says why, but not at each refusal.
-    pub(super) fn admit(&mut self, ip: IpAddr) -> Option<Place> {
+    pub(super) fn admit(&mut self, ip: IpAddr) -> Option<ConnectionGuard> {
         match self.find(ip) {
             Ok(place) => Some(place),
             Err(why) => {
@@ -48,7 +53,7 @@ impl Places {
         }
     }
 
-    fn find(&self, ip: IpAddr) -> Result<Place, String> {
+    fn find(&self, ip: IpAddr) -> Result<ConnectionGuard, String> {
         if !self.allow.is_empty() && !self.allow.iter().any(|net| net.contains(&ip)) {
             return Err(format!("{}.allow does not name it", self.name));
         }
@@ -56,17 +61,17 @@ impl Places {
         let mut open = lock(&self.open);
         open.check(source, 0).map_err(|no_place| no_place.to_string())?;
         open.opened(source);
-        Ok(Place { open: Arc::clone(&self.open), source })
+        Ok(ConnectionGuard { open: Arc::clone(&self.open), source })
     }
 }
 
 /// The place of a connection of a port. The place is free again when this value is dropped.
-pub(super) struct Place {
+pub(super) struct ConnectionGuard {
     open: Arc<Mutex<OpenConnections>>,
     source: ClientSource,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         lock(&self.open).closed(self.source);
     }

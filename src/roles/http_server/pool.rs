@@ -9,71 +9,71 @@ use role::lock;
 
 /// Who has a share of a pool. The holder is an extension of each request that access control has accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Holder {
+pub(super) enum PoolHolder {
     /// A caller that has proved who it is.
     Caller(Caller),
     /// All callers from one source that have not proved who they are.
     Source(ClientSource),
 }
 
-impl Holder {
+impl PoolHolder {
     /// Returns the holder for a caller that connects from `peer`. None: the caller's share is not limited.
-    pub(super) fn new(caller: &Caller, peer: Peer) -> Option<Holder> {
+    pub(super) fn new(caller: &Caller, peer: Peer) -> Option<PoolHolder> {
         match caller {
             Caller::Local(_) => None,
-            Caller::Anybody => Some(Holder::Source(peer.source())),
-            Caller::Token(_) | Caller::Account(_) => Some(Holder::Caller(caller.clone())),
+            Caller::Anybody => Some(PoolHolder::Source(peer.source())),
+            Caller::Token(_) | Caller::Account(_) => Some(PoolHolder::Caller(caller.clone())),
         }
     }
 }
 
 /// A limited amount, and how much of the amount each holder has. It is cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Pool {
+pub(super) struct ResourcePool {
     most: usize,
     share: usize,
-    held: Arc<Mutex<HeldMemory>>,
+    held: Arc<Mutex<PoolUsage>>,
 }
 
 #[derive(Debug, Default)]
-struct HeldMemory {
+struct PoolUsage {
     all: usize,
-    by_holder: HashMap<Holder, usize>,
+    by_holder: HashMap<PoolHolder, usize>,
 }
 
 /// A part of a pool. The part goes back to the pool when it is dropped.
 #[derive(Debug)]
-pub(super) struct PoolPart {
-    pool: Pool,
-    holder: Option<Holder>,
+pub(super) struct ResourceShare {
+    pool: ResourcePool,
+    holder: Option<PoolHolder>,
     amount: usize,
 }
 
-impl Pool {
+impl ResourcePool {
     /// Makes a pool in which each holder may have up to `share`.
-    pub(super) fn new(most: usize, share: usize) -> Pool {
-        Pool { most, share, held: Arc::default() }
+    pub(super) fn new(most: usize, share: usize) -> ResourcePool {
+        ResourcePool { most, share, held: Arc::default() }
     }
 
     /// Takes `amount` from the pool, if it is free and fits into the share of `holder`. Without a holder, there is no
     /// limit of a share. Returns none if nothing was taken.
-    pub(super) fn take(&self, holder: Option<Holder>, amount: usize) -> Option<PoolPart> {
-        let mut part = PoolPart { pool: self.clone(), holder, amount: 0 };
+    pub(super) fn take(&self, holder: Option<PoolHolder>, amount: usize) -> Option<ResourceShare> {
+        let mut part = ResourceShare { pool: self.clone(), holder, amount: 0 };
         part.grow(amount).then_some(part)
     }
 
     /// Takes `amount` from the pool, even if it is not free. Then nothing is free until enough is given back.
-    pub(super) fn take_beyond(&self, holder: Option<Holder>, amount: usize) -> PoolPart {
+    pub(super) fn take_beyond(&self, holder: Option<PoolHolder>, amount: usize) -> ResourceShare {
         let mut held = lock(&self.held);
         held.all += amount;
         if let Some(holder) = &holder {
             *held.by_holder.entry(holder.clone()).or_default() += amount;
         }
-        PoolPart { pool: self.clone(), holder, amount }
+        ResourceShare { pool: self.clone(), holder, amount }
     }
 }
 
-impl PoolPart {
+impl ResourceShare {
     /// Takes `amount` more from the pool. Returns whether the amount was free.
     pub(super) fn grow(&mut self, amount: usize) -> bool {
         let mut held = lock(&self.pool.held);
@@ -93,7 +93,7 @@ impl PoolPart {
     }
 }
 
-impl Drop for PoolPart {
+impl Drop for ResourceShare {
     fn drop(&mut self) {
         let mut held = lock(&self.pool.held);
         held.all -= self.amount;
@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn no_holder_takes_more_than_its_share_and_all_is_given_back() {
-        let holder = |text: &str| Some(Holder::Source(ClientSource::address(text.parse().unwrap())));
-        let pool = Pool::new(10, 6);
+        let holder = |text: &str| Some(PoolHolder::Source(ClientSource::address(text.parse().unwrap())));
+        let pool = ResourcePool::new(10, 6);
         let mut a = pool.take(holder("::"), 4).unwrap();
         assert!(a.grow(2) && !a.grow(1));
         assert!(pool.take(holder("::"), 1).is_none());

@@ -13,9 +13,9 @@ use role::lock;
 pub(super) struct ClientPresence(Arc<Mutex<Option<RawFd>>>);
 
 /// An open connection. It must be dropped before the connection closes its descriptor.
-pub(super) struct OpenConnection(ClientPresence);
+pub(super) struct PresenceGuard(ClientPresence);
 
-impl Drop for OpenConnection {
+impl Drop for PresenceGuard {
     fn drop(&mut self) {
         *lock(&self.0.0) = None;
     }
@@ -23,9 +23,9 @@ impl Drop for OpenConnection {
 
 impl ClientPresence {
     /// Begins to look at the connection with this descriptor.
-    pub(super) fn watch(&self, socket: RawFd) -> OpenConnection {
+    pub(super) fn watch(&self, socket: RawFd) -> PresenceGuard {
         *lock(&self.0) = Some(socket);
-        OpenConnection(self.clone())
+        PresenceGuard(self.clone())
     }
 
     /// Returns whether the client still waits for the answer. A client that has closed the connection, or only its

@@ -43,7 +43,7 @@ pub(super) struct Problem {
 
 /// A text of limited length that describes a problem in the log. It is an extension of the answer.
 #[derive(Debug, Clone)]
-pub(super) struct Reason(pub String);
+pub(super) struct RefusalReason(pub String);
 
 impl Problem {
     pub(super) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Problem {
@@ -200,7 +200,7 @@ impl From<PathRejection> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let reason = Reason(format!("{}: {}", self.code, Excerpt(&self.detail)));
+        let reason = RefusalReason(format!("{}: {}", self.code, Excerpt(&self.detail)));
         let wait = self.wait;
         let mut response = (status, Json(self)).into_response();
         response.extensions_mut().insert(reason);

@@ -27,7 +27,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "only its schema is used")]
-struct OverQuery {
+struct SpanQuery {
     /// `10m` (ten minutes, the default), `1d` (a day) or `7d` (a week).
     #[param(pattern = "^(10m|1d|7d)$", required = false)]
     over: String,
@@ -36,7 +36,7 @@ struct OverQuery {
 /// What a receiver did in a span of time, as this host saw it.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 #[schema(as = ReceiverHealth)]
-struct HealthResponse {
+struct ReceiverHealthResponse {
     topic: String,
     /// The requested span.
     over: &'static str,
@@ -88,12 +88,17 @@ struct FailureCount {
     attempts: u64,
 }
 
-impl HealthResponse {
-    fn new(topic: &TopicName, span: ReceiverSpan, now_ms: i64, point: &ReceiverPoint) -> HealthResponse {
+impl ReceiverHealthResponse {
+    fn new(
+        topic: &TopicName,
+        span: ReceiverSpan,
+        now_ms: i64,
+        point: &ReceiverPoint,
+    ) -> ReceiverHealthResponse {
         let counts: &ReceiverCounts = &point.counts;
         let range = |(up_to_us, attempts)| DurationBucket { up_to_us, attempts };
         let failures = counts.failures().into_iter();
-        HealthResponse {
+        ReceiverHealthResponse {
             topic: topic.to_string(),
             over: span.name(),
             since_ms: point.since_ms,
@@ -125,8 +130,8 @@ fn span(query: &str) -> Result<ReceiverSpan, Problem> {
 
 /// Shows the health of a topic's receiver in the last ten minutes, day or week, on this host.
 #[utoipa::path(get, path = "/v1/topics/{topic}/health", tag = "topics", operation_id = "get_topic_health",
-    params(schema::TopicPath, OverQuery),
-    responses((status = 200, body = HealthResponse, description = "What the receiver did"), schema::FindProblems))]
+    params(schema::TopicPath, SpanQuery),
+    responses((status = 200, body = ReceiverHealthResponse, description = "What the receiver did"), schema::FindProblems))]
 async fn get_topic_health(
     State(api): State<Api>,
     TopicInPath(name): TopicInPath,
@@ -138,7 +143,7 @@ async fn get_topic_health(
         let now = counters::totals(run_dir)?.receiver_of(name.as_str());
         let now_ms = now_ms();
         let point = read_receiver(run_dir, now_ms, span, &name, &now)?;
-        Ok(HealthResponse::new(&name, span, now_ms, &point))
+        Ok(ReceiverHealthResponse::new(&name, span, now_ms, &point))
     });
     let failed =
         |e: std::io::Error| Problem::unavailable("no_history", format!("cannot read the history: {e}"));

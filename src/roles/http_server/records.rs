@@ -18,7 +18,7 @@ use super::list_format::ListFormat;
 use super::problem::Problem;
 use super::record_shown::{RecordList, RecordResponse, described};
 use super::schema;
-use super::store_client::Reply;
+use super::store_client::AnswerSender;
 use model::job::{JobId, TopicName};
 use model::record::{Ending, RecordFilter};
 use model::scope::RequiredAccess;
@@ -177,8 +177,9 @@ impl Api {
             let (complete, next) = (next.is_none(), next.map(write_cursor));
             Ok(RecordList { records: described(&records), next, complete, looked_at, away }.response(format))
         };
-        let ask =
-            |reply: Reply<_>| StoreRequest::find_records(query, move |found| reply.response(respond(found)));
+        let ask = |reply: AnswerSender<_>| {
+            StoreRequest::find_records(query, move |found| reply.response(respond(found)))
+        };
         self.store_client.read(requester.holder, ask).await?
     }
 }
@@ -194,7 +195,8 @@ async fn story(
 ) -> Result<ApiResponse, Problem> {
     let sees_answers = requester.sees_answers(&key.topic);
     let topic = key.topic.clone();
-    let ask = |reply: Reply<_>| StoreRequest::records(key, sees_answers, move |_, found| reply.with(found));
+    let ask =
+        |reply: AnswerSender<_>| StoreRequest::records(key, sees_answers, move |_, found| reply.with(found));
     let mut records = api.store_client.ask(0, ask).await??;
     api.name_pauses(&topic, records.iter_mut().flat_map(|record| &mut record.attempts_log)).await;
     Ok(ApiResponse::new(StatusCode::OK, &RecordsOfId { records: described(&records) }))
@@ -205,7 +207,7 @@ async fn story(
     params(schema::JobPathParameters),
     responses((status = 200, body = Erased, description = "How many records were erased"), schema::FindProblems))]
 async fn forget(State(api): State<Api>, JobInPath(key): JobInPath) -> Result<ApiResponse, Problem> {
-    let ask = |reply: Reply<_>| StoreRequest::forget(key, |_, erased| reply.with(erased));
+    let ask = |reply: AnswerSender<_>| StoreRequest::forget(key, |_, erased| reply.with(erased));
     let erased = api.store_client.ask(0, ask).await??;
     let noted = AuditNote { is_nothing: erased == 0, jobs: Some(erased), ..AuditNote::default() };
     Ok(ApiResponse::new(StatusCode::OK, &Erased { erased }).noting(noted))

@@ -8,8 +8,8 @@ use axum::http::{Method, Uri};
 use axum::response::Response;
 use tokio::sync::Notify;
 
-use super::access::{PassedAccess, Peer};
-use super::problem::Reason;
+use super::access::{AuthorizedMark, Peer};
+use super::problem::RefusalReason;
 use super::until;
 use model::excerpt::Excerpt;
 use role::{RefusalLog, lock};
@@ -39,7 +39,7 @@ impl RequestLine {
     }
 
     /// Returns the request and its answer as a text of bounded length.
-    fn text(&self, response: &Response, Reason(reason): &Reason, id: &str) -> String {
+    fn text(&self, response: &Response, RefusalReason(reason): &RefusalReason, id: &str) -> String {
         let path = self.uri.path();
         // A proxy may have added a prefix to this path.
         let path = path.rfind(ACK).map_or_else(|| path.to_owned(), |at| format!("{}{ACK}…", &path[..at]));
@@ -51,8 +51,8 @@ impl RequestLine {
 impl RefusedRequests {
     /// Records a request with its id, if the answer says that the request was refused.
     pub(super) fn record(&self, asked: &RequestLine, response: &Response, id: &str) {
-        let Some(reason) = response.extensions().get::<Reason>() else { return };
-        let has_token = response.extensions().get::<PassedAccess>().is_some();
+        let Some(reason) = response.extensions().get::<RefusalReason>() else { return };
+        let has_token = response.extensions().get::<AuthorizedMark>().is_some();
         lock(&self.log).record(asked.peer.source(), has_token, || asked.text(response, reason, id));
         self.begun.notify_one();
     }

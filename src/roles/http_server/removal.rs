@@ -15,15 +15,15 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::admin_settings::AdminSettings;
+use super::admin_settings::AdminSettingsAccess;
 use super::api::{Api, Requester, TopicInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
-use super::condition::Condition;
+use super::condition::RevisionCondition;
 use super::input::{parameters, short};
 use super::problem::Problem;
 use super::schema;
-use super::store_client::Reply;
+use super::store_client::AnswerSender;
 use super::topics::found;
 use model::job::{State as JobState, TopicName};
 use registry::{Expected, Registry, RegistryError};
@@ -42,7 +42,7 @@ const ORDER: [JobState; 4] = [JobState::Leased, JobState::Delayed, JobState::Rea
 /// What happens to the jobs of a removed topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Decision {
+enum RemainingJobsChoice {
     /// They stay, and are delivered when the topic is registered again.
     Keep,
     /// They are removed.
@@ -56,7 +56,7 @@ enum Decision {
 struct RemovalQuery {
     /// What happens to the topic's jobs and dead letters. Required if there are any.
     #[param(inline, required = false)]
-    jobs: Decision,
+    jobs: RemainingJobsChoice,
 }
 
 /// What was removed.
@@ -74,11 +74,11 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(delete))
 }
 
-fn decision(query: &str) -> Result<Option<Decision>, Problem> {
+fn decision(query: &str) -> Result<Option<RemainingJobsChoice>, Problem> {
     let given = parameters(query, &["jobs"])?;
     let decision = |value: &str| match value {
-        "keep" => Ok(Decision::Keep),
-        "purge" => Ok(Decision::Purge),
+        "keep" => Ok(RemainingJobsChoice::Keep),
+        "purge" => Ok(RemainingJobsChoice::Purge),
         other => {
             Err(Problem::field("jobs", format!("jobs is {:?}, and not \"keep\" or \"purge\"", short(other))))
         }
@@ -129,7 +129,7 @@ impl Api {
     }
 
     /// Whether the registry has the topic. A revision other than the expected one is an error.
-    async fn is_there(&self, name: &TopicName, condition: &Condition) -> Result<bool, Problem> {
+    async fn is_there(&self, name: &TopicName, condition: &RevisionCondition) -> Result<bool, Problem> {
         if !self.registrar.is_there() {
             return Ok(false);
         }
@@ -143,7 +143,7 @@ impl Api {
     }
 
     /// Removes a topic from the registry.
-    async fn take_out(&self, name: &TopicName, condition: Condition) -> Result<(), RegistryError> {
+    async fn take_out(&self, name: &TopicName, condition: RevisionCondition) -> Result<(), RegistryError> {
         let of = name.clone();
         let step = move |registry: &mut dyn Registry| {
             if condition.is_any() {
@@ -163,7 +163,7 @@ impl Api {
     async fn remove_with_jobs(
         &self,
         name: &TopicName,
-        condition: Condition,
+        condition: RevisionCondition,
         is_there: bool,
     ) -> Result<RemovalCounts, Problem> {
         let paused = self.paused().await;
@@ -196,7 +196,8 @@ impl Api {
         let so_far = "the topic is removed, but not all its records: remove it again, with its jobs, to remove the rest";
         loop {
             let name = name.clone();
-            let ask = |reply: Reply<_>| StoreRequest::purge_records(name, STEP, |count| reply.with(count));
+            let ask =
+                |reply: AnswerSender<_>| StoreRequest::purge_records(name, STEP, |count| reply.with(count));
             let step = self.store_client.ask(0, ask).await.and_then(|count| Ok(count?));
             let gone = step.map_err(|problem| problem.beside(so_far))?;
             erased += gone;
@@ -220,7 +221,9 @@ impl Api {
         for state in ORDER {
             loop {
                 let name = name.clone();
-                let ask = |reply: Reply<_>| StoreRequest::purge(name, state, STEP, |count| reply.with(count));
+                let ask = |reply: AnswerSender<_>| {
+                    StoreRequest::purge(name, state, STEP, |count| reply.with(count))
+                };
                 let step = self.store_client.ask(0, ask).await.and_then(|count| Ok(count?));
                 let gone = step.map_err(|problem| problem.beside(&so_far(purged)))?;
                 purged += gone;
@@ -250,23 +253,23 @@ async fn delete(
     headers: HeaderMap,
 ) -> Result<ApiResponse, Problem> {
     let decision = decision(query.as_deref().unwrap_or_default())?;
-    let condition = Condition::from_headers(&headers)?;
+    let condition = RevisionCondition::from_headers(&headers)?;
     // A topic that is not registered may have left jobs. These jobs may be purged even if the topic itself cannot be
     // changed.
-    if decision != Some(Decision::Purge) || api.topics.borrow().get(name.as_str()).is_some() {
+    if decision != Some(RemainingJobsChoice::Purge) || api.topics.borrow().get(name.as_str()).is_some() {
         api.check_writable(&name)?;
     }
     {
         let topics = api.topics.borrow();
         if let Some(topic) = topics.get(name.as_str()) {
-            AdminSettings::for_requester(&requester, &topics).check_removal(topic)?;
+            AdminSettingsAccess::for_requester(&requester, &topics).check_removal(topic)?;
         }
     }
     let is_there = api.is_there(&name, &condition).await?;
-    if !is_there && decision != Some(Decision::Purge) {
+    if !is_there && decision != Some(RemainingJobsChoice::Purge) {
         return Err(Problem::unknown_topic(&name));
     }
-    if decision == Some(Decision::Keep) {
+    if decision == Some(RemainingJobsChoice::Keep) {
         api.take_out(&name, condition).await?;
         return Ok(ApiResponse::done());
     }
@@ -302,8 +305,8 @@ mod tests {
     #[test]
     fn a_query_decides_or_says_nothing_and_nothing_else() {
         assert_eq!(decision("").unwrap(), None);
-        assert_eq!(decision("jobs=keep").unwrap(), Some(Decision::Keep));
-        assert_eq!(decision("jobs=purge").unwrap(), Some(Decision::Purge));
+        assert_eq!(decision("jobs=keep").unwrap(), Some(RemainingJobsChoice::Keep));
+        assert_eq!(decision("jobs=purge").unwrap(), Some(RemainingJobsChoice::Purge));
         assert!(decision("jobs=all").unwrap_err().detail.contains("\"purge\""));
         assert_eq!(decision("job=keep").unwrap_err().named_field(), Some("job"));
     }

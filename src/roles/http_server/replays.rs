@@ -18,7 +18,7 @@ use http_body_util::Limited;
 use super::access::Caller;
 use super::api::Api;
 use super::body;
-use super::pool::Holder;
+use super::pool::PoolHolder;
 use super::presence::ClientPresence;
 use super::problem::Problem;
 use role::lock;
@@ -63,7 +63,7 @@ struct ReplayedResponse {
     body: Bytes,
 }
 
-enum Record {
+enum IdempotencyRecord {
     /// The request is being done.
     Running {
         of: u64,
@@ -75,8 +75,8 @@ enum Record {
 }
 
 #[derive(Default)]
-struct Records {
-    all: HashMap<RequestKey, Record>,
+struct IdempotencyTable {
+    all: HashMap<RequestKey, IdempotencyRecord>,
     /// The finished requests, the oldest first, each with the number of bytes that it takes.
     order: VecDeque<(Instant, RequestKey, usize)>,
     bytes: usize,
@@ -84,7 +84,7 @@ struct Records {
 
 /// The answers that are kept. It is cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Replays(Arc<Mutex<Records>>);
+pub(super) struct Replays(Arc<Mutex<IdempotencyTable>>);
 
 /// What is known about a key.
 enum KeyState {
@@ -94,21 +94,23 @@ enum KeyState {
     Answered(ReplayedResponse),
 }
 
-impl Records {
+impl IdempotencyTable {
     /// Looks up the key, and registers it if it is new.
     fn begin(&mut self, place: &RequestKey, of: u64, now: Instant) -> KeyState {
         self.forget_old(now);
         match self.all.entry(place.clone()) {
             Entry::Vacant(free) => {
-                free.insert(Record::Running { of });
+                free.insert(IdempotencyRecord::Running { of });
                 KeyState::New
             }
             Entry::Occupied(taken) => match taken.get() {
-                Record::Running { of: other } | Record::Done { of: other, .. } if *other != of => {
+                IdempotencyRecord::Running { of: other } | IdempotencyRecord::Done { of: other, .. }
+                    if *other != of =>
+                {
                     KeyState::OtherBody
                 }
-                Record::Running { .. } => KeyState::Running,
-                Record::Done { answer, .. } => KeyState::Answered(answer.clone()),
+                IdempotencyRecord::Running { .. } => KeyState::Running,
+                IdempotencyRecord::Done { answer, .. } => KeyState::Answered(answer.clone()),
             },
         }
     }
@@ -117,7 +119,7 @@ impl Records {
         let bytes = answer.body.len() + place.1.len() + place.2.len() + 512;
         self.bytes += bytes;
         self.order.push_back((now, place.clone(), bytes));
-        self.all.insert(place.clone(), Record::Done { of, answer });
+        self.all.insert(place.clone(), IdempotencyRecord::Done { of, answer });
         self.forget_old(now);
     }
 
@@ -187,7 +189,7 @@ async fn replayed(replays: Replays, api: &Api, request: Request, next: Next) -> 
     let (mut head, body) = request.into_parts();
     // The request continues even if its client is gone.
     head.extensions.insert(ClientPresence::default());
-    let holder = head.extensions.get::<Holder>().cloned();
+    let holder = head.extensions.get::<PoolHolder>().cloned();
     let body = body::read(Body::new(Limited::new(body, api.max_body)), api, holder).await?;
     let mut hasher = DefaultHasher::new();
     (&body[..], head.uri.query()).hash(&mut hasher);
@@ -255,7 +257,7 @@ mod tests {
         let start = Instant::now();
         let at = |s: u64| start + Duration::from_secs(s);
         let place = |n: usize| -> RequestKey { (None, "/v1/topics".into(), n.to_string().into()) };
-        let mut records = Records::default();
+        let mut records = IdempotencyTable::default();
         assert!(matches!(records.begin(&place(0), 7, at(0)), KeyState::New));
         assert!(matches!(records.begin(&place(0), 7, at(0)), KeyState::Running));
         assert!(matches!(records.begin(&place(0), 8, at(0)), KeyState::OtherBody));
@@ -278,7 +280,7 @@ mod tests {
             records.keep(&place(n), 7, answer(0), at(601));
         }
         assert_eq!(records.order.len(), ANSWERS_MAX);
-        // Requests that are being done are counted, too.
+        // `all` also has the requests that are being done. The maximum does not include them.
         assert!(records.all.len() <= ANSWERS_MAX + 3);
     }
 }

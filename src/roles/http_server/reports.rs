@@ -13,7 +13,7 @@ use super::body::JsonBody;
 use super::problem::Problem;
 use super::reserves::lease_of;
 use super::schema;
-use super::typed_body::{self, Span};
+use super::typed_body::{self, JsonDuration};
 use model::job::JobKey;
 use model::ticket::PresentedTicket;
 use role::settling::{Report, ReportVerb};
@@ -42,7 +42,7 @@ struct JobNack {
     token: String,
     /// The delay until the next attempt, if the job has attempts left. If it is missing, the topic's `retry` decides.
     #[schema(schema_with = schema::span, required = false)]
-    delay: Option<Span>,
+    delay: Option<JsonDuration>,
     /// Why the client could not do the job. The first 200 characters are kept with the job.
     reason: Option<String>,
 }
@@ -56,7 +56,7 @@ struct JobExtend {
     token: String,
     /// How long the lease lasts from now on. Default: `ttr` of the job, or of its topic if the job has none.
     #[schema(schema_with = schema::span, required = false)]
-    lease: Option<Span>,
+    lease: Option<JsonDuration>,
 }
 
 impl Api {
@@ -99,7 +99,7 @@ async fn nack(
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
     let JobNack { token, delay, reason } = typed_body::read(&json)?;
-    let verb = ReportVerb::Nack { delay: delay.map(|Span(delay)| delay) };
+    let verb = ReportVerb::Nack { delay: delay.map(|JsonDuration(delay)| delay) };
     api.settle_reserved(key, &token, Report { verb, text: reason.unwrap_or_default() }).await
 }
 

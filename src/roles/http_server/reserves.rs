@@ -16,11 +16,11 @@ use super::access::Peer;
 use super::api::{Api, Requester, TopicInPath};
 use super::api_response::ApiResponse;
 use super::body::JsonBody;
-use super::pool::{Holder, PoolPart};
+use super::pool::{PoolHolder, ResourceShare};
 use super::presence::ClientPresence;
 use super::problem::Problem;
 use super::schema;
-use super::typed_body::{self, Count, Span};
+use super::typed_body::{self, BoundedNumber, JsonDuration};
 use model::destination::Destination;
 use model::job::TopicName;
 use model::scope::RequiredAccess;
@@ -28,7 +28,8 @@ use model::tags::Tags;
 use model::topic::LEASES;
 use role::lock;
 use role::pull::{
-    self, Client, MAX_TOPICS, MAX_WAIT, NotPulled, Pull, Reserve, ReserveAnswer, Reserved, Waiting,
+    self, MAX_TOPICS, MAX_WAIT, NamedClient, NotPulled, PullHandle, Reserve, ReserveAnswer, ReserveHandle,
+    ReservedLease,
 };
 use store::{RESERVER_NAME_MAX, Reserver, StoreError};
 
@@ -40,11 +41,11 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 /// time. The place is an extension of the request. A request that reserves jobs gives up its place, because it may wait
 /// for a long time. The requests that reserve jobs have a limit of their own.
 #[derive(Debug, Clone)]
-pub(super) struct RequestPlace(Arc<Mutex<Option<PoolPart>>>);
+pub(super) struct RequestShare(Arc<Mutex<Option<ResourceShare>>>);
 
-impl RequestPlace {
-    pub(super) fn new(place: Option<PoolPart>) -> RequestPlace {
-        RequestPlace(Arc::new(Mutex::new(place)))
+impl RequestShare {
+    pub(super) fn new(place: Option<ResourceShare>) -> RequestShare {
+        RequestShare(Arc::new(Mutex::new(place)))
     }
 
     fn give_up(&self) {
@@ -59,14 +60,14 @@ impl RequestPlace {
 struct ReserveRequest {
     /// The maximum number of jobs in the answer. Default: 1.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 100)]
-    max: Option<Count<1, 100>>,
+    max: Option<BoundedNumber<1, 100>>,
     /// How long to wait for a job, at most one minute. Default: not at all.
     #[schema(schema_with = schema::span, required = false)]
-    wait: Option<Span>,
+    wait: Option<JsonDuration>,
     /// How long the lease of each job lasts, from 100 milliseconds to one day. Default: `ttr` of the job, or of the
     /// topic if the job has none.
     #[schema(schema_with = schema::span, required = false)]
-    lease: Option<Span>,
+    lease: Option<JsonDuration>,
     /// The name of the client, which is shown with the leased jobs. 1 to 128 bytes.
     #[schema(min_length = 1, max_length = 128)]
     consumer: Option<String>,
@@ -82,14 +83,14 @@ struct ReserveOfSeveralRequest {
     topics: Vec<String>,
     /// The maximum number of jobs in the answer. Default: 1.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 100)]
-    max: Option<Count<1, 100>>,
+    max: Option<BoundedNumber<1, 100>>,
     /// How long to wait for a job, at most one minute. Default: not at all.
     #[schema(schema_with = schema::span, required = false)]
-    wait: Option<Span>,
+    wait: Option<JsonDuration>,
     /// How long the lease of each job lasts, from 100 milliseconds to one day. Default: `ttr` of the job, or of its
     /// topic if the job has none.
     #[schema(schema_with = schema::span, required = false)]
-    lease: Option<Span>,
+    lease: Option<JsonDuration>,
     /// The name of the client, which is shown with the leased jobs. 1 to 128 bytes.
     #[schema(min_length = 1, max_length = 128)]
     consumer: Option<String>,
@@ -146,8 +147,8 @@ struct ReservedJobs<'a> {
 }
 
 impl<'a> ReservedJob<'a> {
-    fn new(reserved: &'a Reserved) -> ReservedJob<'a> {
-        let Reserved { leased, ticket } = reserved;
+    fn new(reserved: &'a ReservedLease) -> ReservedJob<'a> {
+        let ReservedLease { leased, ticket } = reserved;
         let destination = leased.headers.destination();
         ReservedJob {
             topic: &leased.key.topic,
@@ -170,15 +171,15 @@ impl<'a> ReservedJob<'a> {
 struct AnswerSlot {
     answer: oneshot::Receiver<ReserveAnswer>,
     /// The jobs of the answer, until the handler takes them.
-    jobs: Vec<Reserved>,
-    pull: Pull,
-    _waiting: Waiting,
+    jobs: Vec<ReservedLease>,
+    pull: PullHandle,
+    _waiting: ReserveHandle,
 }
 
 impl AnswerSlot {
     /// Waits for the answer. A client that does not listen any more gets only the jobs that cannot be handed back.
-    /// None: the thread that serves clients that reserve (`Pull`) has ended.
-    async fn wait(&mut self, client: &ClientPresence) -> Option<Result<Vec<Reserved>, StoreError>> {
+    /// None: the thread that serves clients that reserve (`PullHandle`) has ended.
+    async fn wait(&mut self, client: &ClientPresence) -> Option<Result<Vec<ReservedLease>, StoreError>> {
         let answer = loop {
             tokio::select! {
                 answer = &mut self.answer => break answer.ok()?,
@@ -217,16 +218,16 @@ impl Drop for AnswerSlot {
 
 /// Returns what a client reserves, without the topics.
 fn without_topics(
-    max: Option<Count<1, 100>>,
-    wait: Option<Span>,
-    lease: Option<Span>,
+    max: Option<BoundedNumber<1, 100>>,
+    wait: Option<JsonDuration>,
+    lease: Option<JsonDuration>,
     (consumer, peer): (Option<String>, Peer),
 ) -> Result<Reserve, Problem> {
-    let wait = wait.map_or(Duration::ZERO, |Span(wait)| wait);
+    let wait = wait.map_or(Duration::ZERO, |JsonDuration(wait)| wait);
     if wait > MAX_WAIT {
         return Err(Problem::field("wait", "wait is at most \"1m\""));
     }
-    let max = max.map_or(1, |Count(max)| max);
+    let max = max.map_or(1, |BoundedNumber(max)| max);
     let address = match peer {
         Peer::Address(ip) => ip.to_canonical().to_string(),
         Peer::User(_) => String::new(),
@@ -240,17 +241,17 @@ fn without_topics(
         max,
         lease: lease_of(lease)?,
         is_owned: false,
-        client: consumer.map(|name| Client { name, address }),
+        client: consumer.map(|name| NamedClient { name, address }),
         until: Instant::now() + wait,
     })
 }
 
-pub(super) fn lease_of(lease: Option<Span>) -> Result<Option<Duration>, Problem> {
+pub(super) fn lease_of(lease: Option<JsonDuration>) -> Result<Option<Duration>, Problem> {
     match lease {
-        Some(Span(lease)) if !(LEASES.0..=LEASES.1).contains(&lease) => {
+        Some(JsonDuration(lease)) if !(LEASES.0..=LEASES.1).contains(&lease) => {
             Err(Problem::field("lease", "lease is not within 100ms to 1day"))
         }
-        lease => Ok(lease.map(|Span(lease)| lease)),
+        lease => Ok(lease.map(|JsonDuration(lease)| lease)),
     }
 }
 
@@ -266,7 +267,7 @@ impl Api {
     async fn reserved(
         &self,
         requester: Requester,
-        (place, client): (&RequestPlace, &ClientPresence),
+        (place, client): (&RequestShare, &ClientPresence),
         reserve: Reserve,
     ) -> Result<ApiResponse, Problem> {
         let _place = self.reserve_place(requester.holder)?;
@@ -279,7 +280,7 @@ impl Api {
     }
 
     /// Takes one of the places for clients that reserve jobs.
-    pub(super) fn reserve_place(&self, holder: Option<Holder>) -> Result<PoolPart, Problem> {
+    pub(super) fn reserve_place(&self, holder: Option<PoolHolder>) -> Result<ResourceShare, Problem> {
         let detail =
             "too many clients reserve, or half of the allowed number are this one's (http.max_reserves)";
         self.reserves.take(holder, 1).ok_or_else(|| Problem::unavailable("busy", detail))
@@ -290,7 +291,7 @@ impl Api {
         &self,
         reserve: Reserve,
         client: &ClientPresence,
-    ) -> Result<Vec<Reserved>, Problem> {
+    ) -> Result<Vec<ReservedLease>, Problem> {
         let (to, answer) = oneshot::channel();
         let waiting = self.pull.reserve(reserve, move |answer| to.send(answer));
         let mut slot = AnswerSlot { answer, jobs: Vec::new(), pull: self.pull.clone(), _waiting: waiting };
@@ -313,7 +314,7 @@ impl Api {
     responses((status = 200, body = ReservedJobs, description = "The jobs; none if no job came in time"), schema::ReserveProblems))]
 async fn reserve(
     State(api): State<Api>,
-    Extension(place): Extension<RequestPlace>,
+    Extension(place): Extension<RequestShare>,
     Extension(client): Extension<ClientPresence>,
     Extension(peer): Extension<Peer>,
     requester: Requester,
@@ -334,7 +335,7 @@ async fn reserve(
     responses((status = 200, body = ReservedJobs, description = "The jobs; none if no job came in time"), schema::ReserveProblems))]
 async fn reserve_of_several(
     State(api): State<Api>,
-    Extension(place): Extension<RequestPlace>,
+    Extension(place): Extension<RequestShare>,
     Extension(client): Extension<ClientPresence>,
     Extension(peer): Extension<Peer>,
     requester: Requester,

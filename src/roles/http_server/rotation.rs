@@ -20,7 +20,7 @@ use super::input::random;
 use super::problem::Problem;
 use super::schema;
 use super::topics::TRIES;
-use super::typed_body::{self, Span, given};
+use super::typed_body::{self, JsonDuration, given};
 use host::now_ms;
 use model::json_time;
 use model::topic::{Moment, Topic, new_secret};
@@ -42,7 +42,7 @@ struct RotationRequest {
     /// later end, that end stays. Zero: the old secrets end at once.
     #[serde(deserialize_with = "given")]
     #[schema(schema_with = schema::span, required = false)]
-    keep: Option<Span>,
+    keep: Option<JsonDuration>,
 }
 
 /// The new secret of a topic.
@@ -87,7 +87,7 @@ async fn rotate(
         return Err(Problem::conflict("read_only", detail));
     }
     api.check_writable(&name)?;
-    let keep = wanted.keep.map_or(KEEP, |Span(keep)| keep);
+    let keep = wanted.keep.map_or(KEEP, |JsonDuration(keep)| keep);
     let secret = new_secret(random()?);
     let (of, new) = (name.clone(), secret.clone());
     let step = move |registry: &mut dyn Registry| -> Result<Result<Topic, Problem>, RegistryError> {

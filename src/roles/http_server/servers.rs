@@ -12,14 +12,14 @@ use utoipa::ToSchema;
 use super::api::Api;
 use model::settings;
 use model::settings::files::{LOG, beside};
-use store::{Lanes, Probe, ProbeAnswer};
+use store::{Lanes, ProbeAnswer, ServerQuery};
 
 /// How long a node may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A Redis server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
-pub(super) struct Server {
+pub(super) struct RedisServer {
     address: String,
     /// `master` or `slave`. Null if the server does not report it.
     #[schema(required = true)]
@@ -59,19 +59,19 @@ pub(super) struct StoreFile {
     disk_free_bytes: u64,
 }
 
-impl Server {
-    fn new(probed: ProbeAnswer, latency: Option<Duration>) -> Server {
+impl RedisServer {
+    fn new(probed: ProbeAnswer, latency: Option<Duration>) -> RedisServer {
         let latency_ms = latency.map(|took| (took.as_secs_f64() * 1e5).round() / 100.0);
-        let server = Server { address: probed.server, ..Server::default() };
+        let server = RedisServer { address: probed.server, ..RedisServer::default() };
         let values = match probed.values {
             Ok(values) => values,
-            Err(e) => return Server { detail: Some(e.to_string()), ..server },
+            Err(e) => return RedisServer { detail: Some(e.to_string()), ..server },
         };
         let text = |key: &str| values.get(key).cloned();
         let number = |key: &str| values.get(key).and_then(|n| n.parse::<u64>().ok());
         let is_ok = |key: &str| values.get(key).map(|status| status == "ok");
         let saved = [is_ok("rdb_last_bgsave_status"), is_ok("aof_last_write_status")];
-        Server {
+        RedisServer {
             role: text("role"),
             version: text("redis_version"),
             memory_bytes: number("used_memory"),
@@ -87,17 +87,17 @@ impl Server {
 }
 
 /// Returns what the servers of a lane's node report.
-fn probe(lanes: &Lanes, lane: usize) -> Vec<Server> {
+fn probe(lanes: &Lanes, lane: usize) -> Vec<RedisServer> {
     let begun = Instant::now();
-    let timed = lanes.probe(lane, Probe::Time);
+    let timed = lanes.probe(lane, ServerQuery::Time);
     let took = begun.elapsed() / u32::try_from(timed.len().max(1)).unwrap_or(1);
     let answers: BTreeMap<&str, bool> =
         timed.iter().map(|probed| (probed.server.as_str(), probed.values.is_ok())).collect();
     let server = |probed: ProbeAnswer| {
         let answers = answers.get(probed.server.as_str()).copied().unwrap_or(false);
-        Server::new(probed, answers.then_some(took))
+        RedisServer::new(probed, answers.then_some(took))
     };
-    lanes.probe(lane, Probe::Info).into_iter().map(server).collect()
+    lanes.probe(lane, ServerQuery::Info).into_iter().map(server).collect()
 }
 
 /// Returns the sizes of the embedded store's file. It reads only metadata, because a process that opens the file
@@ -115,7 +115,7 @@ fn find_store_file(path: &Path) -> Option<StoreFile> {
 
 impl Api {
     /// Returns what the servers of each node report, by the name of the node.
-    pub(super) async fn servers(&self) -> BTreeMap<String, Vec<Server>> {
+    pub(super) async fn servers(&self) -> BTreeMap<String, Vec<RedisServer>> {
         let count = self.lanes.count();
         let asked = (0..count).filter_map(|lane| {
             let (lanes, name) = (self.lanes.clone(), self.lanes.name(lane)?.to_owned());
@@ -156,7 +156,7 @@ mod tests {
             ("aof_last_write_status", "err"),
         ];
         let values = values.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let server = Server::new(
+        let server = RedisServer::new(
             ProbeAnswer { server: "h:1".into(), values: Ok(values) },
             Some(Duration::from_micros(1234)),
         );
@@ -167,7 +167,7 @@ mod tests {
         );
         let away =
             ProbeAnswer { server: "h:1".into(), values: Err(StoreError::NodeDown("r1: refused".into())) };
-        let server = Server::new(away, None);
+        let server = RedisServer::new(away, None);
         assert!(server.detail.unwrap().contains("refused") && server.last_save_ok.is_none());
     }
 }

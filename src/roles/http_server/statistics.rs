@@ -15,9 +15,9 @@ use super::input::{parameters, short};
 use super::metrics::PATIENCE;
 use super::problem::Problem;
 use super::schema;
-use super::store_client::Reply;
+use super::store_client::AnswerSender;
 use model::job::TopicName;
-use model::metrics::{Day, MetricSubject, Statistics, Sums};
+use model::metrics::{DaySums, MetricSubject, Statistics, Sums};
 use model::scope::RequiredAccess;
 use role::submit::StoreRequest;
 use store::Counts;
@@ -68,7 +68,7 @@ struct TopicStats {
     /// With `days`: the days on which something happened.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<schema::DaySums>>, nullable = false)]
-    days: Option<Vec<Day>>,
+    days: Option<Vec<DaySums>>,
     /// With `lateness`: how late attempts of this host began, since its counters were made.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -101,7 +101,7 @@ struct NodeStats {
     totals: Sums,
     /// The days on which something happened.
     #[schema(value_type = Vec<schema::DaySums>)]
-    days: Vec<Day>,
+    days: Vec<DaySums>,
 }
 
 impl StatsOptions {
@@ -157,7 +157,7 @@ async fn stats(
     let StatsOptions { days, lateness } = StatsOptions::from_query(query.as_deref().unwrap_or_default())?;
     let Some((mut counts, away)) = api.metrics.counts().await else {
         // The store's own error says why there are no counts.
-        let ask = |reply: Reply<_>| StoreRequest::count(|counts| reply.with(counts));
+        let ask = |reply: AnswerSender<_>| StoreRequest::count(|counts| reply.with(counts));
         return api
             .store_client
             .read(requester.holder, ask)
@@ -204,7 +204,7 @@ async fn stats(
     };
     let may_see = |counts: &Counts| requester.permits(RequiredAccess::Topic(counts.topic.as_str()));
     let topics = counts.into_values().filter(may_see).map(topic).collect();
-    let node = |(subject, (totals, days)): (MetricSubject, (Sums, Vec<Day>))| match subject {
+    let node = |(subject, (totals, days)): (MetricSubject, (Sums, Vec<DaySums>))| match subject {
         MetricSubject::Node(node) => Some(NodeStats { node, totals, days }),
         MetricSubject::Topic(_) => None,
     };

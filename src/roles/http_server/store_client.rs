@@ -13,7 +13,7 @@ use anyhow::Result;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::api_response::ApiResponse;
-use super::pool::Holder;
+use super::pool::PoolHolder;
 use super::problem::Problem;
 use model::job::JobKey;
 use role::submit::{RequestSource, STORE_TIMEOUT, StoreRequest, Submitter};
@@ -28,13 +28,13 @@ impl RequestSource for HttpRequestSource {
     /// The sequence of a request. Requests about the same job have the same sequence, so that no request overtakes an
     /// earlier request that hangs. Other requests have no order.
     type Ticket = u64;
-    type Response = Delivery;
+    type Response = AnswerDelivery;
 
     fn sequence(ticket: &u64) -> u64 {
         *ticket
     }
 
-    fn bytes(delivery: &Delivery) -> usize {
+    fn bytes(delivery: &AnswerDelivery) -> usize {
         delivery.bytes
     }
 
@@ -44,27 +44,27 @@ impl RequestSource for HttpRequestSource {
 }
 
 /// An answer on its way to the handler that waits for it.
-pub(super) struct Delivery {
+pub(super) struct AnswerDelivery {
     bytes: usize,
     deliver: Box<dyn FnOnce() + Send>,
 }
 
 /// Where a handler waits for its answer.
-pub(super) struct Reply<T>(oneshot::Sender<T>);
+pub(super) struct AnswerSender<T>(oneshot::Sender<T>);
 
-impl<T: Send + 'static> Reply<T> {
+impl<T: Send + 'static> AnswerSender<T> {
     /// Returns the answer, to be delivered to the handler that waits for it.
-    pub(super) fn with(self, answer: T) -> Delivery {
+    pub(super) fn with(self, answer: T) -> AnswerDelivery {
         // The handler may be gone.
-        Delivery { bytes: 0, deliver: Box::new(move || drop(self.0.send(answer))) }
+        AnswerDelivery { bytes: 0, deliver: Box::new(move || drop(self.0.send(answer))) }
     }
 }
 
-impl Reply<Result<ApiResponse, Problem>> {
+impl AnswerSender<Result<ApiResponse, Problem>> {
     /// Returns the response for the client, to be delivered to the handler that waits for it.
-    pub(super) fn response(self, response: Result<ApiResponse, Problem>) -> Delivery {
+    pub(super) fn response(self, response: Result<ApiResponse, Problem>) -> AnswerDelivery {
         let bytes = response.as_ref().map_or(0, |response| response.json.len());
-        Delivery { bytes, ..self.with(response) }
+        AnswerDelivery { bytes, ..self.with(response) }
     }
 }
 
@@ -87,7 +87,7 @@ pub(super) struct StoreClient {
     /// For long reads.
     reads: Arc<Mutex<Submitter<HttpRequestSource>>>,
     /// The turns of each client for long reads. A client without a long read has no entry.
-    turns: Arc<Mutex<HashMap<Holder, Arc<Semaphore>>>>,
+    turns: Arc<Mutex<HashMap<PoolHolder, Arc<Semaphore>>>>,
     answers: Arc<Notify>,
     asked: Arc<Notify>,
     next: Arc<AtomicU64>,
@@ -114,11 +114,12 @@ impl StoreClient {
         }
     }
 
-    /// Sends the store a request of `bytes` bytes, and waits for the answer. `make` gets the [`Reply`] for this answer.
+    /// Sends the store a request of `bytes` bytes, and waits for the answer. `make` gets the [`AnswerSender`] for this
+    /// answer.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         bytes: usize,
-        make: impl FnOnce(Reply<T>) -> StoreRequest<Delivery>,
+        make: impl FnOnce(AnswerSender<T>) -> StoreRequest<AnswerDelivery>,
     ) -> Result<T, Problem> {
         self.ask_on(&self.submits, bytes, make).await
     }
@@ -127,8 +128,8 @@ impl StoreClient {
     /// read is not limited.
     pub(super) async fn read<T: Send + 'static>(
         &self,
-        holder: Option<Holder>,
-        make: impl FnOnce(Reply<T>) -> StoreRequest<Delivery>,
+        holder: Option<PoolHolder>,
+        make: impl FnOnce(AnswerSender<T>) -> StoreRequest<AnswerDelivery>,
     ) -> Result<T, Problem> {
         let Some(holder) = holder else { return self.ask_on(&self.reads, 0, make).await };
         let turn = self.turn(holder).await?;
@@ -146,7 +147,7 @@ impl StoreClient {
     }
 
     /// Waits until a client may begin another long read.
-    async fn turn(&self, holder: Holder) -> Result<OwnedSemaphorePermit, Problem> {
+    async fn turn(&self, holder: PoolHolder) -> Result<OwnedSemaphorePermit, Problem> {
         let turns = {
             let mut all = lock(&self.turns);
             all.retain(|_, turns| Arc::strong_count(turns) > 1);
@@ -167,10 +168,10 @@ impl StoreClient {
         &self,
         submits: &Mutex<Submitter<HttpRequestSource>>,
         bytes: usize,
-        make: impl FnOnce(Reply<T>) -> StoreRequest<Delivery>,
+        make: impl FnOnce(AnswerSender<T>) -> StoreRequest<AnswerDelivery>,
     ) -> Result<T, Problem> {
         let (to, answered) = oneshot::channel();
-        let request = make(Reply(to));
+        let request = make(AnswerSender(to));
         let of_job = |key: &JobKey| {
             let mut hasher = DefaultHasher::new();
             key.hash(&mut hasher);
@@ -198,7 +199,7 @@ impl StoreClient {
     pub(super) async fn respond(
         &self,
         bytes: usize,
-        make: impl FnOnce(Reply<Result<ApiResponse, Problem>>) -> StoreRequest<Delivery>,
+        make: impl FnOnce(AnswerSender<Result<ApiResponse, Problem>>) -> StoreRequest<AnswerDelivery>,
     ) -> Result<ApiResponse, Problem> {
         self.ask(bytes, make).await?
     }

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::places::{Place, Places};
+use super::places::{ConnectionGuard, ConnectionLimiter};
 use role::TroubleLog;
 
 /// How many bytes a connection reads at a time.
@@ -22,9 +22,9 @@ pub(super) const WRITE: usize = 64 << 10;
 /// master, so the next dq-http-server accepts the connections that wait.
 pub(super) async fn run<F>(
     listener: TcpListener,
-    mut places: Places,
+    mut places: ConnectionLimiter,
     mut closing: watch::Receiver<bool>,
-    serve: impl Fn(TcpStream, IpAddr, Place) -> F,
+    serve: impl Fn(TcpStream, IpAddr, ConnectionGuard) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {

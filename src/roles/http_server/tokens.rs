@@ -25,8 +25,8 @@ use super::problem::Problem;
 use super::schema;
 use super::typed_body;
 use model::json_time;
-use model::scope::{NoScope, Scope};
-use model::token::{Secret, Token, TokenName, TokenProof, Tokens};
+use model::scope::{InvalidScope, Scope};
+use model::token::{Token, TokenCredential, TokenName, TokenSecret, Tokens};
 use model::topic::Rate;
 
 /// The maximum number of scopes of a token.
@@ -87,14 +87,14 @@ impl<'de> Deserialize<'de> for TokenLifetime {
 
 impl NewToken {
     /// Builds the token with a secret.
-    fn token(self, secret: &Secret, creator: String) -> Result<Token, Problem> {
+    fn token(self, secret: &TokenSecret, creator: String) -> Result<Token, Problem> {
         let missing = |name, wanted| move || Problem::missing(name, wanted);
         let name = self.name.ok_or_else(missing("name", "the name of the token"))?;
         let texts = self.scopes.ok_or_else(missing("scopes", "what the token allows, such as [\"read\"]"))?;
         let name = TokenName::new(&name).map_err(|e| Problem::field("name", format!("name: {e}")))?;
         let mut scopes: Vec<Scope> = Vec::new();
         for text in &texts {
-            let scope = text.parse().map_err(|e: NoScope| Problem::field("scopes", e.to_string()))?;
+            let scope = text.parse().map_err(|e: InvalidScope| Problem::field("scopes", e.to_string()))?;
             if !scopes.contains(&scope) && scopes.len() <= SCOPES_MAX {
                 scopes.push(scope);
             }
@@ -106,7 +106,7 @@ impl NewToken {
         let created_ms = host::now_ms();
         let lifetime = self.expires.map(|TokenLifetime(lifetime)| lifetime);
         let expires_ms = lifetime.map(|lifetime| created_ms + lifetime.as_millis() as i64);
-        let proof = TokenProof::Secret(secret.digest());
+        let proof = TokenCredential::Secret(secret.digest());
         Ok(Token { name, proof, scopes, created_ms, expires_ms, creator, add_rate: self.add_rate })
     }
 }
@@ -133,13 +133,13 @@ struct TokenResponse<'a> {
 }
 
 impl<'a> TokenResponse<'a> {
-    fn new(token: &'a Token, secret: Option<&'a Secret>) -> TokenResponse<'a> {
+    fn new(token: &'a Token, secret: Option<&'a TokenSecret>) -> TokenResponse<'a> {
         let Token { name, scopes, created_ms, expires_ms, creator, add_rate, .. } = token;
         let add_rate = add_rate.map(|rate| rate.to_string());
         let (created_ms, expires_ms) = (*created_ms, *expires_ms);
         TokenResponse {
             name,
-            token: secret.map(Secret::reveal),
+            token: secret.map(TokenSecret::reveal),
             scopes,
             created_ms,
             expires_ms,
@@ -178,7 +178,7 @@ async fn create(
 ) -> Result<Response, Problem> {
     api.registrar.takes("tokens")?;
     let wanted: NewToken = typed_body::read(&json)?;
-    let secret = Secret::new(random()?);
+    let secret = TokenSecret::new(random()?);
     let token = wanted.token(&secret, caller.to_string())?;
     let written = token.clone();
     api.registrar.change(move |registry| registry.put_token(&written)).await?;

@@ -124,7 +124,7 @@ impl<'a> TopicPatch<'a> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::topic_shown::{Source, TopicResponse};
+    use super::super::topic_shown::{TopicResponse, TopicSource};
     use super::*;
     use model::retry::Retry;
     use model::topic::TopicStatus;
@@ -193,7 +193,7 @@ mod tests {
             retry_cap: Duration::from_secs(90),
             ..Topic::new(name.clone(), "http://h/")
         };
-        let mut shown = serde_json::to_value(TopicResponse::new(&was, Source::Registry, None)).unwrap();
+        let mut shown = serde_json::to_value(TopicResponse::new(&was, TopicSource::Registry, None)).unwrap();
         for own in [
             "secrets",
             "source",

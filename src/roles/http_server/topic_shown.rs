@@ -17,7 +17,7 @@ use store::{CircuitState, CircuitView};
 /// Where a topic is registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Source {
+pub(super) enum TopicSource {
     /// In the configuration file. The API cannot change it.
     File,
     /// In the registry.
@@ -37,7 +37,7 @@ pub(super) struct TopicResponse {
 /// What the API shows of a topic besides its settings.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct TopicState {
-    source: Source,
+    source: TopicSource,
     /// What dq does not support in the topic's settings, and what this means for the topic. Null if there is nothing.
     /// If the text begins with `held`, the topic takes no jobs and delivers none until someone edits that setting.
     #[schema(required = true)]
@@ -86,9 +86,9 @@ impl ShownCircuit {
 }
 
 /// The paused topics and the circuits that are not closed. None: the store does not answer.
-pub(super) struct HeldTopics(pub Option<(Vec<TopicName>, Vec<CircuitView>)>);
+pub(super) struct PausesAndCircuits(pub Option<(Vec<TopicName>, Vec<CircuitView>)>);
 
-impl HeldTopics {
+impl PausesAndCircuits {
     /// Returns whether a topic is paused, and its circuit if the circuit is not closed. None: the store does not
     /// answer.
     pub(super) fn state_of(&self, name: &str) -> Option<(bool, Option<&CircuitView>)> {
@@ -105,7 +105,7 @@ impl HeldTopics {
 
 /// All topics.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Topics {
+pub(super) struct TopicList {
     pub topics: Vec<TopicResponse>,
     /// The entries of the registry that are not usable as topics, with the reasons.
     pub unusable: Vec<String>,
@@ -119,7 +119,7 @@ pub(super) fn text(span: Duration) -> String {
 }
 
 impl TopicResponse {
-    pub(super) fn new(topic: &Topic, source: Source, revision: Option<Revision>) -> TopicResponse {
+    pub(super) fn new(topic: &Topic, source: TopicSource, revision: Option<Revision>) -> TopicResponse {
         let mut settings = topic.written();
         let mut signing = topic.clone();
         signing.drop_ended_secrets(host::now_ms());
@@ -148,7 +148,7 @@ impl TopicResponse {
     }
 
     /// Adds whether the topic is paused and the state of its circuit, if they are known.
-    pub(super) fn with(self, held: &HeldTopics) -> TopicResponse {
+    pub(super) fn with(self, held: &PausesAndCircuits) -> TopicResponse {
         let Some((is_paused, view)) = held.state_of(&self.name) else { return self };
         let state = TopicState {
             paused: Some(is_paused),

@@ -9,17 +9,17 @@ use axum::http::{HeaderMap, StatusCode};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::admin_settings::AdminSettings;
+use super::admin_settings::AdminSettingsAccess;
 use super::api::{Api, Requester, TopicInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::body::JsonBody;
-use super::condition::Condition;
+use super::condition::RevisionCondition;
 use super::credentials;
 use super::problem::Problem;
 use super::schema;
 use super::topic_fields::TopicPatch;
-use super::topic_shown::{HeldTopics, Source, TopicResponse, Topics};
+use super::topic_shown::{PausesAndCircuits, TopicList, TopicResponse, TopicSource};
 use model::job::TopicName;
 use model::scope::RequiredAccess;
 use model::topic::Topic;
@@ -51,12 +51,12 @@ impl WrittenTopic {
     fn response(
         &self,
         requester: &Requester,
-        held: &HeldTopics,
+        held: &PausesAndCircuits,
         created: StatusCode,
         fields: &str,
     ) -> ApiResponse {
         let topic = requester.shown(&self.topic);
-        let shown = TopicResponse::new(&topic, Source::Registry, Some(self.revision)).with(held);
+        let shown = TopicResponse::new(&topic, TopicSource::Registry, Some(self.revision)).with(held);
         let status = if self.created { created } else { StatusCode::OK };
         let answer = ApiResponse::new(status, &shown).with_etag(self.revision.to_string());
         let answer = if self.created { answer.at(format!("/v1/topics/{}", self.topic.name)) } else { answer };
@@ -71,7 +71,7 @@ impl Api {
         &self,
         requester: &Requester,
         topic: &Topic,
-        source: Source,
+        source: TopicSource,
         revision: Option<Revision>,
     ) -> TopicResponse {
         let lacks = topic.durability.and_then(|level| self.settings.store.lacks(level));
@@ -134,25 +134,31 @@ pub(super) fn found(
 
 /// Lists all topics of the configuration file and of the registry, by name.
 #[utoipa::path(get, path = "/v1/topics", tag = "topics", operation_id = "list_topics",
-    responses((status = 200, body = Topics, description = "All topics"), schema::ReadProblems))]
+    responses((status = 200, body = TopicList, description = "All topics"), schema::ReadProblems))]
 async fn list(State(api): State<Api>, requester: Requester) -> Result<ApiResponse, Problem> {
     let of_file = |name: &TopicName| api.is_of_file(name);
-    let mut topics: Vec<TopicResponse> =
-        api.settings.topics.iter().map(|t| api.topic_response(&requester, t, Source::File, None)).collect();
+    let mut topics: Vec<TopicResponse> = api
+        .settings
+        .topics
+        .iter()
+        .map(|t| api.topic_response(&requester, t, TopicSource::File, None))
+        .collect();
     let (mut unusable, mut away) = (Vec::new(), None);
     if api.registrar.is_there() {
         match api.registrar.ask(|registry| registry.list()).await {
             Ok(listing) => {
                 let own = listing.topics.iter().filter(|r| !of_file(&r.topic.name));
-                topics.extend(
-                    own.map(|r| api.topic_response(&requester, &r.topic, Source::Registry, Some(r.revision))),
-                );
+                topics.extend(own.map(|r| {
+                    api.topic_response(&requester, &r.topic, TopicSource::Registry, Some(r.revision))
+                }));
                 unusable = listing.unusable.iter().map(ToString::to_string).collect();
             }
             Err(e) => {
                 let known = api.topics.borrow().clone();
                 let own = known.iter().filter(|topic| !of_file(&topic.name));
-                topics.extend(own.map(|topic| api.topic_response(&requester, topic, Source::Registry, None)));
+                topics.extend(
+                    own.map(|topic| api.topic_response(&requester, topic, TopicSource::Registry, None)),
+                );
                 away = Some(e.to_string());
             }
         }
@@ -164,7 +170,7 @@ async fn list(State(api): State<Api>, requester: Requester) -> Result<ApiRespons
     // An entry that is not usable may belong to any topic, so only callers who may read all topics see it.
     unusable.retain(|_| requester.permits(RequiredAccess::Read));
     topics.sort_by(|a, b| a.name().cmp(b.name()));
-    Ok(ApiResponse::new(StatusCode::OK, &Topics { topics, unusable, away }))
+    Ok(ApiResponse::new(StatusCode::OK, &TopicList { topics, unusable, away }))
 }
 
 /// Shows a topic.
@@ -181,7 +187,7 @@ async fn show(
     if let Some(topic) = api.settings.topics.iter().find(|topic| topic.name == name) {
         return Ok(ApiResponse::new(
             StatusCode::OK,
-            &api.topic_response(&requester, topic, Source::File, None).with(&paused),
+            &api.topic_response(&requester, topic, TopicSource::File, None).with(&paused),
         ));
     }
     if !api.registrar.is_there() {
@@ -191,7 +197,7 @@ async fn show(
     match api.registrar.ask(move |registry| registry.get(&asked)).await {
         Ok(Some(found)) => {
             let shown = api
-                .topic_response(&requester, &found.topic, Source::Registry, Some(found.revision))
+                .topic_response(&requester, &found.topic, TopicSource::Registry, Some(found.revision))
                 .with(&paused);
             Ok(ApiResponse::new(StatusCode::OK, &shown).with_etag(found.revision.to_string()))
         }
@@ -200,7 +206,7 @@ async fn show(
         Err(RegistryError::Away(why) | RegistryError::Unknown(why)) => match api.topic(&name) {
             Ok(topic) => Ok(ApiResponse::new(
                 StatusCode::OK,
-                &api.topic_response(&requester, &topic, Source::Registry, None).with(&paused),
+                &api.topic_response(&requester, &topic, TopicSource::Registry, None).with(&paused),
             )),
             Err(_) => Err(RegistryError::Away(why).into()),
         },
@@ -210,7 +216,7 @@ async fn show(
 
 /// Registers a topic.
 #[utoipa::path(post, path = "/v1/topics", tag = "topics", operation_id = "create_topic",
-    params(schema::IdempotencyKey), request_body = schema::NewTopic,
+    params(schema::IdempotencyKey), request_body = schema::TopicRequestSchema,
     responses((status = 201, body = TopicResponse, description = "The topic is registered",
             headers(("Location" = String, description = "The path of the topic"), ("ETag" = String, description = "The revision of the topic"))),
         schema::ChangeProblems))]
@@ -222,7 +228,7 @@ async fn create(
     let parts = TopicPatch::read(&body.0)?;
     let name = parts.name(None)?;
     let mut topic = api.can_give(parts.new_topic(name.clone())?)?;
-    AdminSettings::for_requester(&requester, &api.topics.borrow()).check(None, &mut topic)?;
+    AdminSettingsAccess::for_requester(&requester, &api.topics.borrow()).check(None, &mut topic)?;
     if api.is_of_file(&name) {
         return Err(RegistryError::Exists(name).into());
     }
@@ -241,7 +247,7 @@ async fn create(
     params(schema::TopicPath,
         ("If-Match" = Option<String>, Header, description = "Replaces the topic only if it has this revision, in quotes. With *, only if it exists"),
         ("If-None-Match" = Option<String>, Header, description = "With *, registers the topic only if it does not exist")),
-    request_body = schema::NewTopic,
+    request_body = schema::TopicRequestSchema,
     responses((status = 201, body = TopicResponse, description = "The topic is new"), (status = 200, body = TopicResponse, description = "The topic is replaced"),
         schema::ChangeProblems))]
 async fn put(
@@ -251,13 +257,13 @@ async fn put(
     headers: HeaderMap,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
-    let condition = Condition::from_headers(&headers)?;
+    let condition = RevisionCondition::from_headers(&headers)?;
     let parts = TopicPatch::read(&json)?;
     let topic = api.can_give(parts.new_topic(parts.name(Some(&name))?)?)?;
     api.check_writable(&name)?;
     api.trials.check(&topic.callback).await?;
     let (sees_credentials, admin_settings) =
-        (requester.sees_credentials(), AdminSettings::for_requester(&requester, &api.topics.borrow()));
+        (requester.sees_credentials(), AdminSettingsAccess::for_requester(&requester, &api.topics.borrow()));
     let write = move |registry: &mut dyn Registry| {
         let mut tries = 0;
         loop {
@@ -294,7 +300,7 @@ async fn put(
 /// Changes some fields of a topic. A null resets a field to its default.
 #[utoipa::path(patch, path = "/v1/topics/{topic}", tag = "topics", operation_id = "change_topic",
     params(schema::TopicPath, ("If-Match" = Option<String>, Header, description = "Changes the topic only if it has this revision, in quotes")),
-    request_body = schema::NewTopic,
+    request_body = schema::TopicRequestSchema,
     responses((status = 200, body = TopicResponse, description = "The topic after the change"), schema::ChangeProblems))]
 async fn patch(
     State(api): State<Api>,
@@ -303,7 +309,7 @@ async fn patch(
     headers: HeaderMap,
     JsonBody(json): JsonBody,
 ) -> Result<ApiResponse, Problem> {
-    let condition = Condition::from_headers(&headers)?;
+    let condition = RevisionCondition::from_headers(&headers)?;
     let parts = TopicPatch::read(&json)?;
     parts.name(Some(&name))?;
     api.check_writable(&name)?;
@@ -312,7 +318,7 @@ async fn patch(
     }
     let (of, fields) = (name.clone(), parts.names());
     let (checks, sees_credentials) = (api.clone(), requester.sees_credentials());
-    let admin_settings = AdminSettings::for_requester(&requester, &api.topics.borrow());
+    let admin_settings = AdminSettingsAccess::for_requester(&requester, &api.topics.borrow());
     let step = move |registry: &mut dyn Registry| {
         let mut tries = 0;
         loop {

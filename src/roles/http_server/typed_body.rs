@@ -92,12 +92,12 @@ pub(super) fn word<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> R
 
 /// A duration: a text such as `"90s"`, or a number of seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) struct Span(pub Duration);
+pub(super) struct JsonDuration(pub Duration);
 
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
+impl<'de> Deserialize<'de> for JsonDuration {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<JsonDuration, D::Error> {
         let raw = <&RawValue>::deserialize(from)?;
-        json_time::duration(raw).map(Span).ok_or_else(|| invalid(json_time::DURATION))
+        json_time::duration(raw).map(JsonDuration).ok_or_else(|| invalid(json_time::DURATION))
     }
 }
 
@@ -114,13 +114,13 @@ impl<'de> Deserialize<'de> for UnixMs {
 
 /// A whole number within bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) struct Count<const LEAST: u32, const MOST: u32>(pub u32);
+pub(super) struct BoundedNumber<const LEAST: u32, const MOST: u32>(pub u32);
 
-impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Count<LEAST, MOST> {
+impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for BoundedNumber<LEAST, MOST> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let raw = <&RawValue>::deserialize(from)?;
         let count = raw.get().parse().ok().filter(|n| (LEAST..=MOST).contains(n));
-        count.map(Count).ok_or_else(|| invalid(&format!("a whole number from {LEAST} to {MOST}")))
+        count.map(BoundedNumber).ok_or_else(|| invalid(&format!("a whole number from {LEAST} to {MOST}")))
     }
 }
 
@@ -135,19 +135,19 @@ mod tests {
 
     #[derive(Debug, Deserialize)]
     #[serde(rename_all = "lowercase")]
-    enum Color {
+    enum ExampleColor {
         Red,
         Green,
     }
 
     #[derive(Debug, Default, Deserialize)]
     #[serde(deny_unknown_fields, default)]
-    struct Example<'a> {
-        delay: Option<Span>,
+    struct ExampleBody<'a> {
+        delay: Option<JsonDuration>,
         at: Option<UnixMs>,
-        number: Option<Count<1, 1000>>,
+        number: Option<BoundedNumber<1, 1000>>,
         #[serde(deserialize_with = "word")]
-        color: Option<Color>,
+        color: Option<ExampleColor>,
         #[serde(borrow, deserialize_with = "given")]
         any: Option<&'a RawValue>,
         text: Option<String>,
@@ -156,12 +156,12 @@ mod tests {
     #[test]
     fn a_body_is_read_and_a_null_is_a_missing_field() {
         let json = br#"{"delay":"1m","at":1800000000000,"number":3,"color":"red","any":null,"text":null}"#;
-        let body: Example<'_> = read(json).unwrap();
-        assert_eq!(body.delay, Some(Span(Duration::from_secs(60))));
-        assert_eq!((body.at, body.number), (Some(UnixMs(1_800_000_000_000)), Some(Count(3))));
-        assert!(matches!(body.color, Some(Color::Red)) && body.text.is_none());
+        let body: ExampleBody<'_> = read(json).unwrap();
+        assert_eq!(body.delay, Some(JsonDuration(Duration::from_secs(60))));
+        assert_eq!((body.at, body.number), (Some(UnixMs(1_800_000_000_000)), Some(BoundedNumber(3))));
+        assert!(matches!(body.color, Some(ExampleColor::Red)) && body.text.is_none());
         assert_eq!(body.any.unwrap().get(), "null");
-        let nothing: Example<'_> = read_or_empty(b"").unwrap();
+        let nothing: ExampleBody<'_> = read_or_empty(b"").unwrap();
         assert!(nothing.any.is_none() && nothing.delay.is_none() && nothing.color.is_none());
     }
 
@@ -183,14 +183,14 @@ mod tests {
                 ["is unknown here", "delay, at, number, color, any, text only"],
             ),
         ] {
-            let problem = read::<Example<'_>>(json.as_bytes()).unwrap_err();
+            let problem = read::<ExampleBody<'_>>(json.as_bytes()).unwrap_err();
             assert_eq!(problem.named_field(), Some(field), "{json}: {}", problem.detail);
             for part in parts {
                 assert!(problem.detail.contains(part), "{json}: {}", problem.detail);
             }
         }
         for json in ["", "[]", "3", "{", r#"{"text":"a"} x"#, r#"{"text":"a","text":"b"}"#] {
-            let problem = read::<Example<'_>>(json.as_bytes()).unwrap_err();
+            let problem = read::<ExampleBody<'_>>(json.as_bytes()).unwrap_err();
             assert_eq!(problem.named_field(), None, "{json}: {}", problem.detail);
             assert!(problem.detail.contains("not a JSON object"), "{json}: {}", problem.detail);
         }

@@ -6,7 +6,7 @@ use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::http::{Method, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use super::pool::{Holder, Pool, PoolPart};
+use super::pool::{PoolHolder, ResourcePool, ResourceShare};
 use super::problem::Problem;
 
 /// The maximum size of an answer that does not count, in bytes. Small answers need no other limit: each connection has
@@ -17,18 +17,18 @@ const SMALL: u64 = 64 << 10;
 const LIMITS: (usize, usize) = (64 << 20, 32 << 20);
 
 /// The memory for large answers.
-pub(super) fn pool() -> Pool {
-    Pool::new(LIMITS.0, LIMITS.1)
+pub(super) fn pool() -> ResourcePool {
+    ResourcePool::new(LIMITS.0, LIMITS.1)
 }
 
 /// The bytes of an answer, with the part of the pool that they take. The part is free again when the last byte is
 /// written.
-struct HeldBytes {
+struct AnswerBytes {
     bytes: Bytes,
-    _part: PoolPart,
+    _part: ResourceShare,
 }
 
-impl AsRef<[u8]> for HeldBytes {
+impl AsRef<[u8]> for AnswerBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -36,7 +36,7 @@ impl AsRef<[u8]> for HeldBytes {
 
 /// What is known about the answer before the request is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum AnswerKind {
     /// The answer only shows something, so it can be replaced by a refusal.
     Shows,
     /// The answer says what was changed, so it is never replaced.
@@ -45,19 +45,19 @@ pub(super) enum Answer {
     ChangedBatch,
 }
 
-impl Answer {
-    pub(super) fn to_request<B>(request: &Request<B>) -> Answer {
+impl AnswerKind {
+    pub(super) fn to_request<B>(request: &Request<B>) -> AnswerKind {
         match request.method() {
-            &Method::GET => Answer::Shows,
-            _ if request.uri().path().ends_with("/batch") => Answer::ChangedBatch,
-            _ => Answer::Changed,
+            &Method::GET => AnswerKind::Shows,
+            _ if request.uri().path().ends_with("/batch") => AnswerKind::ChangedBatch,
+            _ => AnswerKind::Changed,
         }
     }
 
     /// Returns the refusal of a batch if the pool has no room for its answer. A refused batch has changed nothing.
-    pub(super) fn refusal(self, pool: &Pool, holder: Option<&Holder>) -> Option<Response> {
+    pub(super) fn refusal(self, pool: &ResourcePool, holder: Option<&PoolHolder>) -> Option<Response> {
         let is_full =
-            self == Answer::ChangedBatch && pool.take(holder.cloned(), SMALL as usize + 1).is_none();
+            self == AnswerKind::ChangedBatch && pool.take(holder.cloned(), SMALL as usize + 1).is_none();
         is_full.then(|| busy("read the others first. Nothing was changed").into_response())
     }
 }
@@ -72,25 +72,25 @@ fn busy(advice: &str) -> Problem {
 /// beyond the limit. Then the next batches are refused before they begin. So only batches that were already running can
 /// exceed the limit. The limit of memory for bodies also limits the number of running batches.
 pub(super) async fn bound(
-    kind: Answer,
+    kind: AnswerKind,
     answer: Response,
-    pool: &Pool,
-    holder: Option<Holder>,
+    pool: &ResourcePool,
+    holder: Option<PoolHolder>,
 ) -> Result<Response, Infallible> {
     let Some(length) = answer.body().size_hint().exact().filter(|length| *length > SMALL) else {
         return Ok(answer);
     };
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     let part = match kind {
-        Answer::Shows => match pool.take(holder, length) {
+        AnswerKind::Shows => match pool.take(holder, length) {
             Some(part) => part,
             None => return Ok(busy("read the others first, or ask for less").into_response()),
         },
-        Answer::Changed | Answer::ChangedBatch => pool.take_beyond(holder, length),
+        AnswerKind::Changed | AnswerKind::ChangedBatch => pool.take_beyond(holder, length),
     };
     let (head, body) = answer.into_parts();
     let body = match to_bytes(body, usize::MAX).await {
-        Ok(bytes) => Body::from(Bytes::from_owner(HeldBytes { bytes, _part: part })),
+        Ok(bytes) => Body::from(Bytes::from_owner(AnswerBytes { bytes, _part: part })),
         Err(e) => return Ok(Problem::bad_body(e).into_response()),
     };
     Ok(Response::from_parts(head, body))
@@ -100,27 +100,27 @@ pub(super) async fn bound(
 mod tests {
     use super::*;
 
-    fn request(method: Method, path: &str) -> Answer {
-        Answer::to_request(&Request::builder().method(method).uri(path).body(()).unwrap())
+    fn request(method: Method, path: &str) -> AnswerKind {
+        AnswerKind::to_request(&Request::builder().method(method).uri(path).body(()).unwrap())
     }
 
-    async fn answer(kind: Answer, bytes: usize, pool: &Pool) -> Response {
+    async fn answer(kind: AnswerKind, bytes: usize, pool: &ResourcePool) -> Response {
         let Ok(answer) = bound(kind, Response::new(Body::from(vec![0; bytes])), pool, None).await;
         answer
     }
 
     #[tokio::test]
     async fn answers_about_changes_count_and_batches_then_wait() {
-        let pool = Pool::new(1 << 20, 1 << 20);
+        let pool = ResourcePool::new(1 << 20, 1 << 20);
         let batch = request(Method::POST, "/v1/topics/t/jobs/batch");
-        assert_eq!((batch, request(Method::GET, "/v1/stats")), (Answer::ChangedBatch, Answer::Shows));
+        assert_eq!((batch, request(Method::GET, "/v1/stats")), (AnswerKind::ChangedBatch, AnswerKind::Shows));
         assert!(batch.refusal(&pool, None).is_none());
         let first = answer(batch, 1 << 20, &pool).await;
         // This batch was already running when the pool became full.
         let second = answer(batch, 1 << 20, &pool).await;
         assert_eq!((first.status(), second.status()), (StatusCode::OK, StatusCode::OK));
         assert_eq!(batch.refusal(&pool, None).map(|r| r.status()), Some(StatusCode::SERVICE_UNAVAILABLE));
-        assert_eq!(answer(Answer::Shows, 1 << 20, &pool).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(answer(AnswerKind::Shows, 1 << 20, &pool).await.status(), StatusCode::SERVICE_UNAVAILABLE);
         // A single job has a small answer.
         assert!(request(Method::POST, "/v1/topics/t/jobs").refusal(&pool, None).is_none());
         drop(first);

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::api::{Api, Requester};
 use super::nodes::on_thread;
-use super::store_client::Reply;
+use super::store_client::AnswerSender;
 use host::now_ms;
 use model::flow::LimitName;
 use model::job::{State, TopicName};
@@ -18,7 +18,7 @@ use model::settings::HostLimit;
 use model::topic::Rate;
 use model::waiting::{CircuitReason, HostUse, Pause, RateUse, WaitingJob, WaitingReason, WaitingTopic};
 use role::submit::StoreRequest;
-use store::{CircuitState, CircuitView, LimitQuery, LimitUse, View};
+use store::{CircuitState, CircuitView, LimitQuery, LimitUse, StoredJob};
 use telemetry::history;
 
 /// How long the store may take to report how far limits are used.
@@ -51,7 +51,7 @@ impl WaitingResponse {
 
 impl Api {
     /// Returns why a job waits. None: the job does not wait.
-    pub(super) async fn waiting(&self, view: &View, requester: &Requester) -> Option<WaitingResponse> {
+    pub(super) async fn waiting(&self, view: &StoredJob, requester: &Requester) -> Option<WaitingResponse> {
         if matches!(view.state, State::Leased | State::Dead) {
             return None;
         }
@@ -119,7 +119,7 @@ impl Api {
     /// Adds the limits of the topic and of the receiver's host, and how far they are used. A job that is not due yet
     /// does not wait for the limits of its topic. If its topic has `job_hosts`, the job may have been postponed because
     /// of the limits of a host.
-    async fn add_limits(&self, view: &View, topic: &mut WaitingTopic) {
+    async fn add_limits(&self, view: &StoredJob, topic: &mut WaitingTopic) {
         let name = &view.key.topic;
         let Ok(known) = self.topic(name) else { return };
         let is_ready = view.state == State::Ready;
@@ -163,7 +163,7 @@ impl Api {
         if count == 0 {
             return Vec::new();
         }
-        let ask = |reply: Reply<_>| StoreRequest::limit_use(queries, |uses| reply.with(uses));
+        let ask = |reply: AnswerSender<_>| StoreRequest::limit_use(queries, |uses| reply.with(uses));
         match tokio::time::timeout(PATIENCE, self.store_client.ask(0, ask)).await {
             Ok(Ok(uses)) => uses.into_iter().map(Result::ok).collect(),
             Ok(Err(_)) | Err(_) => vec![None; count],

@@ -23,11 +23,11 @@ use super::senders::{DeliveryReport, Senders};
 use host::{ask_master, now_ms};
 use model::excerpt::Excerpt;
 use model::job::TopicName;
-use model::notice::{DeadJob, JOBS_NAMED, Ledger, Message, Notice, Recipient, SendPace};
+use model::notice::{AlertLedger, DeadJob, JOBS_NAMED, Message, MessageTiming, Notice, Recipient};
 use model::settings::Settings;
 use model::status::Finding;
 use role::{self, Context, LiveTopics, lock};
-use store::{self, View};
+use store::{self, StoredJob};
 use telemetry::counters;
 
 /// How often the worker checks whether anything is due.
@@ -54,27 +54,27 @@ struct SharedState {
     found: Mutex<FoundConditions>,
 }
 
-enum ThreadMessage {
+enum AlertWorkerMessage {
     Delivered(DeliveryReport),
     End,
 }
 
 /// The handle by which the main loop controls the worker.
-pub(super) struct Alerts {
+pub(super) struct AlertWorkerHandle {
     shared: Arc<SharedState>,
-    sender: Sender<ThreadMessage>,
+    sender: Sender<AlertWorkerMessage>,
     ended: Receiver<()>,
     end_by: Option<Instant>,
 }
 
-impl Alerts {
+impl AlertWorkerHandle {
     /// Starts the worker.
-    pub(super) fn start(context: &Context, php: SharedPhpMail) -> Result<Alerts> {
+    pub(super) fn start(context: &Context, php: SharedPhpMail) -> Result<AlertWorkerHandle> {
         let (shared, settings) = (Arc::new(SharedState::default()), Arc::clone(&context.settings));
         let ((sender, messages), (end, ended)) = (channel(), channel());
         let zone = context.zone()?;
         let mut worker = AlertWorker {
-            senders: Senders::start(&settings, &zone, &sender, ThreadMessage::Delivered)?,
+            senders: Senders::start(&settings, &zone, &sender, AlertWorkerMessage::Delivered)?,
             topics: context.topics()?,
             shared: Arc::clone(&shared),
             lock: None,
@@ -95,7 +95,7 @@ impl Alerts {
             worker.run(&messages);
             drop(end);
         })?;
-        Ok(Alerts { shared, sender, ended, end_by: None })
+        Ok(AlertWorkerHandle { shared, sender, ended, end_by: None })
     }
 
     /// Passes the open findings to the worker.
@@ -113,7 +113,7 @@ impl Alerts {
     pub(super) fn has_ended(&mut self) -> bool {
         if self.end_by.is_none() {
             self.end_by = Some(Instant::now() + LAST);
-            let _ = self.sender.send(ThreadMessage::End);
+            let _ = self.sender.send(AlertWorkerMessage::End);
         }
         self.end_by.is_some_and(|by| Instant::now() >= by)
             || self.ended.try_recv() == Err(std::sync::mpsc::TryRecvError::Disconnected)
@@ -124,7 +124,7 @@ impl Alerts {
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct SavedState {
-    ledger: Ledger,
+    ledger: AlertLedger,
     restarts: Restarts,
     /// When the worker last looked for dead letters, in Unix milliseconds.
     looked_ms: i64,
@@ -174,12 +174,12 @@ struct AlertWorker {
 }
 
 impl AlertWorker {
-    fn run(&mut self, messages: &Receiver<ThreadMessage>) {
+    fn run(&mut self, messages: &Receiver<AlertWorkerMessage>) {
         let mut ends = false;
         loop {
             match messages.recv_timeout(TICK) {
-                Ok(ThreadMessage::Delivered(became)) => self.note(became),
-                Ok(ThreadMessage::End) | Err(RecvTimeoutError::Disconnected) => ends = true,
+                Ok(AlertWorkerMessage::Delivered(became)) => self.note(became),
+                Ok(AlertWorkerMessage::End) | Err(RecvTimeoutError::Disconnected) => ends = true,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             // Another worker may still hold the lock until it ends. This worker tries again in each round.
@@ -229,8 +229,8 @@ impl AlertWorker {
         }
     }
 
-    fn pace(&self) -> SendPace {
-        SendPace { gather: self.settings.alert.gather, interval: self.settings.alert.interval }
+    fn pace(&self) -> MessageTiming {
+        MessageTiming { gather: self.settings.alert.gather, interval: self.settings.alert.interval }
     }
 
     fn step(&mut self) {
@@ -268,7 +268,7 @@ impl AlertWorker {
     /// this host's processes, and the jobs themselves come from the store.
     fn look_at_dead(&mut self, php: &PhpMail, now: i64) {
         let pages = match counters::read(&self.settings.run_dir) {
-            Ok(pages) => pages.iter().map(counters::Reading::sums).collect::<Vec<_>>(),
+            Ok(pages) => pages.iter().map(counters::PageReading::sums).collect::<Vec<_>>(),
             Err(e) => return log::warn!("cannot read the pages of counters: {e}"),
         };
         let since_ms = std::mem::replace(&mut self.kept.looked_ms, now) - CLOCKS.as_millis() as i64;
@@ -341,7 +341,7 @@ fn dead_jobs(settings: &Settings, topic: &str, since_ms: i64, count: u64) -> Res
 
 /// Returns what an alert says about a dead letter. The text leaves out the receiver's answer. A person who may change
 /// the topic chooses who gets its alerts, but is perhaps not allowed to see answers.
-fn dead_job(view: &View) -> DeadJob {
+fn dead_job(view: &StoredJob) -> DeadJob {
     let last = view.attempts_log.last();
     let reason = match last {
         None => "its lease ran out, and nobody has settled it".to_owned(),

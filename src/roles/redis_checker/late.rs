@@ -12,7 +12,7 @@ use anyhow::Result;
 
 use super::finding_kind::FindingKind;
 use super::findings::FoundConditions;
-use super::quotas::{TopicHoldings, held, nearly_used};
+use super::quotas::{TopicUsage, held, nearly_used};
 use super::stranded::{WaitingJobs, problems, stranded};
 use host::now_ms;
 use model::job::TopicName;
@@ -34,7 +34,7 @@ struct LaneTopicStates {
     /// The topics that have leased jobs.
     leased: BTreeSet<TopicName>,
     /// How many jobs and bytes each topic has.
-    held: TopicHoldings,
+    held: TopicUsage,
     /// The topics that are paused.
     paused: BTreeSet<TopicName>,
     /// The circuits that are not closed, each with its reason.

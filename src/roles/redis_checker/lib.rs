@@ -28,19 +28,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use nix::sys::statvfs::statvfs;
 
-use self::alert_worker::Alerts;
+use self::alert_worker::AlertWorkerHandle;
 use self::finding_kind::FindingKind;
 use self::findings::{FindingChange, Findings, FoundConditions};
 use self::nodes::Watchers;
 use self::routes::SharedPhpMail;
-use self::statistics::Statistics;
+use self::statistics::StatisticsHandle;
 use host::{self, now_ms};
 use model::settings;
 use model::settings::files::{LOG, beside};
 use role::{self, Context, TroubleLog, lock};
 use store::{Lanes, Store, StoreError};
 use telemetry::counters;
-use telemetry::history::Recorder;
+use telemetry::history::HistoryWriter;
 
 /// How often the store is asked whether it answers. Its file and its disk are checked more often: every [`ROUND`].
 const PERIOD: Duration = Duration::from_secs(10);
@@ -77,12 +77,12 @@ pub fn run(mut context: Context) -> Result<()> {
     let spool = spool::watch(&context)?;
     let php = SharedPhpMail::default();
     let registry = registry::follow(&context.settings, &php)?;
-    let statistics = Statistics::start(&context)?;
-    let mut alerts = Alerts::start(&context, php)?;
+    let statistics = StatisticsHandle::start(&context)?;
+    let mut alerts = AlertWorkerHandle::start(&context, php)?;
     let names: Vec<&str> = (0..lanes.count()).filter_map(|lane| lanes.name(lane)).collect();
     let is_watched = |condition: &FindingKind| condition.node().is_none_or(|node| names.contains(&node));
     let mut findings = Findings::take_up(host::findings(&context.settings.run_dir), now_ms(), is_watched);
-    let (mut history, mut history_fails) = (Recorder::default(), TroubleLog::default());
+    let (mut history, mut history_fails) = (HistoryWriter::default(), TroubleLog::default());
     let (mut of_store, mut next_look, mut has_looked) = (FoundConditions::new(), Instant::now(), false);
     context.ready()?;
     while context.drain().is_none() {
@@ -103,13 +103,13 @@ pub fn run(mut context: Context) -> Result<()> {
         found.extend(lock(&late).clone());
         found.extend(alerts.found());
         match &*lock(&damage) {
-            InspectionResult::Damaged(what) => drop(found.insert(FindingKind::Damaged, what.clone())),
+            IntegrityResult::Damaged(what) => drop(found.insert(FindingKind::Damaged, what.clone())),
             // Damage that was found before a restart counts until the whole store has been checked again.
-            InspectionResult::NotYet => {
+            IntegrityResult::NotYet => {
                 let before = findings.detail(&FindingKind::Damaged);
                 found.extend(before.map(|what| (FindingKind::Damaged, what.to_owned())));
             }
-            InspectionResult::Whole => {}
+            IntegrityResult::Whole => {}
         }
         let others = [(FindingKind::RegistryAway, &registry), (FindingKind::SpoolWaits, &spool)];
         found.extend(
@@ -195,24 +195,24 @@ fn look_at_store(store: &mut dyn Store) -> FoundConditions {
 
 /// The result of checking the whole store.
 #[derive(Debug)]
-enum InspectionResult {
+enum IntegrityResult {
     NotYet,
     Whole,
     Damaged(String),
 }
 
 /// Checks the whole store for damage, once. The check has a thread of its own, because it may take long.
-fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<InspectionResult>>> {
-    let damage = Arc::new(Mutex::new(InspectionResult::NotYet));
+fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<IntegrityResult>>> {
+    let damage = Arc::new(Mutex::new(IntegrityResult::NotYet));
     let found = Arc::clone(&damage);
     role::vital_thread("inspect", move || {
         let inspected = match store.inspect() {
-            Err(e @ StoreError::Damaged(_)) => InspectionResult::Damaged(e.to_string()),
+            Err(e @ StoreError::Damaged(_)) => IntegrityResult::Damaged(e.to_string()),
             Err(e) => {
                 log::warn!("cannot inspect the store: {e}");
                 return;
             }
-            Ok(()) => InspectionResult::Whole,
+            Ok(()) => IntegrityResult::Whole,
         };
         *lock(&found) = inspected;
     })?;
@@ -287,7 +287,7 @@ mod tests {
         let path = dir.path().join("dq.db");
         // The file stays open, so that the next file does not get the same inode.
         let _held = std::fs::File::create(&path).unwrap();
-        let _run_dir = host::RunDir::take(dir.path(), Duration::ZERO).unwrap();
+        let _run_dir = host::RunDirLock::take(dir.path(), Duration::ZERO).unwrap();
         host::use_file(dir.path(), host::file_at(&path).unwrap()).unwrap();
         let file = EmbeddedFile::new(&path, dir.path(), 0);
         let kinds = |found: FoundConditions| found.into_keys().collect::<Vec<_>>();

@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::finding_kind::{FindingKind, NodeCondition};
 use super::findings::FoundConditions;
 use model::topic::Durability;
-use store::{Capability, Lanes, Probe, ProbeAnswer, StoreError};
+use store::{Lanes, ProbeAnswer, ServerDurability, ServerQuery, StoreError};
 
 /// How often a node is asked whether it answers. `INFO_EACH`: after how many rounds its state is read. `CONFIG_EACH`:
 /// after how many rounds its configuration is read.
@@ -103,7 +103,7 @@ fn watch(lanes: &Lanes, lane: usize, name: &str, sender: &Sender<(String, BTreeM
 impl NodeHealth {
     fn check(&mut self, lanes: &Lanes, lane: usize, round: u64) {
         let asked = (SystemTime::now(), Instant::now());
-        let probed = lanes.probe(lane, Probe::Time);
+        let probed = lanes.probe(lane, ServerQuery::Time);
         let way = asked.1.elapsed();
         // A server that is no longer a master of the Cluster is forgotten, and is not reported as down.
         self.servers.retain(|name, _| probed.iter().any(|p| p.server == *name));
@@ -129,25 +129,25 @@ impl NodeHealth {
         self.is_outside = is_down && lanes.is_outside(lane);
         // A server may forbid CONFIG, and a server outside a Cluster reports nothing about a Cluster.
         if round.is_multiple_of(CONFIG_EACH) {
-            self.judge(lanes.probe(lane, Probe::Config), |server, config| {
+            self.judge(lanes.probe(lane, ServerQuery::Config), |server, config| {
                 server.config.clone_from(config);
                 judge_config(config)
             });
         }
         if round.is_multiple_of(INFO_EACH) {
             let (asked, allows_snapshots) = (lanes.asked_levels(), lanes.allows_snapshots());
-            self.judge(lanes.probe(lane, Probe::Info), |server, info| {
+            self.judge(lanes.probe(lane, ServerQuery::Info), |server, info| {
                 server.replicas = server.replicas.max(connected_replicas(info));
                 server.is_used |= info.contains_key("dq_node");
                 let mut judged = judge_info(info, server.replicas, server.is_used);
-                let capability = Capability::new(info, &server.config);
+                let capability = ServerDurability::new(info, &server.config);
                 judged.push((
                     NodeCondition::NotDurable,
                     judge_durability(&capability, &asked, allows_snapshots),
                 ));
                 judged
             });
-            self.judge(lanes.probe(lane, Probe::Cluster), |_, info| judge_cluster(info));
+            self.judge(lanes.probe(lane, ServerQuery::Cluster), |_, info| judge_cluster(info));
             let is_older = lanes.count() > 1 && lanes.nodes().get(lane).is_some_and(|state| state.is_older);
             self.older = if is_older { self.older.saturating_add(1) } else { 0 };
         }
@@ -275,7 +275,11 @@ fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> 
 
 /// Returns why a node cannot keep jobs at the durability level that the store and the topics require. `None`: the node
 /// can keep them.
-fn judge_durability(capability: &Capability, asked: &[Durability], allows_snapshots: bool) -> Option<String> {
+fn judge_durability(
+    capability: &ServerDurability,
+    asked: &[Durability],
+    allows_snapshots: bool,
+) -> Option<String> {
     if capability.keeps_snapshots_only() && !allows_snapshots {
         let unused = "it writes no append-only file, and is not used: set appendonly yes, or store.allow_snapshots = true";
         return Some(unused.to_owned());
@@ -387,13 +391,17 @@ mod tests {
 
     #[test]
     fn a_node_that_cannot_give_a_level_is_found() {
-        let kept =
-            Capability { version: Some((8, 0)), aof: Some(true), replicas: Some(1), ..Capability::default() };
+        let kept = ServerDurability {
+            version: Some((8, 0)),
+            aof: Some(true),
+            replicas: Some(1),
+            ..ServerDurability::default()
+        };
         let asked = [Durability::Memory, Durability::Fsync, Durability::Replicas(1)];
         assert_eq!(judge_durability(&kept, &asked, false), None);
         let values = judge_durability(&kept, &[Durability::Replicas(2)], false).unwrap();
         assert!(values.starts_with("\"replicas:2\" cannot be had"), "{values}");
-        let snapshots = Capability { aof: Some(false), ..kept };
+        let snapshots = ServerDurability { aof: Some(false), ..kept };
         assert!(judge_durability(&snapshots, &[Durability::Memory], false).unwrap().contains("is not used"));
         assert_eq!(judge_durability(&snapshots, &[Durability::Memory], true), None);
         assert!(judge_durability(&snapshots, &asked, true).unwrap().contains("\"fsync\""));

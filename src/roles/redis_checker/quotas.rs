@@ -12,17 +12,17 @@ use store::Counts;
 const NEARLY: f64 = 0.8;
 
 /// What the topics of one lane hold: pending jobs, and bytes if they are counted.
-pub(super) type TopicHoldings = BTreeMap<TopicName, (u64, Option<u64>)>;
+pub(super) type TopicUsage = BTreeMap<TopicName, (u64, Option<u64>)>;
 
 /// Returns what the topics of these counts hold.
-pub(super) fn held(counts: &[Counts]) -> TopicHoldings {
+pub(super) fn held(counts: &[Counts]) -> TopicUsage {
     counts.iter().map(|one| (one.topic.clone(), (one.pending(), one.bytes))).collect()
 }
 
 /// Returns the topics that have used at least four fifths of one of their limits. `add_rates`: how many jobs clients
 /// add in one period of each topic's `add_rate`.
 pub(super) fn nearly_used<'a>(
-    lanes: impl Iterator<Item = &'a TopicHoldings>,
+    lanes: impl Iterator<Item = &'a TopicUsage>,
     topics: impl Iterator<Item = &'a Topic>,
     add_rates: &BTreeMap<TopicName, u64>,
 ) -> FoundConditions {
@@ -69,8 +69,8 @@ mod tests {
         let topic =
             Topic { max_pending: Some(10), max_bytes: Some(Size(1000)), ..Topic::new(name.clone(), "") };
         let found = |lanes: &[(u64, Option<u64>)]| {
-            let lanes: Vec<TopicHoldings> =
-                lanes.iter().map(|held| TopicHoldings::from([(name.clone(), *held)])).collect();
+            let lanes: Vec<TopicUsage> =
+                lanes.iter().map(|held| TopicUsage::from([(name.clone(), *held)])).collect();
             nearly_used(lanes.iter(), [&topic].into_iter(), &BTreeMap::new()).into_values().next()
         };
         assert_eq!(found(&[(7, Some(799))]), None);

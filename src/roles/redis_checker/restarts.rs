@@ -68,7 +68,7 @@ impl Restarts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::status::{End, Phase, Process, ProcessState};
+    use model::status::{MasterPhase, Process, ProcessState, UnexpectedEnd};
 
     fn status(started_ms: i64, restarts: u32, at_ms: i64) -> DaemonStatus {
         let process = Process {
@@ -79,7 +79,7 @@ mod tests {
             started_ms: None,
             overdue_ms: 0,
             restarts,
-            last_end: (restarts > 0).then(|| End { at_ms, reason: "was ended by SIGKILL".into() }),
+            last_end: (restarts > 0).then(|| UnexpectedEnd { at_ms, reason: "was ended by SIGKILL".into() }),
             memory_bytes: None,
             cpu_ms: None,
         };
@@ -88,7 +88,7 @@ mod tests {
             instance: String::new(),
             pid: 1,
             started_ms,
-            phase: Phase::Steady,
+            phase: MasterPhase::Steady,
             generation: 1,
             renewal: None,
             listening: Vec::new(),

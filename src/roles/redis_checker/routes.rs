@@ -20,12 +20,12 @@ pub(super) enum PhpMail {
     /// There are no mail settings, or they are not used.
     Nothing,
     /// The mail settings.
-    Row(Box<PhpMailer>),
+    Row(Box<PhpMailSettings>),
 }
 
 /// The contents of a row of `dq_alert`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PhpMailer {
+pub(super) struct PhpMailSettings {
     smtp: SmtpSettings,
     /// The addresses that get alerts about nodes.
     of_nodes: Vec<String>,
@@ -45,18 +45,20 @@ impl PhpMail {
     pub(super) fn from_row(row: Option<PhpAlert>) -> PhpMail {
         match row.and_then(|row| Some((row.smtp()?, row))) {
             None => PhpMail::Nothing,
-            Some((smtp, row)) => PhpMail::Row(Box::new(PhpMailer { smtp, of_nodes: of_nodes(&row.ext) })),
+            Some((smtp, row)) => {
+                PhpMail::Row(Box::new(PhpMailSettings { smtp, of_nodes: of_nodes(&row.ext) }))
+            }
         }
     }
 }
 
 fn of_nodes(ext: &str) -> Vec<String> {
     #[derive(Deserialize)]
-    struct Ext {
+    struct PhpAlertExt {
         #[serde(default)]
         redis: String,
     }
-    let ext: Option<Ext> = serde_json::from_str(ext).ok();
+    let ext: Option<PhpAlertExt> = serde_json::from_str(ext).ok();
     let addresses = ext.map(|ext| ext.redis).unwrap_or_default();
     addresses.split([',', ';']).map(str::trim).filter(|a| !a.is_empty()).map(str::to_owned).collect()
 }
@@ -77,7 +79,8 @@ impl Routes<'_> {
         }
     }
 
-    /// Whether mail is sent, or this is not known yet because the registry has not been read.
+    /// Returns whether mail may be sent. Returns false only if it is known that there is no mail server. (While the
+    /// registry has not been read, this may be unknown.)
     fn has_mail(&self) -> bool {
         self.alert.smtp.is_some() || *self.php != PhpMail::Nothing
     }

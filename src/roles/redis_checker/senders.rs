@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Result;
 use jiff::tz::TimeZone;
 
-use delivery::alert::{Mailer, SendError, Webhook};
-use delivery::callback::{Rules, guarded_agent};
+use delivery::alert::{AlertSendError, Mailer, Webhook};
+use delivery::callback::{GuardRules, guarded_agent};
 use model::notice::{Message, Recipient};
 use model::settings::{Settings, SmtpSettings};
 
@@ -20,7 +20,7 @@ const QUEUE: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What happened to a message.
-pub(super) type DeliveryReport = (Recipient, std::result::Result<(), SendError>);
+pub(super) type DeliveryReport = (Recipient, std::result::Result<(), AlertSendError>);
 
 /// A mail to send.
 type Mail = (SmtpSettings, String, Message);
@@ -46,7 +46,7 @@ impl Senders {
         })?;
         let mut webhooks = HashMap::new();
         for webhook in &settings.alert.webhooks {
-            let agent = guarded_agent(Rules::new(&settings.callback), PATIENCE);
+            let agent = guarded_agent(GuardRules::new(&settings.callback), PATIENCE);
             let (sender, queue) = sync_channel::<Message>(QUEUE);
             let (report_sender, name) = (report.clone(), webhook.name.clone());
             let made = Webhook::new(agent, webhook, zone.clone());
@@ -54,7 +54,7 @@ impl Senders {
                 while let Ok(message) = queue.recv() {
                     let sent = match &made {
                         Ok(webhook) => webhook.send(&message),
-                        Err(e) => Err(SendError::Server(e.to_string())),
+                        Err(e) => Err(AlertSendError::Server(e.to_string())),
                     };
                     let _ = report_sender.send(word((Recipient::Webhook(name.clone()), sent)));
                 }
@@ -104,7 +104,7 @@ fn send_mails(queue: &Receiver<Mail>, report: impl Fn(DeliveryReport)) {
         report((Recipient::Mail(to), sent));
         if let Some(why) = away {
             for (_, to, _) in queue.try_iter() {
-                report((Recipient::Mail(to), Err(SendError::Server(why.clone()))));
+                report((Recipient::Mail(to), Err(AlertSendError::Server(why.clone()))));
             }
         }
     }

@@ -25,14 +25,14 @@ const PERIOD: Duration = Duration::from_secs(10);
 const LAST: Duration = Duration::from_secs(2);
 
 /// The handle by which the main loop controls the thread.
-pub(super) struct Statistics {
+pub(super) struct StatisticsHandle {
     stop_sender: Sender<()>,
     ended: Receiver<()>,
 }
 
-impl Statistics {
+impl StatisticsHandle {
     /// Starts the thread. `None`: there is no registry.
-    pub(super) fn start(context: &Context) -> Result<Option<Statistics>> {
+    pub(super) fn start(context: &Context) -> Result<Option<StatisticsHandle>> {
         let Some(registry) = context.settings.registry.clone() else { return Ok(None) };
         let (settings, zone) = (Arc::clone(&context.settings), context.zone()?);
         let mut carrier = StatisticsWorker { settings, registry, zone, open: None, known: HashMap::new() };
@@ -41,7 +41,7 @@ impl Statistics {
             carrier.run(&stop);
             drop(end);
         })?;
-        Ok(Some(Statistics { stop_sender, ended }))
+        Ok(Some(StatisticsHandle { stop_sender, ended }))
     }
 
     /// Makes the thread carry everything once more, and waits for it for a short time.
@@ -91,7 +91,7 @@ impl StatisticsWorker {
         let run_dir = &self.settings.run_dir;
         let pages = counters::read(run_dir).context("cannot read the pages of counters")?;
         let mut news = Vec::new();
-        for PageSums { page, mut sums } in pages.iter().map(counters::Reading::sums) {
+        for PageSums { page, mut sums } in pages.iter().map(counters::PageReading::sums) {
             sums.retain(|(subject, now)| self.known.get(&(page, subject.clone())) != Some(now));
             if !sums.is_empty() {
                 news.push(PageSums { page, sums });

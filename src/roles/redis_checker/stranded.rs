@@ -61,7 +61,7 @@ pub(super) fn problems(topics: &Topics) -> FoundConditions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::topic::{Mode, Topic};
+    use model::topic::{DeliveryMode, Topic};
 
     fn name(name: &str) -> TopicName {
         TopicName::new(name).unwrap()
@@ -71,7 +71,7 @@ mod tests {
     fn undelivered_due_jobs_are_found_later_with_count_and_reason() {
         let topics = Topics::from_iter([
             Topic::new(name("served"), "http://h/"),
-            Topic { mode: Mode::Pull, ..Topic::new(name("pulled"), "http://h/") },
+            Topic { mode: DeliveryMode::Pull, ..Topic::new(name("pulled"), "http://h/") },
         ]);
         let waiting =
             WaitingJobs::from([(name("served"), (1, 0)), (name("pulled"), (1, 0)), (name("gone"), (3, 0))]);

@@ -15,14 +15,14 @@ use model::follow::FollowedJob;
 use model::job::{Attempt, JobKey, State, TopicName};
 use model::tags::Tags;
 use protocol::dq::{Answer, DueAnswer, Refusal};
-use role::pull::{ReserveAnswer, Reserved};
-use role::settling::SettlingResult;
+use role::pull::{ReserveAnswer, ReservedLease};
+use role::settling::SettlementEffect;
 use role::submit::RequestSource;
 use role::tickets::{SettledTicket, TicketError};
-use store::{Added, Changed, Counts, Deleted, Result, StoreError, View};
+use store::{Added, Changed, Counts, Deleted, Result, StoreError, StoredJob};
 
 /// The JSON of an answer.
-pub(super) type Json = Cow<'static, [u8]>;
+pub(super) type JsonBytes = Cow<'static, [u8]>;
 
 /// The most frequent answer: `{"code":1,"msg":"succ","data":[]}`.
 pub(super) const SUCCESS: &[u8] = br#"{"code":1,"msg":"succ","data":[]}"#;
@@ -48,13 +48,13 @@ pub(super) struct TcpRequestSource {
 
 impl RequestSource for TcpRequestSource {
     type Ticket = Ticket;
-    type Response = Json;
+    type Response = JsonBytes;
 
     fn sequence(ticket: &Ticket) -> u64 {
         ticket.serial
     }
 
-    fn bytes(json: &Json) -> usize {
+    fn bytes(json: &JsonBytes) -> usize {
         json.len()
     }
 
@@ -66,7 +66,7 @@ impl RequestSource for TcpRequestSource {
 }
 
 /// Returns the answer to a refused request.
-pub(super) fn refused(refusal: &Refusal) -> Json {
+pub(super) fn refused(refusal: &Refusal) -> JsonBytes {
     Answer::failure(refusal).to_json().into()
 }
 
@@ -91,7 +91,7 @@ fn outcome(added: &Result<Added>) -> Result<(i64, bool), Refusal> {
 }
 
 /// Returns the answer to an add.
-pub(super) fn added(added: Result<Added>) -> Json {
+pub(super) fn added(added: Result<Added>) -> JsonBytes {
     match outcome(&added) {
         Ok((due_ms, true)) => Answer::spooled(due_ms).to_json().into(),
         Ok((due_ms, false)) => Answer::added(due_ms).to_json().into(),
@@ -101,7 +101,7 @@ pub(super) fn added(added: Result<Added>) -> Json {
 
 /// Returns the answer to a `madd`: `data` has one entry for each job. If the answer is longer than `most` bytes, the
 /// due times are left out first, and then the messages.
-pub(super) fn added_many(items: &[Result<(), Refusal>], all: Vec<Result<Added>>, most: usize) -> Json {
+pub(super) fn added_many(items: &[Result<(), Refusal>], all: Vec<Result<Added>>, most: usize) -> JsonBytes {
     #[derive(Serialize)]
     struct BatchItemAnswer {
         code: u8,
@@ -147,11 +147,11 @@ pub(super) fn added_many(items: &[Result<(), Refusal>], all: Vec<Result<Added>>,
 /// `job`.
 pub(super) fn job_found(
     key: &JobKey,
-    found: Result<Option<View>>,
+    found: Result<Option<StoredJob>>,
     zone: &TimeZone,
     most: usize,
     sees_answers: bool,
-) -> Json {
+) -> JsonBytes {
     #[derive(Serialize)]
     struct JobView<'a> {
         #[serde(flatten)]
@@ -231,7 +231,7 @@ pub(super) fn job_found(
 }
 
 /// Returns the answer to a `del`.
-pub(super) fn deleted(key: &JobKey, deleted: Result<Deleted>) -> Json {
+pub(super) fn deleted(key: &JobKey, deleted: Result<Deleted>) -> JsonBytes {
     match deleted {
         Ok(Deleted::Done) => SUCCESS.into(),
         Ok(Deleted::Spooled) => SPOOLED.into(),
@@ -241,7 +241,7 @@ pub(super) fn deleted(key: &JobKey, deleted: Result<Deleted>) -> Json {
 }
 
 /// Returns the answer to a `run`.
-pub(super) fn changed(key: &JobKey, change: Result<Changed>) -> Json {
+pub(super) fn changed(key: &JobKey, change: Result<Changed>) -> JsonBytes {
     match change {
         Ok(Changed::Done) => SUCCESS.into(),
         Ok(Changed::NotFound) => refused(&not_found(key)),
@@ -251,7 +251,7 @@ pub(super) fn changed(key: &JobKey, change: Result<Changed>) -> Json {
 }
 
 /// Returns the answer to a `reserve`: `data` is the list of the jobs.
-pub(super) fn reserved(answer: &ReserveAnswer) -> Json {
+pub(super) fn reserved(answer: &ReserveAnswer) -> JsonBytes {
     #[derive(Serialize)]
     struct ReservedJob<'a> {
         topic: &'a str,
@@ -271,7 +271,7 @@ pub(super) fn reserved(answer: &ReserveAnswer) -> Json {
         #[serde(skip_serializing_if = "Option::is_none")]
         lease_until_ms: Option<i64>,
     }
-    let one = |Reserved { leased, ticket }: &'_ Reserved| {
+    let one = |ReservedLease { leased, ticket }: &'_ ReservedLease| {
         let destination = leased.headers.destination();
         serde_json::value::to_raw_value(&ReservedJob {
             topic: leased.key.topic.as_str(),
@@ -296,7 +296,7 @@ pub(super) fn reserved(answer: &ReserveAnswer) -> Json {
 }
 
 /// Returns the answer to an `ack`, a `nack` or an `extend`: `data` says what happened to the job.
-pub(super) fn settled(settled: std::result::Result<SettledTicket, TicketError>) -> Json {
+pub(super) fn settled(settled: std::result::Result<SettledTicket, TicketError>) -> JsonBytes {
     #[derive(Serialize)]
     struct ReportAnswer<'a> {
         topic: &'a str,
@@ -308,10 +308,10 @@ pub(super) fn settled(settled: std::result::Result<SettledTicket, TicketError>) 
     match settled {
         Ok(SettledTicket { key, became, until_ms }) => {
             let outcome = match became {
-                SettlingResult::Done => "done",
-                SettlingResult::Retried => "retried",
-                SettlingResult::Dead => "dead",
-                SettlingResult::Extended => "extended",
+                SettlementEffect::Done => "done",
+                SettlementEffect::Retried => "retried",
+                SettlementEffect::Dead => "dead",
+                SettlementEffect::Extended => "extended",
             };
             let (topic, id) = (key.topic.as_str(), key.id.as_str());
             Answer::with(ReportAnswer { topic, id, outcome, until_ms }).to_json().into()
@@ -324,7 +324,7 @@ pub(super) fn settled(settled: std::result::Result<SettledTicket, TicketError>) 
 
 /// Returns the answer to `stats`: the counts of all topics that the store counts, or of the topic that the client
 /// named. The named topic is always included.
-pub(super) fn counted(topic: Option<&TopicName>, counts: Result<Vec<Counts>>) -> Json {
+pub(super) fn counted(topic: Option<&TopicName>, counts: Result<Vec<Counts>>) -> JsonBytes {
     #[derive(Serialize, Default)]
     struct TopicCounts {
         delayed: u64,

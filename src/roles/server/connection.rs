@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 
-use super::answer::{Json, SUCCESS, TcpRequestSource, Ticket, refused};
+use super::answer::{JsonBytes, SUCCESS, TcpRequestSource, Ticket, refused};
 use super::buffer_memory::BufferMemory;
 use super::handoff::HandoffState;
 use super::reply::Reply;
 use super::request::{Client, RequestOutcome, RequestRouter};
 use super::socket::{ReadOutcome, Socket, consume};
-use super::stages::{AfterTurn, Input};
+use super::stages::{AfterTurn, InputState};
 use model::failure_limiter::ClientSource;
 use model::token::VerifiedToken;
 use protocol::dq::{Framing, Refusal};
@@ -46,7 +46,7 @@ pub(super) struct Connection {
     framing: Option<Framing>,
     /// The token that the client has shown.
     pub(super) pass: Option<VerifiedToken>,
-    pub(super) input: Input,
+    pub(super) input: InputState,
     /// Bytes that were read and are not yet parsed.
     inbox: Vec<u8>,
     /// Answers that are not yet written.
@@ -74,7 +74,7 @@ impl Connection {
             opened_at: Instant::now(),
             framing: None,
             pass: None,
-            input: Input::Open,
+            input: InputState::Open,
             inbox: Vec::new(),
             outbox: Vec::new(),
             replies: VecDeque::new(),
@@ -95,7 +95,7 @@ impl Connection {
         submit: &mut Submitter<TcpRequestSource>,
         buffer: &mut [u8],
     ) -> AfterTurn {
-        if self.input == Input::Offered {
+        if self.input == InputState::Offered {
             return AfterTurn::Waits;
         }
         let progress = self.exchange(place, front, submit, buffer).unwrap_or_else(|e| {
@@ -104,17 +104,17 @@ impl Connection {
         });
         let owes_nothing = self.replies.is_empty() && self.outbox.is_empty() && !self.socket.has_unsent();
         match self.input {
-            Input::Shut if owes_nothing && !self.held => {
+            InputState::Shut if owes_nothing && !self.held => {
                 if self.socket.is_encrypted() {
                     self.socket.end_writing();
                 }
                 AfterTurn::Ended
             }
-            Input::Lost(None) if owes_nothing => {
+            InputState::Lost(None) if owes_nothing => {
                 // This tells the client that nothing more will come. The connection then waits for the client to close
                 // it.
                 self.socket.end_writing();
-                self.input = Input::Lost(Some(Instant::now() + FAREWELL));
+                self.input = InputState::Lost(Some(Instant::now() + FAREWELL));
                 progress
             }
             _ => progress,
@@ -130,7 +130,7 @@ impl Connection {
     ) -> std::io::Result<AfterTurn> {
         let mut taken = 0;
         loop {
-            if self.input != Input::Passing {
+            if self.input != InputState::Passing {
                 self.take_frames(place, front, submit);
             }
             if self.socket.is_over || self.may_miss_the_end() {
@@ -138,7 +138,7 @@ impl Connection {
             }
             self.move_ready_answers();
             self.socket.write(&mut self.outbox)?;
-            if self.input == Input::Passing {
+            if self.input == InputState::Passing {
                 return Ok(if self.replies.is_empty() { AfterTurn::Passes } else { AfterTurn::Waits });
             }
             if self.held {
@@ -153,26 +153,26 @@ impl Connection {
                 }
             }
             let progress = match self.input {
-                Input::Shut | Input::Passing | Input::Offered => Some(AfterTurn::Waits),
-                Input::Lost(_) if taken >= TURN => Some(AfterTurn::MoreToRead),
-                Input::Lost(_) => None,
-                Input::Open | Input::Last if self.is_ahead() => Some(AfterTurn::Waits),
-                Input::Open | Input::Last if submit.is_full() => Some(AfterTurn::Stalled),
-                Input::Open | Input::Last => (taken >= TURN).then_some(AfterTurn::MoreToRead),
+                InputState::Shut | InputState::Passing | InputState::Offered => Some(AfterTurn::Waits),
+                InputState::Lost(_) if taken >= TURN => Some(AfterTurn::MoreToRead),
+                InputState::Lost(_) => None,
+                InputState::Open | InputState::Last if self.is_ahead() => Some(AfterTurn::Waits),
+                InputState::Open | InputState::Last if submit.is_full() => Some(AfterTurn::Stalled),
+                InputState::Open | InputState::Last => (taken >= TURN).then_some(AfterTurn::MoreToRead),
             };
             if let Some(progress) = progress {
                 return Ok(progress);
             }
             match self.socket.read(buffer)? {
                 ReadOutcome::Some(n) => {
-                    if !matches!(self.input, Input::Lost(_)) {
+                    if !matches!(self.input, InputState::Lost(_)) {
                         self.inbox.extend_from_slice(&buffer[..n]);
                     }
                     taken += n;
                 }
-                ReadOutcome::Nothing if self.input != Input::Last => return Ok(AfterTurn::Waits),
+                ReadOutcome::Nothing if self.input != InputState::Last => return Ok(AfterTurn::Waits),
                 ReadOutcome::Nothing | ReadOutcome::End => {
-                    self.input = Input::Shut;
+                    self.input = InputState::Shut;
                     return Ok(AfterTurn::Waits);
                 }
             }
@@ -201,7 +201,7 @@ impl Connection {
     /// Returns whether the connection may be closed to free its memory. A connection that is offered to another process
     /// may already belong to that process.
     pub(super) fn is_closable(&self) -> bool {
-        self.input != Input::Offered
+        self.input != InputState::Offered
     }
 
     /// Whether too many answers wait for the client: it sends requests faster than it reads answers.
@@ -227,7 +227,7 @@ impl Connection {
                     self.peer,
                     self.inbox[done]
                 );
-                self.input = Input::Lost(None);
+                self.input = InputState::Lost(None);
                 break;
             };
             self.framing = Some(framing);
@@ -264,12 +264,12 @@ impl Connection {
                     let reply = Reply::Done(front.refuse_frame(&client, &e));
                     self.owed += reply.bytes();
                     self.replies.push_back(reply);
-                    self.input = Input::Lost(None);
+                    self.input = InputState::Lost(None);
                     break;
                 }
             }
         }
-        if matches!(self.input, Input::Lost(_)) {
+        if matches!(self.input, InputState::Lost(_)) {
             done = self.inbox.len();
         }
         consume(&mut self.inbox, done);
@@ -293,7 +293,7 @@ impl Connection {
 
     /// Keeps the store's answer to a request. A request that was given up already has an answer, so the new answer is
     /// dropped.
-    pub(super) fn answer(&mut self, number: u64, json: Json) {
+    pub(super) fn answer(&mut self, number: u64, json: JsonBytes) {
         let index = number.checked_sub(self.first).and_then(|i| usize::try_from(i).ok());
         if let Some(reply @ Reply::Pending { .. }) = index.and_then(|i| self.replies.get_mut(i)) {
             self.owed = self.owed - reply.bytes() + json.len();
@@ -302,7 +302,7 @@ impl Connection {
     }
 
     /// Keeps the answer to a reserve. Returns false if the reserve does not wait any more.
-    pub(super) fn answer_reserve(&mut self, number: u64, json: Json) -> bool {
+    pub(super) fn answer_reserve(&mut self, number: u64, json: JsonBytes) -> bool {
         let is_its = number == self.first && matches!(self.replies.front(), Some(Reply::Waiting(_)));
         if is_its {
             self.owed += json.len();
@@ -322,13 +322,13 @@ impl Connection {
 
     /// Reads what has already arrived, and nothing after that.
     pub(super) fn drain(&mut self) {
-        if matches!(self.input, Input::Open | Input::Passing) {
+        if matches!(self.input, InputState::Open | InputState::Passing) {
             self.take_last_frame();
         }
     }
 
     fn take_last_frame(&mut self) {
-        self.input = Input::Last;
+        self.input = InputState::Last;
         self.socket.read_to_the_end();
     }
 
@@ -337,21 +337,21 @@ impl Connection {
     pub(super) fn prepare_to_pass(&mut self) {
         if self.socket.is_encrypted() {
             self.drain();
-        } else if self.input == Input::Open {
-            self.input = Input::Passing;
+        } else if self.input == InputState::Open {
+            self.input = InputState::Passing;
             (self.held, self.is_reserve_held) = (false, false);
         }
     }
 
     /// Marks the connection as offered to another process.
     pub(super) fn offered(&mut self) {
-        self.input = Input::Offered;
+        self.input = InputState::Offered;
     }
 
     /// Takes the connection back after the other process refused it. The requests that have arrived are answered, and
     /// then the connection ends.
     pub(super) fn not_taken(&mut self) {
-        debug_assert_eq!(self.input, Input::Offered);
+        debug_assert_eq!(self.input, InputState::Offered);
         self.take_last_frame();
     }
 

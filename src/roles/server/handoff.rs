@@ -322,7 +322,7 @@ impl HandoffReceiver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::token::{Secret, Token, TokenName, TokenProof};
+    use model::token::{Token, TokenCredential, TokenName, TokenSecret};
 
     #[test]
     fn a_connection_handoff_is_read_and_a_newer_version_is_refused() {
@@ -353,7 +353,7 @@ mod tests {
         assert!(bytes.starts_with(b"{\"version\":1,") && !bytes.windows(6).any(|w| w == b"\"pass\""));
         let token = Token {
             name: TokenName::new("ops").unwrap(),
-            proof: TokenProof::Secret(Secret::new([1; 32]).digest()),
+            proof: TokenCredential::Secret(TokenSecret::new([1; 32]).digest()),
             scopes: vec![],
             created_ms: 0,
             expires_ms: None,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::answer::Json;
+use super::answer::JsonBytes;
 use super::reserves::WaitingReserve;
 
 /// The answer to one request of a client.
@@ -13,7 +13,7 @@ pub(super) enum Reply {
     /// A reserve waits for jobs.
     Waiting(WaitingReserve),
     /// The answer is known.
-    Done(Json),
+    Done(JsonBytes),
 }
 
 impl Reply {

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use jiff::tz::TimeZone;
 
 use super::answer::{
-    Json, SUCCESS, TcpRequestSource, Ticket, added, added_many, changed, counted, deleted, job_found, refused,
+    JsonBytes, SUCCESS, TcpRequestSource, Ticket, added, added_many, changed, counted, deleted, job_found,
+    refused,
 };
 use super::reserves::{Reserves, WaitingReserve};
 use host::now_ms;
 use model::excerpt::Excerpt;
-use model::failure_limiter::{ClientSource, FailureKind, FailureLimiter};
+use model::failure_limiter::{ClientSource, FailureLimiter, FailureVerdict};
 use model::follow::ThenRefusal;
 use model::job::{Due, NewJob, TopicName};
 use model::metrics::AddOutcome;
@@ -49,7 +50,7 @@ fn longest(framing: Framing) -> usize {
 /// What happened to a request.
 pub(super) enum RequestOutcome {
     /// It is answered.
-    Answered(Json),
+    Answered(JsonBytes),
     /// It was handed to the store.
     Asked {
         /// Whether the answer may be as long as a job's body.
@@ -154,7 +155,7 @@ impl RequestRouter {
     }
 
     /// Checks a token that the client shows. The connection may then send requests as long as the token is valid.
-    fn let_in(&self, shown: &PresentedToken, client: Client<'_>) -> Json {
+    fn let_in(&self, shown: &PresentedToken, client: Client<'_>) -> JsonBytes {
         if self.settings.server.auth == Auth::None {
             return SUCCESS.into();
         }
@@ -164,25 +165,25 @@ impl RequestRouter {
         }
         let source = ClientSource::address(client.peer.ip());
         let refusal = match self.failures.borrow_mut().record_failure(source, Instant::now()) {
-            FailureKind::TooMany(until) => {
+            FailureVerdict::TooMany(until) => {
                 let left = until.saturating_duration_since(Instant::now()).as_secs() + 1;
                 let problem = format!("too many wrong tokens from {source}: wait {left} s");
                 Refusal::new("too_many_failures", problem)
             }
-            FailureKind::Counted => Refusal::new("unauthorized", UNKNOWN),
+            FailureVerdict::Counted => Refusal::new("unauthorized", UNKNOWN),
         };
         self.refuse(client.peer, false, &refusal)
     }
 
     /// Refuses a request, and records it for the log. `has_token`: the connection has a valid token, or needs none.
-    fn refuse(&self, peer: SocketAddr, has_token: bool, refusal: &Refusal) -> Json {
+    fn refuse(&self, peer: SocketAddr, has_token: bool, refusal: &Refusal) -> JsonBytes {
         let text = || format!("{}: {}", refusal.err, Excerpt(&refusal.msg));
         self.refusals.borrow_mut().record(ClientSource::address(peer.ip()), has_token, text);
         refused(refusal)
     }
 
     /// Refuses a frame whose end cannot be found.
-    pub(super) fn refuse_frame(&self, client: &Client<'_>, error: &FrameError) -> Json {
+    pub(super) fn refuse_frame(&self, client: &Client<'_>, error: &FrameError) -> JsonBytes {
         let has_token = self.token(client.pass.as_ref()).is_ok();
         self.refuse(client.peer, has_token, &Refusal::new("bad_frame", error.to_string()))
     }
@@ -227,7 +228,7 @@ impl RequestRouter {
         command: Command,
         framing: Framing,
         token: Option<&Token>,
-    ) -> Result<StoreRequest<Json>, Refusal> {
+    ) -> Result<StoreRequest<JsonBytes>, Refusal> {
         let most = longest(framing);
         match &command {
             Command::Get(key) => check(token, RequiredAccess::Jobs(key.topic.as_str()))?,

@@ -12,14 +12,16 @@ use std::time::{Duration, Instant};
 
 use mio::Waker;
 
-use super::answer::{Json, Ticket, reserved, settled};
+use super::answer::{JsonBytes, Ticket, reserved, settled};
 use model::failure_limiter::ClientSource;
 use model::job::TopicName;
 use model::open_connections::OpenConnections;
 use model::ticket::PresentedTicket;
 use model::topic::{LEASES, Topics};
 use protocol::dq::{JobReport, Refusal, ReportKind, Reserve};
-use role::pull::{self, Client, MAX_TOPICS, MAX_WAIT, NotPulled, Pull, Reserved, Waiting};
+use role::pull::{
+    self, MAX_TOPICS, MAX_WAIT, NamedClient, NotPulled, PullHandle, ReserveHandle, ReservedLease,
+};
 use role::settling::{Report, ReportVerb};
 use role::submit::StoreRequest;
 use role::tickets::{TicketReport, Tickets};
@@ -29,20 +31,20 @@ use store::{Lanes, RESERVER_NAME_MAX, Reserver, Token};
 /// An answer to a reserve. If the client does not get the answer, its jobs are handed back.
 pub(super) struct ReserveAnswered {
     pub ticket: Ticket,
-    pub json: Json,
-    pub jobs: Vec<Reserved>,
+    pub json: JsonBytes,
+    pub jobs: Vec<ReservedLease>,
 }
 
 /// The answers that the event loop has not taken yet.
-struct AnswerQueue {
+struct ReserveAnswerQueue {
     answers: Mutex<Vec<ReserveAnswered>>,
     waker: Arc<Waker>,
 }
 
 /// The clients that reserve jobs.
 pub(super) struct Reserves {
-    pull: Pull,
-    queue: Arc<AnswerQueue>,
+    pull: PullHandle,
+    queue: Arc<ReserveAnswerQueue>,
     places: Rc<RefCell<OpenConnections>>,
     tickets: Tickets,
     lanes: Lanes,
@@ -51,8 +53,8 @@ pub(super) struct Reserves {
 /// A reserve that waits. If it is dropped, its client gets no job.
 pub(super) struct WaitingReserve {
     pub until: Instant,
-    _waiting: Waiting,
-    _place: ReservePlace,
+    _waiting: ReserveHandle,
+    _place: ReservePlaceGuard,
 }
 
 impl std::fmt::Debug for WaitingReserve {
@@ -62,12 +64,12 @@ impl std::fmt::Debug for WaitingReserve {
 }
 
 /// A place among the clients that reserve. The place is free again when this value is dropped.
-struct ReservePlace {
+struct ReservePlaceGuard {
     places: Rc<RefCell<OpenConnections>>,
     source: ClientSource,
 }
 
-impl Drop for ReservePlace {
+impl Drop for ReservePlaceGuard {
     fn drop(&mut self) {
         self.places.borrow_mut().closed(self.source);
     }
@@ -86,8 +88,8 @@ impl Reserves {
         let counters = store.counters().clone();
         Ok(Reserves {
             lanes: store.lanes().clone(),
-            pull: Pull::start(store, topics, None)?,
-            queue: Arc::new(AnswerQueue { answers: Mutex::default(), waker }),
+            pull: PullHandle::start(store, topics, None)?,
+            queue: Arc::new(ReserveAnswerQueue { answers: Mutex::default(), waker }),
             places: Rc::new(RefCell::new(places)),
             tickets: Tickets::new(counters),
         })
@@ -110,7 +112,7 @@ impl Reserves {
             return Err(Refusal::new("busy", problem));
         }
         self.places.borrow_mut().opened(source);
-        let place = ReservePlace { places: Rc::clone(&self.places), source };
+        let place = ReservePlaceGuard { places: Rc::clone(&self.places), source };
         let queue = Arc::clone(&self.queue);
         let waiting = self.pull.reserve(reserve, move |answer| {
             let (json, jobs) = (reserved(&answer), answer.unwrap_or_default());
@@ -124,7 +126,11 @@ impl Reserves {
     }
 
     /// Returns the request to the store for a report. The caller has checked the scope.
-    pub(super) fn report(&self, report: JobReport, topics: &Topics) -> Result<StoreRequest<Json>, Refusal> {
+    pub(super) fn report(
+        &self,
+        report: JobReport,
+        topics: &Topics,
+    ) -> Result<StoreRequest<JsonBytes>, Refusal> {
         let JobReport { key, token, kind } = report;
         let no_ticket = || Refusal::new("no_ticket", "this is not the token of a reserved job");
         let shown = PresentedTicket::read(&token).ok_or_else(no_ticket)?;
@@ -151,7 +157,7 @@ impl Reserves {
     }
 
     /// Hands back the jobs of a client that is gone.
-    pub(super) fn hand_back(&self, jobs: Vec<Reserved>) {
+    pub(super) fn hand_back(&self, jobs: Vec<ReservedLease>) {
         if !jobs.is_empty() {
             self.pull.refuse(jobs);
         }
@@ -189,7 +195,7 @@ fn checked(reserve: Reserve, topics: &Topics, ip: IpAddr) -> Result<pull::Reserv
             "consumer is not a name of 1 to {RESERVER_NAME_MAX} bytes without control characters"
         ));
     }
-    let client = consumer.map(|name| Client { name, address: ip.to_canonical().to_string() });
+    let client = consumer.map(|name| NamedClient { name, address: ip.to_canonical().to_string() });
     let mut names: Vec<TopicName> = Vec::new();
     for name in given {
         if !names.contains(&name) {

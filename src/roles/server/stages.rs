@@ -19,7 +19,7 @@ pub(super) enum AfterTurn {
 
 /// What happens to the bytes that the client sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Input {
+pub(super) enum InputState {
     /// They are read.
     Open,
     /// The daemon drains: only bytes that have already arrived are read.

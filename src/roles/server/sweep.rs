@@ -6,7 +6,7 @@ use super::Server;
 use super::answer::refused;
 use super::connection::Connection;
 use super::reply::Reply;
-use super::stages::Input;
+use super::stages::InputState;
 use model::failure_limiter::ClientSource;
 use protocol::dq::Refusal;
 use role::submit::STORE_TIMEOUT;
@@ -79,7 +79,7 @@ impl Connection {
 
     fn silent_at(&self, idle: Duration) -> Instant {
         match (self.input, self.replies.front()) {
-            (Input::Lost(Some(until)), _) => until,
+            (InputState::Lost(Some(until)), _) => until,
             // In this case dq waits for the store, not for the client. `overdue_at` covers this wait.
             (_, Some(Reply::Pending { since, .. })) => {
                 (*since).max(self.socket.moved_at) + idle.max(Duration::from_secs(60))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::{Outcome, Reserver, StoreError, View};
+use crate::{Outcome, Reserver, StoreError, StoredJob};
 use model::headers::{self, Headers};
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use model::job_priority::JobPriority;
@@ -129,7 +129,7 @@ impl Record {
 }
 
 /// Reads the jobs that `part/views.lua` describes, eight values each.
-pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, StoreError> {
+pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<StoredJob>, StoreError> {
     let mut views = Vec::with_capacity(values.len() / 8);
     let mut values = values.into_iter();
     while let Some(first) = values.next() {
@@ -143,7 +143,7 @@ pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, 
         let Record { level, stamp_us, max_attempts, body } = Record::parse(&bytes(next()?)?)?;
         // If the name of the reserver cannot be read, the job is still returned.
         let reserver = String::from_utf8(bytes(next()?)?).ok().and_then(|text| Reserver::parse(&text));
-        views.push(View {
+        views.push(StoredJob {
             is_spooled: false,
             key,
             state,

@@ -33,17 +33,17 @@ const STACK: usize = 256 << 10;
 /// A bell over all shards of a node.
 pub struct RedisBell {
     rung: UnixStream,
-    shared: Arc<Shared>,
+    shared: Arc<SharedBellState>,
     nodes: Arc<Nodes>,
     lane: usize,
 }
 
 #[derive(Default)]
-struct Shared {
+struct SharedBellState {
     state: Mutex<ListenerState>,
     changed: Condvar,
     /// The rings since the owner last read them.
-    heard: Mutex<ReceivedRing>,
+    heard: Mutex<ReceivedRings>,
     /// For each shard: the server, and the id that this server gave to the connection that waits there.
     waiting: Mutex<BTreeMap<usize, (Arc<NodeServer>, i64)>>,
 }
@@ -65,12 +65,12 @@ impl ListenerState {
 }
 
 #[derive(Debug, Default)]
-struct ReceivedRing {
+struct ReceivedRings {
     all: bool,
     topics: BTreeMap<(usize, TopicName), String>,
 }
 
-impl Shared {
+impl SharedBellState {
     fn state(&self) -> MutexGuard<'_, ListenerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,7 +82,7 @@ impl RedisBell {
         let (rung, ring) = UnixStream::pair()?;
         rung.set_nonblocking(true)?;
         ring.set_nonblocking(true)?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedBellState::default());
         shared.state().listens = true;
         for (shard, base) in nodes.nodes[lane].bases.iter().enumerate() {
             let key = match kind {
@@ -125,7 +125,7 @@ impl Bell for RedisBell {
     }
 
     fn rings(&self) -> Vec<Ring> {
-        let ReceivedRing { all, topics } =
+        let ReceivedRings { all, topics } =
             std::mem::take(&mut *self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner));
         let of = |((shard, topic), number)| Ring::Of(TopicRing { topic, shard, number });
         all.then_some(Ring::All).into_iter().chain(topics.into_iter().map(of)).collect()
@@ -186,7 +186,7 @@ struct Listener {
     key: String,
     kind: BellKind,
     ring: UnixStream,
-    shared: Arc<Shared>,
+    shared: Arc<SharedBellState>,
 }
 
 impl Listener {

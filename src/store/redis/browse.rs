@@ -9,7 +9,7 @@ use super::node::Failure;
 use super::nodes::{Nodes, Place};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
-use crate::{Counts, Forecast, JobsPage, Result, StoreError, View, Views};
+use crate::{Counts, Forecast, JobsPage, Result, StoreError, StoredJob, Views};
 use model::job::{State, TopicName};
 
 /// The position of a listing on one shard.
@@ -46,7 +46,7 @@ impl<T> Default for MergedPage<T> {
 }
 
 /// Returns the key by which a list of that state is ordered.
-fn order(view: &View, state: State) -> (i64, i64) {
+fn order(view: &StoredJob, state: State) -> (i64, i64) {
     // The rank of a delayed job with a number is 0: see part/numbered.lua.
     let rank = view.priority.level().map_or(0, |level| level as i64);
     match state {
@@ -74,7 +74,7 @@ impl RedisStore {
         state: State,
         from: &ListPosition,
         limit: usize,
-    ) -> Result<ShardPage<View>> {
+    ) -> Result<ShardPage<StoredJob>> {
         let (mut jobs, mut end) = (Vec::new(), from.clone());
         while let ListPosition::Behind(score, member) = &end {
             if jobs.len() >= limit {
@@ -221,7 +221,7 @@ impl Views for RedisStore {
         self.cursor_of(self.all_places().map(|place| (place, &behind)))
     }
 
-    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>> {
+    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<StoredJob>> {
         let (mut latest, mut failed) = (Vec::new(), None);
         for place in self.all_places() {
             let mut call = self.call(Script::DeadSince, place);

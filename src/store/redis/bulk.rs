@@ -8,7 +8,9 @@ use super::batch::argument_writer;
 use super::nodes::{Place, moving};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
-use crate::{Bulk, ChangeGoal, Direction, ListedChange, ListedChangeResult, ListedJob, ListedPage, Result};
+use crate::{
+    Bulk, Direction, ListedChange, ListedChangeGoal, ListedChangeResult, ListedJob, ListedPage, Result,
+};
 use model::job::{JobId, JobKey, State, TopicName};
 
 /// The minimum number of jobs that one shard is asked for. If there are many shards, the part of a page for each shard
@@ -138,8 +140,8 @@ impl Bulk for RedisStore {
             let words = argument_writer(|(key, change): &(JobKey, &ListedChange), cmd| {
                 cmd.arg(key.id.as_str()).arg(change.stamp_us).arg(change.due_ms);
                 match change.aim {
-                    ChangeGoal::Due(to_ms) => cmd.arg(to_ms),
-                    ChangeGoal::Gone => cmd.arg("-"),
+                    ListedChangeGoal::Due(to_ms) => cmd.arg(to_ms),
+                    ListedChangeGoal::Gone => cmd.arg("-"),
                 };
             });
             let letters = self.each(Script::ChangeListed, homes, keyed, |(key, _)| key, &[], words);

@@ -6,7 +6,7 @@ use redis::Value;
 use super::answer::{self, array, bytes, count, number, text, unexpected};
 use super::move_progress::MoveProgress;
 use super::nodes::Place;
-use super::round::{MoveRoute, Round, RoundEnd, RoundResult};
+use super::round::{MoveRound, MoveRoundError, MoveRoute, RoundResult};
 use super::script::Script;
 use super::{BYTES, CHUNK};
 use crate::Result;
@@ -18,7 +18,7 @@ const RECORDS: usize = 16;
 /// A live job as `move_take` returns it.
 type TakenJob = [Vec<u8>; 6];
 
-impl<F: FnMut(MoveProgress)> Round<'_, F> {
+impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
     /// Copies live jobs to their home, unchanged.
     pub(super) fn carry(&mut self, way: &MoveRoute<'_>, ids: &[JobId]) -> RoundResult<()> {
         let MoveRoute { from, topic, .. } = *way;
@@ -136,7 +136,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
             match array(self.run_one(place, call)?)?.as_slice() {
                 [_, left] if number(left)? > 0 => {}
                 [_, _] => return Ok(()),
-                _ => return Err(RoundEnd::Fails(unexpected("an answer"))),
+                _ => return Err(MoveRoundError::Fails(unexpected("an answer"))),
             }
         }
     }
@@ -153,7 +153,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
                     let mut scan = self.nodes.nodes[place.node].plain("HSCAN", place.shard, &key);
                     scan.cmd.arg(&cursor).arg("COUNT").arg(CHUNK);
                     let [next, entries] = <[Value; 2]>::try_from(array(self.run_one(*place, scan)?)?)
-                        .map_err(|_| RoundEnd::Fails(unexpected("an answer")))?;
+                        .map_err(|_| MoveRoundError::Fails(unexpected("an answer")))?;
                     cursor = text(next)?;
                     let entries: Vec<Vec<u8>> =
                         array(entries)?.into_iter().map(bytes).collect::<Result<_>>()?;

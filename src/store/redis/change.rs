@@ -8,7 +8,7 @@ use super::batch::argument_writer;
 use super::homes::Homes;
 use super::script::Script;
 use super::{BYTES, RedisStore};
-use crate::{Added, Change, Changed, HELD_MS, Result, StoreError, View};
+use crate::{Added, Change, Changed, HELD_MS, Result, StoreError, StoredJob};
 use model::headers::Headers;
 use model::job::{Due, JobKey, NewJob};
 use model::quota::{OverQuota, QuotaLimit};
@@ -136,7 +136,7 @@ impl RedisStore {
     }
 
     /// Returns the job of that key from its home.
-    pub(super) fn find(&self, key: &JobKey) -> Result<Option<View>> {
+    pub(super) fn find(&self, key: &JobKey) -> Result<Option<StoredJob>> {
         for _ in 0..TRIES {
             let homes = self.nodes.homes()?;
             // While jobs are moved, each job is first copied to its new home, and then removed from its old home. So
@@ -154,7 +154,7 @@ impl RedisStore {
         Err(unexpected("a set of nodes"))
     }
 
-    fn find_at(&self, node: usize, key: &JobKey, homes: &Homes) -> Result<Option<View>> {
+    fn find_at(&self, node: usize, key: &JobKey, homes: &Homes) -> Result<Option<StoredJob>> {
         let place = self.nodes.place(node, key);
         let mut call = self.nodes.call(Script::Get, place, homes);
         call.cmd.arg(key.topic.as_str()).arg(key.id.as_str());

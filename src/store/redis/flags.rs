@@ -10,13 +10,13 @@ use super::answer::unexpected;
 use crate::Result;
 
 /// The flag of each name: when it was set (Unix milliseconds), and whether it is on.
-pub(super) type Flags = BTreeMap<String, (i64, bool)>;
+pub(super) type PauseFlags = BTreeMap<String, (i64, bool)>;
 
 /// The key under which a shard keeps the statements about paused topics.
 pub(super) const PAUSES: &str = "pauses";
 
 /// Takes over the flags from `other` that are later than the known ones. Returns whether there were such flags.
-pub(super) fn merge_newer(known: &mut Flags, other: &Flags) -> bool {
+pub(super) fn merge_newer(known: &mut PauseFlags, other: &PauseFlags) -> bool {
     let mut is_news = false;
     for (name, flag) in other {
         if known.get(name).is_none_or(|k| k < flag) {
@@ -29,8 +29,8 @@ pub(super) fn merge_newer(known: &mut Flags, other: &Flags) -> bool {
 
 /// Returns the known flags that are missing or older in `other`.
 pub(super) fn missing_or_older<'a>(
-    known: &'a Flags,
-    other: &'a Flags,
+    known: &'a PauseFlags,
+    other: &'a PauseFlags,
 ) -> impl Iterator<Item = (&'a str, (i64, bool))> {
     known
         .iter()
@@ -39,7 +39,7 @@ pub(super) fn missing_or_older<'a>(
 }
 
 /// Reads the flags of a node. An entry that is not a flag is left out.
-pub(super) fn read(hash: Value) -> Result<Flags> {
+pub(super) fn read(hash: Value) -> Result<PauseFlags> {
     let texts: BTreeMap<String, String> =
         redis::from_redis_value(hash).map_err(|_| unexpected("an answer"))?;
     let parse = |(name, flag): (String, String)| {
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn the_latest_word_counts_wherever_it_is_heard() {
-        let flags = |words: &[(&str, i64, bool)]| -> Flags {
+        let flags = |words: &[(&str, i64, bool)]| -> PauseFlags {
             words.iter().map(|(name, at, is)| ((*name).to_owned(), (*at, *is))).collect()
         };
         let mut known = flags(&[("a", 10, true), ("b", 10, false)]);
@@ -70,6 +70,6 @@ mod tests {
             read(Value::Map(pairs.to_vec())).unwrap()
         };
         assert_eq!(hash("12 1"), flags(&[("a", 12, true)]));
-        assert_eq!(hash("soon"), Flags::new());
+        assert_eq!(hash("soon"), PauseFlags::new());
     }
 }

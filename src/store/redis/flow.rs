@@ -16,7 +16,7 @@ use crate::{
     CircuitOpening, CircuitState, CircuitView, LimitQuery, LimitUse, Limits, OwnerTag, PERMIT_HOLDS, Permit,
     PermitRequest, Result, StoreError,
 };
-use model::flow::{LimitName, RateSteps};
+use model::flow::{LimitName, TokenBucket};
 use model::job::TopicName;
 use model::rendezvous;
 
@@ -103,7 +103,7 @@ impl Limits for RedisStore {
             call.cmd.arg(&owner.0).arg(PERMIT_HOLDS.as_millis() as u64);
             for ask in group.iter().map(|i| &asks[*i]) {
                 let most = ask.max_in_flight.map_or(String::new(), |n| n.to_string());
-                let pace = ask.rate.map(RateSteps::from);
+                let pace = ask.rate.map(TokenBucket::from);
                 let step = pace.map_or(String::new(), |p| p.step_us.to_string());
                 call.cmd.arg(ask.name.as_str()).arg(ask.held).arg(ask.want).arg(most);
                 call.cmd.arg(step).arg(pace.map_or(0, |p| p.burst)).arg(ask.unused);
@@ -144,7 +144,7 @@ impl Limits for RedisStore {
         let used = |query: &LimitQuery, now_us: &Value, two: &[Value]| -> Result<LimitUse> {
             let [held, spent_us] = two else { return Err(unexpected("an answer")) };
             let (now_us, spent_us) = (micros(now_us)?, micros(spent_us)?);
-            let again = query.rate.and_then(|rate| RateSteps::from(rate).wait(spent_us, now_us));
+            let again = query.rate.and_then(|rate| TokenBucket::from(rate).wait(spent_us, now_us));
             Ok(LimitUse { held: count(held)? as u32, again })
         };
         let mut all: Vec<Result<LimitUse>> = queries.iter().map(|_| Err(unexpected("no answer"))).collect();

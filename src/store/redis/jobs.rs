@@ -5,8 +5,8 @@
 use super::answer::{array, count, number, unexpected};
 use super::script::Script;
 use super::{CHUNK, RedisStore};
-use crate::spool::Spooled;
-use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, StoreError, View};
+use crate::spool::SpooledJob;
+use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, StoreError, StoredJob};
 use model::job::{Due, JobKey, NewJob, OnConflict, State, TopicName};
 
 /// Returns whether an add may wait in the spool: its result must not depend on the jobs that are stored.
@@ -94,10 +94,10 @@ impl Jobs for RedisStore {
         added
     }
 
-    fn get(&mut self, key: &JobKey) -> Result<Option<View>> {
+    fn get(&mut self, key: &JobKey) -> Result<Option<StoredJob>> {
         match self.spool.as_ref().map(|spool| spool.get(key)).transpose()?.flatten() {
-            Some(Spooled::Job(view)) => Ok(Some(*view)),
-            Some(Spooled::Deleted) => Ok(None),
+            Some(SpooledJob::Job(view)) => Ok(Some(*view)),
+            Some(SpooledJob::Deleted) => Ok(None),
             None => self.find(key),
         }
     }

@@ -14,7 +14,8 @@ use super::nodes::Place;
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
 use crate::{
-    Batch, HELD_MS, LeaseRequest, Leased, Leases, OwnerTag, ReadyCounts, Result, StoreError, WaitingTopics,
+    CircuitWaits, HELD_MS, LeaseRequest, LeaseResult, LeasedJob, Leases, OwnerTag, ReadyCounts, Result,
+    StoreError,
 };
 use model::headers::Headers;
 use model::job::{JobKey, LATEST_MS, TopicName};
@@ -37,14 +38,14 @@ fn hold_of(wanted: &[LeaseRequest], topic: &TopicName) -> i64 {
 }
 
 /// How many jobs of a topic are leased on a shard.
-type LeasedByPlace = BTreeMap<(TopicName, Place), usize>;
+type LeasedCounts = BTreeMap<(TopicName, Place), usize>;
 
 /// Returns what a lease requests from one shard: the part of the limits that the other shards have not used.
 fn wanted_here(
     wanted: &[LeaseRequest],
-    leased: &LeasedByPlace,
+    leased: &LeasedCounts,
     here: Place,
-    jobs: &[(JobPriority, Leased)],
+    jobs: &[(JobPriority, LeasedJob)],
 ) -> Vec<LeaseRequest> {
     let of = |want: &LeaseRequest| {
         let others = leased.iter().filter(|((topic, place), _)| *topic == want.topic && *place != here);
@@ -84,7 +85,7 @@ impl RedisStore {
         wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
-        jobs: &[(JobPriority, Leased)],
+        jobs: &[(JobPriority, LeasedJob)],
     ) -> Result<(LeaseCallPrefix, Call)> {
         let prefix = new_prefix()?;
         let mut call = self.nodes.call(Script::Lease, place, homes);
@@ -109,8 +110,8 @@ impl RedisStore {
         prefix: &LeaseCallPrefix,
         wanted: &[LeaseRequest],
         answer: Value,
-        jobs: &mut Vec<(JobPriority, Leased)>,
-    ) -> Result<(usize, ReadyCounts, WaitingTopics)> {
+        jobs: &mut Vec<(JobPriority, LeasedJob)>,
+    ) -> Result<(usize, ReadyCounts, CircuitWaits)> {
         let before = jobs.len();
         let mut parts = array(answer)?.into_iter();
         let (Some(groups), Some(left), Some(waiting)) = (parts.next(), parts.next(), parts.next()) else {
@@ -131,7 +132,7 @@ impl RedisStore {
                 let record = Record::parse(&answer::bytes(next()?)?)?;
                 token += 1;
                 let own = headers.remove(&token).unwrap_or_default();
-                let leased = Leased {
+                let leased = LeasedJob {
                     key: JobKey { topic: topic.clone(), id: answer::id(id)? },
                     body: record.body,
                     token: self.token(place, prefix, token),
@@ -186,10 +187,10 @@ impl RedisStore {
 
     /// Returns how many jobs of the topics with a limit are leased, by shard, on the shards of all nodes. A shard that
     /// does not answer counts as one without leases.
-    fn leased_everywhere(&self, homes: &Homes, wanted: &[LeaseRequest]) -> LeasedByPlace {
+    fn leased_everywhere(&self, homes: &Homes, wanted: &[LeaseRequest]) -> LeasedCounts {
         let nodes = (0..self.nodes.count()).filter(|node| homes.has(*node));
         let places: Vec<Place> = nodes.flat_map(|node| self.nodes.shards_of(node)).collect();
-        let mut leased = LeasedByPlace::new();
+        let mut leased = LeasedCounts::new();
         for want in wanted.iter().filter(|want| want.max_leased.is_some()) {
             let key = format!("l:{}", want.topic);
             let ask = |place: Place| (place, self.nodes.nodes[place.node].plain("ZCARD", place.shard, &key));
@@ -246,7 +247,7 @@ impl RedisStore {
 /// The results of a lease so far.
 #[derive(Default)]
 pub(super) struct LeaseProgress {
-    pub jobs: Vec<(JobPriority, Leased)>,
+    pub jobs: Vec<(JobPriority, LeasedJob)>,
     left: BTreeMap<TopicName, u64>,
     waiting: BTreeMap<TopicName, Duration>,
     /// Whether any shard has answered.
@@ -256,7 +257,7 @@ pub(super) struct LeaseProgress {
 
 impl LeaseProgress {
     /// Adds what a shard answered to its last call. (A shard may get several calls.)
-    pub(super) fn note(&mut self, answer: Result<(usize, ReadyCounts, WaitingTopics)>) {
+    pub(super) fn note(&mut self, answer: Result<(usize, ReadyCounts, CircuitWaits)>) {
         match answer {
             Ok((_, left, closed)) => {
                 self.worked = true;
@@ -271,7 +272,7 @@ impl LeaseProgress {
         }
     }
 
-    pub(super) fn into_batch(mut self, wanted: &[LeaseRequest]) -> Result<Batch> {
+    pub(super) fn into_batch(mut self, wanted: &[LeaseRequest]) -> Result<LeaseResult> {
         match self.failed {
             // Leases from other shards are returned despite the error, because no other process knows of them.
             Some(e) if !self.worked && self.jobs.is_empty() => Err(e),
@@ -280,7 +281,7 @@ impl LeaseProgress {
                 self.jobs.sort_by_cached_key(|(priority, j)| (order(&j.key.topic), *priority, j.due_ms));
                 let jobs = self.jobs.into_iter().map(|(_, leased)| leased).collect();
                 let (left, waiting) = (self.left.into_iter().collect(), self.waiting.into_iter().collect());
-                Ok(Batch { jobs, left, waiting })
+                Ok(LeaseResult { jobs, left, waiting })
             }
         }
     }
@@ -293,7 +294,7 @@ impl RedisStore {
         hold: Duration,
         max_attempts: u32,
         owner: Option<&OwnerTag>,
-    ) -> Result<Option<Leased>> {
+    ) -> Result<Option<LeasedJob>> {
         let homes = self.nodes.open_homes()?;
         let place = self.nodes.place(homes.home(key)?, key);
         self.is_answered(place)?;
@@ -310,7 +311,7 @@ impl RedisStore {
         let (deadline_ms, record) = (number(&deadline)?, Record::parse(&answer::bytes(next()?)?)?);
         let (attempt, due_ms) = (count(&next()?)? as u32, number(&next()?)?);
         let headers = answer::bytes(next()?)?;
-        Ok(Some(Leased {
+        Ok(Some(LeasedJob {
             key: key.clone(),
             body: record.body,
             token: self.token(place, &prefix, 1),
@@ -328,7 +329,12 @@ impl RedisStore {
 }
 
 impl Leases for RedisStore {
-    fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
+    fn lease(
+        &mut self,
+        wanted: &[LeaseRequest],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+    ) -> Result<LeaseResult> {
         let (homes, places) = self.delivering()?;
         let mut found = LeaseProgress::default();
         self.take_back_before_lease();
@@ -355,7 +361,7 @@ impl Leases for RedisStore {
         hold: Duration,
         max_attempts: u32,
         owner: Option<&OwnerTag>,
-    ) -> Result<Option<Leased>> {
+    ) -> Result<Option<LeasedJob>> {
         self.take_back_before_lease();
         let mut leased = Err(unexpected("no answer"));
         for _ in 0..LEASE_JOB_TRIES {

@@ -10,9 +10,9 @@ use super::node::Call;
 use super::nodes::Place;
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
-use crate::{DeadLetter, DeadLetterOperation, DeadLetterSelection, DeadLetters, Result, StoreError};
+use crate::{DeadLetterKey, DeadLetterOperation, DeadLetterSelection, DeadLetters, Result, StoreError};
 use model::job::{JobId, JobKey, TopicName};
-use model::letters::Pace;
+use model::letters::RedrivePace;
 
 /// The maximum number of dead letters that one call of a purge names. Each is named by its id and the time of its
 /// death.
@@ -27,7 +27,14 @@ impl RedisStore {
     }
 
     /// Begins a call of `redrive`. Earlier calls have redriven `done` jobs, which count for the pace.
-    fn redrive_call(&self, place: Place, topic: &TopicName, most: usize, pace: Pace, done: usize) -> Call {
+    fn redrive_call(
+        &self,
+        place: Place,
+        topic: &TopicName,
+        most: usize,
+        pace: RedrivePace,
+        done: usize,
+    ) -> Call {
         let micros = |span: Duration| span.as_micros().min(u128::from(u64::MAX)) as u64;
         let mut call = self.call(Script::Redrive, place);
         call.cmd.arg(topic.as_str()).arg(CHUNK.min(most)).arg(BYTES);
@@ -36,7 +43,7 @@ impl RedisStore {
     }
 
     /// Redrives all dead letters of a topic, shard by shard.
-    fn redrive_all(&self, topic: &TopicName, limit: usize, pace: Pace) -> Result<usize> {
+    fn redrive_all(&self, topic: &TopicName, limit: usize, pace: RedrivePace) -> Result<usize> {
         let mut sum = 0;
         self.at_each_place(|place| {
             let (mut score, mut member) = (String::new(), Vec::new());
@@ -64,7 +71,7 @@ impl RedisStore {
         by_home: BTreeMap<Place, Vec<&T>>,
         (word, words): (&str, impl Fn(&T, &mut Call)),
         limit: usize,
-        pace: Pace,
+        pace: RedrivePace,
     ) -> Result<usize> {
         let (mut sum, mut failed, mut done) = (0, None, Vec::new());
         for (place, named) in by_home {
@@ -118,7 +125,12 @@ impl RedisStore {
 
     /// Removes some of these letters on one shard. Returns how many it removed, and whether the same call must be made
     /// again.
-    fn remove_some(&self, place: Place, topic: &TopicName, letters: &[&DeadLetter]) -> Result<(usize, bool)> {
+    fn remove_some(
+        &self,
+        place: Place,
+        topic: &TopicName,
+        letters: &[&DeadLetterKey],
+    ) -> Result<(usize, bool)> {
         let mut call = self.call(Script::PurgeLetters, place);
         call.cmd.arg(topic.as_str());
         letters.iter().for_each(|letter| letter_words(letter, &mut call));
@@ -129,7 +141,7 @@ impl RedisStore {
     }
 }
 
-fn letter_words(letter: &DeadLetter, call: &mut Call) {
+fn letter_words(letter: &DeadLetterKey, call: &mut Call) {
     call.cmd.arg(letter.id.as_str()).arg(letter.died_ms);
 }
 
@@ -139,7 +151,7 @@ impl DeadLetters for RedisStore {
         topic: &TopicName,
         which: &DeadLetterSelection,
         limit: usize,
-        pace: Pace,
+        pace: RedrivePace,
     ) -> Result<usize> {
         match which {
             DeadLetterSelection::All => self.redrive_all(topic, limit, pace),
@@ -191,7 +203,7 @@ impl DeadLetters for RedisStore {
         }
     }
 
-    fn purge_letters(&mut self, topic: &TopicName, letters: &[DeadLetter]) -> Result<usize> {
+    fn purge_letters(&mut self, topic: &TopicName, letters: &[DeadLetterKey]) -> Result<usize> {
         let (mut sum, mut failed, mut done) = (0, None, Vec::new());
         for (place, letters) in self.group_by_home(topic, letters, |letter| &letter.id)? {
             for some in letters.chunks(LETTERS) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::RedisStore;
 use super::node;
 use super::nodes::{Nodes, Place};
-use crate::{Capability, Result, StoreError};
+use crate::{Result, ServerDurability, StoreError};
 use model::job::TopicName;
 use model::topic::{Durability, Topics};
 
@@ -48,7 +48,7 @@ impl Nodes {
 
     /// Returns what a node can promise. If the node has several servers, this is what all servers that answer can
     /// promise. None: no server of the node answers.
-    pub(super) fn capability(&self, node: usize) -> Option<Capability> {
+    pub(super) fn capability(&self, node: usize) -> Option<ServerDurability> {
         let all = self.nodes[node].capabilities().into_iter();
         all.min_by_key(|one| (one.alone(), one.replicas))
     }

@@ -53,9 +53,9 @@ pub use bell::RedisBell;
 pub use move_progress::{MoveProgress, MoveRequest, MoveSummary};
 pub use nodes::Nodes;
 pub use spool_sender::SpoolSender;
-pub use states::{NodeState, Part, SetState};
-pub use table_change::TableChange;
-pub use tables::SharedTables;
+pub use states::{NodeRole, NodeSetView, NodeState};
+pub use table_change::TableFieldChange;
+pub use tables::RedisTables;
 
 use self::answer::unexpected;
 use self::node::Call;
@@ -86,7 +86,7 @@ pub struct RedisStore {
     turn: usize,
     /// Whether the last promotion failed on some of the shards.
     partial: bool,
-    /// The topics of new dead letters. [`take_dead_letter_topics`](crate::Promotion::take_dead_letter_topics) has not
+    /// The topics of new dead letters. [`take_dead_letter_topics`](crate::TimerWork::take_dead_letter_topics) has not
     /// returned them yet.
     dead_topics: Vec<TopicName>,
     /// Lease calls whose answers never came: at most one for each shard.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::homes::Homes;
 use super::move_progress::{MoveProgress, MoveRequest, MoveSummary, other_mover};
 use super::nodes::{Nodes, latest};
-use super::round::{Round, RoundEnd};
+use super::round::{MoveRound, MoveRoundError};
 use super::set::NodeSet;
 use crate::{Result, StoreError};
 
@@ -154,7 +154,10 @@ impl Nodes {
                 Ok(Some(planned)) => planned,
                 Ok(None) if before.is_some() => break,
                 Ok(None) => return Ok(None),
-                Err(e) if before.is_some() && matches!(RoundEnd::from(e.clone()), RoundEnd::Again(_)) => {
+                Err(e)
+                    if before.is_some()
+                        && matches!(MoveRoundError::from(e.clone()), MoveRoundError::Again(_)) =>
+                {
                     log::warn!("{e}");
                     report_progress(MoveProgress::Again);
                     std::thread::sleep(PAUSE);
@@ -165,7 +168,7 @@ impl Nodes {
             before.get_or_insert_with(|| set.names.clone());
             done.nodes = set.homes().to_vec();
             let homes = Homes::new(set.clone(), &self.names);
-            let round = Round {
+            let round = MoveRound {
                 nodes: self,
                 set: &set,
                 homes: &homes,
@@ -176,8 +179,8 @@ impl Nodes {
             match round.play() {
                 Ok(()) if is_all => break,
                 Ok(()) => {}
-                Err(RoundEnd::Fails(e)) => return Err(e),
-                Err(RoundEnd::Again(e)) => {
+                Err(MoveRoundError::Fails(e)) => return Err(e),
+                Err(MoveRoundError::Again(e)) => {
                     log::warn!("{e}");
                     report_progress(MoveProgress::Again);
                     std::thread::sleep(PAUSE);

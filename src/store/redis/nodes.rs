@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use std::time::{Duration, Instant};
 
 use super::answer;
-use super::flags::{self, Flags, PAUSES};
+use super::flags::{self, PAUSES, PauseFlags};
 use super::homes::Homes;
 use super::node::{Answer, Call, Failure, Node};
 use super::script::Script;
 use super::set::{NodeSet, SET, home_of, parts};
-use super::topic_levels::Levels;
-use crate::{Probe, ProbeAnswer, Result, StoreError};
+use super::topic_levels::TopicLevels;
+use crate::{ProbeAnswer, Result, ServerQuery, StoreError};
 use model::job::JobKey;
 use model::rendezvous;
 use model::settings;
@@ -32,20 +32,20 @@ pub struct Nodes {
     homes: RwLock<Option<Arc<Homes>>>,
     /// When the sets of all nodes were last read. One thread at a time reads them.
     learned_at: Mutex<Option<Instant>>,
-    levels: RwLock<Levels>,
+    levels: RwLock<TopicLevels>,
     /// What is known of paused topics, from all nodes together.
-    pub(super) pauses: Mutex<Flags>,
+    pub(super) pauses: Mutex<PauseFlags>,
 }
 
 /// What a node reports about itself.
-pub(super) struct NodeReport {
+pub(super) struct NodeSetReport {
     /// The set of each shard. An empty text: the shard has none. None: the shard does not answer.
     pub sets: Vec<Option<String>>,
-    pauses: Flags,
+    pauses: PauseFlags,
 }
 
 /// Returns the newest of the sets that the nodes report, or none if no node has one.
-pub(super) fn latest(reports: &[Result<NodeReport>]) -> Option<NodeSet> {
+pub(super) fn latest(reports: &[Result<NodeSetReport>]) -> Option<NodeSet> {
     let sets = reports.iter().flatten().flat_map(|report| report.sets.iter().flatten());
     sets.filter_map(|text| NodeSet::parse(text)).max_by_key(|set| set.number)
 }
@@ -74,7 +74,7 @@ impl Nodes {
             homes: RwLock::default(),
             learned_at: Mutex::default(),
             pauses: Mutex::default(),
-            levels: RwLock::new(Levels::new(settings.safety.durability)),
+            levels: RwLock::new(TopicLevels::new(settings.safety.durability)),
             nodes,
             names,
         });
@@ -93,7 +93,7 @@ impl Nodes {
     }
 
     /// Asks each server of a node about itself.
-    pub fn probe(&self, lane: usize, probe: Probe) -> Vec<ProbeAnswer> {
+    pub fn probe(&self, lane: usize, probe: ServerQuery) -> Vec<ProbeAnswer> {
         self.nodes[lane].probe(probe)
     }
 
@@ -123,11 +123,11 @@ impl Nodes {
         self.nodes[place.node].call(script, place.shard, Some(&homes.set))
     }
 
-    pub(super) fn levels(&self) -> RwLockReadGuard<'_, Levels> {
+    pub(super) fn levels(&self) -> RwLockReadGuard<'_, TopicLevels> {
         self.levels.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn levels_mut(&self) -> RwLockWriteGuard<'_, Levels> {
+    pub(super) fn levels_mut(&self) -> RwLockWriteGuard<'_, TopicLevels> {
         self.levels.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,20 +192,20 @@ impl Nodes {
     }
 
     /// Asks all nodes at the same time. A node that hangs delays the result until its timeout.
-    pub(super) fn reports(&self) -> Vec<Result<NodeReport>> {
+    pub(super) fn reports(&self) -> Vec<Result<NodeSetReport>> {
         if self.count() == 1 {
             return vec![self.ask(0)];
         }
         std::thread::scope(|scope| {
             let asked: Vec<_> = (0..self.count()).map(|node| scope.spawn(move || self.ask(node))).collect();
-            let ended = |thread: std::thread::ScopedJoinHandle<'_, Result<NodeReport>>| {
+            let ended = |thread: std::thread::ScopedJoinHandle<'_, Result<NodeSetReport>>| {
                 thread.join().unwrap_or_else(|_| Err(answer::unexpected("a thread that ended")))
             };
             asked.into_iter().map(ended).collect()
         })
     }
 
-    fn ask(&self, lane: usize) -> Result<NodeReport> {
+    fn ask(&self, lane: usize) -> Result<NodeSetReport> {
         let node = &self.nodes[lane];
         let set = |shard| node.plain("GET", shard, SET);
         let mut calls: Vec<Call> = (0..node.bases.len()).map(set).collect();
@@ -224,7 +224,7 @@ impl Nodes {
         match failed {
             Some(e) if sets.iter().all(Option::is_none) => Err(e),
             // Some shards of a Cluster may be down.
-            _ => Ok(NodeReport { sets, pauses: pauses.and_then(Result::ok).unwrap_or_default() }),
+            _ => Ok(NodeSetReport { sets, pauses: pauses.and_then(Result::ok).unwrap_or_default() }),
         }
     }
 
@@ -255,7 +255,7 @@ impl Nodes {
 
     /// Makes the first set, with all nodes of the configuration. If there are several nodes, all of them must answer
     /// and be empty. A single node may have jobs.
-    fn found(&self, reports: &[Result<NodeReport>]) -> Result<()> {
+    fn found(&self, reports: &[Result<NodeSetReport>]) -> Result<()> {
         if let Some((name, Err(e))) = self.names.iter().zip(reports).find(|(_, report)| report.is_err()) {
             return Err(match e {
                 StoreError::NodeDown(why) if self.count() > 1 => StoreError::NodeDown(format!(
@@ -288,7 +288,7 @@ impl Nodes {
 
     /// Writes the set to those shards of its nodes that have no set and are empty: such a shard has no data that could
     /// be older. If the set has only one node, a shard with jobs gets the set too.
-    fn stamp_empty(&self, reports: &[Result<NodeReport>], homes: &Homes) {
+    fn stamp_empty(&self, reports: &[Result<NodeSetReport>], homes: &Homes) {
         let is_alone = if homes.set.all().len() == 1 { "1" } else { "0" };
         for (node, report) in
             reports.iter().enumerate().filter(|(node, _)| homes.has(*node) && !homes.is_moving())
@@ -372,7 +372,7 @@ impl Nodes {
     }
 
     /// If a node answers and has missed pauses or resumes that other nodes report, sends these to the node.
-    fn agree_on_pauses(&self, reports: &[Result<NodeReport>]) {
+    fn agree_on_pauses(&self, reports: &[Result<NodeSetReport>]) {
         let known = {
             let mut known = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
             for report in reports.iter().flatten() {

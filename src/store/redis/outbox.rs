@@ -39,14 +39,14 @@ pub(super) struct Outboxes {
     /// The name under which this handle sends.
     name: String,
     /// The shards with waiting entries, and when to send these entries again.
-    sources: BTreeMap<Place, Waiting>,
+    sources: BTreeMap<Place, OutboxRetry>,
     /// Whether a promotion or an expiry has seen entries since this flag was last read.
     pub(super) is_seen: bool,
 }
 
 /// When the entries of a shard are sent again.
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
+struct OutboxRetry {
     again_at: Instant,
     pause: Duration,
 }
@@ -69,7 +69,7 @@ enum OutboxPage {
 
 /// What is left to do for a source after a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SourceRest {
+enum OutboxRemainder {
     Nothing,
     /// There is more to send now.
     More,
@@ -94,23 +94,23 @@ impl RedisStore {
         source: Place,
         make: FollowerMaker<'_>,
         added: &mut Vec<TopicName>,
-    ) -> Result<SourceRest> {
+    ) -> Result<OutboxRemainder> {
         let sender = sender_name(&self.nodes.names[source.node], source, homes.set.text());
         let (mut after, mut blocked, mut marks) = (0, BTreeSet::new(), BTreeMap::new());
         let mut is_all = true;
         for _ in 0..PAGES {
             let (last_set, entries) = match self.take_page(homes, source, after)? {
-                OutboxPage::Busy(wait) => return Ok(SourceRest::Busy(wait)),
+                OutboxPage::Busy(wait) => return Ok(OutboxRemainder::Busy(wait)),
                 OutboxPage::Read(last_set, entries) => (last_set, entries),
             };
             if last_set != homes.set.text() {
                 if !self.settle_earlier_set(homes, source, &last_set, make)? {
-                    return Ok(SourceRest::Blocked);
+                    return Ok(OutboxRemainder::Blocked);
                 }
-                return Ok(SourceRest::More);
+                return Ok(OutboxRemainder::More);
             }
             let Some((last, _)) = entries.last() else {
-                return Ok(if is_all { SourceRest::Nothing } else { SourceRest::Blocked });
+                return Ok(if is_all { OutboxRemainder::Nothing } else { OutboxRemainder::Blocked });
             };
             after = *last;
             let (mut done, mut jobs) = (Vec::new(), BTreeMap::new());
@@ -174,7 +174,7 @@ impl RedisStore {
             }
             self.note_done(homes, source, &done)?;
         }
-        Ok(SourceRest::More)
+        Ok(OutboxRemainder::More)
     }
 
     fn take_page(&self, homes: &Homes, source: Place, after: i64) -> Result<OutboxPage> {
@@ -349,7 +349,7 @@ impl Outbox for RedisStore {
         let mut failed = None;
         for source in self.places() {
             let now = Instant::now();
-            let new = Waiting { again_at: now, pause: PAUSE.0 };
+            let new = OutboxRetry { again_at: now, pause: PAUSE.0 };
             let waiting = self.outboxes.sources.get(&source).copied().unwrap_or(new);
             if waiting.again_at > now {
                 sent.again = sent.again.into_iter().chain([waiting.again_at - now]).min();
@@ -358,16 +358,16 @@ impl Outbox for RedisStore {
             let before = sent.added.len();
             let left = self.send_from(&homes, source, make, &mut sent.added);
             let again = match left {
-                Ok(SourceRest::Nothing) => {
+                Ok(OutboxRemainder::Nothing) => {
                     self.outboxes.sources.remove(&source);
                     continue;
                 }
-                Ok(SourceRest::More) => Waiting { again_at: now, pause: PAUSE.0 },
-                Ok(SourceRest::Busy(wait)) => Waiting { again_at: now + wait, pause: PAUSE.0 },
-                Ok(SourceRest::Blocked) | Err(_) => {
+                Ok(OutboxRemainder::More) => OutboxRetry { again_at: now, pause: PAUSE.0 },
+                Ok(OutboxRemainder::Busy(wait)) => OutboxRetry { again_at: now + wait, pause: PAUSE.0 },
+                Ok(OutboxRemainder::Blocked) | Err(_) => {
                     let has_sent = sent.added.len() > before;
                     let pause = if has_sent { PAUSE.0 } else { waiting.pause };
-                    Waiting { again_at: now + pause, pause: (pause * 2).min(PAUSE.1) }
+                    OutboxRetry { again_at: now + pause, pause: (pause * 2).min(PAUSE.1) }
                 }
             };
             failed = left.err().or(failed);

@@ -57,7 +57,7 @@ mod tests {
 
     /// A sender between two of its steps.
     #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-    enum Sender {
+    enum SimulatedSender {
         Idle,
         /// The sender has read the page, but not the marks.
         Took(Vec<(i64, u8)>),
@@ -70,22 +70,22 @@ mod tests {
 
     /// The source, two targets, two senders, and what may still happen.
     #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-    struct World {
+    struct OutboxModel {
         /// Number and target of each entry that is in the outbox.
         outbox: Vec<(i64, u8)>,
         written: Vec<(i64, u8)>,
         marks: [i64; 2],
         /// How often each entry was added.
         added: Vec<(i64, u8)>,
-        senders: [Sender; 2],
+        senders: [SimulatedSender; 2],
         kills: u8,
         outages: u8,
         to_write: Vec<u8>,
     }
 
-    impl World {
+    impl OutboxModel {
         /// Returns all worlds that one event leads to.
-        fn next(&self) -> Vec<World> {
+        fn next(&self) -> Vec<OutboxModel> {
             let mut all = Vec::new();
             if let Some((target, rest)) = self.to_write.split_first() {
                 let mut world = self.clone();
@@ -96,9 +96,9 @@ mod tests {
                 all.push(world);
             }
             for s in 0..2 {
-                if self.senders[s] != Sender::Idle && self.kills > 0 {
+                if self.senders[s] != SimulatedSender::Idle && self.kills > 0 {
                     let mut world = self.clone();
-                    world.senders[s] = Sender::Idle;
+                    world.senders[s] = SimulatedSender::Idle;
                     world.kills -= 1;
                     all.push(world);
                 }
@@ -107,32 +107,32 @@ mod tests {
             all
         }
 
-        fn steps(&self, s: usize, all: &mut Vec<World>) {
-            let mut then = |sender: Sender, change: &dyn Fn(&mut World)| {
+        fn steps(&self, s: usize, all: &mut Vec<OutboxModel>) {
+            let mut then = |sender: SimulatedSender, change: &dyn Fn(&mut OutboxModel)| {
                 let mut world = self.clone();
                 world.senders[s] = sender;
                 change(&mut world);
                 all.push(world);
             };
             match &self.senders[s] {
-                Sender::Idle if !self.outbox.is_empty() => {
+                SimulatedSender::Idle if !self.outbox.is_empty() => {
                     // A page may be shorter than the outbox.
                     for page in [1, self.outbox.len()] {
-                        then(Sender::Took(self.outbox[..page].to_vec()), &|_| {});
+                        then(SimulatedSender::Took(self.outbox[..page].to_vec()), &|_| {});
                     }
                 }
-                Sender::Idle => {}
-                Sender::Took(entries) => {
+                SimulatedSender::Idle => {}
+                SimulatedSender::Took(entries) => {
                     let marks = BTreeMap::from([(0, self.marks[0]), (1, self.marks[1])]);
                     let plan = plan(entries, &marks, &BTreeSet::new());
                     let batch = |(t, b): (u8, OutboxBatch)| (t, b.expected, b.number, b.entries);
                     let batches: Vec<_> = plan.batches.into_iter().map(batch).collect();
-                    then(Sender::Planned { batches, done: plan.taken }, &|_| {});
+                    then(SimulatedSender::Planned { batches, done: plan.taken }, &|_| {});
                 }
-                Sender::Planned { batches, done } if batches.is_empty() => {
-                    then(Sender::Idle, &|w| w.outbox.retain(|(number, _)| !done.contains(number)));
+                SimulatedSender::Planned { batches, done } if batches.is_empty() => {
+                    then(SimulatedSender::Idle, &|w| w.outbox.retain(|(number, _)| !done.contains(number)));
                 }
-                Sender::Planned { batches, done } => {
+                SimulatedSender::Planned { batches, done } => {
                     for (n, (target, expected, number, entries)) in batches.iter().enumerate() {
                         let mut rest = batches.clone();
                         rest.remove(n);
@@ -140,19 +140,19 @@ mod tests {
                         if self.marks[t] != *expected || self.marks[t] >= *number {
                             // The target refuses the batch: another sender has sent. Its entries wait for the next
                             // round.
-                            then(Sender::Planned { batches: rest, done: done.clone() }, &|_| {});
+                            then(SimulatedSender::Planned { batches: rest, done: done.clone() }, &|_| {});
                             continue;
                         }
-                        let take = |w: &mut World| {
+                        let take = |w: &mut OutboxModel| {
                             w.marks[t] = *number;
                             entries.iter().for_each(|entry| w.added.push((*entry, *target)));
                         };
                         let mut sent = done.clone();
                         sent.extend(entries);
-                        then(Sender::Planned { batches: rest.clone(), done: sent }, &take);
+                        then(SimulatedSender::Planned { batches: rest.clone(), done: sent }, &take);
                         if self.outages > 0 {
                             // The target does not answer. It may have taken the batch anyway.
-                            let failed = Sender::Planned { batches: rest, done: done.clone() };
+                            let failed = SimulatedSender::Planned { batches: rest, done: done.clone() };
                             then(failed.clone(), &|w| w.outages -= 1);
                             then(failed, &|w| {
                                 w.outages -= 1;
@@ -175,12 +175,12 @@ mod tests {
     /// Tries every order of these events: steps of two senders, kills after any step, lost answers, new entries.
     #[test]
     fn each_entry_is_taken_once_whoever_dies_when() {
-        let first = World {
+        let first = OutboxModel {
             outbox: Vec::new(),
             written: Vec::new(),
             marks: [0, 0],
             added: Vec::new(),
-            senders: [Sender::Idle, Sender::Idle],
+            senders: [SimulatedSender::Idle, SimulatedSender::Idle],
             kills: 2,
             outages: 1,
             to_write: vec![0, 1, 0],

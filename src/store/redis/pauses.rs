@@ -2,7 +2,7 @@
 //! differ, the latest pause or resume counts. A node that was down gets the list before it delivers.
 
 use super::RedisStore;
-use super::flags::{self, Flags, PAUSES};
+use super::flags::{self, PAUSES, PauseFlags};
 use super::node::{Call, Failure};
 use super::nodes::{Nodes, Place};
 use super::script::Script;
@@ -10,7 +10,7 @@ use crate::{Pauses, Result, StoreError};
 use model::job::TopicName;
 
 impl RedisStore {
-    fn pauses(&self) -> Result<Flags> {
+    fn pauses(&self) -> Result<PauseFlags> {
         let ask =
             |node: usize| (Place { node, shard: 0 }, self.nodes.nodes[node].plain("HGETALL", 0, PAUSES));
         let mut known = Err(StoreError::NodeDown("no node answers".into()));
@@ -57,10 +57,10 @@ impl Nodes {
 impl Pauses for RedisStore {
     fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()> {
         let before = self.pauses()?.get(topic.as_str()).map_or(0, |(at_ms, _)| *at_ms);
-        let said = Flags::from([(topic.to_string(), (super::now_ms().max(before + 1), paused))]);
+        let said = PauseFlags::from([(topic.to_string(), (super::now_ms().max(before + 1), paused))]);
         let mut outcome = Err(StoreError::NodeDown("no node answers".into()));
         for node in 0..self.nodes.count() {
-            match self.nodes.send_pauses(node, flags::missing_or_older(&said, &Flags::new())) {
+            match self.nodes.send_pauses(node, flags::missing_or_older(&said, &PauseFlags::new())) {
                 Ok(()) => outcome = Ok(()),
                 // The node gets this pause or resume later: a process that reads the other nodes sends it again.
                 Err(e) if outcome.is_ok() || !matches!(e, StoreError::Unknown(_)) => log::warn!("{e}"),

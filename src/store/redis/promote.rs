@@ -11,7 +11,7 @@ use super::homes::Homes;
 use super::nodes::{FRESH, Place};
 use super::script::Script;
 use super::{CHUNK, RedisStore, TOPICS, now_ms};
-use crate::{Maintenance, OUTAGE, OwnerTag, Promotion, PromotionResult, Rescheduled, Result};
+use crate::{Maintenance, OUTAGE, OwnerTag, PromotionResult, Rescheduled, Result, TimerWork};
 use model::job::TopicName;
 
 /// How soon shards that could not be asked are tried again.
@@ -109,7 +109,7 @@ impl RedisStore {
     }
 }
 
-impl Promotion for RedisStore {
+impl TimerWork for RedisStore {
     fn promote_or_spread(
         &mut self,
         limit: usize,

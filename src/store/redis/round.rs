@@ -25,27 +25,27 @@ const WAIT_IN_ALL: Duration = Duration::from_secs(30);
 const KINDS: [&str; 3] = ["b", "X", "H"];
 
 /// Why a round ends early.
-pub(super) enum RoundEnd {
+pub(super) enum MoveRoundError {
     /// Another round may succeed.
     Again(StoreError),
     Fails(StoreError),
 }
 
-pub(super) type RoundResult<T> = std::result::Result<T, RoundEnd>;
+pub(super) type RoundResult<T> = std::result::Result<T, MoveRoundError>;
 
-impl From<StoreError> for RoundEnd {
-    fn from(e: StoreError) -> RoundEnd {
+impl From<StoreError> for MoveRoundError {
+    fn from(e: StoreError) -> MoveRoundError {
         match e {
             StoreError::NodeDown(_) | StoreError::Unknown(_) | StoreError::Busy | StoreError::Moving(_) => {
-                RoundEnd::Again(e)
+                MoveRoundError::Again(e)
             }
-            e => RoundEnd::Fails(e),
+            e => MoveRoundError::Fails(e),
         }
     }
 }
 
 /// One round of a move: from the fence to the opening.
-pub(super) struct Round<'a, F> {
+pub(super) struct MoveRound<'a, F> {
     pub nodes: &'a Nodes,
     pub set: &'a NodeSet,
     /// The homes of jobs after the move, and before it.
@@ -64,7 +64,7 @@ pub(super) struct MoveRoute<'a> {
     pub replicas: u64,
 }
 
-impl<F: FnMut(MoveProgress)> Round<'_, F> {
+impl<F: FnMut(MoveProgress)> MoveRound<'_, F> {
     /// Runs the round.
     pub(super) fn play(mut self) -> RoundResult<()> {
         let concerned: Vec<usize> = (0..self.nodes.count())
@@ -115,14 +115,14 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
             let mut open = self.set_call(*place);
             open.cmd.arg("open").arg(opened.text()).arg(self.set.text());
             if optional_text(self.run_one(*place, open)?)? != opened.text() {
-                return Err(RoundEnd::Again(other_mover()));
+                return Err(MoveRoundError::Again(other_mover()));
             }
         }
         self.nodes.learn(None)?;
         for place in &places {
             let call = self.nodes.nodes[place.node].call(Script::Announce, place.shard, None);
             // If this fails, the timers ring all bells after a while anyway.
-            if let Err(RoundEnd::Again(e) | RoundEnd::Fails(e)) = self.run_one(*place, call) {
+            if let Err(MoveRoundError::Again(e) | MoveRoundError::Fails(e)) = self.run_one(*place, call) {
                 log::warn!("{e}");
             }
         }
@@ -137,20 +137,20 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
     /// it fails, and another round may succeed.
     pub(super) fn run_one(&self, place: Place, call: Call) -> RoundResult<Value> {
         let mut answers = self.run(place, vec![call])?;
-        answers.pop().ok_or_else(|| RoundEnd::Fails(unexpected("no answer")))
+        answers.pop().ok_or_else(|| MoveRoundError::Fails(unexpected("no answer")))
     }
 
     pub(super) fn run(&self, place: Place, calls: Vec<Call>) -> RoundResult<Vec<Value>> {
         let understand = |answer: std::result::Result<Value, Failure>| match answer {
             Ok(value) => Ok(value),
             Err(Failure::OtherSet(own)) => Err(match NodeSet::parse(&own) {
-                Some(own) if own.number > self.set.number => RoundEnd::Fails(other_mover()),
-                _ => RoundEnd::Again(StoreError::NodeDown(format!(
+                Some(own) if own.number > self.set.number => MoveRoundError::Fails(other_mover()),
+                _ => MoveRoundError::Again(StoreError::NodeDown(format!(
                     "{}: it has fallen back to an older state",
                     self.nodes.names[place.node]
                 ))),
             }),
-            Err(e) => Err(RoundEnd::from(e.into_error())),
+            Err(e) => Err(MoveRoundError::from(e.into_error())),
         };
         self.nodes.nodes[place.node].run(&calls).into_iter().map(understand).collect()
     }
@@ -172,7 +172,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         let replicas = info.lines().filter(|l| l.starts_with("slave") && l.contains("state=online")).count();
         if line("role") != Some("master") {
             let why = format!("{}: the server that answers is a replica", self.nodes.names[place.node]);
-            return Err(RoundEnd::Again(StoreError::NodeDown(why)));
+            return Err(MoveRoundError::Again(StoreError::NodeDown(why)));
         }
         Ok((line("run_id").unwrap_or_default().to_owned(), replicas as u64))
     }
@@ -184,7 +184,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
             Some(known) => known,
             None if self.nodes.nodes[node].has_sentinels() => {
                 let why = format!("{}: no sentinel reports its replicas", self.nodes.names[node]);
-                return Err(RoundEnd::Again(StoreError::NodeDown(why)));
+                return Err(MoveRoundError::Again(StoreError::NodeDown(why)));
             }
             None => return Ok(()),
         };
@@ -192,7 +192,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         if online >= known {
             return Ok(());
         }
-        Err(RoundEnd::Fails(StoreError::Unavailable(format!(
+        Err(MoveRoundError::Fails(StoreError::Unavailable(format!(
             "{}: its sentinels know {known} replicas, of which {online} follow. A replica that does not follow could take over, and the moved \
              jobs would be lost: start it first, or have the sentinels forget it (SENTINEL RESET)",
             self.nodes.names[node]
@@ -205,7 +205,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
             let (now, _) = self.server(*place)?;
             if now != *before {
                 let why = format!("{}: another server answers for it", self.nodes.names[place.node]);
-                return Err(RoundEnd::Again(StoreError::NodeDown(why)));
+                return Err(MoveRoundError::Again(StoreError::NodeDown(why)));
             }
         }
         Ok(())
@@ -228,7 +228,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
                 return Ok(answer);
             }
             if Instant::now() >= until {
-                return Err(RoundEnd::Fails(StoreError::Unavailable(format!(
+                return Err(MoveRoundError::Fails(StoreError::Unavailable(format!(
                     "{}: {replicas} replicas followed when the move began, and now fewer do. Nothing is lost. Run dq nodes move \
                      again when they follow, or when they are removed",
                     self.nodes.names[place.node]
@@ -249,7 +249,11 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
             call.cmd.arg("fence").arg(self.set.text()).arg(&from).arg(is_home);
             call
         })?;
-        if optional_text(own)? == self.set.text() { Ok(()) } else { Err(RoundEnd::Fails(other_mover())) }
+        if optional_text(own)? == self.set.text() {
+            Ok(())
+        } else {
+            Err(MoveRoundError::Fails(other_mover()))
+        }
     }
 
     fn is_older(&self, place: Place) -> RoundResult<bool> {

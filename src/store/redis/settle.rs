@@ -13,7 +13,7 @@ use super::nodes::Place;
 use super::script::Script;
 use super::{CHUNK, RedisStore};
 use crate::{
-    Batch, LeaseRequest, OwnerTag, Result, Settled, Settlement, Settlements, StoreError, exchange_apart,
+    LeaseRequest, LeaseResult, OwnerTag, Result, Settled, Settlement, Settlements, StoreError, exchange_apart,
 };
 
 impl RedisStore {
@@ -97,7 +97,7 @@ impl RedisStore {
         wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
-    ) -> Option<(Vec<Result<Settled>>, Result<Batch>)> {
+    ) -> Option<(Vec<Result<Settled>>, Result<LeaseResult>)> {
         let is_one_node = self.lane.is_some() || self.nodes.count() == 1;
         let are_some = (1..=CHUNK).contains(&settlements.len());
         if !is_one_node || !are_some || self.places().count() > FEW {
@@ -153,7 +153,7 @@ impl Settlements for RedisStore {
         wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
-    ) -> (Vec<Result<Settled>>, Result<Batch>) {
+    ) -> (Vec<Result<Settled>>, Result<LeaseResult>) {
         let at_once = self.exchange_at_once(settlements, wanted, limit, owner);
         at_once.unwrap_or_else(|| exchange_apart(self, settlements, wanted, limit, owner))
     }

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::nodes::{FRESH, NodeReport, Nodes, latest};
+use super::nodes::{FRESH, NodeSetReport, Nodes, latest};
 use super::set::NodeSet;
-use crate::{Capability, Result, StoreError};
+use crate::{Result, ServerDurability, StoreError};
 
 /// How many times a node with another set is asked, and the pause before it is asked again. The last step of a move
 /// writes the new set to one node after the other. So a node may have another set for a moment, although the node is
@@ -16,8 +16,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 impl Nodes {
     /// Returns the set of nodes that this process knows. None: the process has not read a set from any node yet.
-    pub fn set_state(&self) -> Option<SetState> {
-        self.known().map(|homes| SetState {
+    pub fn set_state(&self) -> Option<NodeSetView> {
+        self.known().map(|homes| NodeSetView {
             number: homes.set.number,
             nodes: homes.set.names.clone(),
             goal: homes.set.moving.as_ref().map(|goal| goal.names.clone()),
@@ -41,21 +41,21 @@ impl Nodes {
             log::debug!("{e}");
         }
         let known = self.known();
-        let state = |((node, name), report): ((usize, &String), Result<NodeReport>)| {
+        let state = |((node, name), report): ((usize, &String), Result<NodeSetReport>)| {
             let set = known.as_ref().map(|homes| &homes.set);
-            let part = set.map_or(Part::Unknown, |set| {
+            let part = set.map_or(NodeRole::Unknown, |set| {
                 let (is, was) = (set.homes().contains(name), set.names.contains(name));
                 match (is, was) {
-                    (true, true) => Part::Home,
-                    (true, false) => Part::Joining,
-                    (false, true) => Part::Leaving,
-                    (false, false) => Part::Outside,
+                    (true, true) => NodeRole::Home,
+                    (true, false) => NodeRole::Joining,
+                    (false, true) => NodeRole::Leaving,
+                    (false, false) => NodeRole::Outside,
                 }
             });
             let is_other = |text: &Option<String>| text.as_deref() != set.map(NodeSet::text);
             NodeState {
                 name: name.clone(),
-                is_older: !matches!(part, Part::Outside | Part::Unknown)
+                is_older: !matches!(part, NodeRole::Outside | NodeRole::Unknown)
                     && report.as_ref().is_ok_and(|report| report.sets.iter().any(is_other))
                     && self.stays_older(node),
                 answers: report.is_ok(),
@@ -87,7 +87,7 @@ impl Nodes {
 
 /// The set of nodes, for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SetState {
+pub struct NodeSetView {
     /// The number of the set. A newer set has a greater number.
     pub number: u64,
     /// The nodes that are homes of jobs.
@@ -99,7 +99,7 @@ pub struct SetState {
 /// The role of a node in the set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Part {
+pub enum NodeRole {
     /// A home of jobs.
     Home,
     /// Jobs are being moved to this node, and it will be a home.
@@ -112,15 +112,15 @@ pub enum Part {
     Unknown,
 }
 
-impl Part {
+impl NodeRole {
     /// Returns the role as a word.
     pub fn word(self) -> &'static str {
         match self {
-            Part::Home => "home",
-            Part::Joining => "joining",
-            Part::Leaving => "leaving",
-            Part::Outside => "outside",
-            Part::Unknown => "unknown",
+            NodeRole::Home => "home",
+            NodeRole::Joining => "joining",
+            NodeRole::Leaving => "leaving",
+            NodeRole::Outside => "outside",
+            NodeRole::Unknown => "unknown",
         }
     }
 }
@@ -133,12 +133,12 @@ pub struct NodeState {
     /// Whether the node answers.
     pub answers: bool,
     /// The role of the node in the set.
-    pub part: Part,
+    pub part: NodeRole,
     /// Whether the data of the node is older than the data of the others. The node is not used until `dq nodes move`
     /// has been run.
     pub is_older: bool,
     /// Why dq does not use the node, although it answers.
     pub unusable: Option<StoreError>,
     /// What the node can promise about its changes. None: the node does not report this.
-    pub capability: Option<Capability>,
+    pub capability: Option<ServerDurability>,
 }

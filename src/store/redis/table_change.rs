@@ -2,7 +2,7 @@
 
 /// A change of the tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TableChange {
+pub enum TableFieldChange {
     /// Writes a field.
     Set {
         /// The table.

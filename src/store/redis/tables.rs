@@ -13,7 +13,7 @@ use super::answer;
 use super::node::{Call, Failure};
 use super::nodes::{Nodes, Place};
 use super::script::Script;
-use super::table_change::TableChange;
+use super::table_change::TableFieldChange;
 use crate::{Result, StoreError};
 use model::settings;
 use model::topic::Durability;
@@ -34,14 +34,14 @@ const HINT: &str = "tables_on";
 const FIELDS: usize = 1000;
 
 /// A handle to the shared tables.
-pub struct SharedTables {
+pub struct RedisTables {
     nodes: Arc<Nodes>,
     place: Place,
     durability: Durability,
 }
 
 /// What a node says about the tables.
-struct TablesReport {
+struct TablesLocation {
     /// Whether the first table is on this node.
     is_here: bool,
     /// The node to which the tables are being moved.
@@ -50,16 +50,17 @@ struct TablesReport {
     hint: Option<String>,
 }
 
-impl SharedTables {
+impl RedisTables {
     /// The first table.
     pub const FIRST: &str = FIRST;
 
     /// Finds the tables. None: no node has the tables, and no node knows of a node that had them.
-    pub fn find(settings: &settings::RedisSettings) -> Result<Option<SharedTables>> {
+    pub fn find(settings: &settings::RedisSettings) -> Result<Option<RedisTables>> {
         let nodes = Nodes::from_settings(settings)?;
         let reports = reports(&nodes);
         let here = |is_moving: bool| {
-            let is_it = move |report: &TablesReport| report.is_here && report.moves_to.is_some() == is_moving;
+            let is_it =
+                move |report: &TablesLocation| report.is_here && report.moves_to.is_some() == is_moving;
             let found =
                 reports.iter().enumerate().filter(move |(_, report)| report.as_ref().is_ok_and(is_it));
             found.map(|(node, _)| node).collect::<Vec<usize>>()
@@ -82,7 +83,7 @@ impl SharedTables {
                 )));
             }
         };
-        let tables = SharedTables::at(&nodes, node);
+        let tables = RedisTables::at(&nodes, node);
         tables.tell_the_others(&reports);
         Ok(Some(tables))
     }
@@ -94,13 +95,13 @@ impl SharedTables {
         settings: &settings::RedisSettings,
         on: Option<&str>,
         version: u64,
-        changes: &[TableChange],
-    ) -> Result<(SharedTables, bool)> {
+        changes: &[TableFieldChange],
+    ) -> Result<(RedisTables, bool)> {
         let nodes = Nodes::from_settings(settings)?;
         nodes.is_fit()?;
         let there = reports(&nodes).into_iter().collect::<Result<Vec<_>>>()?;
         if let Some(node) = there.iter().position(|report| report.is_here) {
-            return Ok((SharedTables::at(&nodes, node), false));
+            return Ok((RedisTables::at(&nodes, node), false));
         }
         let name = match on {
             Some(name) => name.to_owned(),
@@ -109,15 +110,15 @@ impl SharedTables {
                 homes.set.homes().iter().min().cloned().ok_or_else(|| answer::unexpected("a set of nodes"))?
             }
         };
-        let tables = SharedTables::at(&nodes, position(&nodes, &name)?);
+        let tables = RedisTables::at(&nodes, position(&nodes, &name)?);
         let is_made = tables.write_next(FIRST, None, Some(version), changes)?;
         tables.tell_the_others(&reports(&nodes));
         Ok((tables, is_made))
     }
 
-    fn at(nodes: &Arc<Nodes>, node: usize) -> SharedTables {
+    fn at(nodes: &Arc<Nodes>, node: usize) -> RedisTables {
         let durability = nodes.levels().store();
-        SharedTables { nodes: Arc::clone(nodes), place: Place { node, shard: 0 }, durability }
+        RedisTables { nodes: Arc::clone(nodes), place: Place { node, shard: 0 }, durability }
     }
 
     /// Returns the name of the node that has the tables.
@@ -177,7 +178,7 @@ impl SharedTables {
 
     /// Makes changes if the guarding table still has this version (None: the table is not there), and increases the
     /// version by 1. If the table has another version, changes nothing and returns false.
-    pub fn write(&self, guard: &str, version: Option<u64>, changes: &[TableChange]) -> Result<bool> {
+    pub fn write(&self, guard: &str, version: Option<u64>, changes: &[TableFieldChange]) -> Result<bool> {
         self.write_next(guard, version, Some(version.unwrap_or(0) + 1), changes)
     }
 
@@ -186,7 +187,7 @@ impl SharedTables {
         guard: &str,
         version: Option<u64>,
         next: Option<u64>,
-        changes: &[TableChange],
+        changes: &[TableFieldChange],
     ) -> Result<bool> {
         let text = |version: Option<u64>| version.map(|n| n.to_string()).unwrap_or_default();
         let mut call = self.nodes.nodes[self.place.node].call(Script::TablesWrite, self.place.shard, None);
@@ -194,11 +195,11 @@ impl SharedTables {
         call.cmd.arg(FIRST).arg(guard).arg(text(version)).arg(text(next));
         for change in changes {
             match change {
-                TableChange::Set { table, field, value } => {
+                TableFieldChange::Set { table, field, value } => {
                     call.cmd.arg("set").arg(table).arg(field).arg(value)
                 }
-                TableChange::Remove { table, field } => call.cmd.arg("remove").arg(table).arg(field),
-                TableChange::Drop { table } => call.cmd.arg("drop").arg(table),
+                TableFieldChange::Remove { table, field } => call.cmd.arg("remove").arg(table).arg(field),
+                TableFieldChange::Drop { table } => call.cmd.arg("drop").arg(table),
             };
         }
         match self.run(&[call]).pop().unwrap_or(Ok(Value::Nil))? {
@@ -220,8 +221,8 @@ impl SharedTables {
 
     /// Moves the tables to another node. `others`: all tables except the first. A run may end after any step. It may be
     /// started again, even while another run works. Returns the handle to the tables on that node.
-    pub fn move_to(self, name: &str, others: &[String]) -> Result<SharedTables> {
-        let goal = SharedTables::at(&self.nodes, position(&self.nodes, name)?);
+    pub fn move_to(self, name: &str, others: &[String]) -> Result<RedisTables> {
+        let goal = RedisTables::at(&self.nodes, position(&self.nodes, name)?);
         reports(&self.nodes).into_iter().collect::<Result<Vec<_>>>()?;
         if goal.place == self.place {
             self.mark(None)?;
@@ -237,7 +238,7 @@ impl SharedTables {
         }
         // The goal has the first table now. An earlier run may have left tables on a third node.
         for node in (0..goal.nodes.count()).filter(|node| *node != goal.place.node) {
-            SharedTables::at(&goal.nodes, node).remove(others)?;
+            RedisTables::at(&goal.nodes, node).remove(others)?;
         }
         goal.tell_the_others(&reports(&goal.nodes));
         Ok(goal)
@@ -248,8 +249,8 @@ impl SharedTables {
     fn mark(&self, goal: Option<&str>) -> Result<u64> {
         let (table, field) = (FIRST.to_owned(), MOVES_TO.to_owned());
         let mark = match goal {
-            Some(goal) => TableChange::Set { table, field, value: goal.to_owned() },
-            None => TableChange::Remove { table, field },
+            Some(goal) => TableFieldChange::Set { table, field, value: goal.to_owned() },
+            None => TableFieldChange::Remove { table, field },
         };
         loop {
             let version = self.version(FIRST)?.ok_or_else(|| self.gone())?;
@@ -262,9 +263,9 @@ impl SharedTables {
     /// Writes a whole table if this node does not have the first table yet. So a slow run does not overwrite the tables
     /// that another run has finished.
     fn fill(&self, table: &str, fields: BTreeMap<String, String>, version: Option<u64>) -> Result<()> {
-        let set = |(field, value)| TableChange::Set { table: table.to_owned(), field, value };
-        let drop = TableChange::Drop { table: table.to_owned() };
-        let mut changes: Vec<TableChange> =
+        let set = |(field, value)| TableFieldChange::Set { table: table.to_owned(), field, value };
+        let drop = TableFieldChange::Drop { table: table.to_owned() };
+        let mut changes: Vec<TableFieldChange> =
             std::iter::once(drop).chain(fields.into_iter().map(set)).collect();
         if version.is_some() {
             // The first table appears as a whole.
@@ -289,7 +290,7 @@ impl SharedTables {
 
     /// Tells the other nodes where the tables are. A node that does not answer learns this the next time that a process
     /// finds the tables.
-    fn tell_the_others(&self, reports: &[Result<TablesReport>]) {
+    fn tell_the_others(&self, reports: &[Result<TablesLocation>]) {
         for (node, report) in reports.iter().enumerate().filter(|(node, _)| *node != self.place.node) {
             if report.as_ref().is_ok_and(|report| report.hint.as_deref() != Some(self.node())) {
                 let mut call = self.nodes.nodes[node].plain("SET", 0, HINT);
@@ -311,9 +312,9 @@ impl SharedTables {
     }
 }
 
-impl std::fmt::Debug for SharedTables {
+impl std::fmt::Debug for RedisTables {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SharedTables").field("node", &self.node()).finish_non_exhaustive()
+        f.debug_struct("RedisTables").field("node", &self.node()).finish_non_exhaustive()
     }
 }
 
@@ -347,18 +348,18 @@ fn lost(nodes: &Nodes, hint: &str) -> String {
 }
 
 /// Asks all nodes at the same time.
-fn reports(nodes: &Nodes) -> Vec<Result<TablesReport>> {
+fn reports(nodes: &Nodes) -> Vec<Result<TablesLocation>> {
     std::thread::scope(|scope| {
         let ask = |node| scope.spawn(move || report(nodes, node));
         let asked: Vec<_> = (0..nodes.count()).map(ask).collect();
-        let ended = |thread: std::thread::ScopedJoinHandle<'_, Result<TablesReport>>| {
+        let ended = |thread: std::thread::ScopedJoinHandle<'_, Result<TablesLocation>>| {
             thread.join().unwrap_or_else(|_| Err(answer::unexpected("a thread that ended")))
         };
         asked.into_iter().map(ended).collect()
     })
 }
 
-fn report(nodes: &Nodes, node: usize) -> Result<TablesReport> {
+fn report(nodes: &Nodes, node: usize) -> Result<TablesLocation> {
     let node = &nodes.nodes[node];
     let mut table = node.plain("HMGET", 0, FIRST);
     table.cmd.arg(VERSION).arg(MOVES_TO);
@@ -368,7 +369,7 @@ fn report(nodes: &Nodes, node: usize) -> Result<TablesReport> {
     let fields: Vec<String> = fields.collect::<Result<_>>()?;
     let hint = answer::optional_text(next()?)?;
     let given = |text: Option<&String>| text.filter(|text| !text.is_empty()).cloned();
-    Ok(TablesReport {
+    Ok(TablesLocation {
         is_here: given(fields.first()).is_some(),
         moves_to: given(fields.get(1)),
         hint: given(Some(&hint)),

@@ -8,8 +8,8 @@ use super::node::Call;
 use super::nodes::Place;
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
-use crate::take_over::{MoveMark, TakeOver, without_lease};
-use crate::{Result, View};
+use crate::take_over::{MovableStore, StoreMoveMark, without_lease};
+use crate::{Result, StoredJob};
 use model::headers::{Headers, PRIORITY};
 use model::job::{Attempt, JobKey, State};
 use model::job_priority::JobPriority;
@@ -23,7 +23,7 @@ type Packed = Vec<Vec<u8>>;
 
 /// What one call takes over.
 #[derive(Default)]
-struct Group {
+struct TakeOverBatch {
     jobs: usize,
     bytes: usize,
     values: Packed,
@@ -56,7 +56,7 @@ fn log_of(headers: &Headers, attempts: &[Attempt], priority: JobPriority, stamp_
 }
 
 /// Returns the value that `b:` holds for a job: see `part/records.lua`.
-fn record_of(job: &View) -> Vec<u8> {
+fn record_of(job: &StoredJob) -> Vec<u8> {
     let rank = job.priority.level().map_or(2, |level| level as u8);
     let mut record = vec![rank + if job.max_attempts.is_some() { 4 } else { 0 }];
     add_number(&mut record, job.stamp_us, 7);
@@ -68,7 +68,7 @@ fn record_of(job: &View) -> Vec<u8> {
 }
 
 /// Returns the six values of a live job that `move_put` expects.
-fn packed(job: &View) -> Packed {
+fn packed(job: &StoredJob) -> Packed {
     let (rank, due_ms) = (job.priority.level().map_or(0, |level| level as i64), job.due_ms);
     let log = log_of(&job.headers, &job.attempts_log, job.priority, job.stamp_us);
     let mut notes = Vec::new();
@@ -87,7 +87,7 @@ fn packed(job: &View) -> Packed {
 }
 
 /// Returns the two values of a dead letter that `move_put_letters` expects.
-fn packed_letter(job: &View) -> Packed {
+fn packed_letter(job: &StoredJob) -> Packed {
     let log = log_of(&job.headers, &job.attempts_log, job.priority, job.stamp_us);
     let mut letter = Vec::new();
     add_number(&mut letter, job.due_ms, 6);
@@ -128,8 +128,8 @@ impl RedisStore {
         before: impl Fn(&JobKey) -> Vec<String>,
     ) -> Result<()> {
         let homes = self.nodes.open_homes()?;
-        let mut groups: BTreeMap<(Place, Vec<String>), Group> = BTreeMap::new();
-        let call = |(place, before): &(Place, Vec<String>), group: &Group| -> Result<()> {
+        let mut groups: BTreeMap<(Place, Vec<String>), TakeOverBatch> = BTreeMap::new();
+        let call = |(place, before): &(Place, Vec<String>), group: &TakeOverBatch| -> Result<()> {
             let mut call: Call = self.nodes.call(script, *place, &homes);
             call.cmd.arg(before).arg(&group.values);
             self.ask(*place, call).map(drop)
@@ -160,29 +160,29 @@ impl RedisStore {
     }
 
     /// Returns the mark of the nodes that answer.
-    pub(super) fn mark_of_nodes(&self, lane: Option<usize>) -> Option<MoveMark> {
+    pub(super) fn mark_of_nodes(&self, lane: Option<usize>) -> Option<StoreMoveMark> {
         let node_of = |place: &Place| lane.is_none_or(|lane| lane == place.node);
         self.marked_places().filter(node_of).find_map(|place| {
             let call = self.nodes.nodes[place.node].plain("GET", place.shard, MARK);
             let text = self.ask(place, call).ok().and_then(|value| answer::optional_text(value).ok())?;
-            MoveMark::from_text(&text)
+            StoreMoveMark::from_text(&text)
         })
     }
 }
 
-impl TakeOver for RedisStore {
-    fn move_mark(&mut self) -> Result<Option<MoveMark>> {
+impl MovableStore for RedisStore {
+    fn move_mark(&mut self) -> Result<Option<StoreMoveMark>> {
         for place in self.marked_places() {
             let call = self.nodes.nodes[place.node].plain("GET", place.shard, MARK);
             let text = answer::optional_text(self.ask(place, call)?)?;
-            if let Some(mark) = MoveMark::from_text(&text) {
+            if let Some(mark) = StoreMoveMark::from_text(&text) {
                 return Ok(Some(mark));
             }
         }
         Ok(None)
     }
 
-    fn set_move_mark(&mut self, mark: Option<&MoveMark>) -> Result<()> {
+    fn set_move_mark(&mut self, mark: Option<&StoreMoveMark>) -> Result<()> {
         for place in self.marked_places() {
             let node = &self.nodes.nodes[place.node];
             let call = match mark {
@@ -198,8 +198,9 @@ impl TakeOver for RedisStore {
         self.confirm_all()
     }
 
-    fn take_over(&mut self, jobs: &[View]) -> Result<()> {
-        let (dead, live): (Vec<&View>, Vec<&View>) = jobs.iter().partition(|job| job.state == State::Dead);
+    fn take_over(&mut self, jobs: &[StoredJob]) -> Result<()> {
+        let (dead, live): (Vec<&StoredJob>, Vec<&StoredJob>) =
+            jobs.iter().partition(|job| job.state == State::Dead);
         let live = live.into_iter().map(|job| match job.state {
             State::Leased => (job.key.clone(), packed(&without_lease(job))),
             _ => (job.key.clone(), packed(job)),

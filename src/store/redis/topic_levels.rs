@@ -7,16 +7,16 @@ use model::topic::Durability;
 
 /// The durability levels of topics.
 #[derive(Debug, Default)]
-pub(super) struct Levels {
+pub(super) struct TopicLevels {
     /// The level of a topic that sets none.
     pub store: Durability,
     /// The levels of the topics that set one.
     pub topics: HashMap<TopicName, Durability>,
 }
 
-impl Levels {
-    pub(super) fn new(store: Durability) -> Levels {
-        Levels { store, topics: HashMap::new() }
+impl TopicLevels {
+    pub(super) fn new(store: Durability) -> TopicLevels {
+        TopicLevels { store, topics: HashMap::new() }
     }
 
     /// Returns the level of topics that ask for none.

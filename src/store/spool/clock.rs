@@ -8,7 +8,7 @@ use model::job::Due;
 
 /// A moment, by the clocks of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Moment {
+pub(super) struct HostMoment {
     /// Unix microseconds. Somebody may set this clock.
     pub unix_us: i64,
     /// The id of the boot of the host in which this moment was.
@@ -17,16 +17,16 @@ pub(super) struct Moment {
     pub boot_ms: i64,
 }
 
-impl Moment {
+impl HostMoment {
     /// Returns the present moment. `boot` is the result of [`boot_id`].
-    pub(super) fn now(boot: &str) -> Moment {
+    pub(super) fn now(boot: &str) -> HostMoment {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Moment { unix_us: unix.as_micros() as i64, boot: boot.to_owned(), boot_ms: since_boot_ms() }
+        HostMoment { unix_us: unix.as_micros() as i64, boot: boot.to_owned(), boot_ms: since_boot_ms() }
     }
 
     /// Returns how much of a delay is left at this moment. The delay began at `since`. After a reboot it is not known
     /// how long the host was off. Only the time since the boot is counted as passed, so that no job is early.
-    pub(super) fn left_of(&self, delay: Duration, since: &Moment) -> Due {
+    pub(super) fn left_of(&self, delay: Duration, since: &HostMoment) -> Due {
         let passed_ms = if self.boot == since.boot { self.boot_ms - since.boot_ms } else { self.boot_ms };
         // The moments are rounded down to whole milliseconds, so the difference may be up to a millisecond too large.
         let passed = Duration::from_millis(u64::try_from(passed_ms - 1).unwrap_or(0));
@@ -49,8 +49,8 @@ pub(super) fn boot_id() -> std::io::Result<String> {
 mod tests {
     use super::*;
 
-    fn moment(boot: &str, boot_ms: i64) -> Moment {
-        Moment { unix_us: 0, boot: boot.to_owned(), boot_ms }
+    fn moment(boot: &str, boot_ms: i64) -> HostMoment {
+        HostMoment { unix_us: 0, boot: boot.to_owned(), boot_ms }
     }
 
     #[test]
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn the_boot_clock_moves() {
         let boot = boot_id().unwrap();
-        let now = Moment::now(&boot);
+        let now = HostMoment::now(&boot);
         assert!(boot.len() == 36 && now.boot_ms > 0 && now.unix_us > 1_700_000_000_000_000);
     }
 }

@@ -19,13 +19,13 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
 pub(super) use self::clock::since_boot_ms;
-use self::clock::{Moment, boot_id};
+use self::clock::{HostMoment, boot_id};
 pub(super) use self::room::BATCH_BYTES;
 pub use self::room::SpoolState;
 pub(super) use self::sending::SentBatch;
 use super::migrations::runner;
 use super::sqlite::{BUSY, Turn, at_commit, refused};
-use super::{Result, StoreError, View};
+use super::{Result, StoreError, StoredJob};
 use host::file_at;
 use model::headers::Headers;
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
@@ -74,9 +74,9 @@ pub(super) struct Entry {
 
 /// What the spool knows about a job.
 #[derive(Debug)]
-pub(super) enum Spooled {
+pub(super) enum SpooledJob {
     /// A waiting change stores this job.
-    Job(Box<View>),
+    Job(Box<StoredJob>),
     /// A waiting change deletes the job.
     Deleted,
 }
@@ -176,7 +176,7 @@ impl Spool {
     /// Stores jobs on the disk, all or none of them. Returns when each is due, by the host's clock.
     pub(super) fn put(&mut self, jobs: &[&NewJob]) -> Result<Vec<i64>> {
         self.check_disk(jobs.iter().map(|job| job.body.as_str().len()).sum())?;
-        let now = Moment::now(&self.boot);
+        let now = HostMoment::now(&self.boot);
         self.write(|tx| {
             let mut insert = tx.prepare_cached(
                 // If the entry before was sent, the shard may have taken it. So its time does not count.
@@ -216,7 +216,7 @@ impl Spool {
     /// Deletes the jobs that have a waiting change. Returns for each job whether its waiting change would have stored
     /// the job. None: the job has no waiting change.
     pub(super) fn delete(&mut self, keys: &[&JobKey]) -> Result<Vec<Option<bool>>> {
-        let now = Moment::now(&self.boot);
+        let now = HostMoment::now(&self.boot);
         self.write(|tx| {
             let mut find =
                 tx.prepare_cached("SELECT body IS NOT NULL FROM entry WHERE topic = ? AND id = ?")?;
@@ -240,22 +240,22 @@ impl Spool {
     }
 
     /// Returns what the waiting change of a job says about the job. None: the job has no waiting change.
-    pub(super) fn get(&self, key: &JobKey) -> Result<Option<Spooled>> {
+    pub(super) fn get(&self, key: &JobKey) -> Result<Option<SpooledJob>> {
         if self.is_empty()? {
             return Ok(None);
         }
         let sql = format!("SELECT {COLUMNS}, added_us FROM entry WHERE topic = ? AND id = ?");
         let mut query = self.db.prepare_cached(&sql).map_err(unread)?;
-        let now = Moment::now(&self.boot);
+        let now = HostMoment::now(&self.boot);
         let found = query
             .query_row([key.topic.as_str(), key.id.as_str()], |r| Ok((entry(r, &now)?, r.get("added_us")?)))
             .optional()
             .map_err(unread)?;
         let Some((entry, stamp_us)) = found else { return Ok(None) };
-        let Some(job) = entry.job else { return Ok(Some(Spooled::Deleted)) };
+        let Some(job) = entry.job else { return Ok(Some(SpooledJob::Deleted)) };
         let due_ms = job.due.resolve(i128::from(now.unix_us) * 1000);
         let is_due = due_ms * 1000 <= now.unix_us;
-        Ok(Some(Spooled::Job(Box::new(View {
+        Ok(Some(SpooledJob::Job(Box::new(StoredJob {
             reserver: None,
             key: job.key,
             state: if is_due { State::Ready } else { State::Delayed },
@@ -314,7 +314,7 @@ const COLUMNS: &str =
     "seq, topic, id, boot, boot_ms, body, due_ms, delay_ms, priority, max_attempts, attempts, headers,
     ifnull(since_boot, boot) AS since_boot, ifnull(since_boot_ms, boot_ms) AS since_boot_ms";
 
-fn entry(r: &Row<'_>, now: &Moment) -> rusqlite::Result<Entry> {
+fn entry(r: &Row<'_>, now: &HostMoment) -> rusqlite::Result<Entry> {
     let invalid = |e: model::job::InvalidJobPart| FromSqlConversionFailure(0, Type::Text, e.into());
     let key = JobKey {
         topic: TopicName::new(&r.get::<_, String>("topic")?).map_err(invalid)?,
@@ -325,7 +325,7 @@ fn entry(r: &Row<'_>, now: &Moment) -> rusqlite::Result<Entry> {
     let Some(body) = r.get::<_, Option<String>>("body")? else {
         return Ok(Entry { seq: r.get("seq")?, key, job: None, since_ms });
     };
-    let since = Moment { unix_us: 0, boot: r.get("boot")?, boot_ms: r.get("boot_ms")? };
+    let since = HostMoment { unix_us: 0, boot: r.get("boot")?, boot_ms: r.get("boot_ms")? };
     let due = match r.get("due_ms")? {
         Some(at_ms) => Due::At(at_ms),
         None => now.left_of(Duration::from_millis(r.get("delay_ms")?), &since),

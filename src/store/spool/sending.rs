@@ -2,7 +2,7 @@
 
 use rusqlite::{Row, params};
 
-use super::clock::Moment;
+use super::clock::HostMoment;
 use super::{COLUMNS, Entry, Spool, entry, unread};
 use crate::Result;
 use model::settings::NOTHING_WAITS;
@@ -51,7 +51,7 @@ impl Spool {
     }
 
     fn read(&self, sql: &str, params: impl rusqlite::Params, bytes: usize) -> Result<Vec<Entry>> {
-        let now = Moment::now(&self.boot);
+        let now = HostMoment::now(&self.boot);
         let mut query = self.db.prepare_cached(sql).map_err(unread)?;
         let mut rows = query.query(params).map_err(unread)?;
         let (mut entries, mut sum) = (Vec::new(), 0);

@@ -98,7 +98,7 @@ impl BellRinger {
 mod tests {
     use super::*;
     use crate::Bell;
-    use crate::sqlite::HungBell;
+    use crate::sqlite::SocketBell;
 
     const PUSH: PendingRings = PendingRings { push: true, timer: false };
 
@@ -107,7 +107,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut ringer = BellRinger::new(dir.path());
         ringer.ring(PUSH);
-        let hang = |kind, name| HungBell::hang(dir.path(), kind, name).unwrap();
+        let hang = |kind, name| SocketBell::hang(dir.path(), kind, name).unwrap();
         let (a, b, timer) =
             (hang(BellKind::Push, "a"), hang(BellKind::Push, "b"), hang(BellKind::Timer, "a"));
         let pull = hang(BellKind::Pull, "a");
@@ -121,11 +121,11 @@ mod tests {
     fn forty_bells_that_nobody_answers_keep_none_from_ringing() {
         let dir = tempfile::tempdir().unwrap();
         let mut ringer = BellRinger::new(dir.path());
-        let deaf: Vec<HungBell> =
-            (0..40).map(|i| HungBell::hang(dir.path(), BellKind::Push, &i.to_string()).unwrap()).collect();
+        let deaf: Vec<SocketBell> =
+            (0..40).map(|i| SocketBell::hang(dir.path(), BellKind::Push, &i.to_string()).unwrap()).collect();
         (0..50).for_each(|_| ringer.ring(PUSH));
-        let timer = HungBell::hang(dir.path(), BellKind::Timer, "a").unwrap();
-        let push = HungBell::hang(dir.path(), BellKind::Push, "late").unwrap();
+        let timer = SocketBell::hang(dir.path(), BellKind::Timer, "a").unwrap();
+        let push = SocketBell::hang(dir.path(), BellKind::Push, "late").unwrap();
         ringer.ring(PendingRings { push: true, timer: true });
         assert_eq!([&timer, &push].map(|bell| bell.answer().unwrap()), [true, true]);
         drop(deaf);
@@ -139,7 +139,7 @@ mod tests {
         std::fs::write(folder(dir.path()), "").unwrap();
         ringer.ring(PUSH);
         std::fs::remove_file(folder(dir.path())).unwrap();
-        let bell = HungBell::hang(dir.path(), BellKind::Push, "a").unwrap();
+        let bell = SocketBell::hang(dir.path(), BellKind::Push, "a").unwrap();
         ringer.ring(PendingRings { push: false, timer: true });
         assert!(bell.answer().unwrap());
     }
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_full_bell_still_rings() {
         let dir = tempfile::tempdir().unwrap();
-        let bell = HungBell::hang(dir.path(), BellKind::Push, "a").unwrap();
+        let bell = SocketBell::hang(dir.path(), BellKind::Push, "a").unwrap();
         let mut ringer = BellRinger::new(dir.path());
         (0..10_000).for_each(|_| ringer.ring(PUSH));
         assert!(bell.answer().unwrap());

@@ -4,11 +4,11 @@ use super::connect::refused;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{SqliteStore, row};
-use crate::{Counts, FORECAST_MAX, Forecast, JobsPage, Result, View, Views};
+use crate::{Counts, FORECAST_MAX, Forecast, JobsPage, Result, StoredJob, Views};
 use model::job::{JobKey, State, TopicName};
 
 /// Returns the live job with that key, or its latest dead letter.
-pub(super) fn get(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result<Option<View>> {
+pub(super) fn get(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result<Option<StoredJob>> {
     let columns = row::COLUMNS;
     let id = key.id.as_str();
     let live = format!("SELECT {columns} FROM job WHERE tid = ?1 AND id = ?2 AND state < 4");
@@ -137,7 +137,7 @@ pub(super) fn dead_since(
     topic: &TopicName,
     since_ms: i64,
     limit: usize,
-) -> rusqlite::Result<Vec<View>> {
+) -> rusqlite::Result<Vec<StoredJob>> {
     let columns = row::COLUMNS;
     let sql = format!(
         "SELECT {columns} FROM job WHERE tid = ?1 AND state = 4 AND at_ms >= ?2 ORDER BY at_ms DESC, seq DESC LIMIT ?3"
@@ -172,7 +172,7 @@ impl Views for SqliteStore {
         Ok(format!("0.{due_ms}.-1"))
     }
 
-    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>> {
+    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<StoredJob>> {
         match self.topic(topic)? {
             Some(tid) => dead_since(&self.db, tid, topic, since_ms, limit).map_err(refused),
             None => Ok(Vec::new()),

@@ -2,12 +2,14 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::commit::Durability;
+use super::commit::CommitDurability;
 use super::connect::refused;
 use super::job_bytes::ONE_JOB;
 use super::write::Write;
 use super::{SqliteStore, row};
-use crate::{Bulk, ChangeGoal, Direction, ListedChange, ListedChangeResult, ListedJob, ListedPage, Result};
+use crate::{
+    Bulk, Direction, ListedChange, ListedChangeGoal, ListedChangeResult, ListedJob, ListedPage, Result,
+};
 use model::job::{State, TopicName};
 use model::record::Ending;
 
@@ -73,16 +75,16 @@ fn change(w: &mut Write<'_>, tid: i64, change: &ListedChange) -> rusqlite::Resul
         return Ok(ListedChangeResult::Differs);
     }
     match change.aim {
-        ChangeGoal::Due(to_ms) if due_ms == to_ms => return Ok(ListedChangeResult::Already),
+        ListedChangeGoal::Due(to_ms) if due_ms == to_ms => return Ok(ListedChangeResult::Already),
         _ if due_ms != change.due_ms => return Ok(ListedChangeResult::Differs),
-        ChangeGoal::Due(_) if old == State::Leased => return Ok(ListedChangeResult::Differs),
-        ChangeGoal::Due(to_ms) => {
+        ListedChangeGoal::Due(_) if old == State::Leased => return Ok(ListedChangeResult::Differs),
+        ListedChangeGoal::Due(to_ms) => {
             let to = if to_ms <= w.now_ms() { State::Ready } else { State::Delayed };
             w.db.prepare_cached("UPDATE job SET state = ?2, at_ms = ?3, due_ms = ?3 WHERE seq = ?1")?
                 .execute(params![seq, to as i64, to_ms])?;
             w.moved(tid, Some(old), Some((to, to_ms)));
         }
-        ChangeGoal::Gone => {
+        ListedChangeGoal::Gone => {
             w.record((tid, seq), change.id.as_str(), Ending::Deleted)?;
             w.delete_jobs(tid, ONE_JOB, params![seq])?;
             w.moved(tid, Some(old), None);
@@ -111,7 +113,7 @@ impl Bulk for SqliteStore {
         topic: &TopicName,
         changes: &[ListedChange],
     ) -> Vec<Result<ListedChangeResult>> {
-        self.in_chunks(Durability::Full, changes, |w, one| match w.topic(topic)? {
+        self.in_chunks(CommitDurability::Full, changes, |w, one| match w.topic(topic)? {
             Some(tid) => change(w, tid, one),
             None => Ok(ListedChangeResult::NotFound),
         })

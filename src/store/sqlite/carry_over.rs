@@ -21,7 +21,7 @@ const SCARCE_BYTES: u64 = 8 << 20;
 const READERS: Duration = Duration::from_millis(10);
 
 /// The result of a checkpoint.
-struct Pages {
+struct CheckpointResult {
     /// Whether a reader prevented the checkpoint from finishing.
     has_reader: bool,
     /// How many pages are in the log.
@@ -30,9 +30,13 @@ struct Pages {
     carried: i64,
 }
 
-fn checkpoint(db: &Connection, mode: &str) -> rusqlite::Result<Pages> {
+fn checkpoint(db: &Connection, mode: &str) -> rusqlite::Result<CheckpointResult> {
     db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| {
-        Ok(Pages { has_reader: row.get("busy")?, log: row.get("log")?, carried: row.get("checkpointed")? })
+        Ok(CheckpointResult {
+            has_reader: row.get("busy")?,
+            log: row.get("log")?,
+            carried: row.get("checkpointed")?,
+        })
     })
 }
 

@@ -2,14 +2,14 @@
 //! for one job, or for one bounded batch.
 
 use super::chunks::More;
-use super::commit::Durability;
+use super::commit::CommitDurability;
 use super::connect::refused;
 use rusqlite::{OptionalExtension, params};
 
 use super::job_bytes::{self, DEAD_LETTERS_OF_ID, ONE_JOB};
 use super::write::Write;
 use super::{CHUNK, SqliteStore, browse, letters, quota, row};
-use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, StoreError, View};
+use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, StoreError, StoredJob};
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
 use model::job_priority::JobPriority;
 use model::quota::{OverQuota, QuotaLimit};
@@ -204,11 +204,11 @@ impl Jobs for SqliteStore {
         {
             return jobs.iter().map(|_| Err(StoreError::Full(lack.clone()))).collect();
         }
-        let added = self.in_chunks(Durability::Full, jobs, add).into_iter();
+        let added = self.in_chunks(CommitDurability::Full, jobs, add).into_iter();
         added.map(|one| one.and_then(|added| added.map_err(StoreError::OverQuota))).collect()
     }
 
-    fn get(&mut self, key: &JobKey) -> Result<Option<View>> {
+    fn get(&mut self, key: &JobKey) -> Result<Option<StoredJob>> {
         match self.topic(&key.topic)? {
             Some(tid) => browse::get(&self.db, tid, key).map_err(refused),
             None => Ok(None),
@@ -216,21 +216,21 @@ impl Jobs for SqliteStore {
     }
 
     fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<Deleted>> {
-        let deleted = self.in_chunks(Durability::Full, keys, |w, key| delete(w, key, None));
+        let deleted = self.in_chunks(CommitDurability::Full, keys, |w, key| delete(w, key, None));
         deleted.into_iter().map(|one| one.map(Deleted::from_found)).collect()
     }
 
     fn delete_with_note(&mut self, keys: &[JobKey], note: &str) -> Vec<Result<Deleted>> {
-        let deleted = self.in_chunks(Durability::Full, keys, |w, key| delete(w, key, Some(note)));
+        let deleted = self.in_chunks(CommitDurability::Full, keys, |w, key| delete(w, key, Some(note)));
         deleted.into_iter().map(|one| one.map(Deleted::from_found)).collect()
     }
 
     fn change(&mut self, key: &JobKey, to: &Change) -> Result<Changed> {
-        self.write(Durability::Full, |w| change(w, key, to))?.map_err(StoreError::OverQuota)
+        self.write(CommitDurability::Full, |w| change(w, key, to))?.map_err(StoreError::OverQuota)
     }
 
     fn release(&mut self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>> {
-        self.in_chunks(Durability::Full, jobs, release)
+        self.in_chunks(CommitDurability::Full, jobs, release)
     }
 
     fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize> {

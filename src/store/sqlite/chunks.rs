@@ -1,6 +1,6 @@
 //! Work of any size, in transactions that stay short.
 
-use super::commit::Durability;
+use super::commit::CommitDurability;
 use super::write::Write;
 use super::{CHUNK, SqliteStore};
 use crate::{Result, StoreError};
@@ -8,7 +8,7 @@ use crate::{Result, StoreError};
 impl SqliteStore {
     pub(super) fn in_chunks<A, B>(
         &mut self,
-        durability: Durability,
+        durability: CommitDurability,
         items: &[A],
         mut one: impl FnMut(&mut Write<'_>, &A) -> rusqlite::Result<B>,
     ) -> Vec<Result<B>> {
@@ -31,7 +31,7 @@ impl SqliteStore {
     ) -> Result<usize> {
         let mut sum = 0;
         loop {
-            match self.write(Durability::Full, &mut step) {
+            match self.write(CommitDurability::Full, &mut step) {
                 Ok((some, More::Yes)) => sum += some,
                 Ok((some, More::No)) => return Ok(sum + some),
                 Err(e) if sum == 0 => return Err(e),

@@ -13,7 +13,7 @@ use crate::{Result, StoreError};
 
 /// When a transaction is on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Durability {
+pub(super) enum CommitDurability {
     /// Before it is answered.
     Full,
     /// After the next transaction that is `Full`, or the next checkpoint.
@@ -31,7 +31,7 @@ impl SqliteStore {
     /// Runs `work` in a write transaction. After the commit, rings the bells that `work` asks for.
     pub(super) fn write<T>(
         &mut self,
-        durability: Durability,
+        durability: CommitDurability,
         work: impl FnOnce(&mut Write<'_>) -> rusqlite::Result<T>,
     ) -> Result<T> {
         let turn = Arc::clone(&self.turn);
@@ -61,11 +61,11 @@ impl SqliteStore {
     /// Runs the transaction, in this handle's turn.
     fn commit<T>(
         &mut self,
-        durability: Durability,
+        durability: CommitDurability,
         work: impl FnOnce(&mut Write<'_>) -> rusqlite::Result<T>,
     ) -> std::result::Result<(T, PendingRings), TransactionError> {
         if self.durability != durability {
-            let level = if durability == Durability::Full { "full" } else { "normal" };
+            let level = if durability == CommitDurability::Full { "full" } else { "normal" };
             self.db.pragma_update(None, "synchronous", level).map_err(TransactionError::Refused)?;
             self.durability = durability;
         }

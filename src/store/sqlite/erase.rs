@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::SqliteStore;
 use super::carry_over::{LogReuse, carry_over};
 use super::chunks::More;
-use super::commit::Durability;
+use super::commit::CommitDurability;
 use super::connect::refused;
 use super::free_pages::{PAUSE, free_page_bytes, give_back};
 use super::write::Write;
@@ -59,7 +59,7 @@ impl SqliteStore {
         }
         if self.gives_pages_back
             && free_page_bytes(&self.db).map_err(refused)? > 0
-            && self.write(Durability::Normal, |w| give_back(w.db, i64::from(i32::MAX)))? > 0
+            && self.write(CommitDurability::Normal, |w| give_back(w.db, i64::from(i32::MAX)))? > 0
         {
             return Ok(Some(PAUSE));
         }
@@ -68,7 +68,7 @@ impl SqliteStore {
         }
         // Erasures that began in the meantime are counted in the file, but not in `erasures` here. The next call does
         // them.
-        self.write(Durability::Normal, |w| w.db.execute("UPDATE shard SET erased = ?1", [erasures]))?;
+        self.write(CommitDurability::Normal, |w| w.db.execute("UPDATE shard SET erased = ?1", [erasures]))?;
         Ok(Some(Duration::ZERO))
     }
 }

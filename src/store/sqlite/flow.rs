@@ -1,6 +1,6 @@
 //! Permits and circuits, which make ready jobs wait. Each function does the part of a transaction for one topic.
 
-use super::commit::Durability;
+use super::commit::CommitDurability;
 use super::connect::refused;
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::write::Write;
 use super::{SqliteStore, browse, change, row, write};
 use crate::{
-    CircuitOpening, CircuitState, CircuitView, LimitQuery, LimitUse, Limits, OwnerTag, PERMIT_HOLDS, Pauses,
-    Permit, PermitRequest, ReadyCounts, Result, WaitingTopics,
+    CircuitOpening, CircuitState, CircuitView, CircuitWaits, LimitQuery, LimitUse, Limits, OwnerTag,
+    PERMIT_HOLDS, Pauses, Permit, PermitRequest, ReadyCounts, Result,
 };
-use model::flow::RateSteps;
+use model::flow::TokenBucket;
 use model::job::TopicName;
 
 /// Grants permits of one topic or host.
@@ -38,7 +38,7 @@ pub(super) fn permit(w: &mut Write<'_>, owner: &OwnerTag, ask: &PermitRequest) -
                 .query_row([name], |r| r.get(0))
                 .optional()?;
         let now_us = (w.now_ns / 1000) as f64;
-        let taken = RateSteps::from(rate).take(spent_us.unwrap_or(0.0), now_us, ask.unused, permit.granted);
+        let taken = TokenBucket::from(rate).take(spent_us.unwrap_or(0.0), now_us, ask.unused, permit.granted);
         w.db.prepare_cached("INSERT OR REPLACE INTO rate (name, spent_us) VALUES (?1, ?2)")?
             .execute(params![name, taken.spent_us])?;
         permit = Permit { granted: taken.granted, again: taken.again };
@@ -61,7 +61,7 @@ fn limit_use(db: &Connection, query: &LimitQuery, now_ms: i64) -> rusqlite::Resu
         .prepare_cached("SELECT spent_us FROM rate WHERE name = ?1")?
         .query_row([name], |r| r.get(0))
         .optional()?;
-    let wait = |rate| RateSteps::from(rate).wait(spent_us.unwrap_or(0.0), now_ms as f64 * 1000.0);
+    let wait = |rate| TokenBucket::from(rate).wait(spent_us.unwrap_or(0.0), now_ms as f64 * 1000.0);
     Ok(LimitUse { held, again: query.rate.and_then(wait) })
 }
 
@@ -145,7 +145,7 @@ pub(super) struct ReadyTopics {
     /// the number is 1, and the last value is how often the circuit was opened.
     pub topics: Vec<(TopicName, u64, Option<u32>)>,
     /// The topics whose jobs may not be leased, and for how long.
-    pub waiting: WaitingTopics,
+    pub waiting: CircuitWaits,
 }
 
 impl ReadyTopics {
@@ -171,7 +171,7 @@ impl ReadyTopics {
 
     /// Returns the topics whose jobs may still be leased, with the number of these jobs. Also returns the topics that
     /// wait.
-    pub(super) fn left(self) -> (ReadyCounts, WaitingTopics) {
+    pub(super) fn left(self) -> (ReadyCounts, CircuitWaits) {
         let left = self.topics.into_iter().filter(|(_, ready, _)| *ready > 0);
         (left.map(|(topic, ready, _)| (topic, ready)).collect(), self.waiting)
     }
@@ -187,7 +187,7 @@ pub(super) fn probe(w: &Write<'_>, topic: &TopicName, deadline_ms: i64) -> rusql
 
 impl Pauses for SqliteStore {
     fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()> {
-        self.write(Durability::Full, |w| change::pause(w, topic, paused))
+        self.write(CommitDurability::Full, |w| change::pause(w, topic, paused))
     }
 
     fn paused(&mut self) -> Result<Vec<TopicName>> {
@@ -197,7 +197,7 @@ impl Pauses for SqliteStore {
 
 impl Limits for SqliteStore {
     fn permits(&mut self, owner: &OwnerTag, asks: &[PermitRequest]) -> Vec<Result<Permit>> {
-        self.in_chunks(Durability::Normal, asks, |w, ask| permit(w, owner, ask))
+        self.in_chunks(CommitDurability::Normal, asks, |w, ask| permit(w, owner, ask))
     }
 
     fn limit_use(&mut self, queries: &[LimitQuery]) -> Vec<Result<LimitUse>> {
@@ -206,11 +206,11 @@ impl Limits for SqliteStore {
     }
 
     fn open_circuit(&mut self, opening: &CircuitOpening) -> Result<bool> {
-        self.write(Durability::Normal, |w| open(w, opening))
+        self.write(CommitDurability::Normal, |w| open(w, opening))
     }
 
     fn close_circuit(&mut self, topic: &TopicName) -> Result<bool> {
-        self.write(Durability::Normal, |w| close(w, topic))
+        self.write(CommitDurability::Normal, |w| close(w, topic))
     }
 
     fn circuits(&mut self) -> Result<Vec<CircuitView>> {

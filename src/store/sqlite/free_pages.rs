@@ -11,7 +11,7 @@ use rusqlite::Connection;
 
 use super::SqliteStore;
 use super::carry_over::{LogReuse, carry_over};
-use super::commit::Durability;
+use super::commit::CommitDurability;
 use super::connect::refused;
 use crate::Result;
 
@@ -41,7 +41,7 @@ pub(super) enum FreePages {
 
 /// What to do about free pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum FreePagesAction {
     Nothing,
     /// Check again after this time.
     Wait(Duration),
@@ -53,31 +53,31 @@ enum Step {
 }
 
 impl FreePages {
-    fn step(&mut self, free: i64, now: Instant) -> Step {
+    fn step(&mut self, free: i64, now: Instant) -> FreePagesAction {
         match *self {
-            FreePages::Few if free <= KEPT => Step::Nothing,
+            FreePages::Few if free <= KEPT => FreePagesAction::Nothing,
             FreePages::Few => {
                 *self = FreePages::Many { since: now, least: free };
-                Step::Wait(SETTLED)
+                FreePagesAction::Wait(SETTLED)
             }
             FreePages::Many { .. } if free <= KEPT => {
                 *self = FreePages::Few;
-                Step::Nothing
+                FreePagesAction::Nothing
             }
             FreePages::Many { since, least } => {
                 let (least, past) = (least.min(free), now.saturating_duration_since(since));
                 if past < SETTLED {
                     *self = FreePages::Many { since, least };
-                    return Step::Wait(SETTLED - past);
+                    return FreePagesAction::Wait(SETTLED - past);
                 }
                 *self = FreePages::Giving { left: least - KEPT };
-                Step::Give(least - KEPT)
+                FreePagesAction::Give(least - KEPT)
             }
             FreePages::Giving { left } if left <= 0 || free <= KEPT => {
                 *self = FreePages::Few;
-                Step::Shrink
+                FreePagesAction::Shrink
             }
-            FreePages::Giving { left } => Step::Give(left.min(free - KEPT)),
+            FreePages::Giving { left } => FreePagesAction::Give(left.min(free - KEPT)),
         }
     }
 
@@ -98,14 +98,14 @@ impl SqliteStore {
         }
         let free = number(&self.db, "freelist_count").map_err(refused)?;
         match self.free_pages.step(free, Instant::now()) {
-            Step::Nothing => Ok(None),
-            Step::Wait(span) => Ok(Some(span)),
-            Step::Give(pages) => {
-                let given = self.write(Durability::Normal, |w| give_back(w.db, pages))?;
+            FreePagesAction::Nothing => Ok(None),
+            FreePagesAction::Wait(span) => Ok(Some(span)),
+            FreePagesAction::Give(pages) => {
+                let given = self.write(CommitDurability::Normal, |w| give_back(w.db, pages))?;
                 self.free_pages.note_given_back(given);
                 Ok(Some(PAUSE))
             }
-            Step::Shrink => {
+            FreePagesAction::Shrink => {
                 carry_over(&self.db, &self.turn, &mut self.log, &self.path, 1, LogReuse::Reused)?;
                 // More pages may have become free meanwhile.
                 Ok(Some(PAUSE))
@@ -149,25 +149,29 @@ mod tests {
     fn only_pages_that_stay_free_for_a_while_are_given_back() {
         let (mut pages, begun) = (FreePages::default(), Instant::now());
         let at = |seconds| begun + Duration::from_secs(seconds);
-        assert_eq!(pages.step(KEPT, at(0)), Step::Nothing);
-        assert_eq!(pages.step(KEPT + 900, at(0)), Step::Wait(SETTLED));
+        assert_eq!(pages.step(KEPT, at(0)), FreePagesAction::Nothing);
+        assert_eq!(pages.step(KEPT + 900, at(0)), FreePagesAction::Wait(SETTLED));
         // A bell rings meanwhile, and jobs need some of the pages.
-        assert_eq!(pages.step(KEPT + 300, at(4)), Step::Wait(Duration::from_secs(6)));
-        assert_eq!(pages.step(KEPT + 800, at(10)), Step::Give(300));
+        assert_eq!(pages.step(KEPT + 300, at(4)), FreePagesAction::Wait(Duration::from_secs(6)));
+        assert_eq!(pages.step(KEPT + 800, at(10)), FreePagesAction::Give(300));
         pages.note_given_back(200);
-        assert_eq!(pages.step(KEPT + 600, at(11)), Step::Give(100));
+        assert_eq!(pages.step(KEPT + 600, at(11)), FreePagesAction::Give(100));
         pages.note_given_back(100);
-        assert_eq!(pages.step(KEPT + 500, at(12)), Step::Shrink);
-        assert_eq!(pages.step(KEPT + 500, at(12)), Step::Wait(SETTLED), "the others have to stay free first");
-        assert_eq!(pages.step(10, at(13)), Step::Nothing, "they were needed");
+        assert_eq!(pages.step(KEPT + 500, at(12)), FreePagesAction::Shrink);
+        assert_eq!(
+            pages.step(KEPT + 500, at(12)),
+            FreePagesAction::Wait(SETTLED),
+            "the others have to stay free first"
+        );
+        assert_eq!(pages.step(10, at(13)), FreePagesAction::Nothing, "they were needed");
         assert_eq!(pages, FreePages::Few);
     }
 
     #[test]
     fn a_step_that_gives_nothing_back_is_the_last() {
         let mut pages = FreePages::Giving { left: 500 };
-        assert_eq!(pages.step(KEPT + 500, Instant::now()), Step::Give(500));
+        assert_eq!(pages.step(KEPT + 500, Instant::now()), FreePagesAction::Give(500));
         pages.note_given_back(0);
-        assert_eq!(pages.step(KEPT + 500, Instant::now()), Step::Shrink);
+        assert_eq!(pages.step(KEPT + 500, Instant::now()), FreePagesAction::Shrink);
     }
 }

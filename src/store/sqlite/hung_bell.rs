@@ -28,28 +28,29 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The place where a process waits for work. Its descriptor is readable after a ring, and when the bell may have to be
 /// hung again.
 #[derive(Debug)]
-pub struct HungBell {
+pub struct SocketBell {
     path: PathBuf,
     /// All that wakes the process.
     wakes: Epoll,
     /// The timer for the next try to hang the bell again.
     clock: TimerFd,
-    hung: Mutex<HungBellState>,
+    hung: Mutex<SocketBellState>,
 }
 
 #[derive(Debug)]
-struct HungBellState {
+struct SocketBellState {
     socket: UnixDatagram,
-    /// Device and inode of the socket's file. None: the bell could not be hung again yet.
+    /// Device and inode of the socket's file. None: the file was removed, and a new socket and its watch could not be
+    /// set up yet.
     file: Option<(u64, u64)>,
     /// The watch for changes. None: the host allows no more watches. If the file is then removed, the bell is not hung
     /// again.
     changes: Option<Inotify>,
 }
 
-impl HungBell {
+impl SocketBell {
     /// Hangs a bell under a name that no other process uses.
-    pub fn hang(run_dir: &Path, kind: BellKind, name: &str) -> io::Result<HungBell> {
+    pub fn hang(run_dir: &Path, kind: BellKind, name: &str) -> io::Result<SocketBell> {
         host::make_folder_in_run_dir(&folder(run_dir))?;
         let path = folder(run_dir).join(format!("{}{name}", prefix(kind)));
         let wakes = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
@@ -60,18 +61,18 @@ impl HungBell {
         let changes = watch(&path)
             .inspect_err(|e| log::warn!("{} is not hung again if it is removed: {e}", path.display()))
             .ok();
-        let hung = HungBellState { socket, file: Some(file), changes };
+        let hung = SocketBellState { socket, file: Some(file), changes };
         hung.wake(&wakes)?;
-        Ok(HungBell { path, wakes, clock, hung: Mutex::new(hung) })
+        Ok(SocketBell { path, wakes, clock, hung: Mutex::new(hung) })
     }
 
-    fn hung(&self) -> MutexGuard<'_, HungBellState> {
+    fn hung(&self) -> MutexGuard<'_, SocketBellState> {
         self.hung.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hangs the bell again if its file is not there any more. Returns whether the bell was hung again. If so, rings in
     /// the meantime were lost.
-    fn rehang(&self, hung: &mut HungBellState) -> io::Result<bool> {
+    fn rehang(&self, hung: &mut SocketBellState) -> io::Result<bool> {
         let is_due = self.take_clock_event()?;
         if !hung.has_changed()? && !is_due || hung.is_there(&self.path) {
             return Ok(false);
@@ -92,7 +93,7 @@ impl HungBell {
         }
     }
 
-    fn hang_again(&self, hung: &mut HungBellState) -> io::Result<()> {
+    fn hang_again(&self, hung: &mut SocketBellState) -> io::Result<()> {
         match std::fs::create_dir(self.path.parent().unwrap_or(&self.path)) {
             Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
             _ => {}
@@ -103,7 +104,7 @@ impl HungBell {
             _ => {}
         }
         let (socket, file) = bind(&self.path)?;
-        let next = HungBellState { socket, file: Some(file), changes: Some(watch(&self.path)?) };
+        let next = SocketBellState { socket, file: Some(file), changes: Some(watch(&self.path)?) };
         if !next.is_there(&self.path) {
             return Err(io::Error::other("it was removed at once"));
         }
@@ -145,7 +146,7 @@ fn watch(path: &Path) -> io::Result<Inotify> {
     Ok(changes)
 }
 
-impl HungBellState {
+impl SocketBellState {
     fn wake(&self, wakes: &Epoll) -> io::Result<()> {
         let event = || EpollEvent::new(EpollFlags::EPOLLIN, 0);
         wakes.add(&self.socket, event())?;
@@ -188,7 +189,7 @@ impl HungBellState {
     }
 }
 
-impl Bell for HungBell {
+impl Bell for SocketBell {
     fn answer(&self) -> io::Result<bool> {
         let mut hung = self.hung();
         let rang = hung.answer()?;
@@ -196,13 +197,13 @@ impl Bell for HungBell {
     }
 }
 
-impl AsFd for HungBell {
+impl AsFd for SocketBell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wakes.0.as_fd()
     }
 }
 
-impl Drop for HungBell {
+impl Drop for SocketBell {
     fn drop(&mut self) {
         // If the file cannot be removed, the next ring removes it.
         let _ = std::fs::remove_file(&self.path);
@@ -216,11 +217,11 @@ mod tests {
 
     const PUSH: PendingRings = PendingRings { push: true, timer: false };
 
-    fn hang(run_dir: &Path) -> HungBell {
-        HungBell::hang(run_dir, BellKind::Push, "a").unwrap()
+    fn hang(run_dir: &Path) -> SocketBell {
+        SocketBell::hang(run_dir, BellKind::Push, "a").unwrap()
     }
 
-    fn rings(run_dir: &Path, bell: &HungBell) -> bool {
+    fn rings(run_dir: &Path, bell: &SocketBell) -> bool {
         BellRinger::new(run_dir).ring(PUSH);
         bell.answer().unwrap()
     }
@@ -255,7 +256,7 @@ mod tests {
     fn the_bells_of_others_come_and_go_unheard() {
         let dir = tempfile::tempdir().unwrap();
         let bell = hang(dir.path());
-        drop(HungBell::hang(dir.path(), BellKind::Push, "b").unwrap());
+        drop(SocketBell::hang(dir.path(), BellKind::Push, "b").unwrap());
         let mut fds = [nix::poll::PollFd::new(bell.as_fd(), nix::poll::PollFlags::POLLIN)];
         assert_eq!(nix::poll::poll(&mut fds, nix::poll::PollTimeout::ZERO).unwrap(), 0);
     }

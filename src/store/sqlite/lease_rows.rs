@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension, Row, params};
 use super::flow::{self, ReadyTopics};
 use super::row;
 use super::write::Write;
-use crate::{Batch, HELD_MS, LeaseRequest, Leased, OwnerTag, Token};
+use crate::{HELD_MS, LeaseRequest, LeaseResult, LeasedJob, OwnerTag, Token};
 use model::job::{Body, Due, JobKey, State, TopicName};
 
 /// How many random bytes a token has. The number of the row comes before them.
@@ -19,7 +19,7 @@ pub(super) fn lease(
     wanted: &[LeaseRequest],
     limit: usize,
     owner: Option<&OwnerTag>,
-) -> rusqlite::Result<Batch> {
+) -> rusqlite::Result<LeaseResult> {
     flow::set_circuits_back(w)?;
     let mut found = ReadyTopics::now(w.db, w.now_ms())?;
     let mut jobs = Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn lease(
         jobs.append(&mut batch);
     }
     let (left, waiting) = found.left();
-    Ok(Batch { jobs, left, waiting })
+    Ok(LeaseResult { jobs, left, waiting })
 }
 
 /// Returns how many more jobs of a topic may be leased.
@@ -84,9 +84,9 @@ fn leased_row(
     topic: &TopicName,
     leased_ms: i64,
     deadline_ms: i64,
-) -> rusqlite::Result<Leased> {
+) -> rusqlite::Result<LeasedJob> {
     let (seq, random): (i64, Vec<u8>) = (row.get(7)?, row.get(2)?);
-    Ok(Leased {
+    Ok(LeasedJob {
         key: JobKey { topic: topic.clone(), id: row::id(row, 0)? },
         body: Body::trusted(row.get::<_, String>(1)?),
         token: Token([&seq.to_be_bytes(), random.as_slice()].concat().into()),
@@ -108,7 +108,7 @@ pub(super) fn lease_job(
     hold: Duration,
     max_attempts: u32,
     owner: Option<&OwnerTag>,
-) -> rusqlite::Result<Option<Leased>> {
+) -> rusqlite::Result<Option<LeasedJob>> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(None) };
     let sql = "SELECT seq, state FROM job WHERE tid = ?1 AND id = ?2 AND state < 3 AND at_ms <> ?3";
     let found =
@@ -140,7 +140,7 @@ fn take(
     limit: usize,
     owner: Option<&OwnerTag>,
     deadline_ms: i64,
-) -> rusqlite::Result<Vec<Leased>> {
+) -> rusqlite::Result<Vec<LeasedJob>> {
     let (db, now_ms) = (w.db, w.now_ms());
     let mut update = db.prepare_cached(concat!(
         lease_update!(),
@@ -148,7 +148,7 @@ fn take(
         leased_columns!()
     ))?;
     let owner = owner.map(|o| o.0.as_str());
-    let leased = |row: &Row<'_>| -> rusqlite::Result<((i64, i64, i64), Leased)> {
+    let leased = |row: &Row<'_>| -> rusqlite::Result<((i64, i64, i64), LeasedJob)> {
         let job = leased_row(row, &want.topic, now_ms, deadline_ms)?;
         Ok(((row.get(8)?, job.due_ms, row.get(7)?), job))
     };

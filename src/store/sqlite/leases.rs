@@ -1,19 +1,25 @@
 //! The traits for the steps to delivery: leases, settlements, promotion. Each method runs transactions of `deliver`.
 
 use super::chunks::More;
-use super::commit::Durability;
+use super::commit::CommitDurability;
 use super::connect::refused;
 use super::flow::ReadyTopics;
 use super::{CHUNK, SqliteStore, browse, deliver, flow, lease_rows, write};
 use crate::lease::exchange_apart;
 use crate::{
-    Batch, LeaseRequest, Leased, Leases, Promotion, Result, Settled, Settlement, Settlements, StoreError,
+    LeaseRequest, LeaseResult, LeasedJob, Leases, Result, Settled, Settlement, Settlements, StoreError,
+    TimerWork,
 };
 use crate::{OwnerTag, PromotionResult, Rescheduled};
 use model::job::{JobKey, TopicName};
 use std::time::Duration;
 impl Leases for SqliteStore {
-    fn lease(&mut self, wanted: &[LeaseRequest], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
+    fn lease(
+        &mut self,
+        wanted: &[LeaseRequest],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+    ) -> Result<LeaseResult> {
         self.check_file()?;
         let now_ms = write::now_ms();
         let ready = ReadyTopics::now(&self.db, now_ms).map_err(refused)?;
@@ -22,9 +28,9 @@ impl Leases for SqliteStore {
         let is_ready = |want: &LeaseRequest| ready.topics.iter().any(|(topic, ..)| *topic == want.topic);
         if limit == 0 || !is_set_back && !wanted.iter().any(is_ready) {
             let (left, waiting) = ready.left();
-            return Ok(Batch { jobs: Vec::new(), left, waiting });
+            return Ok(LeaseResult { jobs: Vec::new(), left, waiting });
         }
-        self.write(Durability::Normal, |w| lease_rows::lease(w, wanted, limit, owner))
+        self.write(CommitDurability::Normal, |w| lease_rows::lease(w, wanted, limit, owner))
     }
 
     fn lease_job(
@@ -33,15 +39,15 @@ impl Leases for SqliteStore {
         hold: Duration,
         max_attempts: u32,
         owner: Option<&OwnerTag>,
-    ) -> Result<Option<Leased>> {
+    ) -> Result<Option<LeasedJob>> {
         self.check_file()?;
-        self.write(Durability::Normal, |w| lease_rows::lease_job(w, key, hold, max_attempts, owner))
+        self.write(CommitDurability::Normal, |w| lease_rows::lease_job(w, key, hold, max_attempts, owner))
     }
 }
 
 impl Settlements for SqliteStore {
     fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>> {
-        self.in_chunks(Durability::Normal, settlements, deliver::settle)
+        self.in_chunks(CommitDurability::Normal, settlements, deliver::settle)
     }
 
     fn exchange(
@@ -50,11 +56,11 @@ impl Settlements for SqliteStore {
         wanted: &[LeaseRequest],
         limit: usize,
         owner: Option<&OwnerTag>,
-    ) -> (Vec<Result<Settled>>, Result<Batch>) {
+    ) -> (Vec<Result<Settled>>, Result<LeaseResult>) {
         if settlements.is_empty() || settlements.len() > CHUNK {
             return exchange_apart(self, settlements, wanted, limit, owner);
         }
-        let exchanged = self.write(Durability::Normal, |w| {
+        let exchanged = self.write(CommitDurability::Normal, |w| {
             let settled: Vec<Settled> =
                 settlements.iter().map(|one| deliver::settle(w, one)).collect::<rusqlite::Result<_>>()?;
             w.write_counts()?;
@@ -72,7 +78,7 @@ impl Settlements for SqliteStore {
     }
 }
 
-impl Promotion for SqliteStore {
+impl TimerWork for SqliteStore {
     fn promote_or_spread(
         &mut self,
         limit: usize,
@@ -84,7 +90,7 @@ impl Promotion for SqliteStore {
         if next_ms.is_none_or(|at| at > write::now_ms()) {
             return Ok((PromotionResult { jobs: 0, next_ms }, Rescheduled::new()));
         }
-        self.write(Durability::Normal, |w| deliver::promote(w, limit, spread))
+        self.write(CommitDurability::Normal, |w| deliver::promote(w, limit, spread))
     }
 
     fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {
@@ -99,7 +105,7 @@ impl Promotion for SqliteStore {
         if next_ms.is_none_or(|at| at > write::now_ms()) {
             return Ok(PromotionResult { jobs: 0, next_ms });
         }
-        self.write(Durability::Normal, |w| deliver::expire(w, limit))
+        self.write(CommitDurability::Normal, |w| deliver::expire(w, limit))
     }
 
     fn take_dead_letter_topics(&mut self) -> Vec<TopicName> {

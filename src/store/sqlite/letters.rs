@@ -1,7 +1,7 @@
 //! Dead letters, and the operations that change many jobs at a time: redrive, purge. Each function does the part of a
 //! transaction for one bounded batch.
 
-use super::commit::Durability;
+use super::commit::CommitDurability;
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, params};
@@ -9,9 +9,9 @@ use rusqlite::{OptionalExtension, params};
 use super::job_bytes::{DEAD_LETTERS_OF_ID, job_bytes};
 use super::write::Write;
 use super::{CHUNK, More, SqliteStore};
-use crate::{DeadLetter, DeadLetterOperation, DeadLetterSelection, DeadLetters, Result, StoreError};
+use crate::{DeadLetterKey, DeadLetterOperation, DeadLetterSelection, DeadLetters, Result, StoreError};
 use model::job::{Due, JobId, State, TopicName};
-use model::letters::Pace;
+use model::letters::RedrivePace;
 use model::record::Ending;
 
 impl SqliteStore {
@@ -21,7 +21,7 @@ impl SqliteStore {
         topic: &TopicName,
         which: &DeadLetterSelection,
         limit: usize,
-        pace: Pace,
+        pace: RedrivePace,
     ) -> Result<usize> {
         // Each named dead letter is tried only once. A redriven job may end soon, and its id may have another dead
         // letter. A second step with the same names would redrive that one too.
@@ -72,7 +72,7 @@ pub(super) fn redrive(
     topic: &TopicName,
     which: &DeadLetterSelection,
     limit: usize,
-    (pace, done): (Pace, usize),
+    (pace, done): (RedrivePace, usize),
 ) -> rusqlite::Result<Redriven> {
     let Some(tid) = w.topic(topic)? else { return Ok(Redriven::default()) };
     let free = "NOT EXISTS (SELECT 1 FROM job live WHERE live.tid = job.tid AND live.id = job.id AND live.state < 4)";
@@ -104,7 +104,7 @@ pub(super) fn redrive(
                 "SELECT seq FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 AND at_ms = ?3 AND {free} LIMIT 1"
             );
             let mut find = w.db.prepare_cached(&sql)?;
-            for DeadLetter { id, died_ms } in letters.iter().take(limit) {
+            for DeadLetterKey { id, died_ms } in letters.iter().take(limit) {
                 let found = find.query_row(params![tid, id.as_str(), died_ms], |row| row.get::<_, i64>(0));
                 seqs.extend(found.optional()?);
             }
@@ -186,11 +186,11 @@ pub(super) fn purge(
 pub(super) fn purge_letters(
     w: &mut Write<'_>,
     topic: &TopicName,
-    letters: &[DeadLetter],
+    letters: &[DeadLetterKey],
 ) -> rusqlite::Result<usize> {
     let Some(tid) = w.topic(topic)? else { return Ok(0) };
     let mut gone = 0;
-    for DeadLetter { id, died_ms } in letters {
+    for DeadLetterKey { id, died_ms } in letters {
         let which =
             "seq IN (SELECT seq FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 AND at_ms = ?3 LIMIT 1)";
         gone += w.delete_jobs(tid, which, params![tid, id.as_str(), died_ms])?;
@@ -221,7 +221,7 @@ impl DeadLetters for SqliteStore {
         topic: &TopicName,
         which: &DeadLetterSelection,
         limit: usize,
-        pace: Pace,
+        pace: RedrivePace,
     ) -> Result<usize> {
         self.redrive_some(topic, which, limit, pace)
     }
@@ -229,20 +229,20 @@ impl DeadLetters for SqliteStore {
     fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: DeadLetterOperation) -> Result<usize> {
         let mut sum = 0;
         for some in ids.chunks(CHUNK) {
-            sum += self.write(Durability::Full, |w| letters(w, topic, some, what))?;
+            sum += self.write(CommitDurability::Full, |w| letters(w, topic, some, what))?;
         }
         Ok(sum)
     }
 
-    fn purge_letters(&mut self, topic: &TopicName, named: &[DeadLetter]) -> Result<usize> {
+    fn purge_letters(&mut self, topic: &TopicName, named: &[DeadLetterKey]) -> Result<usize> {
         let mut sum = 0;
         for some in named.chunks(CHUNK) {
-            sum += self.write(Durability::Full, |w| purge_letters(w, topic, some))?;
+            sum += self.write(CommitDurability::Full, |w| purge_letters(w, topic, some))?;
         }
         Ok(sum)
     }
 
     fn retire(&mut self, topic: &TopicName, age: Duration, limit: usize) -> Result<usize> {
-        self.write(Durability::Normal, |w| retire(w, topic, age, limit))
+        self.write(CommitDurability::Normal, |w| retire(w, topic, age, limit))
     }
 }

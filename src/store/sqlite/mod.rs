@@ -38,9 +38,9 @@ mod turn;
 mod wal;
 mod write;
 
-use crate::disk::Reserve;
+use crate::disk::DiskReserve;
 use crate::records::trim_when_due;
-use crate::{Maintenance, OwnerTag, Promotion};
+use crate::{Maintenance, OwnerTag, TimerWork};
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -50,13 +50,13 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OpenFlags};
 
-pub use hung_bell::HungBell;
+pub use hung_bell::SocketBell;
 pub use turn::{HeldTurn, unfinished_replacement};
 
 use self::bell::{BellRinger, PendingRings};
 use self::carry_over::{LogReuse, carry_over, carry_over_all};
 use self::chunks::More;
-use self::commit::Durability;
+use self::commit::CommitDurability;
 use self::connect::connect;
 pub(super) use self::connect::{BUSY, at_commit, refused};
 use self::free_pages::FreePages;
@@ -86,14 +86,14 @@ pub struct SqliteStore {
     turn: Arc<Turn>,
     log: Log,
     ringer: BellRinger,
-    durability: Durability,
+    durability: CommitDurability,
     topics: TopicIds,
     /// Pages in the log after the last commit, as SQLite reports them.
     log_pages: Arc<AtomicI32>,
     log_rung: i32,
-    /// The topics that [`Promotion::take_dead_letter_topics`] has not returned yet.
+    /// The topics that [`TimerWork::take_dead_letter_topics`] has not returned yet.
     dead_topics: Vec<TopicName>,
-    reserve: Reserve,
+    reserve: DiskReserve,
     /// Whether the file can give free pages back.
     gives_pages_back: bool,
     free_pages: FreePages,
@@ -169,12 +169,12 @@ impl SqliteStore {
             free_pages: FreePages::default(),
             db,
             path: path.to_owned(),
-            reserve: Reserve::new(path, min_free),
+            reserve: DiskReserve::new(path, min_free),
             file,
             turn: Arc::new(turn),
             log: Log::beside(path),
             ringer,
-            durability: Durability::Full,
+            durability: CommitDurability::Full,
             topics: TopicIds::new(),
             log_pages,
             log_rung: 0,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{Row, params};
 
-use super::commit::Durability;
+use super::commit::CommitDurability;
 use super::connect::refused;
 use super::record_rows::record_of;
 use super::records::EndedRow;
@@ -124,7 +124,7 @@ impl Outbox for SqliteStore {
         // Perhaps the transactions that ended the jobs are not on the disk yet. So this transaction does not have to be
         // on the disk, either. The log keeps the order: if this transaction survives a power cut, the earlier
         // transactions survive too.
-        let (added, more) = self.write(Durability::Normal, |w| send(w, make))?;
+        let (added, more) = self.write(CommitDurability::Normal, |w| send(w, make))?;
         Ok(SentFollowers { added, again: more.then_some(Duration::ZERO) })
     }
 

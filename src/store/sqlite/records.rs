@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::chunks::More;
-use super::commit::Durability;
+use super::commit::CommitDurability;
 use super::connect::refused;
 use super::free_pages::free_page_bytes;
 use super::pending_records::TopicRecords;
@@ -311,7 +311,7 @@ impl SqliteStore {
             let missing = free_page_bytes(&self.db).map_err(refused).map(|free| needed - free);
             let removed = match missing {
                 Ok(..=0) => return true,
-                Ok(missing) => self.write(Durability::Normal, |w| w.make_room(missing)),
+                Ok(missing) => self.write(CommitDurability::Normal, |w| w.make_room(missing)),
                 Err(e) => Err(e),
             };
             match removed {
@@ -329,7 +329,7 @@ impl SqliteStore {
 
 impl Records for SqliteStore {
     fn keep_records(&mut self, topics: &[(TopicName, RecordKeeping)], bytes_max: u64) -> Result<()> {
-        self.write(Durability::Normal, |w| keep(w, topics, bytes_max))
+        self.write(CommitDurability::Normal, |w| keep(w, topics, bytes_max))
     }
 
     fn records(&mut self, key: &JobKey) -> Result<Vec<JobRecord>> {
@@ -384,7 +384,7 @@ impl Records for SqliteStore {
     }
 
     fn trim_records(&mut self) -> Result<(usize, Duration)> {
-        let (gone, shortest) = self.write(Durability::Normal, trim)?;
+        let (gone, shortest) = self.write(CommitDurability::Normal, trim)?;
         Ok((gone, trim_again(gone, shortest)))
     }
 }

@@ -3,7 +3,7 @@
 use rusqlite::Row;
 use rusqlite::types::Type;
 
-use crate::{Reserver, View};
+use crate::{Reserver, StoredJob};
 use model::headers::Headers;
 use model::job::{Attempt, Body, JobId, JobKey, State, TopicName};
 use model::job_priority::JobPriority;
@@ -12,12 +12,12 @@ use model::record::Ending;
 /// The columns that [`view`] reads, in the order that it expects.
 pub(super) const COLUMNS: &str = "id, state, at_ms, due_ms, stamp_us, priority, attempts, max_attempts, attempts_log, body, seq, headers, reserver";
 
-pub(super) fn view(topic: &TopicName, row: &Row<'_>) -> rusqlite::Result<View> {
+pub(super) fn view(topic: &TopicName, row: &Row<'_>) -> rusqlite::Result<StoredJob> {
     let state = state(row, 1)?;
     let (at_ms, attempts): (i64, u32) = (row.get(2)?, row.get(6)?);
     let named: Option<String> = if state == State::Leased { row.get(12)? } else { None };
     let reserver = named.as_deref().and_then(|text| text.split_once(' '));
-    Ok(View {
+    Ok(StoredJob {
         reserver: reserver
             // The text begins with the number of the attempt for which the job was reserved. If the job was replaced
             // while it was leased, its attempts are counted from 0 again. So 0 matches any number.

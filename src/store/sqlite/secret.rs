@@ -3,7 +3,7 @@
 use rusqlite::params;
 
 use super::SqliteStore;
-use super::commit::Durability;
+use super::commit::CommitDurability;
 use super::connect::refused;
 use crate::{Result, StoreError};
 use model::ticket::TicketSecret;
@@ -16,7 +16,7 @@ impl SqliteStore {
         let mut random = [0; 32];
         getrandom::fill(&mut random)
             .map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
-        self.write(Durability::Full, |w| {
+        self.write(CommitDurability::Full, |w| {
             w.db.execute("UPDATE shard SET secret = ?1 WHERE secret IS NULL", params![random])
         })?;
         self.known_secret()?.ok_or_else(|| StoreError::Damaged("the ticket secret is invalid".to_owned()))

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use rusqlite::params;
 
 use super::SqliteStore;
-use super::commit::Durability;
+use super::commit::CommitDurability;
 use super::job_bytes;
 use super::record_rows::OF_A_TOPIC;
 use super::records::ROW_BYTES;
 use super::row::headers_text;
 use super::write::Write;
-use crate::take_over::{MoveMark, TakeOver, without_lease};
-use crate::{Result, StoreError, View};
+use crate::take_over::{MovableStore, StoreMoveMark, without_lease};
+use crate::{Result, StoreError, StoredJob};
 use model::job::State;
 use model::record::JobRecord;
 use model::settings::beside;
@@ -27,17 +27,17 @@ fn mark_file(database: &Path) -> PathBuf {
 }
 
 /// Returns the mark of a store.
-pub(super) fn mark_of(database: &Path) -> io::Result<Option<MoveMark>> {
+pub(super) fn mark_of(database: &Path) -> io::Result<Option<StoreMoveMark>> {
     match fs::read_to_string(mark_file(database)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e),
-        Ok(text) => MoveMark::from_text(&text).map(Some).ok_or_else(|| {
+        Ok(text) => StoreMoveMark::from_text(&text).map(Some).ok_or_else(|| {
             io::Error::other(format!("{} cannot be read: {text:?}", mark_file(database).display()))
         }),
     }
 }
 
-fn write_mark(database: &Path, mark: Option<&MoveMark>) -> io::Result<()> {
+fn write_mark(database: &Path, mark: Option<&StoreMoveMark>) -> io::Result<()> {
     let file = mark_file(database);
     match mark {
         None => fs::remove_file(&file)?,
@@ -53,7 +53,7 @@ fn write_mark(database: &Path, mark: Option<&MoveMark>) -> io::Result<()> {
     File::open(file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn put_job(w: &mut Write<'_>, job: &View) -> rusqlite::Result<()> {
+fn put_job(w: &mut Write<'_>, job: &StoredJob) -> rusqlite::Result<()> {
     let tid = w.topic_or_new(&job.key.topic)?;
     let (id, at_ms) = (job.key.id.as_str(), job.until_ms.unwrap_or(job.due_ms));
     if job.state == State::Dead {
@@ -146,18 +146,18 @@ fn place_records(w: &mut Write<'_>) -> rusqlite::Result<()> {
     w.db.execute_batch("DROP TABLE taken_record")
 }
 
-impl TakeOver for SqliteStore {
-    fn move_mark(&mut self) -> Result<Option<MoveMark>> {
+impl MovableStore for SqliteStore {
+    fn move_mark(&mut self) -> Result<Option<StoreMoveMark>> {
         mark_of(&self.path).map_err(|e| StoreError::Unavailable(e.to_string()))
     }
 
-    fn set_move_mark(&mut self, mark: Option<&MoveMark>) -> Result<()> {
+    fn set_move_mark(&mut self, mark: Option<&StoreMoveMark>) -> Result<()> {
         let cannot = |e| StoreError::Unavailable(format!("{}: {e}", mark_file(&self.path).display()));
         write_mark(&self.path, mark).map_err(cannot)
     }
 
-    fn take_over(&mut self, jobs: &[View]) -> Result<()> {
-        self.write(Durability::Normal, |w| {
+    fn take_over(&mut self, jobs: &[StoredJob]) -> Result<()> {
+        self.write(CommitDurability::Normal, |w| {
             jobs.iter().try_for_each(|job| match job.state {
                 State::Leased => put_job(w, &without_lease(job)),
                 _ => put_job(w, job),
@@ -166,14 +166,14 @@ impl TakeOver for SqliteStore {
     }
 
     fn take_over_records(&mut self, records: &[JobRecord]) -> Result<()> {
-        self.write(Durability::Normal, |w| {
+        self.write(CommitDurability::Normal, |w| {
             w.db.execute_batch(COLLECTED)?;
             records.iter().try_for_each(|record| collect_record(w, record))
         })
     }
 
     fn end_take_over(&mut self) -> Result<()> {
-        self.write(Durability::Full, |w| {
+        self.write(CommitDurability::Full, |w| {
             w.db.execute_batch(COLLECTED)?;
             place_records(w)
         })

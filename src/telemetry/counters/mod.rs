@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 
-use self::mapping::Mapping;
-use model::metrics::{BYTES, FIXED_BYTES, NodeCounters, PageSums, ROW_BYTES, TopicCounters, Totals};
+use self::mapping::PageMemory;
+use model::metrics::{BYTES, CounterTotals, FIXED_BYTES, NodeCounters, PageSums, ROW_BYTES, TopicCounters};
 
 /// How many rows of topics get disk space at a time.
 const ROWS: usize = 64;
@@ -34,11 +34,11 @@ fn folder(run_dir: &Path) -> PathBuf {
 
 /// The counters of a process. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Counters(Arc<Inner>);
+pub struct Counters(Arc<CountersState>);
 
 #[derive(Debug)]
-struct Inner {
-    mapping: Mapping,
+struct CountersState {
+    mapping: PageMemory,
     /// The file of the page. None: the page is in the memory of this process only.
     file: Option<File>,
     /// How many rows of topics have disk space, as far as this process knows.
@@ -56,9 +56,9 @@ impl Counters {
 
     /// Returns counters that no other process sees.
     pub fn alone() -> Counters {
-        let mapping = Mapping::own();
+        let mapping = PageMemory::own();
         mapping.page().begin(0);
-        Counters(Arc::new(Inner { mapping, file: None, room: AtomicUsize::new(usize::MAX) }))
+        Counters(Arc::new(CountersState { mapping, file: None, room: AtomicUsize::new(usize::MAX) }))
     }
 
     fn try_open(folder: &Path, slot: &str) -> io::Result<Counters> {
@@ -74,7 +74,7 @@ impl Counters {
             };
             match opened {
                 Ok((mapping, file)) => {
-                    return Ok(Counters(Arc::new(Inner {
+                    return Ok(Counters(Arc::new(CountersState {
                         mapping,
                         file: Some(file),
                         room: AtomicUsize::new(0),
@@ -113,7 +113,7 @@ impl Counters {
     }
 }
 
-impl Inner {
+impl CountersState {
     /// Returns whether the disk has room for another row. The file has holes: if the disk is full, writing to a hole
     /// would stop the process.
     fn has_room(&self) -> bool {
@@ -146,9 +146,9 @@ fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     }
 }
 
-fn open(path: &Path, is_written: bool) -> io::Result<(Mapping, File)> {
+fn open(path: &Path, is_written: bool) -> io::Result<(PageMemory, File)> {
     let file = OpenOptions::new().read(true).write(is_written).open(path)?;
-    let mapping = Mapping::shared(&file, is_written)?;
+    let mapping = PageMemory::shared(&file, is_written)?;
     let page = mapping.page();
     match page.is_good() || !is_written && page.is_of_version_1() {
         true => Ok((mapping, file)),
@@ -166,7 +166,7 @@ fn make(folder: &Path, path: &Path) -> io::Result<()> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&draft)?;
         file.set_len(BYTES as u64)?;
         reserve(&file, FIXED_BYTES + ROWS * ROW_BYTES)?;
-        Mapping::shared(&file, true)?.page().begin(number);
+        PageMemory::shared(&file, true)?.page().begin(number);
         match std::fs::hard_link(&draft, path) {
             Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
             other => other,
@@ -179,14 +179,14 @@ fn make(folder: &Path, path: &Path) -> io::Result<()> {
 
 /// The contents of a page at one moment.
 #[derive(Debug)]
-pub struct Reading {
+pub struct PageReading {
     /// The page's own number.
     pub number: u64,
     /// Its counts.
-    pub totals: Totals,
+    pub totals: CounterTotals,
 }
 
-impl Reading {
+impl PageReading {
     /// Returns the page's sums, for the statistics of each day.
     pub fn sums(&self) -> PageSums {
         PageSums { page: self.number, sums: self.totals.sums() }
@@ -194,7 +194,7 @@ impl Reading {
 }
 
 /// Reads all pages of a `run_dir`, including those of slots that no longer exist.
-pub fn read(run_dir: &Path) -> io::Result<Vec<Reading>> {
+pub fn read(run_dir: &Path) -> io::Result<Vec<PageReading>> {
     let mut readings = Vec::new();
     let entries = match std::fs::read_dir(folder(run_dir)) {
         // No process has counted anything yet.
@@ -209,7 +209,7 @@ pub fn read(run_dir: &Path) -> io::Result<Vec<Reading>> {
         match open(&entry.path(), false) {
             Ok((mapping, _)) => {
                 let page = mapping.page();
-                readings.push(Reading { number: page.number(), totals: Totals::from_page(page) });
+                readings.push(PageReading { number: page.number(), totals: CounterTotals::from_page(page) });
             }
             Err(e) => log::debug!("{} is not counted: {e}", entry.path().display()),
         }
@@ -218,8 +218,8 @@ pub fn read(run_dir: &Path) -> io::Result<Vec<Reading>> {
 }
 
 /// Returns the sums of all pages of a `run_dir`.
-pub fn totals(run_dir: &Path) -> io::Result<Totals> {
-    let mut totals = Totals::default();
+pub fn totals(run_dir: &Path) -> io::Result<CounterTotals> {
+    let mut totals = CounterTotals::default();
     read(run_dir)?.into_iter().for_each(|reading| totals.join(reading.totals));
     Ok(totals)
 }
@@ -230,7 +230,7 @@ mod tests {
     use model::metrics::{AddOutcome, BYTES_1, MetricSubject};
 
     fn written(run_dir: &Path) -> u64 {
-        let sums = |reading: Reading| reading.sums().sums;
+        let sums = |reading: PageReading| reading.sums().sums;
         let topics = read(run_dir).unwrap().into_iter().flat_map(sums);
         topics.filter(|(s, _)| matches!(s, MetricSubject::Topic(_))).map(|(_, sums)| sums.written).sum()
     }

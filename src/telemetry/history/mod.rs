@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 pub use self::receivers::{ReceiverPoint, ReceiverSpan, read_receiver};
 pub use self::topics::{TopicPoint, add_rates, measured_rates, read_topic};
-use model::metrics::{LATENESS_RANGES, Lateness, MetricSubject, Sums, Totals};
+use model::metrics::{CounterTotals, LATENESS_RANGES, Lateness, MetricSubject, Sums};
 
 /// The number of words in a sample: its layout, its moment, sums, lateness.
 const WORDS: usize = 2 + Sums::COUNT + LATENESS_RANGES;
@@ -93,7 +93,7 @@ fn remove_old_file(run_dir: &Path) {
 }
 
 impl SumsSample {
-    fn new(at_ms: i64, totals: &Totals) -> SumsSample {
+    fn new(at_ms: i64, totals: &CounterTotals) -> SumsSample {
         let topics =
             totals.sums().into_iter().filter(|(subject, _)| matches!(subject, MetricSubject::Topic(_)));
         let sums = topics.fold(Sums::default(), |all, (_, of)| all.plus(of));
@@ -133,20 +133,20 @@ fn between(before: Sums, now: Sums) -> Option<Sums> {
 
 /// Writes the history.
 #[derive(Debug, Default)]
-pub struct Recorder {
+pub struct HistoryWriter {
     /// The step that was written last, for each ring buffer.
     written: [i64; 2],
     receivers: receivers::ReceiverSampleWriter,
 }
 
-impl Recorder {
+impl HistoryWriter {
     /// Writes a sample into each ring buffer whose next step has come. `totals` is called only if there is such a ring
     /// buffer. If a sample cannot be written, it is left out, and the next one is written at the next step.
     pub fn record(
         &mut self,
         run_dir: &Path,
         now_ms: i64,
-        totals: impl FnOnce() -> io::Result<Totals>,
+        totals: impl FnOnce() -> io::Result<CounterTotals>,
     ) -> io::Result<()> {
         let steps = [SHORT, LONG].map(|ring| ring.step(now_ms));
         let before = std::mem::replace(&mut self.written, steps);
@@ -230,13 +230,13 @@ mod tests {
     fn samples_outlive_their_writer_and_go_round() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path(), 1).unwrap(), History::default());
-        let none = || Ok(Totals::default());
+        let none = || Ok(CounterTotals::default());
         let begin_ms = 1_800_000_000_000;
         std::fs::write(dir.path().join("history"), "of the first layout").unwrap();
-        let mut recorder = Recorder::default();
+        let mut recorder = HistoryWriter::default();
         for second in 0..900 {
             if second == 450 {
-                recorder = Recorder::default();
+                recorder = HistoryWriter::default();
             }
             recorder.record(dir.path(), begin_ms + second * 1000, none).unwrap();
         }
@@ -253,7 +253,7 @@ mod tests {
             recorder
                 .record(dir.path(), begin_ms + 899_500, || {
                     asked += 1;
-                    Ok(Totals::default())
+                    Ok(CounterTotals::default())
                 })
                 .unwrap();
         }

@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 use super::Ring;
 use model::job::TopicName;
-use model::metrics::{ReceiverCounts, Totals};
+use model::metrics::{CounterTotals, ReceiverCounts};
 
 /// The beginning of a sample. A file that begins otherwise is of another release, and is ignored.
 const LAYOUT: &str = "dq-receivers-1";
@@ -133,7 +133,7 @@ impl ReceiverSample {
 }
 
 /// Returns the text of a sample of that moment.
-fn text(at_ms: i64, totals: &Totals, bytes_max: usize) -> String {
+fn text(at_ms: i64, totals: &CounterTotals, bytes_max: usize) -> String {
     let mut receivers = totals.receivers();
     receivers.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.attempts()));
     let (mut lines, mut size) = (Vec::new(), 0);
@@ -173,7 +173,7 @@ pub(super) struct ReceiverSampleWriter {
 
 impl ReceiverSampleWriter {
     /// Writes a sample for each span whose next step has come.
-    pub(super) fn write(&mut self, run_dir: &Path, now_ms: i64, totals: &Totals) -> io::Result<()> {
+    pub(super) fn write(&mut self, run_dir: &Path, now_ms: i64, totals: &CounterTotals) -> io::Result<()> {
         if self.written == [0; ReceiverSpan::ALL.len()] {
             remove_drafts(run_dir);
         }
@@ -226,7 +226,7 @@ mod tests {
 
     use super::*;
     use crate::counters::{self, Counters};
-    use crate::history::Recorder;
+    use crate::history::HistoryWriter;
 
     const BEGIN_MS: i64 = 1_800_000_000_000;
 
@@ -252,14 +252,14 @@ mod tests {
         fs::write(folder(run_dir).join("new.1"), "of a killed process").unwrap();
         // Two processes count for the topic, each in its own page.
         let pages = ["dq-consume-0", "dq-consume-1"].map(|slot| Counters::open(run_dir, slot));
-        let mut recorder = Recorder::default();
+        let mut recorder = HistoryWriter::default();
         // An attempt fails every ten minutes for nine days, and then every minute for an hour.
         let days = (0..9 * 24 * 6).map(|n| BEGIN_MS + n * 10 * MINUTE_MS);
         let hour_at = BEGIN_MS + 9 * 24 * HOUR_MS;
         let hour = (0..60).map(|n| hour_at + n * MINUTE_MS);
         for (n, now_ms) in days.chain(hour).enumerate() {
             if n % 100 == 0 {
-                recorder = Recorder::default();
+                recorder = HistoryWriter::default();
             }
             recorder.record(run_dir, now_ms, || counters::totals(run_dir)).unwrap();
             fail(&pages[n % 2], if now_ms < hour_at { 503 } else { 418 });
@@ -289,7 +289,7 @@ mod tests {
     fn counters_that_begin_anew_are_taken_from_a_later_sample() {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = dir.path();
-        let mut recorder = Recorder::default();
+        let mut recorder = HistoryWriter::default();
         let mut sample = |at_ms| recorder.record(run_dir, at_ms, || counters::totals(run_dir)).unwrap();
         assert_eq!(health(run_dir, BEGIN_MS, ReceiverSpan::Day).since_ms, BEGIN_MS, "there is no sample");
         let counters = Counters::open(run_dir, "dq-consume-0");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cli::Client;
+use cli::TcpClient;
 use nix::sys::signal::Signal;
 use protocol::dq::Framing;
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ struct Acknowledged {
 /// Adds jobs, replaces some and deletes some, until it must stop. Each request must be accepted.
 fn work(daemon: &Daemon, name: &str, stop: &AtomicBool) -> Acknowledged {
     let mut told = Acknowledged::default();
-    let mut client = Client::connect(daemon.address(), Framing::Binary).unwrap();
+    let mut client = TcpClient::connect(daemon.address(), Framing::Binary).unwrap();
     let mut ask = |request: Value| {
         let answer = client.ask(&request).unwrap_or_else(|e| panic!("{name}: {request}: {e}"));
         assert_eq!(answer["code"], 1, "{name}: {request}: {answer}");

@@ -2,7 +2,7 @@
 
 use super::*;
 use model::record::Ending;
-use store::{ChangeGoal, Direction, ListedChange, ListedChangeResult, ListedJob};
+use store::{Direction, ListedChange, ListedChangeGoal, ListedChangeResult, ListedJob};
 
 /// Returns all jobs of a state, page by page.
 fn listed(store: &mut dyn Store, state: State, direction: Direction, page: usize) -> Vec<ListedJob> {
@@ -18,7 +18,7 @@ fn listed(store: &mut dyn Store, state: State, direction: Direction, page: usize
     }
 }
 
-fn planned(job: &ListedJob, aim: ChangeGoal) -> ListedChange {
+fn planned(job: &ListedJob, aim: ListedChangeGoal) -> ListedChange {
     ListedChange { id: job.id.clone(), stamp_us: job.stamp_us, due_ms: job.due_ms, aim }
 }
 
@@ -55,7 +55,7 @@ pub(super) fn jobs_are_listed_forward_and_backward_without_a_gap<F: Fixture>(f: 
     let mut page = s.list_in_order(&topic("t"), State::Delayed, Direction::Backward, None, 20).unwrap();
     let mut seen = page.jobs.len();
     while let Some(next) = page.next {
-        let later = |job: &ListedJob| planned(job, ChangeGoal::Due(job.due_ms + 600_000));
+        let later = |job: &ListedJob| planned(job, ListedChangeGoal::Due(job.due_ms + 600_000));
         let changes: Vec<ListedChange> = page.jobs.iter().map(later).collect();
         assert!(change(&mut *s, &changes).iter().all(|one| *one == ListedChangeResult::Done));
         page = s.list_in_order(&topic("t"), State::Delayed, Direction::Backward, Some(&next), 20).unwrap();
@@ -101,24 +101,24 @@ pub(super) fn a_listed_job_is_changed_only_as_it_was_listed<F: Fixture>(f: &F) {
     add(&mut *s, &[job("t", "i", later()), job("t", "r", NOW), job("t", "l", later())]);
     let job_i = found(&mut *s, State::Delayed, "i");
     let (to, then) = (job_i.due_ms + 5_000, job_i.due_ms + 9_000);
-    assert_eq!(change(&mut *s, &[planned(&job_i, ChangeGoal::Due(to))]), [ListedChangeResult::Done]);
+    assert_eq!(change(&mut *s, &[planned(&job_i, ListedChangeGoal::Due(to))]), [ListedChangeResult::Done]);
     // If the same change comes again, it changes nothing. Another change that was planned from the same list changes
     // nothing, too.
-    let again = [planned(&job_i, ChangeGoal::Due(to)), planned(&job_i, ChangeGoal::Due(then))];
+    let again = [planned(&job_i, ListedChangeGoal::Due(to)), planned(&job_i, ListedChangeGoal::Due(then))];
     assert_eq!(change(&mut *s, &again[..1]), [ListedChangeResult::Already]);
     assert_eq!(change(&mut *s, &again[1..]), [ListedChangeResult::Differs]);
     let view = s.get(&key("t", "i")).unwrap().unwrap();
     assert_eq!((view.due_ms, view.stamp_us, view.state), (to, job_i.stamp_us, State::Delayed));
     // A job that replaces it has another stamp, and stays as it is.
     add(&mut *s, &[job("t", "i", Due::At(job_i.due_ms))]);
-    let changes = [planned(&job_i, ChangeGoal::Due(to))];
+    let changes = [planned(&job_i, ListedChangeGoal::Due(to))];
     assert_eq!(change(&mut *s, &changes), [ListedChangeResult::Differs]);
-    assert_eq!(change(&mut *s, &[planned(&job_i, ChangeGoal::Gone)]), [ListedChangeResult::Differs]);
+    assert_eq!(change(&mut *s, &[planned(&job_i, ListedChangeGoal::Gone)]), [ListedChangeResult::Differs]);
     // A ready job waits again, and a delayed one is ready at once.
     let ready = found(&mut *s, State::Ready, "r");
     let late = found(&mut *s, State::Delayed, "l");
     let now = now_ms();
-    let changes = [planned(&ready, ChangeGoal::Due(then)), planned(&late, ChangeGoal::Due(now))];
+    let changes = [planned(&ready, ListedChangeGoal::Due(then)), planned(&late, ListedChangeGoal::Due(now))];
     assert_eq!(change(&mut *s, &changes), [ListedChangeResult::Done; 2]);
     assert_eq!(
         (state(&mut *s, "t", "r"), state(&mut *s, "t", "l")),
@@ -128,9 +128,12 @@ pub(super) fn a_listed_job_is_changed_only_as_it_was_listed<F: Fixture>(f: &F) {
     assert_eq!((leased.key.id.as_str(), leased.due_ms), ("l", now));
     // A leased job that has the new due time counts as changed. Any other leased job is not changed.
     let listed = found(&mut *s, State::Leased, "l");
-    let changes = [planned(&late, ChangeGoal::Due(now))];
+    let changes = [planned(&late, ListedChangeGoal::Due(now))];
     assert_eq!(change(&mut *s, &changes), [ListedChangeResult::Already]);
-    assert_eq!(change(&mut *s, &[planned(&listed, ChangeGoal::Due(then))]), [ListedChangeResult::Differs]);
+    assert_eq!(
+        change(&mut *s, &[planned(&listed, ListedChangeGoal::Due(then))]),
+        [ListedChangeResult::Differs]
+    );
     assert_eq!(settle(&mut *s, &leased, Outcome::Ack), Settled::Done);
     assert_eq!(change(&mut *s, &changes), [ListedChangeResult::NotFound]);
     assert_eq!(counts(&mut *s, "t"), [2, 0, 0, 0]);
@@ -144,10 +147,10 @@ pub(super) fn a_listed_job_is_deleted_and_leaves_a_record<F: Fixture>(f: &F) {
     let moved = found(&mut *s, State::Delayed, "x");
     assert_eq!(s.reschedule(&key("t", "x"), Due::At(moved.due_ms + 1)).unwrap(), store::Changed::Done);
     let changes = [
-        planned(&found(&mut *s, State::Delayed, "d"), ChangeGoal::Gone),
-        planned(&found(&mut *s, State::Ready, "r"), ChangeGoal::Gone),
-        planned(&found(&mut *s, State::Leased, "l"), ChangeGoal::Gone),
-        planned(&moved, ChangeGoal::Gone),
+        planned(&found(&mut *s, State::Delayed, "d"), ListedChangeGoal::Gone),
+        planned(&found(&mut *s, State::Ready, "r"), ListedChangeGoal::Gone),
+        planned(&found(&mut *s, State::Leased, "l"), ListedChangeGoal::Gone),
+        planned(&moved, ListedChangeGoal::Gone),
     ];
     let [done, other] = [ListedChangeResult::Done, ListedChangeResult::Differs];
     assert_eq!(change(&mut *s, &changes), [done, done, done, other]);
@@ -167,7 +170,7 @@ pub(super) fn many_listed_jobs_are_changed_at_once<F: Fixture>(f: &F) {
     quiet(&bell);
     let all = listed(&mut *s, State::Delayed, Direction::Forward, 1000);
     let due = now_ms() + 1_000;
-    let sooner: Vec<ListedChange> = all.iter().map(|job| planned(job, ChangeGoal::Due(due))).collect();
+    let sooner: Vec<ListedChange> = all.iter().map(|job| planned(job, ListedChangeGoal::Due(due))).collect();
     assert_eq!(change(&mut *s, &sooner), [ListedChangeResult::Done; 700]);
     assert!(rings(&bell), "the timer must learn that jobs are due sooner");
     sleep_past(due);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 
-fn lease_named(s: &mut dyn Store, id: &str) -> Option<Leased> {
+fn lease_named(s: &mut dyn Store, id: &str) -> Option<LeasedJob> {
     s.lease_job(&key("t", id), HOLD, 3, Some(&owner("me"))).unwrap()
 }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 use model::headers::Headers;
 use model::job::{Due, NewJob, OnConflict, Priority, State};
 use model::job_priority::JobPriority;
-use model::letters::Pace;
+use model::letters::RedrivePace;
 use store::{
-    Change, ChangeGoal, Changed, DeadLetterSelection, Direction, HELD_MS, LeaseRequest, ListedChange,
-    ListedJob, Outcome, Settled, Store, View,
+    Change, Changed, DeadLetterSelection, Direction, HELD_MS, LeaseRequest, ListedChange, ListedChangeGoal,
+    ListedJob, Outcome, Settled, Store, StoredJob,
 };
 
 use super::{
@@ -31,7 +31,7 @@ fn leased_ids(s: &mut dyn Store, max: u32) -> Vec<String> {
 }
 
 /// Returns the ready jobs as they are listed, some at a time.
-fn listed(s: &mut dyn Store, limit: usize) -> Vec<View> {
+fn listed(s: &mut dyn Store, limit: usize) -> Vec<StoredJob> {
     let (mut jobs, mut cursor) = (Vec::new(), None);
     loop {
         let page = s.list(&topic("t"), State::Ready, cursor.as_deref(), limit).unwrap();
@@ -130,7 +130,7 @@ pub(super) fn the_number_of_a_job_stays_in_all_states<F: Fixture>(f: &F) {
     shows(&mut *s, "i", State::Leased, 4);
     settle(&mut *s, &held, Outcome::DeadLetter);
     shows(&mut *s, "i", State::Dead, 4);
-    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()), Ok(1));
+    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, RedrivePace::default()), Ok(1));
     shows(&mut *s, "i", State::Ready, 4);
     // The priority becomes a level, and then a number again. The second change also removes the headers.
     assert_eq!(s.change(&key("t", "i"), &to(Priority::Low.into())), Ok(Changed::Done));
@@ -178,7 +178,7 @@ pub(super) fn a_settlement_may_change_the_priority<F: Fixture>(f: &F) {
         let held = lease_one(&mut *s, "t");
         settle(&mut *s, &held, Outcome::DeadLetterAs(*from));
         check(&mut *s, State::Dead, *from);
-        assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()), Ok(1));
+        assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, RedrivePace::default()), Ok(1));
         check(&mut *s, State::Ready, *from);
         // If a leased job was replaced, the outcome of its lease changes nothing of the replacement.
         let held = lease_one(&mut *s, "t");
@@ -300,7 +300,7 @@ pub(crate) fn change_at_random(s: &mut dyn Store, is_exact: bool, steps: u32, mu
                 for (id, known) in &mut expected.jobs {
                     known.has_place &= is_live(s, id);
                 }
-                s.redrive(&topic("t"), &DeadLetterSelection::All, 3, Pace::default()).unwrap();
+                s.redrive(&topic("t"), &DeadLetterSelection::All, 3, RedrivePace::default()).unwrap();
             }
             7 => {
                 let max = random.u32(1..6);
@@ -324,9 +324,9 @@ pub(crate) fn change_at_random(s: &mut dyn Store, is_exact: bool, steps: u32, mu
                 let state = [State::Delayed, State::Ready][random.usize(..2)];
                 let page = s.list_in_order(&topic("t"), state, Direction::Forward, None, 3).unwrap();
                 let aim = if random.bool() {
-                    ChangeGoal::Gone
+                    ListedChangeGoal::Gone
                 } else {
-                    ChangeGoal::Due(now_ms() + random.i64(-2..3))
+                    ListedChangeGoal::Due(now_ms() + random.i64(-2..3))
                 };
                 let change = |one: &ListedJob| ListedChange {
                     id: one.id.clone(),

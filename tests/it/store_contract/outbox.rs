@@ -101,7 +101,7 @@ pub(super) fn a_job_that_ends_otherwise_is_followed_by_nothing<F: Fixture>(f: &F
     assert_eq!(s.purge(&topic("t"), State::Ready, 9), Ok(1));
     assert_eq!(s.outbox().unwrap().entries, 0);
     // A dead letter that is redriven and accepted is followed.
-    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()), Ok(1));
+    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, RedrivePace::default()), Ok(1));
     let held = lease_one(&mut *s, "t");
     assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
     assert_eq!(send_all(&mut *s), 1);

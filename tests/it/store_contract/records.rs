@@ -12,12 +12,12 @@ fn endings(store: &mut dyn Store, t: &str, id: &str) -> Vec<Ending> {
 }
 
 /// Adds a job that is due now, and leases it.
-fn added_and_leased(store: &mut dyn Store, t: &str, id: &str) -> Leased {
+fn added_and_leased(store: &mut dyn Store, t: &str, id: &str) -> LeasedJob {
     add(store, &[job(t, id, Due::In(Duration::ZERO))]);
     lease_one(store, t)
 }
 
-fn with_attempt(job: &Leased, outcome: Outcome, status: u16) -> Settlement {
+fn with_attempt(job: &LeasedJob, outcome: Outcome, status: u16) -> Settlement {
     let attempt = Attempt {
         number: job.attempt,
         at_ms: job.leased_ms,
@@ -95,7 +95,7 @@ pub(super) fn each_way_to_end_leaves_one_record<F: Fixture>(f: &F) {
     assert_eq!(members, [(Ending::Dead, 1, Some(410))]);
     // A dead letter that is redriven may end again, and then gets a second record. A dead letter that is removed has
     // its record already.
-    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()), Ok(1));
+    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, RedrivePace::default()), Ok(1));
     assert_eq!(endings(&mut *s, "t", "buried"), [Ending::Dead]);
     let again = lease_one(&mut *s, "t");
     assert_eq!(all(s.settle(&[with_attempt(&again, Outcome::DeadLetter, 410)])), [Settled::Done]);
@@ -317,7 +317,7 @@ pub(super) fn all_records_together_have_a_bound_and_the_largest_topic_gives<F: F
         let mut left = 200;
         while left > 0 {
             let held = lease(&mut *s, "busy", 200);
-            let outcome = |job: &Leased| {
+            let outcome = |job: &LeasedJob| {
                 let mut one = with_attempt(job, Outcome::Ack, 200);
                 one.attempt.as_mut().unwrap().answer.clone_from(&answer);
                 one

@@ -3,7 +3,7 @@
 use model::destination::Destination;
 use model::headers::Headers;
 use model::job::{NewJob, OnConflict, Priority, State};
-use model::letters::Pace;
+use model::letters::RedrivePace;
 use model::tags::Tags;
 use store::{Change, Changed, DeadLetterSelection, Outcome, Settled, Store};
 
@@ -85,6 +85,6 @@ pub(super) fn tags_stay_with_a_job_in_all_states<F: Fixture>(f: &F) {
     }
     let dead = s.list(&topic("t"), State::Dead, None, 9).unwrap().jobs;
     assert_eq!((dead.len(), &dead[0].headers), (1, &expected));
-    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, Pace::default()), Ok(1));
+    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::All, 9, RedrivePace::default()), Ok(1));
     assert_eq!(lease_one(&mut *s, "t").headers, expected);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use model::headers::Headers;
 use model::job::{NewJob, OnConflict, State};
-use model::letters::Pace;
+use model::letters::RedrivePace;
 use model::tags::Tags;
 use store::{Change, Changed, DeadLetterSelection, Outcome, Settled};
 
@@ -45,7 +45,7 @@ pub(super) fn the_time_to_run_changes_and_the_expiry_stays<F: Fixture>(f: &F) {
         assert_eq!(leased.len(), 2);
     }
     let ids = ["full", "bare"].map(|id| key("t", id).id).to_vec();
-    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::Ids(ids), 9, Pace::default()), Ok(2));
+    assert_eq!(s.redrive(&topic("t"), &DeadLetterSelection::Ids(ids), 9, RedrivePace::default()), Ok(2));
     let redriven = lease(&mut *s, "t", 2);
     assert_eq!(redriven.iter().filter(|job| job.headers.expires_ms().is_some()).count(), 1);
 }

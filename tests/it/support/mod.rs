@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use cli::{Call, CannedAnswer, Client, Receiver};
+use cli::{CallbackReceiver, CannedAnswer, ReceivedRequest, TcpClient};
 use model::job::{Body, Due, JobId, JobKey, NewJob, TopicName};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -99,7 +99,7 @@ pub fn free_port() -> u16 {
 /// A receiver that records its calls.
 pub struct Sink {
     pub address: SocketAddr,
-    calls: Arc<Mutex<Vec<Call>>>,
+    calls: Arc<Mutex<Vec<ReceivedRequest>>>,
     accepted: Arc<Mutex<HashSet<String>>>,
 }
 
@@ -109,11 +109,11 @@ impl Sink {
         Sink::answering(|_| CannedAnswer::new(200, "ok"))
     }
 
-    pub fn answering(answer: impl Fn(&Call) -> CannedAnswer + Send + Sync + 'static) -> Sink {
-        let calls: Arc<Mutex<Vec<Call>>> = Arc::default();
+    pub fn answering(answer: impl Fn(&ReceivedRequest) -> CannedAnswer + Send + Sync + 'static) -> Sink {
+        let calls: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
         let accepted: Arc<Mutex<HashSet<String>>> = Arc::default();
         let (kept, done) = (Arc::clone(&calls), Arc::clone(&accepted));
-        let handler = move |call: Call| {
+        let handler = move |call: ReceivedRequest| {
             let (answer, id, done) = (answer(&call), call.header("dq-job-id").to_owned(), Arc::clone(&done));
             kept.lock().unwrap().push(call);
             let then = move || {
@@ -121,7 +121,7 @@ impl Sink {
             };
             CannedAnswer { then: Some(Arc::new(then)), ..answer }
         };
-        let receiver = Receiver::start((Ipv4Addr::LOCALHOST, 0).into(), Arc::new(handler)).unwrap();
+        let receiver = CallbackReceiver::start((Ipv4Addr::LOCALHOST, 0).into(), Arc::new(handler)).unwrap();
         Sink { address: receiver.address, calls, accepted }
     }
 
@@ -129,7 +129,7 @@ impl Sink {
         format!("http://{}/hook", self.address)
     }
 
-    pub fn calls(&self) -> Vec<Call> {
+    pub fn calls(&self) -> Vec<ReceivedRequest> {
         self.calls.lock().unwrap().clone()
     }
 
@@ -309,7 +309,7 @@ impl Daemon {
 
     pub fn wait_ready(&self) {
         eventually(20 * SECOND, &format!("an answer; log:\n{}", self.log()), || {
-            let mut client = Client::connect(self.address(), Framing::Digits).ok()?;
+            let mut client = TcpClient::connect(self.address(), Framing::Digits).ok()?;
             (client.ask(&json!({"cmd": "ping"})).ok()?["code"] == 1).then_some(())
         });
     }
@@ -318,8 +318,8 @@ impl Daemon {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    pub fn client(&self) -> Client {
-        Client::connect(self.address(), Framing::Binary).unwrap()
+    pub fn client(&self) -> TcpClient {
+        TcpClient::connect(self.address(), Framing::Binary).unwrap()
     }
 
     pub fn pid(&self) -> Pid {
@@ -492,13 +492,13 @@ pub fn add(topic: &str, id: &str, delay_ms: u64) -> Value {
 }
 
 /// Returns the number of jobs of a topic in each state.
-pub fn stats(client: &mut Client, topic: &str) -> HashMap<String, u64> {
+pub fn stats(client: &mut TcpClient, topic: &str) -> HashMap<String, u64> {
     let answer = client.ask(&json!({"cmd": "stats", "topic": topic})).unwrap();
     assert_eq!(answer["code"], 1, "{answer}");
     serde_json::from_value(answer["data"][topic].clone()).unwrap_or_default()
 }
 
-pub fn pending(client: &mut Client, topic: &str) -> u64 {
+pub fn pending(client: &mut TcpClient, topic: &str) -> u64 {
     stats(client, topic).iter().filter(|(state, _)| *state != "dead").map(|(_, n)| n).sum()
 }
 

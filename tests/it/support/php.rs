@@ -14,7 +14,7 @@ use model::job::{State, TopicName};
 use model::settings;
 use redis::Connection;
 use serde_json::Value;
-use store::{Store, View};
+use store::{Store, StoredJob};
 
 /// A Redis of the PHP daemon.
 pub struct Php {
@@ -208,7 +208,7 @@ impl Target {
     }
 
     /// Returns the live jobs by id.
-    pub fn jobs(&self, topic: &str) -> BTreeMap<String, View> {
+    pub fn jobs(&self, topic: &str) -> BTreeMap<String, StoredJob> {
         jobs(self.store().as_mut(), topic)
     }
 
@@ -217,7 +217,7 @@ impl Target {
     }
 }
 
-pub fn jobs(store: &mut dyn Store, topic: &str) -> BTreeMap<String, View> {
+pub fn jobs(store: &mut dyn Store, topic: &str) -> BTreeMap<String, StoredJob> {
     let topic = TopicName::new(topic).unwrap();
     let mut jobs = BTreeMap::new();
     for state in [State::Delayed, State::Ready] {

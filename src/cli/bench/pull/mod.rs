@@ -14,12 +14,14 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use hdrhistogram::Histogram;
 
 use self::beanstalkd::Beanstalkd;
-use self::protocol::{BeanstalkPull, HttpPull, PullAnswer, PullProtocol, RequestKind, ReservedJob, TcpPull};
-use self::workers::{WorkRun, Workers};
-use super::daemon::{BenchDaemon, Options};
+use self::protocol::{
+    BeanstalkPull, BenchRequestKind, HttpPull, PullAnswer, PullProtocol, PulledJob, TcpPull,
+};
+use self::workers::{PullRun, PullWorkers};
+use super::daemon::{BenchDaemon, BenchDaemonOptions};
 use super::load::{Dialect, LoadTarget, SendMode, StopCondition, fire, histogram};
-use super::report::Report;
-use super::works::{ROUNDS, WorkOutcome, median, store};
+use super::report::BenchReport;
+use super::works::{BenchResult, ROUNDS, median, store};
 use super::{Pull, PullClients};
 
 /// The delay of the jobs that clients wait for.
@@ -29,7 +31,7 @@ const DELAY: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_secs(2);
 
 /// A server that is measured.
-struct Side {
+struct MeasuredServer {
     name: &'static str,
     address: SocketAddr,
     protocol: Box<dyn PullProtocol>,
@@ -42,7 +44,7 @@ struct Side {
 }
 
 /// Adds jobs, and records when each of them was sent.
-struct Adds<'a> {
+struct JobProducer<'a> {
     protocol: &'a dyn PullProtocol,
     first: u64,
     delay: Duration,
@@ -51,7 +53,7 @@ struct Adds<'a> {
     began: Instant,
 }
 
-impl Dialect for Adds<'_> {
+impl Dialect for JobProducer<'_> {
     fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
         if let Some(sent) = self.sent_us.get(number as usize) {
             sent.store(self.began.elapsed().as_micros() as u64, Ordering::Release);
@@ -60,7 +62,7 @@ impl Dialect for Adds<'_> {
     }
 
     fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
-        let answer = self.protocol.answer(RequestKind::Add, bytes)?;
+        let answer = self.protocol.answer(BenchRequestKind::Add, bytes)?;
         Ok(answer.map(|(length, answer)| (length, answer == PullAnswer::Done)))
     }
 }
@@ -71,9 +73,9 @@ struct LateRun {
     early: u64,
 }
 
-impl Side {
-    fn new(name: &'static str, address: SocketAddr, protocol: Box<dyn PullProtocol>) -> Side {
-        Side { name, address, protocol, next: 0, rates: Vec::new(), missing: 0, repeated: 0 }
+impl MeasuredServer {
+    fn new(name: &'static str, address: SocketAddr, protocol: Box<dyn PullProtocol>) -> MeasuredServer {
+        MeasuredServer { name, address, protocol, next: 0, rates: Vec::new(), missing: 0, repeated: 0 }
     }
 
     /// Adds jobs over two connections. `sent_us` gets the time when each job was sent, counted from `began`.
@@ -85,7 +87,7 @@ impl Side {
         (sent_us, began): (&[AtomicU64], Instant),
     ) -> Result<()> {
         let protocol = self.protocol.as_ref();
-        let mut adds = Adds { protocol, first: self.next, delay, sent_us, began };
+        let mut adds = JobProducer { protocol, first: self.next, delay, sent_us, began };
         let added =
             fire(LoadTarget::new(self.address, 2), send_mode, StopCondition::Count(count), &mut adds)?;
         if added.failed > 0 { bail!("{} of {count} adds were refused", added.failed) } else { Ok(()) }
@@ -100,14 +102,14 @@ impl Side {
 
     /// Lets clients reserve and ack all jobs of the backlog.
     fn work_off(&mut self, count: u64, connections: u32, batch: u32) -> Result<()> {
-        let run = Workers::connect(self.address, self.protocol.as_ref(), connections, batch)?
+        let run = PullWorkers::connect(self.address, self.protocol.as_ref(), connections, batch)?
             .work(count, |_, _| {})?;
         self.count(count, &run);
         self.rates.push(run.acked.len() as f64 / run.took.as_secs_f64().max(1e-9));
         Ok(())
     }
 
-    fn count(&mut self, count: u64, run: &WorkRun) {
+    fn count(&mut self, count: u64, run: &PullRun) {
         self.missing += count.saturating_sub(run.acked.len() as u64);
         self.repeated += run.repeated;
     }
@@ -117,13 +119,13 @@ impl Side {
     fn deliver_delayed(&mut self, pull: &Pull, quiet: impl FnOnce() -> Result<()>) -> Result<LateRun> {
         let count = ((pull.rate * pull.time.as_secs_f64()) as u64).max(1);
         let sent_us: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(u64::MAX)).collect();
-        let mut workers = Workers::connect(self.address, self.protocol.as_ref(), pull.waiting, 1)?;
+        let mut workers = PullWorkers::connect(self.address, self.protocol.as_ref(), pull.waiting, 1)?;
         workers.reserve()?;
         // During this second, the last clients begin to wait.
         std::thread::sleep(Duration::from_secs(1));
         quiet()?;
         let (began, mut late) = (Instant::now(), LateRun { late_us: histogram(), early: 0 });
-        let came = |job: &ReservedJob, now: Instant| {
+        let came = |job: &PulledJob, now: Instant| {
             let sent = job.number.checked_sub(self.next).and_then(|n| sent_us.get(n as usize));
             let sent_us = sent.map_or(u64::MAX, |sent| sent.load(Ordering::Acquire));
             let due_us = sent_us.saturating_add(DELAY.as_micros() as u64);
@@ -146,9 +148,9 @@ impl Side {
 }
 
 /// Measures dq and beanstalkd in turn.
-pub(super) fn run(pull: &Pull) -> WorkOutcome {
+pub(super) fn run(pull: &Pull) -> BenchResult {
     host::raise_descriptor_limit()?;
-    let options = Options { pull: true, ..pull.daemon.clone() };
+    let options = BenchDaemonOptions { pull: true, ..pull.daemon.clone() };
     let stage = BenchDaemon::start(&options)?;
     let on_disk = Beanstalkd::start(Some(&stage.folder().join("beanstalkd")))?;
     let in_memory = Beanstalkd::start(None)?;
@@ -158,9 +160,9 @@ pub(super) fn run(pull: &Pull) -> WorkOutcome {
         PullClients::Http => (stage.http, Box::new(HttpPull::new(pull.size))),
         PullClients::Beanstalk => (stage.beanstalk.context("dq has no such port")?, beanstalk()),
     };
-    let mut dq = Side::new("dq", address, protocol);
-    let mut floor = Side::new("beanstalkd, on the disk", on_disk.address, beanstalk());
-    let mut faster = Side::new("beanstalkd, in memory", in_memory.address, beanstalk());
+    let mut dq = MeasuredServer::new("dq", address, protocol);
+    let mut floor = MeasuredServer::new("beanstalkd, on the disk", on_disk.address, beanstalk());
+    let mut faster = MeasuredServer::new("beanstalkd, in memory", in_memory.address, beanstalk());
     let (count, mut cpu) = ((pull.jobs / u64::from(ROUNDS)).max(1), Duration::ZERO);
     for _ in 0..ROUNDS {
         for side in [&mut dq, &mut floor, &mut faster] {
@@ -192,7 +194,7 @@ pub(super) fn run(pull: &Pull) -> WorkOutcome {
         pull.size,
         pull.rate
     );
-    let mut report = Report::new("pull", settings);
+    let mut report = BenchReport::new("pull", settings);
     report.figure("reserved and acked", median(dq.rates.clone()), "/s");
     report.figure(
         "processor of dq, a job",

@@ -21,7 +21,7 @@ const LEASE_S: u64 = 3600;
 
 /// The kind of a request. How its answer is read depends on the kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RequestKind {
+pub(super) enum BenchRequestKind {
     Add,
     Reserve,
     Ack,
@@ -29,7 +29,7 @@ pub(super) enum RequestKind {
 
 /// A job that a client has reserved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ReservedJob {
+pub(super) struct PulledJob {
     /// The number with which the job was added.
     pub number: u64,
     /// What an ack needs besides the number: the token, or beanstalkd's id of the job.
@@ -42,7 +42,7 @@ pub(super) enum PullAnswer {
     /// The request was done.
     Done,
     /// The reserved jobs.
-    Jobs(Vec<ReservedJob>),
+    Jobs(Vec<PulledJob>),
     /// The request was refused. This is the text of the answer.
     Refused(String),
 }
@@ -57,10 +57,10 @@ pub(super) trait PullProtocol: Sync {
     fn reserve(&self, max: usize, wait: Duration, out: &mut Vec<u8>) -> usize;
 
     /// Appends a request that says that a job is done.
-    fn ack(&self, job: &ReservedJob, out: &mut Vec<u8>);
+    fn ack(&self, job: &PulledJob, out: &mut Vec<u8>);
 
     /// Reads the first answer. Returns how many bytes it has. `None`: the answer is not complete.
-    fn answer(&self, kind: RequestKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>>;
+    fn answer(&self, kind: BenchRequestKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>>;
 }
 
 /// Returns the text of an unexpected answer.
@@ -70,7 +70,7 @@ fn refused(bytes: &[u8]) -> PullAnswer {
 
 /// A job in an answer of dq. The other fields are not read.
 #[derive(Deserialize)]
-struct AnsweredJob<'a> {
+struct ReserveAnswerJob<'a> {
     #[serde(borrow)]
     id: Cow<'a, str>,
     #[serde(borrow)]
@@ -79,15 +79,15 @@ struct AnsweredJob<'a> {
 
 /// The field with the jobs in an answer of dq, over either port.
 #[derive(Deserialize)]
-struct AnsweredJobs<'a> {
+struct ReserveAnswer<'a> {
     #[serde(borrow, alias = "data")]
-    jobs: Vec<AnsweredJob<'a>>,
+    jobs: Vec<ReserveAnswerJob<'a>>,
 }
 
 fn reserved(json: &[u8]) -> Result<PullAnswer> {
-    let answer: AnsweredJobs<'_> = serde_json::from_slice(json).context("an answer to a reserve")?;
-    let job = |job: AnsweredJob<'_>| {
-        Ok(ReservedJob { number: job.id.parse().context("the id of a job")?, proof: job.token.into_owned() })
+    let answer: ReserveAnswer<'_> = serde_json::from_slice(json).context("an answer to a reserve")?;
+    let job = |job: ReserveAnswerJob<'_>| {
+        Ok(PulledJob { number: job.id.parse().context("the id of a job")?, proof: job.token.into_owned() })
     };
     Ok(PullAnswer::Jobs(answer.jobs.into_iter().map(job).collect::<Result<_>>()?))
 }
@@ -127,19 +127,19 @@ impl PullProtocol for TcpPull {
         1
     }
 
-    fn ack(&self, job: &ReservedJob, out: &mut Vec<u8>) {
-        let ReservedJob { number, proof } = job;
+    fn ack(&self, job: &PulledJob, out: &mut Vec<u8>) {
+        let PulledJob { number, proof } = job;
         frame(&format!(r#"{{"cmd":"ack","topic":"{TOPIC}","id":"{number}","token":"{proof}"}}"#), out);
     }
 
-    fn answer(&self, kind: RequestKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>> {
+    fn answer(&self, kind: BenchRequestKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>> {
         let Some(json) = Framing::Binary.frame(bytes, ANSWER_MAX)? else { return Ok(None) };
         let (end, text) = (json.end, &bytes[json]);
         let is_done = text.starts_with(b"{\"code\":1");
         let answer = match kind {
             _ if !is_done => refused(text),
-            RequestKind::Reserve => reserved(text)?,
-            RequestKind::Add | RequestKind::Ack => PullAnswer::Done,
+            BenchRequestKind::Reserve => reserved(text)?,
+            BenchRequestKind::Add | BenchRequestKind::Ack => PullAnswer::Done,
         };
         Ok(Some((end, answer)))
     }
@@ -170,18 +170,18 @@ impl PullProtocol for HttpPull {
         1
     }
 
-    fn ack(&self, job: &ReservedJob, out: &mut Vec<u8>) {
-        let ReservedJob { number, proof } = job;
+    fn ack(&self, job: &PulledJob, out: &mut Vec<u8>) {
+        let PulledJob { number, proof } = job;
         post(&format!("/v1/topics/{TOPIC}/jobs/{number}/ack"), &format!(r#"{{"token":"{proof}"}}"#), out);
     }
 
-    fn answer(&self, kind: RequestKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>> {
+    fn answer(&self, kind: BenchRequestKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>> {
         let Some((head, length)) = head_of(bytes) else { return Ok(None) };
         let Some(body) = bytes.get(head..head + length) else { return Ok(None) };
         let answer = match kind {
             _ if bytes.get(9) != Some(&b'2') => refused(&bytes[..head + length]),
-            RequestKind::Reserve => reserved(body)?,
-            RequestKind::Add | RequestKind::Ack => PullAnswer::Done,
+            BenchRequestKind::Reserve => reserved(body)?,
+            BenchRequestKind::Add | BenchRequestKind::Ack => PullAnswer::Done,
         };
         Ok(Some((head + length, answer)))
     }
@@ -220,24 +220,24 @@ impl PullProtocol for BeanstalkPull {
         max
     }
 
-    fn ack(&self, job: &ReservedJob, out: &mut Vec<u8>) {
+    fn ack(&self, job: &PulledJob, out: &mut Vec<u8>) {
         let _ = write!(out, "delete {}\r\n", job.proof);
     }
 
-    fn answer(&self, kind: RequestKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>> {
+    fn answer(&self, kind: BenchRequestKind, bytes: &[u8]) -> Result<Option<(usize, PullAnswer)>> {
         let Some((response, length)) = BeanstalkResponse::parse(bytes).context("a response")? else {
             return Ok(None);
         };
         let answer = match (kind, response) {
-            (RequestKind::Add, BeanstalkResponse::Inserted(_))
-            | (RequestKind::Ack, BeanstalkResponse::Deleted) => PullAnswer::Done,
-            (RequestKind::Reserve, BeanstalkResponse::TimedOut) => PullAnswer::Jobs(Vec::new()),
-            (RequestKind::Reserve, BeanstalkResponse::Reserved { id, body }) => {
+            (BenchRequestKind::Add, BeanstalkResponse::Inserted(_))
+            | (BenchRequestKind::Ack, BeanstalkResponse::Deleted) => PullAnswer::Done,
+            (BenchRequestKind::Reserve, BeanstalkResponse::TimedOut) => PullAnswer::Jobs(Vec::new()),
+            (BenchRequestKind::Reserve, BeanstalkResponse::Reserved { id, body }) => {
                 let Some(number) = std::str::from_utf8(&body).ok().and_then(|b| b.trim_end().parse().ok())
                 else {
                     bail!("job {id} has a body that nobody has put");
                 };
-                PullAnswer::Jobs(vec![ReservedJob { number, proof: id.to_string() }])
+                PullAnswer::Jobs(vec![PulledJob { number, proof: id.to_string() }])
             }
             _ => refused(&bytes[..length]),
         };
@@ -249,8 +249,8 @@ impl PullProtocol for BeanstalkPull {
 mod tests {
     use super::*;
 
-    fn job(number: u64, proof: &str) -> ReservedJob {
-        ReservedJob { number, proof: proof.to_owned() }
+    fn job(number: u64, proof: &str) -> PulledJob {
+        PulledJob { number, proof: proof.to_owned() }
     }
 
     #[test]
@@ -260,27 +260,27 @@ mod tests {
         let mut framed = Vec::new();
         assert!(Framing::Binary.append(json, &mut framed));
         let jobs = PullAnswer::Jobs(vec![job(7, "AQ")]);
-        assert_eq!(tcp.answer(RequestKind::Reserve, &framed[..framed.len() - 1]).unwrap(), None);
-        assert_eq!(tcp.answer(RequestKind::Reserve, &framed).unwrap(), Some((framed.len(), jobs)));
+        assert_eq!(tcp.answer(BenchRequestKind::Reserve, &framed[..framed.len() - 1]).unwrap(), None);
+        assert_eq!(tcp.answer(BenchRequestKind::Reserve, &framed).unwrap(), Some((framed.len(), jobs)));
         let (mut gone, text) = (Vec::new(), r#"{"code":0,"err":"gone"}"#);
         assert!(Framing::Binary.append(text.as_bytes(), &mut gone));
-        let answer = tcp.answer(RequestKind::Ack, &gone).unwrap();
+        let answer = tcp.answer(BenchRequestKind::Ack, &gone).unwrap();
         assert_eq!(answer, Some((gone.len(), PullAnswer::Refused(text.to_owned()))));
 
         let http = HttpPull::new(12);
         let whole =
             b"HTTP/1.1 200 OK\r\ncontent-length: 36\r\n\r\n{\"jobs\":[{\"id\":\"7\",\"token\":\"A/+\"}]} ";
         let jobs = PullAnswer::Jobs(vec![job(7, "A/+")]);
-        assert_eq!(http.answer(RequestKind::Reserve, whole).unwrap(), Some((whole.len(), jobs)));
-        assert_eq!(http.answer(RequestKind::Reserve, &whole[..60]).unwrap(), None);
+        assert_eq!(http.answer(BenchRequestKind::Reserve, whole).unwrap(), Some((whole.len(), jobs)));
+        assert_eq!(http.answer(BenchRequestKind::Reserve, &whole[..60]).unwrap(), None);
 
         let beanstalk = BeanstalkPull::new(12);
         let two = b"RESERVED 3 12\r\n7           \r\nTIMED_OUT\r\n";
         let jobs = PullAnswer::Jobs(vec![job(7, "3")]);
-        assert_eq!(beanstalk.answer(RequestKind::Reserve, two).unwrap(), Some((29, jobs)));
+        assert_eq!(beanstalk.answer(BenchRequestKind::Reserve, two).unwrap(), Some((29, jobs)));
         let none = PullAnswer::Jobs(Vec::new());
-        assert_eq!(beanstalk.answer(RequestKind::Reserve, &two[29..]).unwrap(), Some((11, none)));
-        let answer = beanstalk.answer(RequestKind::Ack, b"NOT_FOUND\r\n").unwrap();
+        assert_eq!(beanstalk.answer(BenchRequestKind::Reserve, &two[29..]).unwrap(), Some((11, none)));
+        let answer = beanstalk.answer(BenchRequestKind::Ack, b"NOT_FOUND\r\n").unwrap();
         assert_eq!(answer, Some((11, PullAnswer::Refused("NOT_FOUND\r\n".to_owned()))));
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
-use super::protocol::{PullAnswer, PullProtocol, RequestKind, ReservedJob};
+use super::protocol::{BenchRequestKind, PullAnswer, PullProtocol, PulledJob};
 
 /// If nothing comes for this long, the clients stop waiting for the missing jobs.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -19,28 +19,28 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const WAIT: Duration = Duration::from_secs(30);
 
 /// Clients that work on jobs.
-pub(super) struct Workers<'a> {
+pub(super) struct PullWorkers<'a> {
     protocol: &'a dyn PullProtocol,
     /// How many jobs a client reserves at once.
     batch: usize,
     poll: Poll,
-    all: Vec<Connection>,
+    all: Vec<PullConnection>,
 }
 
-struct Connection {
+struct PullConnection {
     stream: TcpStream,
     out: Vec<u8>,
     input: Vec<u8>,
-    in_flight: VecDeque<RequestKind>,
+    in_flight: VecDeque<BenchRequestKind>,
     /// The jobs from the answers so far that are not acked yet.
-    jobs: Vec<ReservedJob>,
+    jobs: Vec<PulledJob>,
     /// The numbers of the jobs whose acks are in flight.
     acking: VecDeque<u64>,
 }
 
 /// What workers have done.
 #[derive(Debug, Default)]
-pub(super) struct WorkRun {
+pub(super) struct PullRun {
     /// The jobs whose acks were answered.
     pub acked: HashSet<u64>,
     /// How many times a job came that had already come before.
@@ -51,16 +51,16 @@ pub(super) struct WorkRun {
     pub took: Duration,
 }
 
-impl<'a> Workers<'a> {
+impl<'a> PullWorkers<'a> {
     /// Opens the connections.
     pub(super) fn connect(
         address: SocketAddr,
         protocol: &'a dyn PullProtocol,
         connections: u32,
         batch: u32,
-    ) -> Result<Workers<'a>> {
+    ) -> Result<PullWorkers<'a>> {
         let poll = Poll::new()?;
-        let connect = |number: u32| -> Result<Connection> {
+        let connect = |number: u32| -> Result<PullConnection> {
             let stream = std::net::TcpStream::connect(address)
                 .with_context(|| format!("cannot open connection {number} to {address}"))?;
             stream.set_nodelay(true)?;
@@ -68,7 +68,7 @@ impl<'a> Workers<'a> {
             let mut stream = TcpStream::from_std(stream);
             let interest = Interest::READABLE | Interest::WRITABLE;
             poll.registry().register(&mut stream, Token(number as usize), interest)?;
-            Ok(Connection {
+            Ok(PullConnection {
                 stream,
                 out: Vec::new(),
                 input: Vec::new(),
@@ -78,7 +78,7 @@ impl<'a> Workers<'a> {
             })
         };
         let all = (0..connections).map(connect).collect::<Result<Vec<_>>>()?;
-        Ok(Workers { protocol, batch: batch as usize, poll, all })
+        Ok(PullWorkers { protocol, batch: batch as usize, poll, all })
     }
 
     /// Lets all clients reserve, so that they wait if there is no job.
@@ -89,12 +89,8 @@ impl<'a> Workers<'a> {
 
     /// Works until `count` jobs are acked, or until nothing has come for `PATIENCE`. `came` gets each job when it
     /// comes.
-    pub(super) fn work(
-        &mut self,
-        count: u64,
-        mut came: impl FnMut(&ReservedJob, Instant),
-    ) -> Result<WorkRun> {
-        let (mut run, mut events) = (WorkRun::default(), Events::with_capacity(1024));
+    pub(super) fn work(&mut self, count: u64, mut came: impl FnMut(&PulledJob, Instant)) -> Result<PullRun> {
+        let (mut run, mut events) = (PullRun::default(), Events::with_capacity(1024));
         let began = Instant::now();
         let mut last = began;
         let (protocol, batch) = (self.protocol, self.batch);
@@ -131,16 +127,16 @@ impl<'a> Workers<'a> {
     }
 }
 
-impl Connection {
+impl PullConnection {
     /// Acks the jobs that have come, and reserves the next ones.
     fn next(&mut self, protocol: &dyn PullProtocol, batch: usize) -> Result<()> {
         for job in self.jobs.drain(..) {
             protocol.ack(&job, &mut self.out);
-            self.in_flight.push_back(RequestKind::Ack);
+            self.in_flight.push_back(BenchRequestKind::Ack);
             self.acking.push_back(job.number);
         }
         let answers = protocol.reserve(batch, WAIT, &mut self.out);
-        self.in_flight.extend((0..answers).map(|_| RequestKind::Reserve));
+        self.in_flight.extend((0..answers).map(|_| BenchRequestKind::Reserve));
         self.flush()
     }
 
@@ -174,8 +170,8 @@ impl Connection {
     fn take_answers(
         &mut self,
         protocol: &dyn PullProtocol,
-        run: &mut WorkRun,
-        came: &mut impl FnMut(&ReservedJob, Instant),
+        run: &mut PullRun,
+        came: &mut impl FnMut(&PulledJob, Instant),
     ) -> Result<()> {
         let (mut read, now) = (0, Instant::now());
         while let Some(kind) = self.in_flight.front().copied() {

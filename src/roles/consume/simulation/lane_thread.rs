@@ -8,7 +8,7 @@ use ::store::Token;
 
 /// The thread of a lane.
 #[derive(Default)]
-pub(super) struct LaneThread {
+pub(super) struct SimulatedLaneThread {
     pub(super) orders: VecDeque<LaneOrder>,
     /// The time at which the thread will have carried out its present order. The next order waits until then.
     pub(super) free_at: Option<Instant>,

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 
 use model::destination::Destination;
-use model::flow::{LimitName, RateSteps};
+use model::flow::{LimitName, TokenBucket};
 use model::headers::Headers;
 use model::job::{Body, JobId, JobKey, TopicName};
 use store::{
-    Batch, CircuitOpening, LeaseRequest, Leased, Outcome, PERMIT_HOLDS, Permit, PermitRequest, Settlement,
-    Token, TopicRing,
+    CircuitOpening, LeaseRequest, LeaseResult, LeasedJob, Outcome, PERMIT_HOLDS, Permit, PermitRequest,
+    Settlement, Token, TopicRing,
 };
 
 /// The number of a job.
@@ -30,7 +30,7 @@ pub(super) struct SimulatedLane {
     /// The number of the lane, and the number of the last lease. A token contains both numbers.
     number: usize,
     tokens: u64,
-    circuits: HashMap<TopicName, Circuit>,
+    circuits: HashMap<TopicName, SimulatedCircuit>,
     /// How many permits each process holds, and since when.
     held: HashMap<(LimitName, usize), (u32, Instant)>,
     spent_us: HashMap<LimitName, f64>,
@@ -42,14 +42,14 @@ pub(super) struct SimulatedLane {
 }
 
 #[derive(Clone, Copy)]
-struct Circuit {
+struct SimulatedCircuit {
     until: Instant,
     probe_until: Instant,
     opens: u32,
 }
 
 /// What follows from settlements: jobs that are ready again after a pause.
-pub(super) type Retries = Vec<(JobNumber, TopicName, Duration)>;
+pub(super) type SimulatedRetries = Vec<(JobNumber, TopicName, Duration)>;
 
 impl SimulatedLane {
     pub(super) fn new(number: usize) -> SimulatedLane {
@@ -122,8 +122,8 @@ impl SimulatedLane {
         owner: usize,
         rng: &mut Rng,
         now: Instant,
-    ) -> Batch {
-        let mut batch = Batch::default();
+    ) -> LeaseResult {
+        let mut batch = LeaseResult::default();
         let circuits = &self.circuits;
         let waits = |topic: &TopicName| {
             let circuit = circuits.get(topic)?;
@@ -172,7 +172,7 @@ impl SimulatedLane {
 
     /// Settles outcomes. Returns which jobs must be made ready again and when. A settlement whose lease has ended has
     /// no effect.
-    pub(super) fn settle(&mut self, settlements: &[Settlement]) -> Retries {
+    pub(super) fn settle(&mut self, settlements: &[Settlement]) -> SimulatedRetries {
         let mut retries = Vec::new();
         for Settlement { token, outcome, .. } in settlements {
             let Some((job, topic, _)) = self.leases.remove(token) else { continue };
@@ -233,7 +233,7 @@ impl SimulatedLane {
         if let Some(rate) = ask.rate {
             let spent = self.spent_us.entry(ask.name.clone()).or_default();
             let now_us = (now - start).as_micros() as f64;
-            let taken = RateSteps::from(rate).take(*spent, now_us, ask.unused, granted);
+            let taken = TokenBucket::from(rate).take(*spent, now_us, ask.unused, granted);
             (granted, again, *spent) = (taken.granted, taken.again, taken.spent_us);
         }
         self.held.insert((ask.name.clone(), owner), (ask.held + granted, now));
@@ -256,7 +256,8 @@ impl SimulatedLane {
         } else if pause.is_zero() {
             return false;
         }
-        self.circuits.insert(topic.clone(), Circuit { until: now + *pause, probe_until: now, opens: *opens });
+        self.circuits
+            .insert(topic.clone(), SimulatedCircuit { until: now + *pause, probe_until: now, opens: *opens });
         was.is_none()
     }
 
@@ -275,8 +276,8 @@ pub(super) fn destination_of(number: JobNumber) -> Option<Destination> {
     number.is_multiple_of(3).then(|| Destination::Url("http://h1.example/".to_owned()))
 }
 
-fn leased(topic: TopicName, number: JobNumber, token: Token, attempt: u32, probe: Option<u32>) -> Leased {
-    Leased {
+fn leased(topic: TopicName, number: JobNumber, token: Token, attempt: u32, probe: Option<u32>) -> LeasedJob {
+    LeasedJob {
         key: JobKey { topic, id: JobId::new(number.to_string().as_str()).unwrap() },
         body: Body::trusted("1"),
         token,

@@ -8,9 +8,9 @@ use fastrand::Rng;
 use super::super::dispatcher::ConsumerState;
 use super::super::lane::LaneEvent;
 use super::super::workers::FinishedCallback;
-use super::lane_thread::LaneThread;
+use super::lane_thread::SimulatedLaneThread;
 use super::store::{JobNumber, SimulatedLane};
-use ::store::{Leased, Token};
+use ::store::{LeasedJob, Token};
 use delivery::callback::Verdict;
 use model::job::{Attempt, Priority, TopicName};
 use model::retry::Retry;
@@ -46,14 +46,14 @@ pub(super) enum SimulatedEvent {
 }
 
 /// A callback: its topic, and the index of its host.
-pub(super) type CallbackUnderWay = (TopicName, Option<usize>);
+pub(super) type SimulatedCallback = (TopicName, Option<usize>);
 
 /// One consumer, with the threads of its lanes.
 pub(super) struct SimulatedConsumer {
     pub(super) dispatcher: ConsumerState,
     pub(super) topics: Topics,
-    pub(super) threads: Vec<LaneThread>,
-    pub(super) callbacks: BTreeMap<Token, CallbackUnderWay>,
+    pub(super) threads: Vec<SimulatedLaneThread>,
+    pub(super) callbacks: BTreeMap<Token, SimulatedCallback>,
     /// Since when no callback runs.
     pub(super) idle_since: Option<Instant>,
     pub(super) is_draining: bool,
@@ -117,7 +117,7 @@ fn random_host_limits(rng: &mut Rng) -> Vec<HostLimit> {
 }
 
 /// Returns the index of the host of a job, if this host has limits.
-fn host_of(topic: &Topic, leased: &Leased, limits: &[HostLimit]) -> Option<usize> {
+fn host_of(topic: &Topic, leased: &LeasedJob, limits: &[HostLimit]) -> Option<usize> {
     let url = topic.url_for(leased.headers.destination()).ok()?.parse().ok()?;
     limits.iter().position(|limit| limit.host.matches(&url))
 }
@@ -200,7 +200,7 @@ impl World {
             self.rings_reach_one,
             self.now,
         );
-        let thread = || LaneThread { listens: true, has_bell: true, ..LaneThread::default() };
+        let thread = || SimulatedLaneThread { listens: true, has_bell: true, ..Default::default() };
         self.consumers.push(SimulatedConsumer {
             dispatcher,
             topics,
@@ -331,7 +331,7 @@ impl World {
         }
     }
 
-    pub(super) fn begin_callback(&mut self, number: usize, leased: &Leased, topic: &Topic) {
+    pub(super) fn begin_callback(&mut self, number: usize, leased: &LeasedJob, topic: &Topic) {
         self.callbacks += 1;
         let (token, host) = (leased.token.clone(), host_of(topic, leased, &self.host_limits));
         let took = match self.rng.u8(0..10) {

@@ -3,22 +3,22 @@
 use std::time::{Duration, Instant};
 
 use super::super::problem::Problem;
-use super::super::store_client::Reply;
+use super::super::store_client::AnswerSender;
 use super::held::HeldJob;
 use super::kicks::shown;
 use super::reserving::tube_named;
-use super::session::Session;
-use super::stored_job::Note;
+use super::session::BeanstalkSession;
+use super::stored_job::AttemptEndReason;
 use host::now_ms;
 use model::job::{Attempt, Due, State, TopicName};
 use model::job_priority::JobPriority;
 use model::metrics::AttemptOutcome;
 use model::scope::RequiredAccess;
 use model::topic::LEASES;
-use protocol::beanstalk::{BeanstalkCommand, BeanstalkResponse, Document, TubeName};
+use protocol::beanstalk::{BeanstalkCommand, BeanstalkResponse, TubeName, YamlDocument};
 use role::pull::MAX_TOPICS;
 use role::submit::StoreRequest;
-use store::{Deleted, Outcome, Settled, Settlement, View};
+use store::{Deleted, Outcome, Settled, Settlement, StoredJob};
 
 /// Logs a problem, and returns the response. The protocol cannot tell the client what the problem is.
 pub(super) fn failed(problem: &Problem) -> BeanstalkResponse<'static> {
@@ -26,7 +26,7 @@ pub(super) fn failed(problem: &Problem) -> BeanstalkResponse<'static> {
     BeanstalkResponse::InternalError
 }
 
-impl Session {
+impl BeanstalkSession {
     /// Carries out any command except put, quit, and the reserves that may wait.
     pub(super) async fn carry_out(&mut self, command: BeanstalkCommand) -> BeanstalkResponse<'static> {
         self.count(&command);
@@ -39,12 +39,13 @@ impl Session {
             BeanstalkCommand::Release { id, priority, delay_s } => {
                 let due = Due::In(Duration::from_secs(delay_s.into()));
                 let outcome = Outcome::RetryAs(due, JobPriority::from_number(priority));
-                let note = Note::Released { priority, delay_s };
+                let note = AttemptEndReason::Released { priority, delay_s };
                 self.give_up(id, outcome, note, BeanstalkResponse::Released).await
             }
             BeanstalkCommand::Bury { id, priority } => {
                 let outcome = Outcome::DeadLetterAs(JobPriority::from_number(priority));
-                self.give_up(id, outcome, Note::Buried { priority }, BeanstalkResponse::Buried).await
+                self.give_up(id, outcome, AttemptEndReason::Buried { priority }, BeanstalkResponse::Buried)
+                    .await
             }
             BeanstalkCommand::Touch(number) => self.touch(number).await,
             BeanstalkCommand::Peek(number) => self.find(number).await.map(shown(number)),
@@ -158,7 +159,7 @@ impl Session {
         let is_done = outcome == Outcome::Ack;
         let ends_lease = !matches!(outcome, Outcome::Extend(_));
         let settlement = Settlement { key: job.key.clone(), token: job.token.clone(), outcome, attempt };
-        let ask = |reply: Reply<_>| StoreRequest::settle(settlement, |settled| reply.with(settled));
+        let ask = |reply: AnswerSender<_>| StoreRequest::settle(settlement, |settled| reply.with(settled));
         let settled = self.port.api.store_client.ask(0, ask).await??;
         if ends_lease && settled == Settled::Done {
             self.port.api.pull.settled(&job.key.topic);
@@ -175,7 +176,7 @@ impl Session {
         &mut self,
         number: u64,
         outcome: Outcome,
-        note: Note,
+        note: AttemptEndReason,
         done: BeanstalkResponse<'static>,
     ) -> Result<BeanstalkResponse<'static>, Problem> {
         let Some(job) = self.held.get(number).cloned() else { return Ok(BeanstalkResponse::NotFound) };
@@ -212,7 +213,7 @@ impl Session {
             return Ok(BeanstalkResponse::NotFound);
         };
         let topic = view.key.topic.clone();
-        let ask = |reply: Reply<_>| StoreRequest::delete(view.key, |_, deleted| reply.with(deleted));
+        let ask = |reply: AnswerSender<_>| StoreRequest::delete(view.key, |_, deleted| reply.with(deleted));
         match self.port.api.store_client.ask(0, ask).await?? {
             Deleted::Done | Deleted::Spooled => Ok(self.deleted(&topic)),
             Deleted::NotFound => Ok(BeanstalkResponse::NotFound),
@@ -227,14 +228,14 @@ impl Session {
     }
 
     /// Returns the job with this number. If two topics have a job with this number, no job is returned.
-    pub(super) async fn find(&self, number: u64) -> Result<Option<View>, Problem> {
+    pub(super) async fn find(&self, number: u64) -> Result<Option<StoredJob>, Problem> {
         let held = self.held.get(number).map(|job| vec![job.key.clone()]);
         let mut found = None;
         for key in held.unwrap_or_else(|| self.port.keys(number)) {
             if !self.port.permits(RequiredAccess::Jobs(key.topic.as_str())) {
                 continue;
             }
-            let ask = |reply: Reply<_>| StoreRequest::get(key, move |_, view| reply.with(view));
+            let ask = |reply: AnswerSender<_>| StoreRequest::get(key, move |_, view| reply.with(view));
             if let Some(view) = self.port.api.store_client.ask(0, ask).await??
                 && found.replace(view).is_some()
             {
@@ -246,5 +247,5 @@ impl Session {
 }
 
 fn list<'a>(tubes: impl Iterator<Item = &'a TubeName>) -> BeanstalkResponse<'static> {
-    BeanstalkResponse::Ok(Document::List(tubes.map(TubeName::to_string).collect()))
+    BeanstalkResponse::Ok(YamlDocument::List(tubes.map(TubeName::to_string).collect()))
 }

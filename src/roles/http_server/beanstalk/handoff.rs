@@ -60,7 +60,7 @@ pub(super) struct PassedPause {
 }
 
 /// A request to the thread that offers connections.
-enum HandoffRequest {
+enum HandoffCommand {
     Offer(Offer),
     /// Asks for an answer when the pauses have been passed.
     Begin(oneshot::Sender<()>),
@@ -85,17 +85,17 @@ enum OfferResult {
 
 /// Offers connections to the next process, on a thread of its own.
 #[derive(Clone, Default)]
-pub(super) struct HandoffSender(Arc<OnceLock<Option<Sender<HandoffRequest>>>>);
+pub(super) struct HandoffSender(Arc<OnceLock<Option<Sender<HandoffCommand>>>>);
 
 impl HandoffSender {
-    fn requests(&self, port: &BeanstalkPort) -> Option<&Sender<HandoffRequest>> {
+    fn requests(&self, port: &BeanstalkPort) -> Option<&Sender<HandoffCommand>> {
         self.0.get_or_init(|| start(port.api.settings.run_dir.clone(), pauses_message(port))).as_ref()
     }
 
     /// Passes the pauses of tubes. Call it when this process drains.
     pub(super) async fn begin(&self, port: &BeanstalkPort) {
         let (passed, done) = oneshot::channel();
-        let begin = HandoffRequest::Begin(passed);
+        let begin = HandoffCommand::Begin(passed);
         if self.requests(port).is_some_and(|requests| requests.send(begin).is_ok()) {
             let _ = done.await;
         }
@@ -120,7 +120,7 @@ impl HandoffSender {
         let owners = state.held.iter().filter_map(|(_, job)| job.owner.clone()).collect();
         let (result, answered) = oneshot::channel();
         let offer = Offer { socket: stream.into_std()?, state: state_bytes, owners, result };
-        if let Err(SendError(HandoffRequest::Offer(unsent))) = requests.send(HandoffRequest::Offer(offer)) {
+        if let Err(SendError(HandoffCommand::Offer(unsent))) = requests.send(HandoffCommand::Offer(offer)) {
             return TcpStream::from_std(unsent.socket).map(Some);
         }
         match answered.await {
@@ -141,7 +141,7 @@ fn pauses_message(port: &BeanstalkPort) -> Vec<u8> {
     serde_json::to_vec(&pauses).expect("they are plain values")
 }
 
-fn start(run_dir: PathBuf, pauses: Vec<u8>) -> Option<Sender<HandoffRequest>> {
+fn start(run_dir: PathBuf, pauses: Vec<u8>) -> Option<Sender<HandoffCommand>> {
     let (requests, received) = channel();
     let run = move || offer_all(&run_dir, &pauses, &received);
     match std::thread::Builder::new().name("beanstalk-handoff".to_owned()).spawn(run) {
@@ -154,8 +154,8 @@ fn start(run_dir: PathBuf, pauses: Vec<u8>) -> Option<Sender<HandoffRequest>> {
 }
 
 /// Offers one connection after the other, until all senders are gone.
-fn offer_all(run_dir: &Path, pauses: &[u8], requests: &Receiver<HandoffRequest>) {
-    let mut passage = match Passage::open(run_dir, pauses) {
+fn offer_all(run_dir: &Path, pauses: &[u8], requests: &Receiver<HandoffCommand>) {
+    let mut passage = match HandoffSocket::open(run_dir, pauses) {
         Ok(passage) => Some(passage),
         Err(e) => {
             log::debug!("beanstalk: no process takes the connections over: {e}");
@@ -164,8 +164,8 @@ fn offer_all(run_dir: &Path, pauses: &[u8], requests: &Receiver<HandoffRequest>)
     };
     for request in requests {
         let Offer { socket, state, owners, result } = match request {
-            HandoffRequest::Offer(offer) => offer,
-            HandoffRequest::Begin(passed) => {
+            HandoffCommand::Offer(offer) => offer,
+            HandoffCommand::Begin(passed) => {
                 let _ = passed.send(());
                 continue;
             }
@@ -192,14 +192,14 @@ struct OfferError {
 }
 
 /// The open socket to the next process, and what was sent on it.
-struct Passage {
+struct HandoffSocket {
     socket: PassSocket,
     /// The tags of the owners whose locks the next process has received.
     owners: HashSet<String>,
 }
 
-impl Passage {
-    fn open(run_dir: &Path, pauses: &[u8]) -> io::Result<Passage> {
+impl HandoffSocket {
+    fn open(run_dir: &Path, pauses: &[u8]) -> io::Result<HandoffSocket> {
         let socket = PassSocket::connect(&path(run_dir))?;
         if socket.listener_pid()? == std::process::id() {
             return Err(io::Error::other("there is no other one"));
@@ -209,7 +209,7 @@ impl Passage {
         } else {
             log::warn!("beanstalk: there are too many paused tubes, so their pauses end now");
         }
-        Ok(Passage { socket, owners: HashSet::new() })
+        Ok(HandoffSocket { socket, owners: HashSet::new() })
     }
 
     /// Offers a connection. Returns whether the next process has taken it.

@@ -96,13 +96,13 @@ const ALIASES_MAX: usize = 10_000;
 
 /// The numbers that this process has given to jobs that were not added on this port.
 #[derive(Debug, Default)]
-pub(super) struct Aliases {
+pub(super) struct JobNumberTable {
     by_number: HashMap<u64, JobKey>,
     by_key: HashMap<JobKey, u64>,
     order: VecDeque<u64>,
 }
 
-impl Aliases {
+impl JobNumberTable {
     /// Returns the number of a job, if it has one.
     pub(super) fn number(&self, key: &JobKey) -> Option<u64> {
         self.by_key.get(key).copied()
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_foreign_job_keeps_its_number_until_many_others_came() {
-        let mut aliases = Aliases::default();
+        let mut aliases = JobNumberTable::default();
         aliases.insert(7, &key("a"));
         aliases.insert(8, &key("b"));
         assert_eq!((aliases.number(&key("a")), aliases.number(&key("c"))), (Some(7), None));

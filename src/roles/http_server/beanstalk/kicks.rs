@@ -1,25 +1,30 @@
 //! Shows jobs, and kicks jobs. As in beanstalkd, a kick makes buried or delayed jobs ready.
 
 use super::super::problem::Problem;
-use super::super::store_client::Reply;
-use super::session::Session;
+use super::super::store_client::AnswerSender;
+use super::session::BeanstalkSession;
 use super::stored_job::body_bytes;
 use super::tube_topic::topic_of;
 use model::job::{JobKey, State, TopicName};
-use model::letters::Pace;
+use model::letters::RedrivePace;
 use model::scope::RequiredAccess;
 use protocol::beanstalk::BeanstalkResponse;
 use role::submit::{DeadLetterTask, Listing, StoreRequest};
-use store::{Changed, DeadLetterSelection, View};
+use store::{Changed, DeadLetterSelection, StoredJob};
 
 /// How many jobs one step of a kick handles.
 const KICKED: usize = 100;
 
-impl Session {
+impl BeanstalkSession {
     /// Returns the first jobs of a topic in one state.
-    async fn first_jobs(&self, topic: &TopicName, state: State, limit: usize) -> Result<Vec<View>, Problem> {
+    async fn first_jobs(
+        &self,
+        topic: &TopicName,
+        state: State,
+        limit: usize,
+    ) -> Result<Vec<StoredJob>, Problem> {
         let listing = Listing { topic: topic.clone(), state, filter: None, cursor: None, limit };
-        let ask = |reply: Reply<_>| StoreRequest::list(listing, |page| reply.with(page));
+        let ask = |reply: AnswerSender<_>| StoreRequest::list(listing, |page| reply.with(page));
         Ok(self.port().api.store_client.read(Some(self.holder().clone()), ask).await??.jobs)
     }
 
@@ -43,15 +48,15 @@ impl Session {
         which: DeadLetterSelection,
         limit: usize,
     ) -> Result<usize, Problem> {
-        let task = DeadLetterTask::Redrive(Pace::default());
-        let ask = |reply: Reply<_>| {
+        let task = DeadLetterTask::Redrive(RedrivePace::default());
+        let ask = |reply: AnswerSender<_>| {
             StoreRequest::dead_letters(topic, which, limit, task, |count| reply.with(count))
         };
         Ok(self.port().api.store_client.ask(0, ask).await??)
     }
 
     async fn run(&self, key: JobKey) -> Result<bool, Problem> {
-        let ask = |reply: Reply<_>| StoreRequest::run(key, |_, changed| reply.with(changed));
+        let ask = |reply: AnswerSender<_>| StoreRequest::run(key, |_, changed| reply.with(changed));
         Ok(self.port().api.store_client.ask(0, ask).await?? == Changed::Done)
     }
 
@@ -82,8 +87,8 @@ impl Session {
 
     pub(super) async fn kick_job(&self, number: u64) -> Result<BeanstalkResponse<'static>, Problem> {
         let is_kicked = match self.find(number).await? {
-            Some(View { key, state: State::Delayed, .. }) => self.run(key).await?,
-            Some(View { key: JobKey { topic, id }, state: State::Dead, .. }) => {
+            Some(StoredJob { key, state: State::Delayed, .. }) => self.run(key).await?,
+            Some(StoredJob { key: JobKey { topic, id }, state: State::Dead, .. }) => {
                 self.redrive(topic, DeadLetterSelection::Ids(vec![id]), 1).await? > 0
             }
             _ => false,
@@ -93,7 +98,7 @@ impl Session {
 }
 
 /// Returns a function that makes the response of a command that shows a job. `number` is the number of the job.
-pub(super) fn shown(number: u64) -> impl FnOnce(Option<View>) -> BeanstalkResponse<'static> {
+pub(super) fn shown(number: u64) -> impl FnOnce(Option<StoredJob>) -> BeanstalkResponse<'static> {
     move |view| match view {
         Some(view) => {
             BeanstalkResponse::Found { id: number, body: body_bytes(&view.body, &view.headers).into() }

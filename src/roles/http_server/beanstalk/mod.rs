@@ -34,13 +34,13 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 
 pub(super) use self::handoff::listen;
-use self::passed_state::{ConnectionState, ReserveLimit};
+use self::passed_state::{ConnectionState, ReserveWait};
 use self::port::BeanstalkPort;
-use self::session::Session;
+use self::session::BeanstalkSession;
 use super::access::Peer;
 use super::api::Api;
-use super::places::{Place, Places};
-use super::pool::{Holder, PoolPart};
+use super::places::{ConnectionGuard, ConnectionLimiter};
+use super::pool::{PoolHolder, ResourceShare};
 use super::tcp_port::{self, READ, WRITE, closed, read};
 use host::PassListener;
 use model::excerpt::Excerpt;
@@ -53,7 +53,7 @@ const PUTS: (usize, usize) = (256, 1 << 20);
 /// the socket on which draining processes pass connections to this process.
 pub(super) async fn run(api: Api, listener: TcpListener, handoffs: PassListener) {
     let settings = &api.settings.beanstalk;
-    let places = Places::new(
+    let places = ConnectionLimiter::new(
         "beanstalk",
         &settings.allow,
         settings.max_connections,
@@ -81,11 +81,11 @@ async fn serve(
     port: BeanstalkPort,
     stream: TcpStream,
     ip: IpAddr,
-    place: Place,
+    place: ConnectionGuard,
     passed: Option<ConnectionState>,
 ) {
     let _place = place;
-    let holder = Holder::Source(Peer::Address(ip).source());
+    let holder = PoolHolder::Source(Peer::Address(ip).source());
     let mut connection = BeanstalkConnection {
         stream,
         peer: ip,
@@ -99,12 +99,12 @@ async fn serve(
         waiting: None,
     };
     let mut session = match passed {
-        None => Session::new(port, holder),
+        None => BeanstalkSession::new(port, holder),
         Some(mut state) => {
             connection.input = std::mem::take(&mut state.input).into();
             connection.is_half_closed = state.is_half_closed;
             connection.waiting = state.waiting;
-            Session::resume(port, holder, state)
+            BeanstalkSession::resume(port, holder, state)
         }
     };
     loop {
@@ -151,7 +151,7 @@ struct BeanstalkConnection {
     /// How long the connection may be idle. A response may also wait for this time while the client reads nothing of
     /// it.
     idle_timeout: Duration,
-    holder: Holder,
+    holder: PoolHolder,
     /// Bytes that have arrived and are not decoded yet: up to [`READ`] bytes, or the bytes that the previous process
     /// has passed on.
     input: VecDeque<u8>,
@@ -163,11 +163,11 @@ struct BeanstalkConnection {
     /// Whether the connection is passed on when this process drains.
     may_be_passed: bool,
     /// The reserve that waited when this process began to drain, or when an earlier process passed the connection on.
-    waiting: Option<ReserveLimit>,
+    waiting: Option<ReserveWait>,
 }
 
 impl BeanstalkConnection {
-    async fn serve(&mut self, session: &mut Session) -> anyhow::Result<ConnectionEnd> {
+    async fn serve(&mut self, session: &mut BeanstalkSession) -> anyhow::Result<ConnectionEnd> {
         let api = session.port().api.clone();
         let (mut closing, mut cut) = (api.closing.subscribe(), api.cut.subscribe());
         let mut memory = api.bodies.take_beyond(Some(self.holder.clone()), 0);
@@ -223,7 +223,7 @@ impl BeanstalkConnection {
     }
 
     /// Passes the connection to the next process. Returns the connection if it stays with this process.
-    async fn pass_on(mut self, session: &Session) -> anyhow::Result<Option<BeanstalkConnection>> {
+    async fn pass_on(mut self, session: &BeanstalkSession) -> anyhow::Result<Option<BeanstalkConnection>> {
         self.may_be_passed = false;
         // While the decoder skips a part of the input, it keeps no bytes of this part. So the next process could not
         // continue.
@@ -240,7 +240,7 @@ impl BeanstalkConnection {
     }
 
     /// Carries out the commands that have arrived.
-    async fn carry_out(&mut self, session: &mut Session) -> anyhow::Result<AfterCommands> {
+    async fn carry_out(&mut self, session: &mut BeanstalkSession) -> anyhow::Result<AfterCommands> {
         let closing = session.port().api.closing.subscribe();
         let mut puts: Vec<Put> = Vec::new();
         let mut bytes = 0;
@@ -264,7 +264,7 @@ impl BeanstalkConnection {
                 }
                 Some(Ok(BeanstalkCommand::Quit)) => return Ok(AfterCommands::Ends),
                 Some(Ok(command @ (BeanstalkCommand::Reserve | BeanstalkCommand::ReserveWithTimeout(_)))) => {
-                    let limit = ReserveLimit::new(&command, Instant::now());
+                    let limit = ReserveWait::new(&command, Instant::now());
                     session.note_reserve(command != BeanstalkCommand::Reserve);
                     match self.reserve(session, limit).await? {
                         AfterCommands::Continues => {}
@@ -300,7 +300,11 @@ impl BeanstalkConnection {
     }
 
     /// Reserves a job.
-    async fn reserve(&mut self, session: &mut Session, limit: ReserveLimit) -> anyhow::Result<AfterCommands> {
+    async fn reserve(
+        &mut self,
+        session: &mut BeanstalkSession,
+        limit: ReserveWait,
+    ) -> anyhow::Result<AfterCommands> {
         // The client gets the responses to its earlier commands before it waits.
         self.write().await?;
         let mut reserved = None;
@@ -329,7 +333,7 @@ impl BeanstalkConnection {
         self.write().await?;
         // The place is given back only now, when the response is written to the socket. So the places also limit the
         // number of responses that wait for clients that do not read.
-        drop::<Option<PoolPart>>(place);
+        drop::<Option<ResourceShare>>(place);
         Ok(AfterCommands::Continues)
     }
 

@@ -43,16 +43,16 @@ pub(super) fn id_of(number: u64) -> JobId {
 /// The pull topics by their tag, each list sorted by name. Here, a tag is a hash of the name of a topic, not a tag of a
 /// job.
 #[derive(Debug, Default)]
-pub(super) struct TopicTags(HashMap<u64, Vec<TopicName>>);
+pub(super) struct TopicHashes(HashMap<u64, Vec<TopicName>>);
 
-impl TopicTags {
-    pub(super) fn new(topics: &Topics) -> TopicTags {
+impl TopicHashes {
+    pub(super) fn new(topics: &Topics) -> TopicHashes {
         let mut tags: HashMap<u64, Vec<TopicName>> = HashMap::new();
         for topic in topics.iter().filter(|topic| topics.is_pulled(topic.name.as_str())) {
             tags.entry(tag_of(&topic.name)).or_default().push(topic.name.clone());
         }
         tags.values_mut().for_each(|names| names.sort());
-        TopicTags(tags)
+        TopicHashes(tags)
     }
 
     /// Returns the topics that may have the job with this number.
@@ -74,7 +74,7 @@ impl TopicTags {
 
 #[cfg(test)]
 mod tests {
-    use model::topic::{Mode, Topic};
+    use model::topic::{DeliveryMode, Topic};
 
     use super::*;
 
@@ -82,9 +82,9 @@ mod tests {
         TopicName::new(text).unwrap()
     }
 
-    fn pulled(names: &[&str]) -> TopicTags {
-        let topic = |text: &&str| Topic { mode: Mode::Pull, ..Topic::new(name(text), "") };
-        TopicTags::new(&names.iter().map(topic).collect())
+    fn pulled(names: &[&str]) -> TopicHashes {
+        let topic = |text: &&str| Topic { mode: DeliveryMode::Pull, ..Topic::new(name(text), "") };
+        TopicHashes::new(&names.iter().map(topic).collect())
     }
 
     #[test]

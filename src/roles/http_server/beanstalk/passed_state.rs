@@ -38,33 +38,33 @@ pub(super) struct ConnectionState {
     pub is_half_closed: bool,
     /// How many reserves there were.
     pub reserves: usize,
-    pub waiting: Option<ReserveLimit>,
+    pub waiting: Option<ReserveWait>,
     /// The bytes that have arrived and are not carried out yet.
     pub input: Vec<u8>,
 }
 
 /// How long a reserve waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReserveLimit {
+pub(super) enum ReserveWait {
     Until(Instant),
     Unlimited,
 }
 
-impl ReserveLimit {
+impl ReserveWait {
     /// Returns the limit of a reserve that begins now.
-    pub(super) fn new(command: &BeanstalkCommand, now: Instant) -> ReserveLimit {
+    pub(super) fn new(command: &BeanstalkCommand, now: Instant) -> ReserveWait {
         match command {
             BeanstalkCommand::ReserveWithTimeout(Some(seconds)) => {
-                ReserveLimit::Until(now + Duration::from_secs((*seconds).into()))
+                ReserveWait::Until(now + Duration::from_secs((*seconds).into()))
             }
-            _ => ReserveLimit::Unlimited,
+            _ => ReserveWait::Unlimited,
         }
     }
 
     pub(super) fn until(self) -> Option<Instant> {
         match self {
-            ReserveLimit::Until(until) => Some(until),
-            ReserveLimit::Unlimited => None,
+            ReserveWait::Until(until) => Some(until),
+            ReserveWait::Unlimited => None,
         }
     }
 }
@@ -155,10 +155,8 @@ impl ConnectionState {
             is_half_closed: self.is_half_closed,
             reserves: self.reserves,
             waiting: self.waiting.map(|limit| match limit {
-                ReserveLimit::Until(until) => {
-                    PassedLimit::LeftMs(to_ms(until.saturating_duration_since(now)))
-                }
-                ReserveLimit::Unlimited => PassedLimit::Unlimited,
+                ReserveWait::Until(until) => PassedLimit::LeftMs(to_ms(until.saturating_duration_since(now))),
+                ReserveWait::Unlimited => PassedLimit::Unlimited,
             }),
             input: self.input.len(),
         };
@@ -218,8 +216,8 @@ impl ConnectionState {
             is_half_closed: head.is_half_closed,
             reserves: head.reserves,
             waiting: head.waiting.map(|limit| match limit {
-                PassedLimit::LeftMs(ms) => ReserveLimit::Until(now + Duration::from_millis(ms)),
-                PassedLimit::Unlimited => ReserveLimit::Unlimited,
+                PassedLimit::LeftMs(ms) => ReserveWait::Until(now + Duration::from_millis(ms)),
+                PassedLimit::Unlimited => ReserveWait::Unlimited,
             }),
             input: input.to_vec(),
         })
@@ -258,8 +256,8 @@ mod tests {
         };
         for (waiting, input) in [
             (None, &b""[..]),
-            (Some(ReserveLimit::Unlimited), b"put 0 0 1 2\r\n\n"),
-            (Some(ReserveLimit::Until(now + 5 * SECOND)), b"\xff\0"),
+            (Some(ReserveWait::Unlimited), b"put 0 0 1 2\r\n\n"),
+            (Some(ReserveWait::Until(now + 5 * SECOND)), b"\xff\0"),
         ] {
             let state = ConnectionState {
                 peer: "127.0.0.1".parse().unwrap(),

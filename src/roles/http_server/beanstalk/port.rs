@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 use super::super::api::Api;
 use super::handoff::HandoffSender;
-use super::held::Aliases;
-use super::number::{TopicTags, number_of};
+use super::held::JobNumberTable;
+use super::number::{TopicHashes, number_of};
 use super::tube_topic::{topic_of, tube_of};
 use super::unregistered::UnregisteredTubes;
 use host::now_ms;
@@ -36,8 +36,8 @@ pub(super) struct BeanstalkPort {
 /// The numbers of jobs.
 struct Numbers {
     topics: watch::Receiver<Topics>,
-    tags: TopicTags,
-    aliases: Aliases,
+    tags: TopicHashes,
+    aliases: JobNumberTable,
     /// The count in the last number (see `number`). It begins at random, so that processes rarely make the same numbers
     /// in the same second.
     next: u64,
@@ -90,8 +90,8 @@ pub(super) fn default_tube() -> TubeName {
 impl BeanstalkPort {
     pub(super) fn new(api: Api) -> BeanstalkPort {
         let topics = api.topics.clone();
-        let tags = TopicTags::new(&topics.borrow());
-        let numbers = Numbers { topics, tags, aliases: Aliases::default(), next: fastrand::u64(..) };
+        let tags = TopicHashes::new(&topics.borrow());
+        let numbers = Numbers { topics, tags, aliases: JobNumberTable::default(), next: fastrand::u64(..) };
         BeanstalkPort {
             api,
             state: Arc::default(),
@@ -210,7 +210,7 @@ impl BeanstalkPort {
     fn with_numbers<T>(&self, work: impl FnOnce(&mut Numbers) -> T) -> T {
         let mut numbers = lock(&self.numbers);
         if numbers.topics.has_changed().unwrap_or(false) {
-            let tags = TopicTags::new(&numbers.topics.borrow_and_update());
+            let tags = TopicHashes::new(&numbers.topics.borrow_and_update());
             numbers.tags = tags;
         }
         work(&mut numbers)

@@ -7,11 +7,11 @@ use axum::http::StatusCode;
 
 use super::super::input;
 use super::super::problem::Problem;
-use super::super::store_client::Reply;
+use super::super::store_client::AnswerSender;
 use super::commands::failed;
 use super::number::id_of;
 use super::port::BeanstalkPort;
-use super::session::Session;
+use super::session::BeanstalkSession;
 use super::stored_job::{ATTEMPTS, stored};
 use super::tube_topic::topic_of;
 use host::now_ms;
@@ -20,7 +20,7 @@ use model::job::{Body, Due, JobKey, NewJob, OnConflict, TopicName};
 use model::job_priority::JobPriority;
 use model::quota::Quota;
 use model::scope::RequiredAccess;
-use model::topic::{LEASES, Mode, Topic};
+use model::topic::{DeliveryMode, LEASES, Topic};
 use protocol::beanstalk::{BeanstalkResponse, Put, TubeName};
 use registry::{Expected, RegistryError};
 use role::submit::StoreRequest;
@@ -40,7 +40,7 @@ const TOPICS_MAX: usize = 10_000;
 const TOPIC_ATTEMPTS: u32 = 1000;
 
 /// A job that is not stored yet, and the place of its response.
-struct Pending {
+struct PendingPut {
     place: usize,
     body: Body,
     headers: Headers,
@@ -49,7 +49,7 @@ struct Pending {
     number: u64,
 }
 
-impl Session {
+impl BeanstalkSession {
     /// Stores jobs in the used tube, in their order. Returns a response for each.
     pub(super) async fn put(&mut self, puts: Vec<Put>) -> Vec<BeanstalkResponse<'static>> {
         let count = puts.len();
@@ -66,11 +66,11 @@ impl Session {
             Err(problem) => return vec![failed(&problem); count],
         };
         let mut responses = vec![BeanstalkResponse::InternalError; count];
-        let mut pending: Vec<Pending> = Vec::new();
+        let mut pending: Vec<PendingPut> = Vec::new();
         for (place, put) in puts.into_iter().enumerate() {
             let ((body, headers), delay) = (stored(&put), Duration::from_secs(put.delay_s.into()));
             let priority = JobPriority::from_number(put.priority);
-            pending.push(Pending { place, body, headers, priority, delay, number: 0 });
+            pending.push(PendingPut { place, body, headers, priority, delay, number: 0 });
         }
         for _ in 0..TRIES {
             self.port().add(&topic, &mut pending, &mut responses).await;
@@ -92,7 +92,7 @@ impl BeanstalkPort {
     async fn add(
         &self,
         topic: &Topic,
-        pending: &mut Vec<Pending>,
+        pending: &mut Vec<PendingPut>,
         responses: &mut [BeanstalkResponse<'static>],
     ) {
         let (mut jobs, mut bytes) = (Vec::new(), 0);
@@ -111,7 +111,7 @@ impl BeanstalkPort {
                 ..NewJob::new(key, job.body.clone(), due)
             });
         }
-        let ask = |reply: Reply<_>| StoreRequest::add_many(jobs, |added| reply.with(added));
+        let ask = |reply: AnswerSender<_>| StoreRequest::add_many(jobs, |added| reply.with(added));
         let results = match self.api.store_client.ask(bytes, ask).await {
             Ok(results) => results,
             Err(problem) => {
@@ -193,7 +193,7 @@ impl BeanstalkPort {
         }
         self.api.check_writable(name)?;
         let topic = Topic {
-            mode: Mode::Pull,
+            mode: DeliveryMode::Pull,
             title: tube.to_string(),
             creator: "beanstalk".to_owned(),
             max_attempts: TOPIC_ATTEMPTS,

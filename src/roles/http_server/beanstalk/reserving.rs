@@ -7,13 +7,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::pool::PoolPart;
+use super::super::pool::ResourceShare;
 use super::super::presence::ClientPresence;
 use super::super::problem::Problem;
-use super::super::store_client::Reply;
+use super::super::store_client::AnswerSender;
 use super::commands::failed;
 use super::held::{HELD_MAX, HeldJob};
-use super::session::Session;
+use super::session::BeanstalkSession;
 use super::stored_job::{body_bytes, ttr};
 use super::tube_topic::{topic_of, tube_of};
 use host::now_ms;
@@ -22,25 +22,25 @@ use model::scope::RequiredAccess;
 use model::topic::LEASES;
 use protocol::beanstalk::{BeanstalkResponse, TubeName};
 use role::expiry::expired;
-use role::pull::{Pull, Reserve, Reserved};
+use role::pull::{PullHandle, Reserve, ReservedLease};
 use role::submit::StoreRequest;
-use store::{DeadLetterSelection, Leased, Outcome, OwnerTag, Settlement};
+use store::{DeadLetterSelection, LeasedJob, Outcome, OwnerTag, Settlement};
 
 /// How long one wait lasts. After that, the next wait begins.
 const WAIT: Duration = Duration::from_secs(3600);
 
 /// A reserved job that the client does not know yet. If it is dropped, the job is handed back.
 pub(super) struct NewlyReserved {
-    reserved: Option<Reserved>,
-    pull: Pull,
+    reserved: Option<ReservedLease>,
+    pull: PullHandle,
 }
 
 impl NewlyReserved {
-    fn leased(&self) -> &Leased {
+    fn leased(&self) -> &LeasedJob {
         &self.reserved.as_ref().expect("it is there until it is accepted").leased
     }
 
-    fn accept(mut self) -> Leased {
+    fn accept(mut self) -> LeasedJob {
         self.reserved.take().expect("it is accepted once").leased
     }
 }
@@ -54,19 +54,19 @@ impl Drop for NewlyReserved {
 }
 
 /// Counts a client that waits. The client is counted as long as this value exists.
-struct WaitCount<'a> {
-    session: &'a Session,
+struct WaitCountGuard<'a> {
+    session: &'a BeanstalkSession,
 }
 
-impl<'a> WaitCount<'a> {
-    fn new(session: &'a Session) -> WaitCount<'a> {
+impl<'a> WaitCountGuard<'a> {
+    fn new(session: &'a BeanstalkSession) -> WaitCountGuard<'a> {
         session.port().with_state(|state| state.counts.current_waiting += 1);
         session.watched().iter().for_each(|tube| session.port().with_tube(tube, |known| known.waiting += 1));
-        WaitCount { session }
+        WaitCountGuard { session }
     }
 }
 
-impl Drop for WaitCount<'_> {
+impl Drop for WaitCountGuard<'_> {
     fn drop(&mut self) {
         let session = self.session;
         session.port().with_state(|state| state.counts.current_waiting -= 1);
@@ -85,13 +85,13 @@ enum WaitResult {
     Closing,
 }
 
-impl Session {
+impl BeanstalkSession {
     /// Reserves a job of a watched tube. If there is no job, waits until the time `until`, or without limit if `until`
     /// is none. Returns the response, and the client's place among the clients that reserve. None: this process drains.
     pub(super) async fn reserve(
         &mut self,
         until: Option<Instant>,
-    ) -> Option<(BeanstalkResponse<'static>, Option<PoolPart>)> {
+    ) -> Option<(BeanstalkResponse<'static>, Option<ResourceShare>)> {
         let place = match self.port().api.reserve_place(Some(self.holder().clone())) {
             Ok(place) => place,
             Err(problem) => {
@@ -103,7 +103,7 @@ impl Session {
             return Some((BeanstalkResponse::OutOfMemory, None));
         }
         let waited = {
-            let count = WaitCount::new(self);
+            let count = WaitCountGuard::new(self);
             count.session.wait(until).await
         };
         Some(match waited {
@@ -126,7 +126,7 @@ impl Session {
 
     /// Waits for a job. Returns it with its TTR and the end of its lease. None: the time is over, a lease of the client
     /// ends soon, or this process drains.
-    async fn wait(&self, until: Option<Instant>) -> Result<Option<(Leased, Duration, Instant)>, Problem> {
+    async fn wait(&self, until: Option<Instant>) -> Result<Option<(LeasedJob, Duration, Instant)>, Problem> {
         loop {
             let now = Instant::now();
             let warns_from = self.held().warns_from(now);
@@ -232,7 +232,7 @@ impl Session {
         let ttr = ttr(&view.headers).unwrap_or(known.ttr);
         let owner = self.port().api.pull.owner().map(|owner| OwnerTag(owner.tag().to_owned()));
         let (hold, now) = (ttr.min(LEASES.1), Instant::now());
-        let ask = |reply: Reply<_>| {
+        let ask = |reply: AnswerSender<_>| {
             StoreRequest::lease_job(view.key, hold, known.max_attempts, owner, |leased| reply.with(leased))
         };
         let Some(leased) = self.port().api.store_client.ask(0, ask).await?? else {
@@ -241,7 +241,8 @@ impl Session {
         if let Some(attempt) = expired(&leased) {
             let (key, token) = (leased.key, leased.token);
             let settlement = Settlement { key, token, outcome: Outcome::DeadLetter, attempt: Some(attempt) };
-            let ask = |reply: Reply<_>| StoreRequest::settle(settlement, |settled| reply.with(settled));
+            let ask =
+                |reply: AnswerSender<_>| StoreRequest::settle(settlement, |settled| reply.with(settled));
             self.port().api.store_client.ask(0, ask).await??;
             return Ok(BeanstalkResponse::NotFound);
         }
@@ -251,7 +252,7 @@ impl Session {
     /// Notes that the client has a job from now on, and returns the response.
     pub(super) fn take(
         &mut self,
-        leased: Leased,
+        leased: LeasedJob,
         ttr: Duration,
         ends: Instant,
     ) -> BeanstalkResponse<'static> {
@@ -261,13 +262,13 @@ impl Session {
         BeanstalkResponse::Reserved { id: number, body: body.into() }
     }
 
-    fn held_job(&self, leased: Leased, ttr: Duration, ends: Instant) -> HeldJob {
-        let Leased { key, token, attempt, .. } = leased;
+    fn held_job(&self, leased: LeasedJob, ttr: Duration, ends: Instant) -> HeldJob {
+        let LeasedJob { key, token, attempt, .. } = leased;
         HeldJob { key, token, attempt, began_ms: now_ms(), ttr, ends, owner: self.port().api.pull.owner() }
     }
 }
 
 /// Returns the tube of a topic.
-pub(super) fn tube_named(session: &Session, topic: &TopicName) -> Option<TubeName> {
+pub(super) fn tube_named(session: &BeanstalkSession, topic: &TopicName) -> Option<TubeName> {
     session.port().topic(topic).as_deref().and_then(tube_of)
 }

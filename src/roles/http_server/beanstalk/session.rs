@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::super::pool::Holder;
+use super::super::pool::PoolHolder;
 use super::held::{HeldJob, HeldJobs};
 use super::passed_state::ConnectionState;
 use super::port::{BeanstalkPort, default_tube};
@@ -16,9 +16,9 @@ use store::Outcome;
 const GIVE_BACK: Duration = Duration::from_secs(60);
 
 /// The state of a connection.
-pub(super) struct Session {
+pub(super) struct BeanstalkSession {
     pub(super) port: BeanstalkPort,
-    holder: Holder,
+    holder: PoolHolder,
     pub(super) used: TubeName,
     /// In the order in which they were first watched.
     pub(super) watched: Vec<TubeName>,
@@ -29,10 +29,10 @@ pub(super) struct Session {
     reserves: usize,
 }
 
-impl Session {
-    pub(super) fn new(port: BeanstalkPort, holder: Holder) -> Session {
+impl BeanstalkSession {
+    pub(super) fn new(port: BeanstalkPort, holder: PoolHolder) -> BeanstalkSession {
         let default = default_tube();
-        Session {
+        BeanstalkSession {
             port,
             holder,
             used: default.clone(),
@@ -46,13 +46,17 @@ impl Session {
     }
 
     /// Continues with the state of a connection that another process has passed on.
-    pub(super) fn resume(port: BeanstalkPort, holder: Holder, state: ConnectionState) -> Session {
+    pub(super) fn resume(
+        port: BeanstalkPort,
+        holder: PoolHolder,
+        state: ConnectionState,
+    ) -> BeanstalkSession {
         let mut held = HeldJobs::default();
         for (number, job) in state.held {
             port.keep_number(number, &job.key);
             held.insert(number, job);
         }
-        Session {
+        BeanstalkSession {
             port,
             holder,
             used: state.used,
@@ -65,7 +69,7 @@ impl Session {
         .counted()
     }
 
-    fn counted(self) -> Session {
+    fn counted(self) -> BeanstalkSession {
         self.port.with_tube(&self.used, |tube| tube.using += 1);
         self.watched.iter().for_each(|tube| self.port.with_tube(tube, |known| known.watching += 1));
         self.port.with_state(|state| {
@@ -132,7 +136,7 @@ impl Session {
         &self.port
     }
 
-    pub(super) fn holder(&self) -> &Holder {
+    pub(super) fn holder(&self) -> &PoolHolder {
         &self.holder
     }
 

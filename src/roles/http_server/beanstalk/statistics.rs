@@ -8,9 +8,9 @@ use nix::sys::time::TimeValLike as _;
 use nix::unistd::gethostname;
 
 use super::super::problem::Problem;
-use super::super::store_client::Reply;
+use super::super::store_client::AnswerSender;
 use super::reserving::tube_named;
-use super::session::Session;
+use super::session::BeanstalkSession;
 use super::stored_job::BeanstalkJobStats;
 use super::tube_topic::topic_of;
 use host::now_ms;
@@ -25,7 +25,7 @@ fn seconds(ms: i64) -> u64 {
     ms.max(0) as u64 / 1000
 }
 
-impl Session {
+impl BeanstalkSession {
     pub(super) async fn stats_job(&self, number: u64) -> Result<BeanstalkResponse<'static>, Problem> {
         let Some(view) = self.find(number).await? else { return Ok(BeanstalkResponse::NotFound) };
         let Some(tube) = tube_named(self, &view.key.topic) else { return Ok(BeanstalkResponse::NotFound) };
@@ -58,7 +58,7 @@ impl Session {
     }
 
     async fn counts(&self) -> Result<Vec<Counts>, Problem> {
-        let ask = |reply: Reply<_>| StoreRequest::count(|counts| reply.with(counts));
+        let ask = |reply: AnswerSender<_>| StoreRequest::count(|counts| reply.with(counts));
         Ok(self.port().api.store_client.ask(0, ask).await??)
     }
 

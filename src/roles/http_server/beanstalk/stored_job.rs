@@ -14,7 +14,7 @@ use model::headers::Headers;
 use model::job::{Attempt, Body, State};
 use model::topic::LEASES;
 use protocol::beanstalk::Put;
-use store::View;
+use store::StoredJob;
 
 const DELAY: &str = "beanstalk-delay";
 const TTR: &str = "beanstalk-ttr";
@@ -77,31 +77,31 @@ pub(super) fn ttr(headers: &Headers) -> Option<Duration> {
 
 /// The recorded reason why a client ended an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Note {
+pub(super) enum AttemptEndReason {
     Released { priority: u32, delay_s: u32 },
     Buried { priority: u32 },
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for AttemptEndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Note::Released { priority, delay_s } => {
+            AttemptEndReason::Released { priority, delay_s } => {
                 write!(f, "released with priority {priority} and delay {delay_s}s")
             }
-            Note::Buried { priority } => write!(f, "buried with priority {priority}"),
+            AttemptEndReason::Buried { priority } => write!(f, "buried with priority {priority}"),
         }
     }
 }
 
-impl Note {
-    fn of(attempt: &Attempt) -> Option<Note> {
+impl AttemptEndReason {
+    fn of(attempt: &Attempt) -> Option<AttemptEndReason> {
         if let Some(rest) = attempt.error.strip_prefix("released with priority ") {
             let (priority, delay) = rest.split_once(" and delay ")?;
             let (priority, delay_s) = (priority.parse().ok()?, delay.strip_suffix('s')?.parse().ok()?);
-            return Some(Note::Released { priority, delay_s });
+            return Some(AttemptEndReason::Released { priority, delay_s });
         }
         let priority = attempt.error.strip_prefix("buried with priority ")?.parse().ok()?;
-        Some(Note::Buried { priority })
+        Some(AttemptEndReason::Buried { priority })
     }
 }
 
@@ -119,7 +119,7 @@ pub(super) struct BeanstalkJobStats {
 
 impl BeanstalkJobStats {
     /// `ttr` is the TTR of the topic, for jobs that have no TTR of their own.
-    pub(super) fn new(view: &View, ttr: Duration) -> BeanstalkJobStats {
+    pub(super) fn new(view: &StoredJob, ttr: Duration) -> BeanstalkJobStats {
         let own_ttr = self::ttr(&view.headers).unwrap_or(ttr);
         let mut facts = BeanstalkJobStats {
             priority: view.priority.number(),
@@ -131,12 +131,12 @@ impl BeanstalkJobStats {
             kicks: 0,
         };
         for attempt in &view.attempts_log {
-            match Note::of(attempt) {
-                Some(Note::Released { delay_s, .. }) => {
+            match AttemptEndReason::of(attempt) {
+                Some(AttemptEndReason::Released { delay_s, .. }) => {
                     facts.delay_s = delay_s.into();
                     facts.releases += 1;
                 }
-                Some(Note::Buried { .. }) => facts.buries += 1,
+                Some(AttemptEndReason::Buried { .. }) => facts.buries += 1,
                 None if attempt.error == RAN_OUT => facts.timeouts += 1,
                 None => {}
             }
@@ -178,9 +178,9 @@ mod tests {
     #[test]
     fn a_note_is_read_as_it_is_written() {
         for note in [
-            Note::Released { priority: u32::MAX, delay_s: 5 },
-            Note::Released { priority: 0, delay_s: 0 },
-            Note::Buried { priority: 1024 },
+            AttemptEndReason::Released { priority: u32::MAX, delay_s: 5 },
+            AttemptEndReason::Released { priority: 0, delay_s: 0 },
+            AttemptEndReason::Buried { priority: 1024 },
         ] {
             let attempt = Attempt {
                 number: 1,
@@ -191,8 +191,8 @@ mod tests {
                 error: note.to_string(),
                 late: None,
             };
-            assert_eq!(Note::of(&attempt), Some(note));
-            assert_eq!(Note::of(&Attempt { error: "released".to_owned(), ..attempt }), None);
+            assert_eq!(AttemptEndReason::of(&attempt), Some(note));
+            assert_eq!(AttemptEndReason::of(&Attempt { error: "released".to_owned(), ..attempt }), None);
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::super::followed::watched;
-use super::super::places::Places;
+use super::super::places::ConnectionLimiter;
 use super::super::tcp_port::closed;
 use super::handoff::{BEGIN, OWNER, PAUSES, PassedPause, REFUSED, TAKEN};
 use super::passed_state::ConnectionState;
@@ -25,7 +25,7 @@ use protocol::beanstalk::TubeName;
 use role::TroubleLog;
 
 /// Takes connections of draining processes until this process drains. Serves each connection until it ends.
-pub(super) async fn receive(port: BeanstalkPort, listener: PassListener, places: Places) {
+pub(super) async fn receive(port: BeanstalkPort, listener: PassListener, places: ConnectionLimiter) {
     let mut closing = port.api.closing.subscribe();
     let events = match listener.as_fd().try_clone_to_owned().and_then(watched) {
         Ok(events) => events,
@@ -61,7 +61,7 @@ pub(super) async fn receive(port: BeanstalkPort, listener: PassListener, places:
 }
 
 /// Takes the connections of one draining process, and serves each connection until it ends.
-async fn receive_from(port: BeanstalkPort, passage: PassSocket, places: Places) {
+async fn receive_from(port: BeanstalkPort, passage: PassSocket, places: ConnectionLimiter) {
     let mut open = JoinSet::new();
     if let Err(e) = take_all(&port, passage, places, &mut open).await
         && e.kind() != ErrorKind::UnexpectedEof
@@ -75,12 +75,12 @@ async fn receive_from(port: BeanstalkPort, passage: PassSocket, places: Places) 
 async fn take_all(
     port: &BeanstalkPort,
     passage: PassSocket,
-    mut places: Places,
+    mut places: ConnectionLimiter,
     open: &mut JoinSet<()>,
 ) -> io::Result<()> {
     let mut closing = port.api.closing.subscribe();
     let events = watched(passage.as_fd().try_clone_to_owned()?)?;
-    let mut arriving = Arriving::new(&port.api.settings.run_dir);
+    let mut arriving = ArrivingConnections::new(&port.api.settings.run_dir);
     loop {
         tokio::select! {
             biased;
@@ -148,16 +148,16 @@ async fn reply(passage: &PassSocket, events: &AsyncFd<OwnedFd>, answer: u8) -> i
 }
 
 /// What has arrived of the connections of a draining process.
-struct Arriving {
+struct ArrivingConnections {
     run_dir: PathBuf,
     owners: HashMap<String, Arc<Owner>>,
     /// The connection that has arrived in part: the bytes of its state so far, and its socket.
     begun: Option<(Vec<u8>, OwnedFd)>,
 }
 
-impl Arriving {
-    fn new(run_dir: &Path) -> Arriving {
-        Arriving { run_dir: run_dir.to_owned(), owners: HashMap::new(), begun: None }
+impl ArrivingConnections {
+    fn new(run_dir: &Path) -> ArrivingConnections {
+        ArrivingConnections { run_dir: run_dir.to_owned(), owners: HashMap::new(), begun: None }
     }
 
     /// Takes a message. Returns a connection when all of its state has arrived, or the reason why it is not taken.

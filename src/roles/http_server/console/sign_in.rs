@@ -25,12 +25,12 @@ use super::super::problem::Problem;
 use super::super::sessions::Sessions;
 use super::super::typed_body;
 use host::now_ms;
-use model::failure_limiter::{ClientSource, FailureKind, FailureLimiter};
+use model::failure_limiter::{ClientSource, FailureLimiter, FailureVerdict};
 use model::password::{self, StoredPassword};
 use model::scope::Scope;
 use model::session::{self, LIFE};
 use model::settings::Auth;
-use model::token::{Secret, Token, TokenName, TokenProof, Tokens};
+use model::token::{Token, TokenCredential, TokenName, TokenSecret, Tokens};
 use registry::{Registry, RegistryError};
 use role::lock;
 
@@ -68,10 +68,10 @@ impl WrongPasswords {
     }
 
     /// Counts a wrong password.
-    fn record(&mut self, (source, account): (ClientSource, u64), now: Instant) -> FailureKind {
+    fn record(&mut self, (source, account): (ClientSource, u64), now: Instant) -> FailureVerdict {
         let of_source = self.of_source.record_failure(source, now);
         match self.of_account.record_failure((source, account), now) {
-            FailureKind::Counted => of_source,
+            FailureVerdict::Counted => of_source,
             too_many => too_many,
         }
     }
@@ -184,7 +184,7 @@ async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Pr
         return Ok(too_many_failures("passwords", peer, until));
     }
     let checked = hash_in_background(move || match account {
-        Some(Token { proof: TokenProof::Password(ref hashed), .. }) => {
+        Some(Token { proof: TokenCredential::Password(ref hashed), .. }) => {
             hashed.is_of(&shown.password).then_some(account).flatten()
         }
         _ => {
@@ -201,8 +201,8 @@ async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Pr
     else {
         let counted = lock(&WRONG_PASSWORDS).record(key, Instant::now());
         return match counted {
-            FailureKind::TooMany(until) => Ok(too_many_failures("passwords", peer, until)),
-            FailureKind::Counted => {
+            FailureVerdict::TooMany(until) => Ok(too_many_failures("passwords", peer, until)),
+            FailureVerdict::Counted => {
                 let detail = "there is no account of that name with that password";
                 Err(Problem::new(StatusCode::FORBIDDEN, "wrong_password", detail))
             }
@@ -380,11 +380,11 @@ fn random_account() -> Option<(String, Token)> {
     let (mut random, mut salt) = ([0; 32], [0; 16]);
     getrandom::fill(&mut random).and_then(|()| getrandom::fill(&mut salt)).ok()?;
     // The password has 100 random bits, in groups that are easy to type.
-    let letters: Vec<char> = Secret::new(random).reveal().chars().skip(3).take(20).collect();
+    let letters: Vec<char> = TokenSecret::new(random).reveal().chars().skip(3).take(20).collect();
     let password = letters.chunks(5).map(|some| some.iter().collect()).collect::<Vec<String>>().join("-");
     let account = Token {
         name: TokenName::of_account(FIRST).ok()?,
-        proof: TokenProof::Password(StoredPassword::new(&password, salt).ok()?),
+        proof: TokenCredential::Password(StoredPassword::new(&password, salt).ok()?),
         scopes: vec![Scope::Admin],
         created_ms: now_ms(),
         expires_ms: None,

@@ -10,7 +10,7 @@ use super::shape::{meaning, type_id, type_of};
 const METHODS: [&str; 8] = ["get", "post", "put", "patch", "delete", "head", "options", "trace"];
 
 /// An operation of the document.
-struct Operation<'d> {
+struct OpenApiOperation<'d> {
     method: String,
     path: &'d str,
     value: &'d Value,
@@ -77,12 +77,12 @@ fn head(document: &Value) -> String {
 }
 
 /// Returns all operations, in the order of their paths.
-fn operations(document: &Value) -> Vec<Operation<'_>> {
+fn operations(document: &Value) -> Vec<OpenApiOperation<'_>> {
     let mut all = Vec::new();
     for (path, item) in document["paths"].as_object().into_iter().flatten() {
         for method in METHODS {
             if let Some(value) = item.get(method) {
-                all.push(Operation { method: method.to_ascii_uppercase(), path, value });
+                all.push(OpenApiOperation { method: method.to_ascii_uppercase(), path, value });
             }
         }
     }
@@ -93,9 +93,9 @@ fn operations(document: &Value) -> Vec<Operation<'_>> {
 /// does not describe, and operations without a tag, come last.
 fn groups<'d, 'o>(
     document: &'d Value,
-    all: &'o [Operation<'d>],
-) -> Vec<(&'d str, &'d str, Vec<&'o Operation<'d>>)> {
-    let tag_of = |operation: &Operation<'d>| operation.value["tags"][0].as_str().unwrap_or("other");
+    all: &'o [OpenApiOperation<'d>],
+) -> Vec<(&'d str, &'d str, Vec<&'o OpenApiOperation<'d>>)> {
+    let tag_of = |operation: &OpenApiOperation<'d>| operation.value["tags"][0].as_str().unwrap_or("other");
     let mut names: Vec<(&str, &str)> = Vec::new();
     for tag in document["tags"].as_array().into_iter().flatten() {
         names.push((
@@ -117,7 +117,7 @@ fn group_id(name: &str) -> String {
 }
 
 /// Returns the list of operations, with a link to each.
-fn index(groups: &[(&str, &str, Vec<&Operation<'_>>)], document: &Value) -> String {
+fn index(groups: &[(&str, &str, Vec<&OpenApiOperation<'_>>)], document: &Value) -> String {
     let mut html = "<nav aria-label=\"Operations\">\n".to_owned();
     for (name, _, members) in groups {
         html.push_str(&format!("<p><a href=\"#{}\">{}</a></p>\n<ul>\n", group_id(name), escaped(name)));

@@ -10,12 +10,12 @@ use axum::http::StatusCode;
 
 use super::super::api::Api;
 use super::super::input;
-use super::super::pool::{Holder, PoolPart};
+use super::super::pool::{PoolHolder, ResourceShare};
 use super::super::presence::ClientPresence;
 use super::super::problem::Problem;
-use super::super::store_client::Reply;
-use super::last_reserves::LastReserve;
-use super::succession::Succession;
+use super::super::store_client::AnswerSender;
+use super::last_reserves::PoppedLease;
+use super::succession::LeasesFile;
 use host::now_ms;
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, TopicName};
@@ -26,9 +26,9 @@ use model::scope::{RequiredAccess, Scope};
 use model::topic::{LEASES, Topic};
 use protocol::gmq::{PoppedJob, Push};
 use role::lock;
-use role::pull::{MAX_TOPICS, Pull, Reserve, Reserved};
+use role::pull::{MAX_TOPICS, PullHandle, Reserve, ReservedLease};
 use role::submit::StoreRequest;
-use store::{Added, Leased, Outcome, Settled, Settlement};
+use store::{Added, LeasedJob, Outcome, Settled, Settlement};
 
 /// How long a pop waits for a job.
 const POP_WAIT: Duration = Duration::from_secs(2);
@@ -44,27 +44,27 @@ pub(super) struct GmqPort {
     pub api: Api,
     /// What each client may do.
     pub scopes: Arc<[Scope]>,
-    pub succession: Succession,
+    pub succession: LeasesFile,
 }
 
 /// A popped job. If the client does not get the job, the job is handed back.
 pub(super) struct PoppedReserve {
-    reserved: Option<Reserved>,
+    reserved: Option<ReservedLease>,
     body: String,
     delay: Duration,
     ttr: Duration,
     /// How long the lease lasts.
     hold: Duration,
-    pull: Pull,
+    pull: PullHandle,
     /// The client's place. `http.max_reserves` limits the places. The place is taken until the answer is written to the
     /// client. So this setting also limits how many answers wait for clients that do not read.
-    _place: PoolPart,
+    _place: ResourceShare,
 }
 
 impl PoppedReserve {
     /// Returns the job as the answer shows it.
     pub(super) fn job(&self) -> PoppedJob<'_> {
-        let Leased { key, attempt, .. } = self.leased();
+        let LeasedJob { key, attempt, .. } = self.leased();
         PoppedJob {
             id: key.id.as_str(),
             topic: key.topic.as_str(),
@@ -75,7 +75,7 @@ impl PoppedReserve {
         }
     }
 
-    fn leased(&self) -> &Leased {
+    fn leased(&self) -> &LeasedJob {
         &self.reserved.as_ref().expect("it is there until the client has it").leased
     }
 
@@ -164,7 +164,7 @@ impl GmqPort {
     pub(super) async fn push(&self, push: Push) -> Result<(), Problem> {
         let (name, id, length) = (push.topic.clone(), push.id.clone(), push.body.len());
         let job = self.api.count_refusal(&name, self.new_job(push))?;
-        let ask = |reply: Reply<_>| StoreRequest::add(job, |added| reply.with(added));
+        let ask = |reply: AnswerSender<_>| StoreRequest::add(job, |added| reply.with(added));
         match self.api.store_client.ask(length, ask).await?? {
             Added::Rejected => {
                 let detail = format!("job {:?} exists already in topic {name}", id.as_str());
@@ -197,7 +197,7 @@ impl GmqPort {
     pub(super) async fn pop(
         &self,
         topics: Vec<TopicName>,
-        holder: Holder,
+        holder: PoolHolder,
         now: Instant,
     ) -> Result<Option<PoppedReserve>, Problem> {
         if topics.len() > MAX_TOPICS {
@@ -222,7 +222,7 @@ impl GmqPort {
                 return Ok(None);
             };
             let popped = self.popped(reserved, place);
-            let last = LastReserve::new(popped.leased(), now_ms(), popped.hold);
+            let last = PoppedLease::new(popped.leased(), now_ms(), popped.hold);
             if popped.is_removed() {
                 return Ok(Some(popped));
             }
@@ -242,7 +242,7 @@ impl GmqPort {
         }
     }
 
-    fn popped(&self, reserved: Reserved, place: PoolPart) -> PoppedReserve {
+    fn popped(&self, reserved: ReservedLease, place: ResourceShare) -> PoppedReserve {
         let leased = &reserved.leased;
         let hold = leased.deadline_ms.saturating_sub(leased.leased_ms).max(0) as u64;
         let hold = Duration::from_millis(hold);
@@ -286,8 +286,8 @@ impl GmqPort {
     }
 
     /// Settles a lease. Returns whether the lease was still valid.
-    async fn settle(&self, last: &LastReserve, outcome: Outcome) -> Result<bool, Problem> {
-        let LastReserve { key, token, .. } = last.clone();
+    async fn settle(&self, last: &PoppedLease, outcome: Outcome) -> Result<bool, Problem> {
+        let PoppedLease { key, token, .. } = last.clone();
         let is_over = outcome == Outcome::Ack;
         let attempt = is_over.then(|| Attempt {
             number: last.attempt,
@@ -300,7 +300,7 @@ impl GmqPort {
         });
         let took_ms = attempt.as_ref().map(|attempt| attempt.took_ms);
         let settlement = Settlement { key, token, outcome, attempt };
-        let ask = |reply: Reply<_>| StoreRequest::settle(settlement, |settled| reply.with(settled));
+        let ask = |reply: AnswerSender<_>| StoreRequest::settle(settlement, |settled| reply.with(settled));
         let is_done = self.api.store_client.ask(0, ask).await?? == Settled::Done;
         if is_done && is_over {
             let took_us = took_ms.unwrap_or_default().saturating_mul(1000);

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use model::job::{JobId, JobKey, TopicName};
-use store::{Leased, Token};
+use store::{LeasedJob, Token};
 
 /// How many leases are known. If there are more, the leases that end first are forgotten. An ack for such a lease is
 /// refused, so the job comes back at the end of the lease.
@@ -19,7 +19,7 @@ const KEPT_BEYOND: Duration = Duration::from_secs(10);
 
 /// The lease that an ack settles.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct LastReserve {
+pub(super) struct PoppedLease {
     pub key: JobKey,
     pub token: Token,
     pub attempt: u32,
@@ -29,10 +29,10 @@ pub(super) struct LastReserve {
     known_until_ms: i64,
 }
 
-impl LastReserve {
+impl PoppedLease {
     /// `hold`: how long the lease lasts.
-    pub(super) fn new(leased: &Leased, began_ms: i64, hold: Duration) -> LastReserve {
-        LastReserve {
+    pub(super) fn new(leased: &LeasedJob, began_ms: i64, hold: Duration) -> PoppedLease {
+        PoppedLease {
             key: leased.key.clone(),
             token: leased.token.clone(),
             attempt: leased.attempt,
@@ -43,20 +43,20 @@ impl LastReserve {
 }
 
 /// A lease as text: topic, id, token, attempt, `began_ms`, `known_until_ms`.
-type Row<'a> = (&'a str, String, Box<[u8]>, u32, i64, i64);
+type LeaseRow<'a> = (&'a str, String, Box<[u8]>, u32, i64, i64);
 
 /// The last lease of each id.
 #[derive(Debug, Default)]
-pub(super) struct LastReserves {
-    by_id: HashMap<JobId, LastReserve>,
+pub(super) struct LastLeases {
+    by_id: HashMap<JobId, PoppedLease>,
     ends: BTreeSet<(i64, JobId)>,
     /// How many leases were noted.
     noted: u64,
 }
 
-impl LastReserves {
+impl LastLeases {
     /// Notes that a job was popped.
-    pub(super) fn note(&mut self, last: LastReserve, now_ms: i64) {
+    pub(super) fn note(&mut self, last: PoppedLease, now_ms: i64) {
         let id = last.key.id.clone();
         self.remove(&id);
         while let Some((ends, first)) = self.ends.first().cloned()
@@ -75,12 +75,12 @@ impl LastReserves {
     }
 
     /// Returns the last lease of an id.
-    pub(super) fn find(&self, id: &JobId) -> Option<LastReserve> {
+    pub(super) fn find(&self, id: &JobId) -> Option<PoppedLease> {
         self.by_id.get(id).cloned()
     }
 
     /// Forgets a lease that was settled or has ended. A later lease of the same id stays.
-    pub(super) fn forget(&mut self, over: &LastReserve) {
+    pub(super) fn forget(&mut self, over: &PoppedLease) {
         if self.by_id.get(&over.key.id).is_some_and(|known| known.token == over.token) {
             self.remove(&over.key.id);
         }
@@ -94,23 +94,23 @@ impl LastReserves {
 
     /// Returns the leases as lines of JSON.
     pub(super) fn to_text(&self) -> String {
-        let line = |LastReserve { key, token, attempt, began_ms, known_until_ms }: &LastReserve| {
+        let line = |PoppedLease { key, token, attempt, began_ms, known_until_ms }: &PoppedLease| {
             let all = (key.topic.as_str(), key.id.as_str(), &token.0, attempt, began_ms, known_until_ms);
             serde_json::to_string(&all).expect("texts and numbers are plain values") + "\n"
         };
         self.by_id.values().map(line).collect()
     }
 
-    /// Notes the leases of another process, which [`LastReserves::to_text`] wrote. If an id is already known here, the
+    /// Notes the leases of another process, which [`LastLeases::to_text`] wrote. If an id is already known here, the
     /// lease in the text is older and is skipped. Lines that cannot be read are skipped too.
     pub(super) fn note_text(&mut self, text: &str, now_ms: i64) {
         for line in text.lines() {
-            let row = serde_json::from_str::<Row>(line);
+            let row = serde_json::from_str::<LeaseRow>(line);
             let Ok((topic, id, token, attempt, began_ms, known_until_ms)) = row else { continue };
             let (Ok(topic), Ok(id)) = (TopicName::new(topic), JobId::new(id)) else { continue };
             if known_until_ms > now_ms && !self.by_id.contains_key(&id) {
                 let (key, token) = (JobKey { topic, id }, Token(token));
-                self.note(LastReserve { key, token, attempt, began_ms, known_until_ms }, now_ms);
+                self.note(PoppedLease { key, token, attempt, began_ms, known_until_ms }, now_ms);
             }
         }
     }
@@ -120,14 +120,14 @@ impl LastReserves {
 mod tests {
     use super::*;
 
-    fn last(topic: &str, id: &str, token: u8, known_until_ms: i64) -> LastReserve {
+    fn last(topic: &str, id: &str, token: u8, known_until_ms: i64) -> PoppedLease {
         let key = JobKey { topic: TopicName::new(topic).unwrap(), id: JobId::new(id).unwrap() };
-        LastReserve { key, token: Token(Box::from([token])), attempt: 1, began_ms: 0, known_until_ms }
+        PoppedLease { key, token: Token(Box::from([token])), attempt: 1, began_ms: 0, known_until_ms }
     }
 
     #[test]
     fn the_last_lease_of_an_id_counts() {
-        let mut reserves = LastReserves::default();
+        let mut reserves = LastLeases::default();
         let id = JobId::new("1").unwrap();
         let (first, second) = (last("a", "1", 1, 9), last("b", "1", 2, 9));
         reserves.note(first.clone(), 0);
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn what_has_ended_and_what_is_too_much_is_forgotten() {
-        let mut reserves = LastReserves::default();
+        let mut reserves = LastLeases::default();
         reserves.note(last("a", "old", 0, 9), 0);
         for n in 0..=KEPT_MAX {
             reserves.note(last("a", &n.to_string(), 0, 100 + n as i64), 10);
@@ -152,12 +152,12 @@ mod tests {
 
     #[test]
     fn the_next_process_knows_the_leases_that_still_hold() {
-        let mut before = LastReserves::default();
+        let mut before = LastLeases::default();
         let kept = last("a", "é\n\"1", 7, 100);
         for one in [kept.clone(), last("a", "over", 1, 50), last("a", "again", 1, 100)] {
             before.note(one, 0);
         }
-        let mut next = LastReserves::default();
+        let mut next = LastLeases::default();
         next.note(last("b", "again", 2, 100), 60);
         next.note_text(&(before.to_text() + "no JSON\n"), 60);
         assert_eq!(next.find(&kept.key.id), Some(kept));

@@ -27,11 +27,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use self::calls::{GmqPort, PoppedReserve, failed};
-use self::succession::Succession;
+use self::succession::LeasesFile;
 use super::access::Peer;
 use super::api::Api;
-use super::places::{Place, Places};
-use super::pool::Holder;
+use super::places::{ConnectionGuard, ConnectionLimiter};
+use super::pool::PoolHolder;
 use super::tcp_port::{self, READ, WRITE, closed, read};
 use model::excerpt::Excerpt;
 use protocol::gmq::{Call, GmqDecoder, GmqRequest, GmqResponse, RequestId};
@@ -42,12 +42,16 @@ const POPS_MAX: usize = 16;
 /// Serves the port until this process drains and its connections are closed.
 pub(super) async fn run(api: Api, listener: TcpListener) {
     let settings = api.settings.gmq.clone();
-    let places =
-        Places::new("gmq", &settings.allow, settings.max_connections, settings.max_connections_per_source);
+    let places = ConnectionLimiter::new(
+        "gmq",
+        &settings.allow,
+        settings.max_connections,
+        settings.max_connections_per_source,
+    );
     let port = GmqPort {
         api: api.clone(),
         scopes: settings.scopes.into(),
-        succession: Succession::new(&api.settings.run_dir),
+        succession: LeasesFile::new(&api.settings.run_dir),
     };
     let closing = api.closing.subscribe();
     let serve = |stream, ip, place| serve(port.clone(), stream, ip, place, settings.idle_timeout);
@@ -55,9 +59,9 @@ pub(super) async fn run(api: Api, listener: TcpListener) {
 }
 
 /// Serves a connection to its end.
-async fn serve(port: GmqPort, stream: TcpStream, ip: IpAddr, place: Place, idle_timeout: Duration) {
+async fn serve(port: GmqPort, stream: TcpStream, ip: IpAddr, place: ConnectionGuard, idle_timeout: Duration) {
     let _place = place;
-    let holder = Holder::Source(Peer::Address(ip).source());
+    let holder = PoolHolder::Source(Peer::Address(ip).source());
     let connection =
         GmqConnection { stream, idle_timeout, port, holder, pops: JoinSet::new(), out: Vec::new() };
     if let Err(e) = connection.serve().await {
@@ -71,7 +75,7 @@ struct GmqConnection {
     /// How long the connection may be idle. An answer may also wait for this time while the client reads nothing of it.
     idle_timeout: Duration,
     port: GmqPort,
-    holder: Holder,
+    holder: PoolHolder,
     /// The pops that wait. When the connection ends, their jobs are handed back.
     pops: JoinSet<(RequestId, Result<Option<PoppedReserve>, String>)>,
     /// The answers that are not written yet.

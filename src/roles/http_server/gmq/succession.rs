@@ -10,34 +10,34 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use super::last_reserves::LastReserves;
+use super::last_reserves::LastLeases;
 use host::now_ms;
 use role::lock;
 
 /// The last leases, and their file. It is cheap to clone.
 #[derive(Clone)]
-pub(super) struct Succession {
+pub(super) struct LeasesFile {
     path: PathBuf,
-    last: Arc<Mutex<LastReserves>>,
-    file: Arc<tokio::sync::Mutex<ReservesFileState>>,
+    last: Arc<Mutex<LastLeases>>,
+    file: Arc<tokio::sync::Mutex<LeasesFileVersion>>,
 }
 
 /// What this process knows of the file.
 #[derive(Default)]
-struct ReservesFileState {
+struct LeasesFileVersion {
     /// The inode and the time of the file that was read or written last.
     seen: Option<(u64, i64, i64)>,
     /// How many leases were noted when the file was written.
     written: Option<u64>,
 }
 
-impl Succession {
-    pub(super) fn new(run_dir: &Path) -> Succession {
-        Succession { path: run_dir.join("gmq.reserves"), last: Arc::default(), file: Arc::default() }
+impl LeasesFile {
+    pub(super) fn new(run_dir: &Path) -> LeasesFile {
+        LeasesFile { path: run_dir.join("gmq.reserves"), last: Arc::default(), file: Arc::default() }
     }
 
     /// The last leases.
-    pub(super) fn last(&self) -> &Mutex<LastReserves> {
+    pub(super) fn last(&self) -> &Mutex<LastLeases> {
         &self.last
     }
 
@@ -64,7 +64,7 @@ impl Succession {
         }
     }
 
-    fn read(&self, state: &mut ReservesFileState) -> io::Result<()> {
+    fn read(&self, state: &mut LeasesFileVersion) -> io::Result<()> {
         let metadata = match fs::metadata(&self.path) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
             other => other?,
@@ -78,7 +78,7 @@ impl Succession {
         Ok(())
     }
 
-    fn write(&self, state: &mut ReservesFileState) -> io::Result<()> {
+    fn write(&self, state: &mut LeasesFileVersion) -> io::Result<()> {
         let noted = lock(&self.last).noted();
         if state.written == Some(noted) {
             return Ok(());
@@ -106,16 +106,16 @@ mod tests {
     fn the_file_is_read_when_it_has_changed() {
         let dir = tempfile::tempdir().unwrap();
         let line = |id: &str| format!("[\"t\",\"{id}\",[1],1,0,{}]\n", now_ms() + 60_000);
-        let (first, second) = (Succession::new(dir.path()), Succession::new(dir.path()));
-        first.read(&mut ReservesFileState::default()).unwrap();
+        let (first, second) = (LeasesFile::new(dir.path()), LeasesFile::new(dir.path()));
+        first.read(&mut LeasesFileVersion::default()).unwrap();
         lock(&first.last).note_text(&line("a"), now_ms());
-        first.write(&mut ReservesFileState::default()).unwrap();
+        first.write(&mut LeasesFileVersion::default()).unwrap();
         lock(&second.last).note_text(&line("b"), now_ms());
-        let mut state = ReservesFileState::default();
+        let mut state = LeasesFileVersion::default();
         second.write(&mut state).unwrap();
         assert_eq!(lock(&second.last).noted(), 2, "the file has the leases of both");
-        let third = Succession::new(dir.path());
-        let mut state = ReservesFileState::default();
+        let third = LeasesFile::new(dir.path());
+        let mut state = LeasesFileVersion::default();
         third.read(&mut state).unwrap();
         third.read(&mut state).unwrap();
         assert_eq!(lock(&third.last).noted(), 2);

@@ -20,7 +20,7 @@ pub(super) use self::follower::Follower;
 pub(super) use self::priority::{job_priority, job_priority_or_null};
 pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ReadProblems, ReserveProblems};
 pub(super) use self::span::{job_expire_after, job_ttr, span};
-pub(super) use self::topic::{NewTopic, rate, topic_response};
+pub(super) use self::topic::{TopicRequestSchema, rate, topic_response};
 
 /// The id of a job.
 pub(super) fn id() -> Schema {
@@ -237,7 +237,8 @@ struct AttemptLateness {
 
 /// Why a job waits. Besides these members, the object has the data that belongs to the `code` (docs/HTTP.md).
 #[derive(ToSchema, Serialize)]
-pub(super) struct Waiting {
+#[schema(as = Waiting)]
+pub(super) struct WaitingSchema {
     /// The reason, for programs, such as `paused`.
     code: String,
     /// The reason, for people.

@@ -12,9 +12,9 @@ use utoipa::{PartialSchema, ToSchema};
 use model::topic::{Setting, SettingKind, Topic};
 
 /// A topic to register, or the settings of a topic to change. It describes the request; no value of it exists.
-pub(in super::super) enum NewTopic {}
+pub(in super::super) enum TopicRequestSchema {}
 
-impl PartialSchema for NewTopic {
+impl PartialSchema for TopicRequestSchema {
     fn schema() -> RefOr<Schema> {
         let name = ObjectBuilder::new()
             .schema_type(nullable(Type::String))
@@ -37,7 +37,7 @@ impl PartialSchema for NewTopic {
     }
 }
 
-impl ToSchema for NewTopic {
+impl ToSchema for TopicRequestSchema {
     fn name() -> Cow<'static, str> {
         "NewTopic".into()
     }

@@ -37,7 +37,7 @@ for i = 3, #ARGV, 7 do
     want = math.max(0, math.min(want, most - held - others))
   end
   if step then
-    -- The same as RateSteps::take in src/model/flow.rs.
+    -- The same as TokenBucket::take in src/model/flow.rs.
     local burst, unused = tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6])
     local full = burst * step
     local spent = (tonumber(call('HGET', base .. 'rates', topic) or 0)) - unused * step

@@ -2,17 +2,17 @@
 
 use redis::{ConnectionAddr, ConnectionInfo, RedisError, TlsCertificates};
 
-use model::settings::TlsSettings;
+use model::settings::TlsClientSettings;
 
 /// What the URL of a server and the certificates in the settings say.
 #[derive(Clone)]
-pub(super) struct Access(ConnectionInfo);
+pub(super) struct ConnectionParameters(ConnectionInfo);
 
-impl Access {
+impl ConnectionParameters {
     /// Reads a URL and certificates.
-    pub(super) fn new(url: &str, tls: &TlsSettings) -> Result<Access, RedisError> {
-        if !url.starts_with("rediss:") || *tls == TlsSettings::default() {
-            return Ok(Access(redis::Client::open(url)?.get_connection_info().clone()));
+    pub(super) fn new(url: &str, tls: &TlsClientSettings) -> Result<ConnectionParameters, RedisError> {
+        if !url.starts_with("rediss:") || *tls == TlsClientSettings::default() {
+            return Ok(ConnectionParameters(redis::Client::open(url)?.get_connection_info().clone()));
         }
         let own = tls.own.as_ref().map(|(cert, key)| redis::ClientTlsConfig {
             client_cert: cert.clone().into_bytes(),
@@ -20,11 +20,13 @@ impl Access {
         });
         let certificates =
             TlsCertificates { client_tls: own, root_cert: tls.ca.as_ref().map(|ca| ca.clone().into_bytes()) };
-        Ok(Access(redis::Client::build_with_tls(url, certificates)?.get_connection_info().clone()))
+        Ok(ConnectionParameters(
+            redis::Client::build_with_tls(url, certificates)?.get_connection_info().clone(),
+        ))
     }
 
     /// Returns the same access for another address.
-    pub(super) fn at(&self, host: &str, port: u16) -> Access {
+    pub(super) fn at(&self, host: &str, port: u16) -> ConnectionParameters {
         let host = host.to_owned();
         let there = match self.0.addr().clone() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
@@ -32,7 +34,7 @@ impl Access {
             }
             _ => ConnectionAddr::Tcp(host, port),
         };
-        Access(self.0.clone().set_addr(there))
+        ConnectionParameters(self.0.clone().set_addr(there))
     }
 
     /// Returns the address, for display.

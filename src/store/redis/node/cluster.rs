@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use super::super::breaker::PAUSE;
-use super::access::Access;
+use super::access::ConnectionParameters;
 use super::connector::Connector;
 use super::node_server::NodeServer;
 use super::server::connect;
@@ -17,21 +17,21 @@ use super::slots::{self, SlotRange};
 /// The servers of a Cluster.
 pub(super) struct Cluster {
     node: String,
-    seeds: Vec<Access>,
+    seeds: Vec<ConnectionParameters>,
     /// The slot of each shard.
     slots: Vec<u16>,
     pool: u32,
     timeout: Duration,
     /// How long a call waits for its changes to be safe.
     limit: Duration,
-    map: Mutex<Arc<Map>>,
+    map: Mutex<Arc<ClusterMap>>,
     /// When the map was last read. One thread at a time reads it.
     asked_at: Mutex<Option<Instant>>,
 }
 
 /// Where the shards are.
 #[derive(Default)]
-pub(super) struct Map {
+pub(super) struct ClusterMap {
     /// Rises each time the map is read.
     pub version: u64,
     /// The master of each shard. None: no master has its slot.
@@ -53,7 +53,7 @@ impl Cluster {
     pub(super) fn new(
         node: &str,
         bases: &[String],
-        seeds: Vec<Access>,
+        seeds: Vec<ConnectionParameters>,
         pool: u32,
         (timeout, limit): (Duration, Duration),
     ) -> Cluster {
@@ -69,7 +69,7 @@ impl Cluster {
         }
     }
 
-    pub(super) fn map(&self) -> Arc<Map> {
+    pub(super) fn map(&self) -> Arc<ClusterMap> {
         Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -96,8 +96,8 @@ impl Cluster {
         moved
     }
 
-    fn draw(&self, before: &Map, ranges: &[SlotRange]) -> Map {
-        let mut after = Map { version: before.version + 1, ..Map::default() };
+    fn draw(&self, before: &ClusterMap, ranges: &[SlotRange]) -> ClusterMap {
+        let mut after = ClusterMap { version: before.version + 1, ..ClusterMap::default() };
         for range in ranges {
             let access = self.seeds[0].at(&range.host, range.port);
             let address = access.address();
@@ -128,7 +128,7 @@ impl Cluster {
 
     /// Asks one server after the other: first the one that has said that a shard has moved, then masters that do not
     /// count as down, then the other masters, then the seeds.
-    fn ask(&self, map: &Map, because: RefreshReason<'_>) -> Option<Vec<SlotRange>> {
+    fn ask(&self, map: &ClusterMap, because: RefreshReason<'_>) -> Option<Vec<SlotRange>> {
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");
         let mut masters: Vec<&Arc<NodeServer>> = map.masters.values().collect();

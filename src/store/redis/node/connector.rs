@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use redis::{ErrorKind, RedisError};
 
-use super::access::Access;
+use super::access::ConnectionParameters;
 use super::server::{ServerId, connect, identify};
 
 /// Opens the connections of a node, or of one master of a Cluster.
 pub(super) struct Connector {
-    leads: Route,
+    leads: ServerLookup,
     /// Grows each time that the connector finds another server than before, and each time that all connections must be
     /// given up: see `forget`. Connections of an earlier era are not used.
     era: AtomicU64,
@@ -20,7 +20,7 @@ pub(super) struct Connector {
     address: Mutex<String>,
 }
 
-enum Route {
+enum ServerLookup {
     To(redis::Client),
     Asking(Sentinels),
 }
@@ -34,9 +34,9 @@ pub(super) struct NewConnection {
 
 impl Connector {
     /// Makes a connector to one server.
-    pub(super) fn to(access: &Access) -> Result<Connector, RedisError> {
+    pub(super) fn to(access: &ConnectionParameters) -> Result<Connector, RedisError> {
         Ok(Connector {
-            leads: Route::To(access.client()?),
+            leads: ServerLookup::To(access.client()?),
             era: AtomicU64::new(0),
             address: Mutex::new(access.address()),
         })
@@ -44,11 +44,11 @@ impl Connector {
 
     /// Makes a connector to the master that Sentinels know by a name.
     pub(super) fn by_sentinels(
-        sentinels: Vec<Access>,
+        sentinels: Vec<ConnectionParameters>,
         name: &str,
-        master: Access,
+        master: ConnectionParameters,
     ) -> Result<Connector, RedisError> {
-        let sentinel = |access: &Access| {
+        let sentinel = |access: &ConnectionParameters| {
             Ok(Sentinel {
                 address: access.address(),
                 client: access.client()?,
@@ -60,7 +60,11 @@ impl Connector {
             name: name.to_owned(),
             master,
         };
-        Ok(Connector { leads: Route::Asking(sentinels), era: AtomicU64::new(0), address: Mutex::default() })
+        Ok(Connector {
+            leads: ServerLookup::Asking(sentinels),
+            era: AtomicU64::new(0),
+            address: Mutex::default(),
+        })
     }
 
     pub(super) fn era(&self) -> u64 {
@@ -86,12 +90,12 @@ impl Connector {
     ) -> Result<NewConnection, RedisError> {
         let era = self.era();
         let (connection, server, era) = match &self.leads {
-            Route::To(client) => {
+            ServerLookup::To(client) => {
                 let mut connection = connect(client, timeout, timeout)?;
                 let server = identify(&mut connection)?;
                 (connection, server, era)
             }
-            Route::Asking(sentinels) => {
+            ServerLookup::Asking(sentinels) => {
                 let (connection, server, address) = sentinels.master(timeout)?;
                 (connection, server, self.found(&sentinels.name, address, era))
             }
@@ -102,15 +106,15 @@ impl Connector {
 
     /// Returns whether this connector asks Sentinels for the address.
     pub(super) fn asks_sentinels(&self) -> bool {
-        matches!(self.leads, Route::Asking(_))
+        matches!(self.leads, ServerLookup::Asking(_))
     }
 
     /// Returns how many replicas of the master the Sentinels know, including those that are down. None: no Sentinel
     /// answers, or there are none.
     pub(super) fn known_replicas(&self, timeout: Duration) -> Option<u64> {
         match &self.leads {
-            Route::To(_) => None,
-            Route::Asking(sentinels) => sentinels.replicas(timeout),
+            ServerLookup::To(_) => None,
+            ServerLookup::Asking(sentinels) => sentinels.replicas(timeout),
         }
     }
 
@@ -143,7 +147,7 @@ struct Sentinels {
     sentinels: Vec<Sentinel>,
     name: String,
     /// How to connect to the master.
-    master: Access,
+    master: ConnectionParameters,
 }
 
 struct Sentinel {
@@ -280,7 +284,7 @@ mod tests {
 
     #[test]
     fn who_asked_before_another_master_was_found_does_not_lead_back() {
-        let access = Access::new("redis://127.0.0.1:1/", &Default::default()).unwrap();
+        let access = ConnectionParameters::new("redis://127.0.0.1:1/", &Default::default()).unwrap();
         let connector = Connector::to(&access).unwrap();
         let (first, second) = (connector.era(), connector.era());
         let era = connector.found("m", "new:1".into(), first);

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use redis::{RedisError, Value};
 
-use self::access::Access;
+use self::access::ConnectionParameters;
 pub(super) use self::call::{Call, Failure};
 use self::cluster::{Cluster, RefreshReason};
 use self::connector::{Connector, NewConnection};
@@ -27,7 +27,7 @@ pub(super) use self::node_server::NodeServer;
 pub(super) use self::safety::mark;
 use super::script::Script;
 use super::set::NodeSet;
-use crate::{Probe, ProbeAnswer, StoreError};
+use crate::{ProbeAnswer, ServerQuery, StoreError};
 use model::settings::{self, NodeAddress};
 
 /// A node and its shards.
@@ -37,7 +37,7 @@ pub(super) struct Node {
     pub bases: Vec<String>,
     servers: Servers,
     timeout: Duration,
-    pub safety: settings::Safety,
+    pub safety: settings::DurabilitySettings,
     /// The key under which the server keeps the name of the node, if the node has only one server.
     name_key: String,
     /// For each shard: whether dq has seen that the shard was made with the number of shards in the settings.
@@ -78,7 +78,7 @@ impl Node {
         let (pool, timeout) = (node.pool.unwrap_or(of.pool), node.timeout.unwrap_or(of.timeout));
         let base = |shard| format!("{}:{{{}.{shard}}}:", of.prefix, node.name);
         let bases: Vec<String> = (0..node.shards).map(base).collect();
-        let access = |url: &String| Access::new(url, &node.tls).map_err(wrong);
+        let access = |url: &String| ConnectionParameters::new(url, &node.tls).map_err(wrong);
         let all = |urls: &[String]| urls.iter().map(access).collect::<Result<Vec<_>, _>>();
         let limit = of.safety.timeout;
         let one = |connector| {
@@ -314,14 +314,14 @@ impl Node {
     }
 
     /// Asks each server of the node about itself, even a server that counts as down.
-    pub(super) fn probe(&self, probe: Probe) -> Vec<ProbeAnswer> {
-        let masters = self.masters(probe == Probe::Cluster);
+    pub(super) fn probe(&self, probe: ServerQuery) -> Vec<ProbeAnswer> {
+        let masters = self.masters(probe == ServerQuery::Cluster);
         if masters.is_empty() {
             return vec![ProbeAnswer { server: String::new(), values: Err(self.down("no master is known")) }];
         }
         let ask = |server: Arc<NodeServer>| {
             let mut values = probe_one(&server, probe);
-            if let (Ok(values), Probe::Info, Servers::One(_)) = (&mut values, probe, &self.servers) {
+            if let (Ok(values), ServerQuery::Info, Servers::One(_)) = (&mut values, probe, &self.servers) {
                 let name: Result<Option<String>, _> = server.ask(redis::cmd("GET").arg(&self.name_key));
                 values.extend(name.ok().flatten().map(|name| ("dq_node".to_owned(), name)));
             }
@@ -354,17 +354,17 @@ impl Node {
     }
 }
 
-fn probe_one(server: &NodeServer, probe: Probe) -> Result<BTreeMap<String, String>, StoreError> {
+fn probe_one(server: &NodeServer, probe: ServerQuery) -> Result<BTreeMap<String, String>, StoreError> {
     let lines = |text: String| {
         let pair = |line: &str| line.trim().split_once(':').map(|(k, v)| (k.to_owned(), v.to_owned()));
         text.lines().filter_map(pair).collect()
     };
     match probe {
-        Probe::Time => {
+        ServerQuery::Time => {
             let (seconds, micros): (u64, u64) = server.ask(&redis::cmd("TIME"))?;
             Ok(BTreeMap::from([("us".to_owned(), (seconds * 1_000_000 + micros).to_string())]))
         }
-        Probe::Info => {
+        ServerQuery::Info => {
             let values: BTreeMap<String, String> = server.ask(&redis::cmd("INFO")).map(lines)?;
             if values.get("role").is_some_and(|role| role == "slave") {
                 // There may be another master by now.
@@ -372,8 +372,8 @@ fn probe_one(server: &NodeServer, probe: Probe) -> Result<BTreeMap<String, Strin
             }
             Ok(values)
         }
-        Probe::Cluster => server.ask(redis::cmd("CLUSTER").arg("INFO")).map(lines),
-        Probe::Config => {
+        ServerQuery::Cluster => server.ask(redis::cmd("CLUSTER").arg("INFO")).map(lines),
+        ServerQuery::Config => {
             let mut get = redis::cmd("CONFIG");
             server.ask(get.arg("GET").arg(&["maxmemory-policy", "appendonly", "appendfsync", "save"]))
         }

@@ -11,8 +11,8 @@ use super::call::{Call, Failure};
 use super::connector::Connector;
 use super::rules::{self, ConnectionFate};
 use super::safety::{CachedDurabilitySupport, Wait, refusal};
-use super::wire::{FailedConnects, KnownServers, Manager, PoolErrorRecorder, PooledConnection};
-use crate::{Capability, StoreError};
+use super::wire::{FailedConnects, Manager, MetServers, PoolErrorRecorder, PooledConnection};
+use crate::{ServerDurability, StoreError};
 use model::excerpt::Excerpt;
 use model::topic::Durability;
 
@@ -37,7 +37,7 @@ pub(in super::super) struct NodeServer {
     /// The name for logs: the node, and for a Cluster also the address.
     pub name: String,
     pub(super) connector: Arc<Connector>,
-    pub(super) met: KnownServers,
+    pub(super) met: MetServers,
     pool: r2d2::Pool<Manager>,
     timeout: Duration,
     /// How long a call waits until its changes have reached their durability level.
@@ -107,7 +107,7 @@ impl NodeServer {
         NodeServer {
             name,
             connector,
-            met: KnownServers::default(),
+            met: MetServers::default(),
             pool,
             timeout,
             limit,
@@ -217,7 +217,7 @@ impl NodeServer {
 
     /// Returns what the server can promise about its changes. If the server counts as down, this waits only 10 ms for a
     /// connection.
-    pub(super) fn capability(&self) -> Result<Capability, StoreError> {
+    pub(super) fn capability(&self) -> Result<ServerDurability, StoreError> {
         let mut wire = self.checkout(self.patience()).map_err(|why| self.down(&why))?;
         self.known.read(&mut wire).map_err(|e| self.down(&words(&e)))
     }

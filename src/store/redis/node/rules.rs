@@ -9,7 +9,7 @@ use crate::StoreError;
 
 /// What the caller gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallerError {
+pub(super) enum CallError {
     /// The server does not know the script. It has to be loaded first.
     Unknown,
     /// Another server of the Cluster has the shard.
@@ -37,62 +37,62 @@ pub(super) enum ConnectionFate {
 
 /// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(super) struct ErrorRule {
     code: &'static str,
-    pub means: CallerError,
+    pub means: CallError,
     /// Whether dq sends nothing more to the server for half a second. False if the error concerns only one of several
     /// shards.
     pub opens_breaker: bool,
     pub wires: ConnectionFate,
 }
 
-const fn rule(code: &'static str, means: CallerError, opens_breaker: bool, wires: ConnectionFate) -> Rule {
-    Rule { code, means, opens_breaker, wires }
+const fn rule(code: &'static str, means: CallError, opens_breaker: bool, wires: ConnectionFate) -> ErrorRule {
+    ErrorRule { code, means, opens_breaker, wires }
 }
 
-const RULES: [Rule; 14] = [
+const RULES: [ErrorRule; 14] = [
     // The server is a replica, or a master that has been made one.
-    rule("READONLY", CallerError::Away, true, ConnectionFate::AllDropped),
-    rule("MASTERDOWN", CallerError::Away, true, ConnectionFate::AllDropped),
+    rule("READONLY", CallError::Away, true, ConnectionFate::AllDropped),
+    rule("MASTERDOWN", CallError::Away, true, ConnectionFate::AllDropped),
     // A Cluster says that the slot of the shard is on another server, or is being moved. dq never follows ASK:
     // docs/REDIS.md.
-    rule("MOVED", CallerError::Elsewhere, false, ConnectionFate::Kept),
-    rule("ASK", CallerError::Away, false, ConnectionFate::Kept),
-    rule("TRYAGAIN", CallerError::Away, false, ConnectionFate::Kept),
-    rule("CLUSTERDOWN", CallerError::Away, false, ConnectionFate::Kept),
+    rule("MOVED", CallError::Elsewhere, false, ConnectionFate::Kept),
+    rule("ASK", CallError::Away, false, ConnectionFate::Kept),
+    rule("TRYAGAIN", CallError::Away, false, ConnectionFate::Kept),
+    rule("CLUSTERDOWN", CallError::Away, false, ConnectionFate::Kept),
     // The server will work again, but not now.
-    rule("LOADING", CallerError::Away, true, ConnectionFate::Kept),
-    rule("NOREPLICAS", CallerError::Away, true, ConnectionFate::Kept),
-    rule("MISCONF", CallerError::Away, true, ConnectionFate::Kept),
+    rule("LOADING", CallError::Away, true, ConnectionFate::Kept),
+    rule("NOREPLICAS", CallError::Away, true, ConnectionFate::Kept),
+    rule("MISCONF", CallError::Away, true, ConnectionFate::Kept),
     // The server is full. Jobs that it has can still be delivered.
-    rule("OOM", CallerError::Full, false, ConnectionFate::Kept),
-    rule("BUSY", CallerError::Busy, false, ConnectionFate::Kept),
-    rule("NOSCRIPT", CallerError::Unknown, false, ConnectionFate::Kept),
-    rule("DQSET", CallerError::OtherSet, false, ConnectionFate::Kept),
+    rule("OOM", CallError::Full, false, ConnectionFate::Kept),
+    rule("BUSY", CallError::Busy, false, ConnectionFate::Kept),
+    rule("NOSCRIPT", CallError::Unknown, false, ConnectionFate::Kept),
+    rule("DQSET", CallError::OtherSet, false, ConnectionFate::Kept),
     // Only on a bell's connection: the server has become a replica, or a client ended the wait.
-    rule("UNBLOCKED", CallerError::Refused, false, ConnectionFate::AllDropped),
+    rule("UNBLOCKED", CallError::Refused, false, ConnectionFate::AllDropped),
 ];
 
 /// The rule for all codes that the table does not name.
-const OTHER: Rule = rule("", CallerError::Refused, false, ConnectionFate::Kept);
+const OTHER: ErrorRule = rule("", CallError::Refused, false, ConnectionFate::Kept);
 
 /// Returns the rule for an error code.
-pub(super) fn rule_for(code: &str) -> Rule {
+pub(super) fn rule_for(code: &str) -> ErrorRule {
     RULES.into_iter().find(|rule| rule.code == code).unwrap_or(OTHER)
 }
 
-impl Rule {
+impl ErrorRule {
     /// Returns the failure for the caller. `text` is the error of the server for display. `details` is the unchanged
     /// text after the error code.
     pub(super) fn failure(self, text: String, details: &str) -> Failure {
         match self.means {
-            CallerError::OtherSet => Failure::OtherSet(details.to_owned()),
-            CallerError::Unknown => Failure::NoScript,
-            CallerError::Elsewhere => Failure::Elsewhere(text),
-            CallerError::Away => Failure::NotRun(StoreError::NodeDown(text)),
-            CallerError::Full => Failure::NotRun(StoreError::Full(text)),
-            CallerError::Busy => Failure::NotRun(StoreError::Busy),
-            CallerError::Refused => Failure::NotRun(StoreError::Unavailable(text)),
+            CallError::OtherSet => Failure::OtherSet(details.to_owned()),
+            CallError::Unknown => Failure::NoScript,
+            CallError::Elsewhere => Failure::Elsewhere(text),
+            CallError::Away => Failure::NotRun(StoreError::NodeDown(text)),
+            CallError::Full => Failure::NotRun(StoreError::Full(text)),
+            CallError::Busy => Failure::NotRun(StoreError::Busy),
+            CallError::Refused => Failure::NotRun(StoreError::Unavailable(text)),
         }
     }
 }

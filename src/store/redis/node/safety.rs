@@ -11,7 +11,7 @@ use redis::{Cmd, RedisError, Value};
 use super::Node;
 use super::call::{Call, Failure};
 use super::wire::PooledConnection;
-use crate::{Capability, StoreError};
+use crate::{ServerDurability, StoreError};
 use model::excerpt::Excerpt;
 use model::topic::Durability;
 
@@ -29,7 +29,7 @@ const BASE_AT: usize = 3;
 
 /// What is known of a server: when it was asked, its name, and its capability.
 #[derive(Debug, Default)]
-pub(super) struct CachedDurabilitySupport(Mutex<Option<(Instant, String, Capability)>>);
+pub(super) struct CachedDurabilitySupport(Mutex<Option<(Instant, String, ServerDurability)>>);
 
 /// Makes a call that writes on a shard, and changes only its own key.
 pub(in super::super) fn mark(shard: usize, base: &[u8]) -> Call {
@@ -49,7 +49,7 @@ pub(super) struct Wait {
 
 impl Wait {
     /// Returns the wait of calls that are made together. None: they need no wait.
-    pub(super) fn for_calls(calls: &[&Call], capability: &Capability, limit: Duration) -> Option<Wait> {
+    pub(super) fn for_calls(calls: &[&Call], capability: &ServerDurability, limit: Duration) -> Option<Wait> {
         let call = calls.iter().find(|call| call.durability != Durability::Memory)?;
         let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let mut wait = match call.durability {
@@ -111,7 +111,7 @@ impl Wait {
 
 impl CachedDurabilitySupport {
     /// Returns what the server of a connection can promise. The answer is at most a second old.
-    pub(super) fn read(&self, wire: &mut PooledConnection) -> Result<Capability, RedisError> {
+    pub(super) fn read(&self, wire: &mut PooledConnection) -> Result<ServerDurability, RedisError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, server, capability)) = &*known
             && at.elapsed() < FRESH
@@ -127,7 +127,7 @@ impl CachedDurabilitySupport {
 
 /// Returns why these calls must not be made: the server cannot give them the durability level that they request.
 /// `None`: they may be made.
-pub(super) fn refusal(node: &str, calls: &[&Call], capability: &Capability) -> Option<StoreError> {
+pub(super) fn refusal(node: &str, calls: &[&Call], capability: &ServerDurability) -> Option<StoreError> {
     let lack = calls.iter().find_map(|call| Some((call.durability, capability.lacks(call.durability)?)));
     lack.map(|(level, why)| {
         StoreError::NotDurable(format!("node {node}: \"{level}\" cannot be had there, as {why}"))
@@ -136,7 +136,7 @@ pub(super) fn refusal(node: &str, calls: &[&Call], capability: &Capability) -> O
 
 impl Node {
     /// Returns what the servers of the node can promise about their changes. Servers that do not answer are left out.
-    pub(in super::super) fn capabilities(&self) -> Vec<Capability> {
+    pub(in super::super) fn capabilities(&self) -> Vec<ServerDurability> {
         let masters = self.masters(false);
         masters.iter().filter_map(|server| server.capability().ok()).collect()
     }
@@ -151,7 +151,7 @@ impl Node {
     /// Returns an error if the node keeps snapshots only and the configuration does not allow that. A server that does
     /// not answer does not count.
     pub(in super::super) fn keeps_jobs(&self) -> Result<(), StoreError> {
-        let bad = |capability: &Capability| capability.keeps_snapshots_only();
+        let bad = |capability: &ServerDurability| capability.keeps_snapshots_only();
         if self.safety.allow_snapshots || !self.capabilities().iter().any(bad) {
             return Ok(());
         }
@@ -165,7 +165,7 @@ impl Node {
 
 /// Asks a server what it can promise. If the server does not allow a command, the values that this command would report
 /// stay unknown, and a warning is logged once.
-fn read_capability(wire: &mut PooledConnection) -> Result<Capability, RedisError> {
+fn read_capability(wire: &mut PooledConnection) -> Result<ServerDurability, RedisError> {
     let mut ask = |cmd: &Cmd, what: &str| -> Result<Option<Value>, RedisError> {
         match cmd.query(&mut wire.connection) {
             Ok(value) => Ok(Some(value)),
@@ -190,5 +190,5 @@ fn read_capability(wire: &mut PooledConnection) -> Result<Capability, RedisError
     let mut config = redis::cmd("CONFIG");
     let config = ask(config.arg("GET").arg("appendonly").arg("appendfsync"), "CONFIG GET")?;
     let config = config.and_then(|value| redis::from_redis_value(value).ok()).unwrap_or_default();
-    Ok(Capability::new(&info, &config))
+    Ok(ServerDurability::new(&info, &config))
 }

@@ -31,9 +31,9 @@ pub(super) struct PooledConnection {
 /// The servers that this process has met at one address. To meet a server means: after the process saw the server, it
 /// read the sets of all nodes that answer. If a server has not answered, the process must meet it again.
 #[derive(Debug, Default)]
-pub(super) struct KnownServers(Mutex<HashSet<String>>);
+pub(super) struct MetServers(Mutex<HashSet<String>>);
 
-impl KnownServers {
+impl MetServers {
     fn names(&self) -> MutexGuard<'_, HashSet<String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,7 +11,7 @@ local function rates_of(words)
   for i = 3, #words, 4 do
     local step, burst = tonumber(words[i + 2]), tonumber(words[i + 3])
     local full = step * burst
-    -- The same as RateSteps::take in src/model/flow.rs.
+    -- The same as TokenBucket::take in src/model/flow.rs.
     local spent = math.min(math.max(tonumber(call('HGET', base .. 'rates', words[i + 1]) or 0), now_us), now_us + full)
     local there = math.floor((now_us + full - spent) / step + 0.001)
     rates[#rates + 1] = { number = tonumber(words[i]), name = words[i + 1], step = step, full = full, spent = spent, there = there }
