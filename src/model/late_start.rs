@@ -19,7 +19,7 @@ pub enum LateReason {
     TopicLimit,
     /// The host of its receiver had reached a limit.
     HostLimit,
-    /// All workers of the consumer were busy, for at least half of the time.
+    /// All workers of the consumer were busy for at least half of the time since the job was due.
     WorkersBusy,
     /// The store did not answer.
     StoreDown,

@@ -104,8 +104,8 @@ pub struct CircuitView {
 }
 
 impl CircuitView {
-    /// Joins the reports of several parts of the store. For each topic, the result has the view that makes the most
-    /// jobs wait.
+    /// Joins the reports of several parts of the store. For each topic, the result has one view. An open circuit comes
+    /// before a half-open circuit. If the states are equal, the view whose pause ends last is taken.
     pub fn join(views: impl IntoIterator<Item = CircuitView>) -> Vec<CircuitView> {
         let mut all: Vec<CircuitView> = views.into_iter().collect();
         all.sort_by(|a, b| {

@@ -149,7 +149,8 @@ fn the_table_may_be_cut_anywhere() {
         for Exchange { input, .. } in exchanges(&conversation).values() {
             let whole = decode([&input[..]]);
             assert!(decode(input.chunks(1)) == whole, "{}", conversation.name);
-            // A long input has long bodies, which are the same at each place. So not every place must be tried.
+            // A long input is long because of a body that repeats one byte. A cut at one place in such a body is like a
+            // cut at another place. So not every place must be tried.
             let step = 1 + input.len() / 500;
             for cut in (0..input.len()).step_by(step) {
                 let (begin, end) = input.split_at(cut);

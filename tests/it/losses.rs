@@ -107,7 +107,7 @@ fn play(level: Durability, fault: Fault) -> Loss {
         (link == "up" && master.info("slave0")?.contains("state=online")).then_some(())
     });
     let mut store = open(&master.url(), level);
-    // The scripts are loaded, and the node has its name.
+    // After this add, the scripts are loaded, and the server knows the name of its node.
     assert!(store.add(&jobs(1_000_000)).iter().all(Result::is_ok));
     let before = appended(&master).metadata().unwrap().len();
     let trace = ["-y", "-e", "trace=write,fdatasync"];

@@ -421,8 +421,8 @@ fn a_full_spool_refuses_and_loses_nothing() {
     assert_eq!(one(store.as_mut(), later("no", &large)), Ok("new"));
 }
 
-/// Leases the job `a`, which is ready.
-fn lease_a(store: &mut dyn Store) -> LeasedJob {
+/// Leases a job that is ready.
+fn lease_one(store: &mut dyn Store) -> LeasedJob {
     let wanted = LeaseRequest {
         topic: key("a").topic,
         max: 1,
@@ -444,7 +444,7 @@ fn bury(store: &mut dyn Store, leased: LeasedJob) {
 /// Adds a job `a` with this body, and makes a dead letter of it.
 fn add_and_bury(store: &mut dyn Store, body: &str) {
     assert_eq!(one(store, new_job("t", "a", body, Due::In(Duration::ZERO))), Ok("new"));
-    let leased = lease_a(store);
+    let leased = lease_one(store);
     bury(store, leased);
 }
 
@@ -474,7 +474,7 @@ fn a_deletion_that_waited_removes_no_dead_letters() {
 
 /// Waits for longer than the sender may be wrong about the clock of a node, in doubt of which a dead letter stays.
 fn wait_for_the_clock() {
-    std::thread::sleep(Duration::from_millis(30));
+    std::thread::sleep(Duration::from_millis(100));
 }
 
 /// A job was replaced or deleted, but this change still waits in the spool. The old version of the job then uses up its
@@ -488,7 +488,7 @@ fn what_died_while_its_change_waited_is_removed() {
         let before = dead_bodies(store.as_mut());
         wait_for_the_clock();
         assert_eq!(one(store.as_mut(), new_job("t", "a", "\"old\"", Due::In(Duration::ZERO))), Ok("new"));
-        let mut leased = lease_a(store.as_mut());
+        let mut leased = lease_one(store.as_mut());
         let mut blind = host.blind();
         assert_eq!(one(blind.as_mut(), later("a", "\"new\"")), Ok("spooled"));
         wait_for_the_clock();
@@ -496,7 +496,7 @@ fn what_died_while_its_change_waited_is_removed() {
         if is_deleted {
             // A second letter of the same span.
             assert_eq!(one(store.as_mut(), new_job("t", "a", "\"old\"", Due::In(Duration::ZERO))), Ok("new"));
-            leased = lease_a(store.as_mut());
+            leased = lease_one(store.as_mut());
             assert_eq!(delete(blind.as_mut(), "a"), Ok(Deleted::Spooled));
             bury(store.as_mut(), leased);
         }
@@ -510,6 +510,33 @@ fn what_died_while_its_change_waited_is_removed() {
         (0..2).for_each(|_| drop(store.delete(&[key("a")])));
         assert!(dead_bodies(store.as_mut()).is_empty());
     }
+}
+
+/// The add of a job was taken, but its answer was lost. The job uses up its attempts, and then it is deleted.
+#[test]
+fn a_deletion_behind_an_unanswered_add_removes_its_letter() {
+    let host = Host::new(1);
+    let mut sender = sender_without_answer(&host, 3);
+    host.nodes[0].hang(false);
+    let mut store = host.elsewhere();
+    eventually(10 * SECOND, "what was on its way", || body(store.as_mut(), "1"));
+    for id in ["1", "2"] {
+        assert_eq!(store.run(&key(id)), Ok(store::Changed::Done));
+        let leased = lease_one(store.as_mut());
+        bury(store.as_mut(), leased);
+    }
+    let mut blind = host.blind();
+    assert_eq!(delete(blind.as_mut(), "1"), Ok(Deleted::Spooled));
+    // This add leaves the letter, because the job died before it.
+    wait_for_the_clock();
+    assert_eq!(one(blind.as_mut(), later("2", "\"new\"")), Ok("spooled"));
+    eventually(20 * SECOND, "an empty spool", || {
+        let _ = sender.send();
+        host.spool_is_empty().then_some(())
+    });
+    let dead = store.list(&key("1").topic, State::Dead, None, 100).unwrap().jobs;
+    assert_eq!(dead.into_iter().map(|job| job.key).collect::<Vec<_>>(), [key("2")]);
+    assert_eq!(body(store.as_mut(), "1"), None);
 }
 
 /// A note beside the file says that the spool is empty. After a power cut such a note may be there although a later

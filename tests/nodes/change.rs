@@ -34,7 +34,8 @@ impl Set {
         all_new(daemon, &before);
     }
 
-    /// Whether jobs are on the nodes where they belong: all nodes in the configuration have jobs, and none is older.
+    /// Whether each node of the configuration is up: it is in the set, it answers, and it is not older. Then no jobs
+    /// are being moved.
     pub fn is_settled(&self, config: &Path) -> bool {
         let out = self.command(&["list", "--json"], config).stdout(Stdio::piped()).output().unwrap();
         let Ok(rows) = serde_json::from_slice::<Value>(&out.stdout) else { return false };

@@ -136,7 +136,7 @@ fn seeded_walks_with_larger_budgets_find_no_fault() {
     ] {
         for seed in 0..walks {
             let mut scenario = Scenario { page: 1 + seed as usize % 2, ..with(scenario, budgets) };
-            // A node that is forgotten takes its dead letters with it.
+            // The model has no dead letters where a node is forgotten and adopted.
             scenario.budgets.deaths *= u8::from(scenario.change != Change::Forget);
             if let Err(fault) = walk(&scenario, seed) {
                 panic!("{name}, seed {seed}: {fault}");

@@ -11,7 +11,7 @@ use model::job::Body;
 /// A number above this is not a count of failures: no topic allows so many attempts.
 const FAILURES_MAX: u32 = 1_000_000;
 
-/// A body without the daemon's members, and the values of these members.
+/// A body without the members that the PHP daemon has added, and the values of these members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PhpBody {
     /// The body without the members that the PHP daemon has added. The text of the other members is unchanged.
@@ -54,7 +54,7 @@ pub fn unmarked(body: Body) -> PhpBody {
     PhpBody { body, failures, notify_time }
 }
 
-/// Reads a moment as the daemon writes it: `date('Y-m-d H:i:s')`.
+/// Reads a moment as the PHP daemon writes it: `date('Y-m-d H:i:s')`.
 fn moment(value: &RawValue) -> Option<DateTime> {
     let text: String = serde_json::from_str(value.get()).ok()?;
     DateTime::strptime("%Y-%m-%d %H:%M:%S", text.trim()).ok()

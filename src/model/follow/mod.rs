@@ -112,7 +112,8 @@ impl Then {
     }
 }
 
-/// Returns the JSON of the text of a follower. None: it cannot be read.
+/// Decodes the text of a follower (one of [`Then::texts`]), which is base64url, and returns the JSON that it contains.
+/// None: it cannot be read.
 fn json_of(text: &str) -> Option<String> {
     String::from_utf8(TEXT.decode(text).ok()?).ok()
 }

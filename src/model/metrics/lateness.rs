@@ -175,8 +175,8 @@ mod tests {
                 );
             }
         }
-        // The attempts began eight minutes late, which is as long as the daemon has been up. The percentile must not be
-        // much longer.
+        // Example: a daemon has been up for eight minutes, and all its attempts began eight minutes late. The
+        // percentile must not be much longer.
         let late = Lateness::from_ranges([(Some(LATENESS_BOUNDS[range_of(480_000_000)]), 100)]);
         assert!(late.percentile_us(0.5).unwrap() < 511_000_000);
         assert_eq!(Lateness::default().percentile_us(0.5), None);

@@ -41,8 +41,9 @@ impl ParsedTime {
             scanner.while_in(" \t,");
             words += 1;
         }
-        // If a text gives only a zone, PHP uses the present time of its own zone as a time in the given zone. dq
-        // refuses such a text.
+        // If a text gives only a zone, PHP takes what a clock in its own zone shows now, and reads this as a time of
+        // the given zone. For example, if it is 12:00 in PHP's own zone, the text `utc` means 12:00 UTC. dq refuses
+        // such a text.
         let is_zone_of_nothing =
             written.zone.is_some() && written.date.is_none() && written.time == TimeOfDay::Unknown;
         let fits = written.unix_ms.is_none() || words == 1;

@@ -125,7 +125,7 @@ impl RedisStore {
             let mut next = || values.next().ok_or_else(|| unexpected("a lease"));
             let topic = answer::topic(next()?)?;
             let deadline_ms = number(&next()?)?;
-            // The deadline is the shard's time at the lease, plus the hold.
+            // The deadline is the shard's time at the lease, plus `hold`.
             let leased_ms = deadline_ms.saturating_sub(hold_of(wanted, &topic));
             while let Some(id) = values.next() {
                 let mut next = || values.next().ok_or_else(|| unexpected("a lease"));
@@ -318,7 +318,7 @@ impl RedisStore {
             attempt,
             due_ms,
             stamp_us: record.stamp_us,
-            // The deadline is the shard's time at the lease, plus the hold.
+            // The deadline is the shard's time at the lease, plus `hold`.
             leased_ms: deadline_ms.saturating_sub(hold_ms),
             deadline_ms,
             max_attempts: record.max_attempts,

@@ -34,6 +34,16 @@ impl HostMoment {
     }
 }
 
+impl HostMoment {
+    /// Returns a moment before the present boot as a time of the present boot, in milliseconds: the boot itself. If the
+    /// other clock says that the moment was after the boot, the boot was that of another machine. Then returns the time
+    /// that this clock says. `unix_us`: the moment, in Unix microseconds.
+    pub(super) fn boot_ms_at(&self, unix_us: i64) -> i64 {
+        let passed_ms = (self.unix_us - unix_us).max(0) / 1000;
+        (self.boot_ms - passed_ms).max(0)
+    }
+}
+
 /// Returns how long ago the host was booted, in milliseconds, including the time in which it slept.
 pub(crate) fn since_boot_ms() -> i64 {
     clock_gettime(ClockId::CLOCK_BOOTTIME)
@@ -63,6 +73,14 @@ mod tests {
         // The host was off for an unknown time, and has been on for two seconds.
         assert_eq!(moment("b", 2001).left_of(ms(5000), &since), Due::In(ms(3000)));
         assert_eq!(moment("b", 0).left_of(ms(5000), &since), Due::In(ms(5000)));
+    }
+
+    #[test]
+    fn a_moment_of_another_boot_is_not_before_the_present_boot() {
+        let now = HostMoment { unix_us: 900_000_000, ..moment("b", 60_000) };
+        assert_eq!(now.boot_ms_at(100_000_000), 0, "before a reboot");
+        assert_eq!(now.boot_ms_at(870_000_000), 30_000, "on another machine");
+        assert_eq!(now.boot_ms_at(990_000_000), 60_000, "the clock was set back");
     }
 
     #[test]

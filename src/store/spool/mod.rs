@@ -68,7 +68,8 @@ pub(super) struct Entry {
     pub key: JobKey,
     /// The job to store. None: the job is deleted.
     pub job: Option<NewJob>,
-    /// Since when changes of the job wait here, in milliseconds since the boot of the host. 0: since an earlier boot.
+    /// Since when changes of the job wait here, in milliseconds since the boot of the host. After a reboot this is the
+    /// boot or a later moment.
     pub since_ms: i64,
 }
 
@@ -244,7 +245,7 @@ impl Spool {
         if self.is_empty()? {
             return Ok(None);
         }
-        let sql = format!("SELECT {COLUMNS}, added_us FROM entry WHERE topic = ? AND id = ?");
+        let sql = format!("SELECT {COLUMNS} FROM entry WHERE topic = ? AND id = ?");
         let mut query = self.db.prepare_cached(&sql).map_err(unread)?;
         let now = HostMoment::now(&self.boot);
         let found = query
@@ -311,7 +312,7 @@ fn files_at(path: &Path) -> std::io::Result<[(u64, u64); 2]> {
 
 /// The columns that `entry` reads.
 const COLUMNS: &str =
-    "seq, topic, id, boot, boot_ms, body, due_ms, delay_ms, priority, max_attempts, attempts, headers,
+    "seq, topic, id, added_us, boot, boot_ms, body, due_ms, delay_ms, priority, max_attempts, attempts, headers,
     ifnull(since_boot, boot) AS since_boot, ifnull(since_boot_ms, boot_ms) AS since_boot_ms";
 
 fn entry(r: &Row<'_>, now: &HostMoment) -> rusqlite::Result<Entry> {
@@ -321,7 +322,10 @@ fn entry(r: &Row<'_>, now: &HostMoment) -> rusqlite::Result<Entry> {
         id: JobId::new(r.get::<_, String>("id")?).map_err(invalid)?,
     };
     let since_boot: String = r.get("since_boot")?;
-    let since_ms = if since_boot == now.boot { r.get("since_boot_ms")? } else { 0 };
+    let since_ms = match since_boot == now.boot {
+        true => r.get("since_boot_ms")?,
+        false => now.boot_ms_at(r.get("added_us")?),
+    };
     let Some(body) = r.get::<_, Option<String>>("body")? else {
         return Ok(Entry { seq: r.get("seq")?, key, job: None, since_ms });
     };

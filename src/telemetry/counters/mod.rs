@@ -41,7 +41,8 @@ struct CountersState {
     mapping: PageMemory,
     /// The file of the page. None: the page is in the memory of this process only.
     file: Option<File>,
-    /// How many rows of topics have disk space, as far as this process knows.
+    /// Each topic has one row in the page. This is the number of rows for which this process knows that the file has
+    /// disk space.
     room: AtomicUsize,
 }
 

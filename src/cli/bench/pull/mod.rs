@@ -1,6 +1,6 @@
-//! Measures clients of a pull topic: how many jobs they reserve and ack, and how late jobs with a delay of a second
-//! come to clients that wait. dq and beanstalkd do the same work in turn. The client, the number of connections and the
-//! number of jobs in a batch are the same for both.
+//! Measures clients of a pull topic. The first figure is how many jobs they reserve and ack. The second figure is the
+//! lateness of jobs that have a delay of one second, when clients already wait for them. dq and beanstalkd do the same
+//! work in turn. The client, the number of connections and the number of jobs in a batch are the same for both.
 
 mod beanstalkd;
 mod protocol;

@@ -29,8 +29,8 @@ for i = 3, #ARGV, 7 do
         call('HDEL', flying, all[k])
       else
         others = others + n
-        -- If the clock was set back meanwhile, the stored end is too late. Then the permits end when permits that are
-        -- reported now end.
+        -- If the clock was set back meanwhile, the stored end is too late. Then these permits get the end that permits
+        -- reported now would get.
         if till > now + ARGV[2] then call('HSET', flying, all[k], string.format('%d %.0f', n, now + ARGV[2])) end
       end
     end

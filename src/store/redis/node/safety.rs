@@ -31,7 +31,7 @@ const BASE_AT: usize = 3;
 #[derive(Debug, Default)]
 pub(super) struct CachedDurabilitySupport(Mutex<Option<(Instant, String, ServerDurability)>>);
 
-/// Makes a call that writes on a shard, and changes only its own key.
+/// Returns a call that writes on a shard. The write changes only the key `mark` of the shard.
 pub(in super::super) fn mark(shard: usize, base: &[u8]) -> Call {
     let mut cmd = redis::cmd("EVAL");
     cmd.arg(MARK).arg(1).arg(base);
