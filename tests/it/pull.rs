@@ -656,8 +656,9 @@ pub fn five_thousand() -> usize {
     if hard >= 11_000 { 5_000 } else { (hard as usize - 500) / 2 }
 }
 
-/// Checks that the processes of a daemon use nearly no processor time in three of six seconds. In the others they may
-/// finish earlier work, or check whether the clients that wait are still there (every 5 seconds).
+/// Checks that the processes of a daemon use nearly no processor time in four of ten seconds. In the others they may
+/// finish earlier work, or check whether the clients that wait are still there: every ten seconds, for as many seconds
+/// as the clients needed to connect.
 pub fn costs_nothing_while_clients_wait(daemon: &Daemon) {
     let spent = || -> HashMap<String, Duration> {
         let usage = |pid: nix::unistd::Pid| host::usage_of(pid.as_raw()).expect("it runs").cpu;
@@ -669,9 +670,9 @@ pub fn costs_nothing_while_clients_wait(daemon: &Daemon) {
         let spent = spent().into_iter().map(|(name, after)| (name.clone(), after - before[&name]));
         spent.filter(|(_, spent)| *spent > Duration::from_millis(50)).collect()
     };
-    let seconds: Vec<_> = (0..6).map(|_| busy()).collect();
+    let seconds: Vec<_> = (0..10).map(|_| busy()).collect();
     let quiet = seconds.iter().filter(|busy| busy.is_empty()).count();
-    assert!(quiet >= 3, "processor time in a second, while nothing happens: {seconds:?}");
+    assert!(quiet >= 4, "processor time in a second, while nothing happens: {seconds:?}");
 }
 
 #[test]

@@ -97,7 +97,7 @@ struct ReserveOfSeveralRequest {
 }
 
 /// How often a reserve that waits checks whether its client still listens.
-const PRESENCE_CHECK: Duration = Duration::from_secs(5);
+const PRESENCE_CHECK: Duration = Duration::from_secs(10);
 
 /// A job that the client has reserved.
 #[derive(Serialize, ToSchema)]
