@@ -222,11 +222,8 @@ impl RedisStore {
             self.grouped::<8, _>(Script::Add, homes, jobs, places, |job| &job.key, &[], words);
         let (_, mut call) = calls.pop()?;
         call.durability = jobs.iter().map(|job| self.nodes.level(&job.key.topic)).max()?;
-        let mut batch =
-            self.nodes.nodes[target.node].as_batch(&call, sender, format_args!("{number}@{expected}"));
-        // No entry has waited in a spool.
-        batch.cmd.arg(0);
-        Some(batch)
+        let number = format_args!("{number}@{expected}");
+        Some(self.nodes.nodes[target.node].as_batch(&call, sender, number, &[]))
     }
 
     fn note_done(&self, homes: &Homes, source: Place, done: &[i64]) -> Result<()> {

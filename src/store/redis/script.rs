@@ -5,9 +5,8 @@
 //! that begin with `--@ first` may name the functions of the parts that most calls need. Then only these functions are
 //! defined at once. Or a line that begins with `--@ later` names the parts that few calls need. Then only the functions
 //! of the other parts are defined at once. The script must call `define_others()` before it uses any other function of
-//! its parts. Constants
-//! are written in capital letters: a server gets their values in place of their names. `script_text.rs` changes the
-//! texts in these two ways.
+//! its parts. Constants are written in capital letters: a server gets their values in place of their names.
+//! `script_text.rs` changes the texts in these two ways.
 
 use std::sync::LazyLock;
 

@@ -32,7 +32,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
 /// How long a reading of the clock of a shard is used.
-const CLOCK: Duration = Duration::from_secs(10);
+const CLOCK_AGE: Duration = Duration::from_secs(10);
 
 /// Sends the entries of the spool. Only one process of a host has a sender at a time.
 pub struct SpoolSender {
@@ -209,9 +209,10 @@ impl SpoolSender {
         Ok(sum)
     }
 
+    /// Returns the clock of a shard. A recent reading is used again.
     fn clock(&mut self, place: Place) -> Result<ShardClock> {
         if let Some((read_at, clock)) = self.clocks.get(&place)
-            && read_at.elapsed() < CLOCK
+            && read_at.elapsed() < CLOCK_AGE
         {
             return Ok(*clock);
         }
@@ -325,9 +326,7 @@ impl SpoolSender {
             let node = &store.nodes.nodes[place.node];
             let Some(first) = entries.first() else {
                 let empty = store.nodes.call(Script::Add, *place, homes);
-                let mut empty = node.as_batch(&empty, &batch.sender, batch.number);
-                add_waits(entries, *clock, &mut empty);
-                return Some((*place, empty));
+                return Some((*place, node.as_batch(&empty, &batch.sender, batch.number, &[])));
             };
             let mut calls = if first.job.is_none() {
                 let keys: Vec<&JobKey> = entries.iter().map(|entry| &entry.key).collect();
@@ -353,19 +352,9 @@ impl SpoolSender {
             };
             let (place, mut call) = calls.pop()?;
             call.durability = store.nodes.level(&first.key.topic);
-            let mut call = node.as_batch(&call, &batch.sender, batch.number);
-            add_waits(entries, *clock, &mut call);
-            Some((place, call))
+            let waits: Vec<_> = entries.iter().map(|entry| (&entry.key, clock.at(entry.since_ms))).collect();
+            Some((place, node.as_batch(&call, &batch.sender, batch.number, &waits)))
         };
         batches.iter().filter_map(call).collect()
     }
-}
-
-/// Adds the last arguments of a batch: since when the changes of each job have waited, by the clock of the shard. See
-/// `lua/part/late_letters.lua`.
-fn add_waits(entries: &[Entry], clock: ShardClock, call: &mut Call) {
-    for entry in entries {
-        call.cmd.arg(entry.key.topic.as_str()).arg(entry.key.id.as_str()).arg(clock.at(entry.since_ms));
-    }
-    call.cmd.arg(entries.len());
 }

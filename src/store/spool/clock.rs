@@ -32,12 +32,10 @@ impl HostMoment {
         let passed = Duration::from_millis(u64::try_from(passed_ms - 1).unwrap_or(0));
         Due::In(delay.saturating_sub(passed))
     }
-}
 
-impl HostMoment {
-    /// Returns a moment before the present boot as a time of the present boot, in milliseconds: the boot itself. If the
-    /// other clock says that the moment was after the boot, the boot was that of another machine. Then returns the time
-    /// that this clock says. `unix_us`: the moment, in Unix microseconds.
+    /// Returns a moment of another boot (`unix_us`, Unix microseconds) in milliseconds since the present boot. A moment
+    /// before the present boot becomes 0. A later moment comes from another machine, and the clock that can be set
+    /// says how long ago it was.
     pub(super) fn boot_ms_at(&self, unix_us: i64) -> i64 {
         let passed_ms = (self.unix_us - unix_us).max(0) / 1000;
         (self.boot_ms - passed_ms).max(0)

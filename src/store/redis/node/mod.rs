@@ -28,6 +28,7 @@ pub(super) use self::safety::mark;
 use super::script::Script;
 use super::set::NodeSet;
 use crate::{ProbeAnswer, ServerQuery, StoreError};
+use model::job::JobKey;
 use model::settings::{self, NodeAddress};
 
 /// A node and its shards.
@@ -182,7 +183,15 @@ impl Node {
 
     /// Returns the same call as the batch with this number of this sender. The shard takes such a batch only once. See
     /// part/batch.lua.
-    pub(super) fn as_batch(&self, call: &Call, sender: &str, number: impl std::fmt::Display) -> Call {
+    /// `waits`: the jobs whose changes waited in a spool, and since when, by the clock of the shard, in Unix
+    /// milliseconds (`lua/part/late_letters.lua`).
+    pub(super) fn as_batch(
+        &self,
+        call: &Call,
+        sender: &str,
+        number: impl std::fmt::Display,
+        waits: &[(&JobKey, i64)],
+    ) -> Call {
         let mut cmd = redis::Cmd::new();
         for (i, argument) in call.cmd.args_iter().enumerate() {
             let redis::Arg::Simple(bytes) = argument else { continue };
@@ -192,6 +201,10 @@ impl Node {
                 _ => cmd.arg(bytes),
             };
         }
+        for (key, since_ms) in waits {
+            cmd.arg(key.topic.as_str()).arg(key.id.as_str()).arg(*since_ms);
+        }
+        cmd.arg(waits.len());
         Call { cmd, ..*call }
     }
 
