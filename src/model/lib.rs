@@ -6,6 +6,7 @@
 pub mod audit;
 pub mod bulk;
 pub mod destination;
+pub mod disk_room;
 pub mod excerpt;
 pub mod expression;
 pub mod failure_limiter;

@@ -288,6 +288,8 @@ fn jobs_are_found_by_tag_state_and_beginning() {
         (http.get("/v1/topics/orders/jobs/ended-1/records").is(200)["records"][0].is_object()).then_some(())
     });
     let browser = signed_in(&daemon, Setting::default());
+    // The browsers of other tests may run first, and an idle connection is closed in the meantime.
+    let mut http = Http::tcp(&daemon);
 
     // A job is added with tags and a path.
     browser.run("location.hash = '#/topics/orders'");

@@ -7,12 +7,9 @@ use serde::Serialize;
 
 use super::super::daemon_snapshot::TopicSnapshot;
 use super::super::failure::Failure;
+use model::disk_room::nearly_full_below;
 use model::status::{DaemonStatus, Finding, MasterPhase, ProcessState};
 use model::topic::Topic;
-
-/// A check fails if a disk has less free space than the largest of three limits. The first limit is in bytes, but at
-/// most a tenth of the disk. The second is in hundredths of the disk. The third is `min_free` and a quarter of it.
-const ROOM: (u64, u64) = (256 << 20, 3);
 
 /// A check warns if a disk has less free room than this, in hundredths of the disk.
 const ROOM_WARN: u64 = 10;
@@ -332,15 +329,13 @@ pub(super) fn descriptors(limit: u64, connections: u64) -> CheckResult {
 /// Judges the free space under a folder, in bytes. Adds are refused if less than `min_free` is free. `min_free` is 0
 /// for folders without this limit.
 pub(super) fn room(what: &str, path: &str, free: u64, all: u64, min_free: u64) -> CheckResult {
-    let (bytes, hundredths) = ROOM;
     let text = format!("{} of {} MiB are free under {path}", free >> 20, all >> 20);
     let check = format!("room {what}");
-    // On a small disk, a tenth of the disk replaces `bytes`.
     if free < min_free {
         return CheckResult::fail(&check, text)
             .advise("this is less than store.min_free, so adds are refused: make room");
     }
-    if free < bytes.min(all / 10).max(all / 100 * hundredths).max(min_free + min_free / 4) {
+    if free < nearly_full_below(all, min_free) {
         return CheckResult::fail(&check, text).advise("make room, before adds are refused");
     }
     if free < all / 100 * ROOM_WARN {
@@ -522,7 +517,7 @@ mod tests {
         );
         let of = |free: u64, all: u64| room("store", "/x", free << 20, all << 20, 32 << 20).verdict;
         assert_eq!(
-            [of(50_000, 100_000), of(9_000, 100_000), of(2_900, 100_000)],
+            [of(50_000, 100_000), of(9_000, 100_000), of(1_000, 100_000)],
             [Verdict::Ok, Verdict::Warn, Verdict::Fail]
         );
         assert_eq!([of(101, 1000), of(99, 1000)], [Verdict::Ok, Verdict::Fail]);

@@ -35,6 +35,7 @@ use self::nodes::Watchers;
 use self::routes::SharedPhpMail;
 use self::statistics::StatisticsHandle;
 use host::{self, now_ms};
+use model::disk_room::nearly_full_below;
 use model::settings;
 use model::settings::files::{LOG, beside};
 use role::{self, Context, TroubleLog, lock};
@@ -50,10 +51,6 @@ const ROUND: Duration = Duration::from_secs(1);
 
 /// When this process ends, the main loop waits for the end of the alert worker. It checks at this interval.
 const END_ROUND: Duration = Duration::from_millis(20);
-
-/// The free space below which the disk is nearly full: in bytes, and in percent of the disk. The greater of the two
-/// limits counts. (`check_file` has a lower limit for small disks, and also observes `min_free`.)
-const ROOM: (u64, u64) = (256 << 20, 3);
 
 /// If the log (WAL) is longer than this, in bytes, its changes are not copied into the file as they should be.
 const LOG_MAX: u64 = 512 << 20;
@@ -259,11 +256,7 @@ fn check_file(file: &EmbeddedFile) -> FoundConditions {
     if let Ok(disk) = statvfs(folder) {
         let (free, all) =
             (disk.blocks_available() * disk.fragment_size(), disk.blocks() * disk.fragment_size());
-        let (bytes, hundredths) = ROOM;
-        // On a small disk, a tenth of the disk is enough free space, even if this is less than `bytes`. The finding
-        // opens before adds are refused.
-        let enough = bytes.min(all / 10).max(all / 100 * hundredths).max(min_free + min_free / 4);
-        if free < enough {
+        if free < nearly_full_below(all, *min_free) {
             let mut detail =
                 format!("{} of {} MiB are free under {}", free >> 20, all >> 20, folder.display());
             if free < *min_free {
