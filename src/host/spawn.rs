@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction, sigprocmask};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fexecve, fork, pipe2, setpgid};
@@ -19,6 +20,9 @@ use super::service::{ACTIVATION, NOTIFICATION};
 
 /// Copies of the child's descriptors first get numbers from this one upwards. Then they are moved to lower numbers.
 const ABOVE: RawFd = 256;
+
+/// Descriptors that dq got from its own parent have numbers below this one.
+const INHERITED_MAX: u64 = 1 << 16;
 
 /// Returns the executable that this process runs, as it was when the process started. If the file was replaced since
 /// then, this is still the old file.
@@ -102,6 +106,27 @@ pub(super) fn environment_without(
     kept.chain(more).map(entry).collect()
 }
 
+/// Marks all descriptors from `first` on, so that exec closes them. Needs Linux 5.11.
+fn mark_close_on_exec(first: RawFd) -> Result<(), Errno> {
+    // SAFETY: the call only marks descriptors. The C library has a function for this call only since glibc 2.34.
+    Errno::result(unsafe {
+        libc::syscall(libc::SYS_close_range, first as u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    })
+    .map(drop)
+}
+
+/// Does the same with one call for each descriptor, for older kernels, and for containers whose filter of system calls
+/// does not know the faster call. dq opens each descriptor with this mark, so only those that it got from its own parent
+/// matter. Those have low numbers.
+fn mark_each_close_on_exec(first: RawFd) -> Result<(), Errno> {
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    for fd in first..limit.min(INHERITED_MAX) as RawFd {
+        // SAFETY: the call only marks the descriptor. It has no effect if `fd` is not open.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    Ok(())
+}
+
 /// Runs in the child. Returns only if something failed.
 fn become_child(
     executable: &OwnedFd,
@@ -117,12 +142,8 @@ fn become_child(
             // SAFETY: this process no longer uses the descriptor that the parent had at `place`.
             let _ = unsafe { nix::unistd::dup2_raw(fd, place) }?.into_raw_fd();
         }
-        let beyond = (FIRST_FD + descriptors.len() as RawFd) as u32;
-        // SAFETY: the call marks descriptors that nobody here uses after the exec. The C library has a function for
-        // this call only since glibc 2.34.
-        Errno::result(unsafe {
-            libc::syscall(libc::SYS_close_range, beyond, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
-        })?;
+        let beyond = FIRST_FD + descriptors.len() as RawFd;
+        mark_close_on_exec(beyond).or_else(|_| mark_each_close_on_exec(beyond))?;
         let action = |handler| SigAction::new(handler, SaFlags::empty(), SigSet::empty());
         for signal in Signal::iterator() {
             let handler = match signal {
@@ -184,6 +205,26 @@ pub fn reap() -> io::Result<Option<(Pid, Exit)>> {
                 return Ok(Some((Pid::from_raw(pid), Exit::Code(libc::WEXITSTATUS(status)))));
             }
             pid => return Ok(Some((Pid::from_raw(pid), Exit::Signal(libc::WTERMSIG(status))))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn both_ways_mark_descriptors_from_a_number_on() {
+        for mark in [mark_close_on_exec, mark_each_close_on_exec] {
+            let [below, first, second] = [700, 701, 702].map(|place| {
+                // SAFETY: `place` is above all descriptors that the tests of this crate open.
+                unsafe { nix::unistd::dup2_raw(std::io::stdin(), place) }.unwrap()
+            });
+            mark(first.as_raw_fd()).unwrap();
+            let is_marked = |fd: &OwnedFd| fcntl(fd, FcntlArg::F_GETFD).unwrap() & libc::FD_CLOEXEC != 0;
+            assert_eq!([&below, &first, &second].map(is_marked), [false, true, true]);
         }
     }
 }
